@@ -1,0 +1,63 @@
+"""Each collective's buffers, promise, sizes and NumPy oracle, one file each."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+
+from stretto.collectives.base import Array, Collective, Need, Run, Shape
+from stretto.collectives.operators import (
+    DTYPES,
+    Operator,
+    check,
+    combine,
+    dtype_name,
+    finish,
+    narrow,
+    storage,
+    widen,
+)
+from stretto.errors import UnknownNameError
+
+__all__ = [
+    "DTYPES",
+    "Array",
+    "Collective",
+    "Need",
+    "Operator",
+    "Run",
+    "Shape",
+    "check",
+    "combine",
+    "dtype_name",
+    "finish",
+    "get",
+    "names",
+    "narrow",
+    "storage",
+    "widen",
+]
+
+
+@functools.cache
+def _found() -> dict[str, Collective]:
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
+    found: dict[str, Collective] = {}
+    for kind in Collective.__subclasses__():
+        assert kind.name not in found, f"two collectives are named {kind.name}"
+        found[kind.name] = kind()
+    return found
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all collectives, sorted."""
+    return tuple(sorted(_found()))
+
+
+def get(name: str) -> Collective:
+    """Return the collective of that name."""
+    if name not in _found():
+        raise UnknownNameError.among("collective", name, _found())
+    return _found()[name]

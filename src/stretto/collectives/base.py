@@ -1,0 +1,135 @@
+"""What a collective is: its buffers, its promise, its sizes and its oracle.
+
+Legend: R ranks, r rank, k split. A *symbol* stands for an unknown number of elements;
+chunks with the same symbol have the same size. Runs are intervals, so that the
+description of a thousand ranks stays small.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stretto.collectives.operators import Operator
+from stretto.errors import CallError
+from stretto.ir import Params, freeze, partition
+
+__all__ = ["Array", "Collective", "Need", "Run", "Shape"]
+
+Array = NDArray[Any]
+
+
+class Run(NamedTuple):
+    """Chunks `start` to `stop` of a buffer have symbols `first`, `first + 1`, ..."""
+
+    start: int
+    stop: int
+    first: int
+
+
+class Need(NamedTuple):
+    """Output chunks `start` to `stop` hold input chunks `chunk`, ... of `ranks`."""
+
+    start: int
+    stop: int
+    chunk: int
+    ranks: int
+    """A bit set: bit q is set when rank q contributes, exactly once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """How many ranks, how finely split, and the collective's parameters."""
+
+    num_ranks: int
+    split: int = 1
+    params: Params = field(default_factory=lambda: freeze({}))
+
+    @property
+    def root(self) -> int:
+        """Return the root rank."""
+        root = self.params.get("root", 0)
+        if not isinstance(root, int) or not 0 <= root < self.num_ranks:
+            raise CallError(f"root={root!r}; want a rank below {self.num_ranks}")
+        return root
+
+    @property
+    def everyone(self) -> int:
+        """Return the bit set of all ranks."""
+        return (1 << self.num_ranks) - 1
+
+
+class Collective(abc.ABC):
+    """One collective. Subclasses live in one file each and are found by scanning."""
+
+    name: ClassVar[str]
+    reduces: ClassVar[bool] = False
+    """Whether contributions are combined with an operator."""
+    splits_whole: ClassVar[bool] = False
+    """Whether one vector is divided among ranks, or each part by itself."""
+    rooted: ClassVar[bool] = False
+    """Whether the collective has a `root`."""
+
+    @abc.abstractmethod
+    def input_runs(self, shape: Shape, rank: int) -> tuple[Run, ...]:
+        """Return the symbols of a rank's input; empty when it has none."""
+
+    @abc.abstractmethod
+    def output_runs(self, shape: Shape, rank: int) -> tuple[Run, ...]:
+        """Return the symbols of a rank's output; empty when it has none."""
+
+    @abc.abstractmethod
+    def promise(self, shape: Shape, rank: int) -> tuple[Need, ...]:
+        """Return what a rank's output must hold at the end."""
+
+    @abc.abstractmethod
+    def num_parts(self, shape: Shape) -> int:
+        """Return how many counts a call has: one, one a rank, or one a pair."""
+
+    @abc.abstractmethod
+    def oracle(
+        self, shape: Shape, inputs: Sequence[Array], op: Operator, counts: Array
+    ) -> list[Array]:
+        """Return every rank's output, computed the plain way in NumPy.
+
+        `inputs` and outputs are flat; those that do not exist are empty.
+        """
+
+    def in_place(self, shape: Shape, rank: int) -> int | None:
+        """Return where the input lies in the output in place; None: output in input.
+
+        For most collectives both start together: 0. all_gather's input is the rank's
+        own part of the output; reduce_scatter's output is its own part of the input.
+        """
+        return 0
+
+    def chunks_per_part(self, shape: Shape) -> int:
+        """Return into how many chunks each count is divided."""
+        return shape.split * (shape.num_ranks if self.splits_whole else 1)
+
+    def num_symbols(self, shape: Shape) -> int:
+        """Return how many symbols there are."""
+        return self.num_parts(shape) * self.chunks_per_part(shape)
+
+    def symbol_sizes(
+        self, shape: Shape, counts: Array, itemsize: int
+    ) -> NDArray[np.int64]:
+        """Return the elements of every symbol for the given counts."""
+        counts = np.asarray(counts, dtype=np.int64).ravel()
+        if counts.size != self.num_parts(shape) or (counts < 0).any():
+            want = self.num_parts(shape)
+            raise CallError(f"{self.name}: counts {counts}, want {want} of them, >= 0")
+        pieces = self.chunks_per_part(shape)
+        if counts.size and (counts == counts[0]).all():
+            return np.tile(partition(int(counts[0]), pieces, itemsize), counts.size)
+        return np.concatenate([partition(int(c), pieces, itemsize) for c in counts])
+
+    def check(self, shape: Shape) -> None:
+        """Raise `CallError` when the parameters make no sense."""
+        if self.rooted:
+            _ = shape.root

@@ -1,0 +1,52 @@
+"""The root gets everybody's part, in rank order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from stretto.collectives.base import Array, Collective, Need, Run, Shape
+from stretto.collectives.operators import Operator
+
+__all__ = ["Gather"]
+
+
+class Gather(Collective):
+    """The root gets everybody's part, in rank order."""
+
+    name = "gather"
+    rooted = True
+
+    def input_runs(self, shape: Shape, rank: int) -> tuple[Run, ...]:
+        """Return the symbols of the input."""
+        k = shape.split
+        return (Run(0, k, rank * k),)
+
+    def output_runs(self, shape: Shape, rank: int) -> tuple[Run, ...]:
+        """Return the symbols of the output."""
+        return (Run(0, self.num_symbols(shape), 0),) if rank == shape.root else ()
+
+    def promise(self, shape: Shape, rank: int) -> tuple[Need, ...]:
+        """Return what the output must hold."""
+        if rank != shape.root:
+            return ()
+        k = shape.split
+        return tuple(
+            Need(q * k, (q + 1) * k, 0, 1 << q) for q in range(shape.num_ranks)
+        )
+
+    def num_parts(self, shape: Shape) -> int:
+        """Return how many counts a call has."""
+        return shape.num_ranks
+
+    def oracle(
+        self, shape: Shape, inputs: Sequence[Array], op: Operator, counts: Array
+    ) -> list[Array]:
+        """Return every rank's output."""
+        whole = np.concatenate(inputs)
+        return [whole if r == shape.root else whole[:0] for r in range(shape.num_ranks)]
+
+    def in_place(self, shape: Shape, rank: int) -> int | None:
+        """Return where the input lies in the output: at the rank's own part."""
+        return rank * shape.split

@@ -1,0 +1,66 @@
+"""Pairs of ranks move a vector each; send and recv are the permute of one pair."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from stretto.collectives.base import Array, Collective, Need, Run, Shape
+from stretto.collectives.operators import Operator
+from stretto.errors import CallError
+
+__all__ = ["Permute"]
+
+
+class Permute(Collective):
+    """Rank q's vector goes to rank r for every pair (q, r) of `pairs`."""
+
+    name = "permute"
+
+    def pairs(self, shape: Shape) -> dict[int, int]:
+        """Return the source of every target."""
+        pairs = shape.params.get("pairs", ())
+        if not isinstance(pairs, Iterable):
+            raise CallError(f"pairs={pairs!r}; want (source, target) pairs")
+        sources: dict[int, int] = {}
+        for source, target in pairs:
+            for rank in (source, target):
+                if not 0 <= rank < shape.num_ranks:
+                    raise CallError(f"pair {source, target}: no rank {rank}")
+            if target in sources or source in sources.values():
+                raise CallError(f"pair {source, target}: a rank sends or receives once")
+            sources[target] = source
+        return sources
+
+    def check(self, shape: Shape) -> None:
+        """Raise `CallError` when the pairs make no permutation."""
+        self.pairs(shape)
+
+    def input_runs(self, shape: Shape, rank: int) -> tuple[Run, ...]:
+        """Return the symbols of the input of a rank that sends."""
+        k = shape.split
+        return (Run(0, k, rank * k),) if rank in self.pairs(shape).values() else ()
+
+    def output_runs(self, shape: Shape, rank: int) -> tuple[Run, ...]:
+        """Return the symbols of the output of a rank that receives."""
+        source = self.pairs(shape).get(rank)
+        k = shape.split
+        return () if source is None else (Run(0, k, source * k),)
+
+    def promise(self, shape: Shape, rank: int) -> tuple[Need, ...]:
+        """Return what the output must hold: the source's vector."""
+        source = self.pairs(shape).get(rank)
+        return () if source is None else (Need(0, shape.split, 0, 1 << source),)
+
+    def num_parts(self, shape: Shape) -> int:
+        """Return how many counts a call has: one a rank."""
+        return shape.num_ranks
+
+    def oracle(
+        self, shape: Shape, inputs: Sequence[Array], op: Operator, counts: Array
+    ) -> list[Array]:
+        """Return every rank's output; ranks nobody targets have none."""
+        sources = self.pairs(shape)
+        return [
+            inputs[sources[r]].copy() if r in sources else inputs[r][:0]
+            for r in range(shape.num_ranks)
+        ]

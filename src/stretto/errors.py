@@ -1,0 +1,134 @@
+"""Every exception of stretto: one tree, one file.
+
+    StrettoError
+    |- ProgramError            a program or plan is wrong
+    |  |- PromiseError         it is not the collective it claims to be
+    |  |- UndefinedError       it reads what nobody wrote
+    |  |- BoundsError          it names what does not exist
+    |  |- ParseError           its text cannot be read
+    |  `- PlanError            the compiled form races, hangs or does not fit
+    |- CallError               a call was given what it cannot take
+    |- TopologyError           a machine is unknown or its file malformed
+    |- UnknownNameError        no such algorithm, machine, executor...
+    |- LaunchEnvironmentError  the launcher's environment cannot be read
+    |- MissingExtraError       an optional dependency is not installed
+    |- RankFailed              a rank started by spawn raised or died
+    `- CommunicationError      the group cannot go on
+       |- PeerLost             a rank died
+       |- CollectiveTimeout    a rank did not come in time
+       |- CollectiveMismatch   ranks called different things
+       |- RendezvousError      ranks could not find or trust each other
+       `- CommunicatorBroken   an earlier fault ended this communicator
+
+A message says where, what was got, what was wanted and what to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "BoundsError",
+    "CallError",
+    "CollectiveMismatch",
+    "CollectiveTimeout",
+    "CommunicationError",
+    "CommunicatorBroken",
+    "LaunchEnvironmentError",
+    "MissingExtraError",
+    "ParseError",
+    "PeerLost",
+    "PlanError",
+    "ProgramError",
+    "PromiseError",
+    "RankFailed",
+    "RendezvousError",
+    "StrettoError",
+    "TopologyError",
+    "UndefinedError",
+    "UnknownNameError",
+]
+
+
+class StrettoError(Exception):
+    """The root of every error that stretto raises on purpose."""
+
+
+class ProgramError(StrettoError):
+    """A program or a plan is wrong."""
+
+
+class PromiseError(ProgramError):
+    """A program or plan does not compute what its collective promises."""
+
+
+class UndefinedError(ProgramError):
+    """A program or plan reads a chunk that nobody wrote."""
+
+
+class BoundsError(ProgramError):
+    """A program names a rank, buffer or chunk that does not exist."""
+
+
+class ParseError(ProgramError):
+    """The text of a program or plan cannot be read."""
+
+
+class PlanError(ProgramError):
+    """A plan races, can hang, is not closed, or does not fit."""
+
+
+class CallError(StrettoError):
+    """A call was given arguments it cannot take."""
+
+
+class TopologyError(StrettoError):
+    """A machine file is malformed, or a machine cannot do what is asked."""
+
+
+class LaunchEnvironmentError(StrettoError):
+    """The environment a launcher left cannot be read or is not supported."""
+
+
+class MissingExtraError(StrettoError):
+    """An optional dependency is needed and not installed."""
+
+
+class RankFailed(StrettoError):
+    """A rank started by `spawn` raised or died."""
+
+
+class CommunicationError(StrettoError):
+    """The group cannot go on; the communicator is broken afterwards."""
+
+
+class PeerLost(CommunicationError):
+    """Another rank died."""
+
+
+class CollectiveTimeout(CommunicationError):
+    """Another rank did not come before the deadline."""
+
+
+class CollectiveMismatch(CommunicationError):
+    """Ranks called different collectives, sizes, dtypes or operators."""
+
+
+class RendezvousError(CommunicationError):
+    """Ranks could not find or trust one another."""
+
+
+class CommunicatorBroken(CommunicationError):
+    """An earlier fault ended this communicator."""
+
+
+class UnknownNameError(StrettoError):
+    """A name is not in a catalogue; the message lists the nearest ones."""
+
+    @classmethod
+    def among(cls, kind: str, got: str, known: Iterable[str]) -> UnknownNameError:
+        """Answer a wrong name with the right ones."""
+        names = sorted(known)
+        near = difflib.get_close_matches(got, names, n=3, cutoff=0.5) or names
+        return cls(f"no {kind} named {got!r}; known: {', '.join(near)}")

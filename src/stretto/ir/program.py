@@ -1,0 +1,101 @@
+"""A program: what moves where, over all ranks, read line by line.
+
+Every operation is one assignment `dst = combine(srcs)`: a copy when there is one
+source, otherwise a combination by the collective's operator, left to right. `a += b`
+is `a = combine(a, b)`. All references of an operation span the same number of chunks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
+
+__all__ = ["INPUT", "OUTPUT", "Op", "Params", "Program", "Ref", "Verified", "freeze"]
+
+INPUT, OUTPUT = "input", "output"
+
+Params: TypeAlias = Mapping[str, object]
+"""What a collective needs to know beside the ranks: `root`, `pairs`, `group`."""
+
+
+class Ref(NamedTuple):
+    """Chunks `start` to `stop` of one buffer of one rank."""
+
+    rank: int
+    buffer: str
+    start: int
+    stop: int
+
+    def __str__(self) -> str:
+        """Return the text form, `r0.output[1]` or `r0.output[1:3]`."""
+        return f"r{self.rank}.{self.buffer}[{self.chunks}]"
+
+    @property
+    def chunks(self) -> str:
+        """Return the chunk range as it is written."""
+        if self.stop == self.start + 1:
+            return str(self.start)
+        return f"{self.start}:{self.stop}"
+
+
+class Op(NamedTuple):
+    """One assignment: `dst` becomes the combination of `srcs`, in their order."""
+
+    dst: Ref
+    srcs: tuple[Ref, ...]
+    phase: str = ""
+    where: int = -1
+    """Index into the program's `places`: the author's file and line."""
+
+
+def freeze(params: Params) -> Params:
+    """Return the parameters in name order, read-only."""
+    return MappingProxyType({k: params[k] for k in sorted(params)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A collective written as assignments between the ranks' buffers."""
+
+    name: str
+    collective: str
+    num_ranks: int
+    split: int = 1
+    params: Params = field(default_factory=lambda: freeze({}))
+    scratch: Mapping[str, int] = field(default_factory=dict)
+    """Chunks of each scratch buffer, by name, the same on every rank."""
+    ops: tuple[Op, ...] = ()
+    places: tuple[str, ...] = field(default=(), compare=False)
+    """`file:line` of the author, shared by operations."""
+
+    def place(self, op: Op) -> str:
+        """Return where the author wrote `op`, or its text when nobody did."""
+        return self.places[op.where] if 0 <= op.where < len(self.places) else str(op)
+
+    @property
+    def digest(self) -> str:
+        """Return the identity of the program: a hash of its text."""
+        return hashlib.sha256(str(self).encode()).hexdigest()[:12]
+
+    def __hash__(self) -> int:
+        """Hash what the text says."""
+        return hash((self.name, self.num_ranks, self.split, self.ops))
+
+    def __str__(self) -> str:
+        """Return the text form, which `ir.parse` reads back."""
+        from stretto.ir.text import print_program
+
+        return print_program(self)
+
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Verified(Generic[T_co]):
+    """Something that `verify` has proved. Nobody else makes one."""
+
+    value: T_co

@@ -1,0 +1,134 @@
+"""Programs as text: what is printed parses back to the same program.
+
+program all_reduce/two_shot collective=all_reduce ranks=2 split=1
+  r0.output[0] = r0.input[0] + r1.input[0]
+  @gather
+  r1.output[0] = r0.output[0]
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from stretto.errors import ParseError
+from stretto.ir.program import Op, Program, Ref, freeze
+
+__all__ = ["parse_program", "parse_ref", "print_program", "spell_op"]
+
+_HEADER = {"collective", "ranks", "split"}
+_REF = re.compile(r"r(\d+)\.([A-Za-z_]\w*)\[(\d+)(?::(\d+))?\]\Z")
+
+
+def print_program(program: Program) -> str:
+    """Return the program's text."""
+    return "\n".join(_lines(program)) + "\n"
+
+
+def _lines(program: Program) -> Iterator[str]:
+    head = [
+        f"program {program.name} collective={program.collective}",
+        f"ranks={program.num_ranks} split={program.split}",
+    ]
+    head += [f"{k}={_spell(v)}" for k, v in sorted(program.params.items())]
+    yield " ".join(head)
+    for name, chunks in sorted(program.scratch.items()):
+        yield f"  scratch {name}[{chunks}]"
+    phase = ""
+    for op in program.ops:
+        if op.phase != phase:
+            phase = op.phase
+            yield f"  @{phase}"
+        yield f"  {spell_op(op)}"
+
+
+def spell_op(op: Op) -> str:
+    """Return one operation as it is printed."""
+    if len(op.srcs) == 2 and op.srcs[0] == op.dst:
+        return f"{op.dst} += {op.srcs[1]}"
+    return f"{op.dst} = {' + '.join(map(str, op.srcs))}"
+
+
+def _spell(value: object) -> str:
+    return repr(value).replace(" ", "")
+
+
+def parse_program(text: str) -> Program:
+    """Read a program back from its text."""
+    lines = text.splitlines()
+    if not lines or not lines[0].startswith("program "):
+        raise ParseError(f"line 1: got {lines[:1]}, want 'program NAME collective=...'")
+    name, fields, params = _parse_header(lines[0])
+    scratch: dict[str, int] = {}
+    ops: list[Op] = []
+    phase = ""
+    for number, raw in enumerate(lines[1:], start=2):
+        line = raw.split("#", 1)[0].strip()
+        if not line:
+            continue
+        if line.startswith("@"):
+            phase = line[1:]
+        elif line.startswith("scratch "):
+            ref = line.removeprefix("scratch ").rstrip("]").split("[")
+            if len(ref) != 2 or not ref[1].isdigit():
+                raise ParseError(f"line {number}: got {line!r}, want 'scratch NAME[N]'")
+            scratch[ref[0]] = int(ref[1])
+        else:
+            ops.append(_parse_op(line, number, phase))
+    return Program(
+        name=name,
+        collective=fields["collective"],
+        num_ranks=_integer(fields, "ranks"),
+        split=_integer(fields, "split"),
+        params=freeze(params),
+        scratch=scratch,
+        ops=tuple(ops),
+    )
+
+
+def _parse_header(line: str) -> tuple[str, dict[str, str], dict[str, object]]:
+    _, name, *rest = line.split()
+    fields: dict[str, str] = {"split": "1"}
+    params: dict[str, object] = {}
+    for word in rest:
+        key, eq, value = word.partition("=")
+        if not eq:
+            raise ParseError(f"line 1: got {word!r}, want key=value")
+        if key in _HEADER:
+            fields[key] = value
+            continue
+        try:
+            params[key] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            raise ParseError(f"line 1: {key}={value!r} is not a literal") from None
+    if missing := _HEADER - fields.keys():
+        raise ParseError(f"line 1: missing {', '.join(sorted(missing))}")
+    return name, fields, params
+
+
+def _integer(fields: dict[str, str], key: str) -> int:
+    if not fields[key].isdigit():
+        raise ParseError(f"line 1: {key}={fields[key]!r}, want a whole number")
+    return int(fields[key])
+
+
+def _parse_op(line: str, number: int, phase: str) -> Op:
+    left, adds, right = line.partition(" += ")
+    if not adds:
+        left, equals, right = line.partition(" = ")
+        if not equals:
+            raise ParseError(f"line {number}: got {line!r}, want 'REF = REF + ...'")
+    dst = parse_ref(left, number)
+    srcs = tuple(parse_ref(part, number) for part in right.split(" + "))
+    return Op(dst, (dst, *srcs) if adds else srcs, phase)
+
+
+def parse_ref(text: str, number: int) -> Ref:
+    """Read one reference such as `r0.output[1:3]`."""
+    match = _REF.match(text.strip())
+    if match is None:
+        raise ParseError(f"line {number}: got {text!r}, want rRANK.BUFFER[A] or [A:B]")
+    rank, buffer, start, stop = match.groups()
+    first = int(start)
+    return Ref(int(rank), buffer, first, int(stop) if stop else first + 1)
