@@ -1,0 +1,94 @@
+"""Ways to run a plan. One protocol; each executor is a folder, found by scanning.
+
+An executor opens a *session* for a group of ranks: it owns their staging and flags, and
+turns verified plans into launchers. Executors do not know one another.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from stretto.collectives import Operator
+from stretto.errors import UnknownNameError
+from stretto.ir import Verified
+from stretto.plan import Plan
+
+__all__ = ["Call", "Executor", "Group", "Launch", "Session", "get", "names"]
+
+Launch: TypeAlias = Callable[[Any, Any], None]
+"""Run a prepared plan on (input, output); returns when done, or when enqueued."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What a plan is bound to: one kind of call, the same on every rank."""
+
+    dtype: str
+    op: Operator = Operator.SUM
+    counts: tuple[int, ...] = ()
+    """Elements of every part, as the collective's `num_parts` says."""
+
+
+class Group(Protocol):
+    """The ranks of a communicator, as an executor sees them. `runtime` provides it."""
+
+    rank: int
+    num_ranks: int
+    deadline_s: float
+
+    def exchange(
+        self, payload: Mapping[str, Any], fds: Sequence[int] = ()
+    ) -> list[tuple[Mapping[str, Any], tuple[int, ...]]]:
+        """Give everybody's payload and file descriptors to everybody (collective)."""
+
+    @property
+    def broken(self) -> Any:
+        """Return an int64 array of one element, non-zero once somebody is lost."""
+
+    def fail(self, waiting_for: Sequence[int], where: str) -> Exception:
+        """Break the group and return the error that says who is missing and why."""
+
+
+class Session(Protocol):
+    """One executor's memory and plans for one communicator."""
+
+    def empty(self, shape: Sequence[int], dtype: str) -> Any:
+        """Return registered memory, at the same offset on every rank (collective)."""
+
+    def offset(self, array: Any) -> int | None:
+        """Return where registered memory begins in the slab, or None."""
+
+    def prepare(self, plan: Verified[Plan], call: Call) -> Launch:
+        """Bind a plan to a kind of call. Nothing is exchanged."""
+
+    def check(self) -> None:
+        """Raise what a launch that was not waited for has met."""
+
+    def close(self) -> None:
+        """Free everything."""
+
+
+class Executor(Protocol):
+    """What the module `stretto.executors.<name>` offers."""
+
+    def open_session(self, group: Group) -> Session:
+        """Open a session for a group (collective)."""
+
+    def doctor(self) -> Mapping[str, str]:
+        """Return what this machine has and what is missing, by subject."""
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all executors, sorted."""
+    return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if m.ispkg))
+
+
+def get(name: str) -> Any:
+    """Return the module of one executor."""
+    if name not in names():
+        raise UnknownNameError.among("executor", name, names())
+    return importlib.import_module(f"{__name__}.{name}")

@@ -1,0 +1,197 @@
+"""Plans as text: what is printed parses back to the same plan.
+
+    plan all_reduce/two_shot collective=all_reduce ranks=2 split=1
+    schedule push packets staged
+    atoms 0:1 1:2
+    rank 0 input 0:2@0 output 0:2@0 stage 2
+      lane 0
+        put_packets r1.stage[0]! <- input[1] @1
+        reduce_packets output[0], r1.stage[1]! <- input[0], stage[0]! @0 finish
+        read_packets output[1] <- stage[1]! @1
+
+`!` marks packets, `@1` or `@0:4` the atoms. Where an operation of the program is known,
+`#3` names it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from stretto.errors import ParseError
+from stretto.ir import freeze
+from stretto.plan.plan import (
+    BufferRun,
+    Loc,
+    Move,
+    Plan,
+    Signal,
+    Space,
+    Step,
+    Wait,
+    primitive,
+)
+from stretto.plan.schedule import Schedule
+
+__all__ = ["parse_plan", "print_plan", "spell_step"]
+
+_LOC = re.compile(r"(?:r(\d+)\.)?(input|output|stage)\[(\d+)\](!?)\Z")
+_MOVE = re.compile(
+    r"(?P<name>\w+) (?P<dsts>.*) <- (?P<srcs>.*) @(?P<start>\d+)(?::(?P<stop>\d+))?"
+    r"(?P<finish> finish)?(?: #(?P<op>\d+))?\Z"
+)
+_SYNC = re.compile(r"(signal|wait) r(\d+)\.(\d+) n=(\d+)( relaxed)?\Z")
+
+
+def print_plan(plan: Plan) -> str:
+    """Return the plan's text."""
+    return "\n".join(_lines(plan)) + "\n"
+
+
+def _lines(plan: Plan) -> Iterator[str]:
+    words = [f"plan {plan.name} collective={plan.collective}"]
+    words += [f"ranks={plan.num_ranks} split={plan.split}"]
+    words += [f"{k}={str(v).replace(' ', '')}" for k, v in sorted(plan.params.items())]
+    yield " ".join(words)
+    yield f"schedule {plan.schedule}{' in_place' if plan.in_place else ''}"
+    yield "atoms" + "".join(f" {a}:{b}" for a, b in plan.atoms)
+    for rank, lanes in enumerate(plan.ranks):
+        yield (
+            f"rank {rank} input{_runs(plan.inputs[rank])}"
+            f" output{_runs(plan.outputs[rank])} stage {plan.stage_units[rank]}"
+        )
+        for lane, steps in enumerate(lanes):
+            yield f"  lane {lane}"
+            for step in steps:
+                yield f"    {spell_step(rank, step)}"
+
+
+def _runs(runs: tuple[BufferRun, ...]) -> str:
+    return "".join(f" {r.start}:{r.stop}@{r.atom}" for r in runs)
+
+
+def spell_step(rank: int, step: Step) -> str:
+    """Return one step of a rank as it is printed."""
+    match step:
+        case Signal():
+            tail = "" if step.release else " relaxed"
+            return f"signal r{step.rank}.{step.lane} n={step.n}{tail}"
+        case Wait():
+            return f"wait r{step.rank}.{step.lane} n={step.n}"
+    dsts = ", ".join(_loc(rank, d) for d in step.dsts)
+    srcs = ", ".join(_loc(rank, s) for s in step.srcs)
+    one = step.stop == step.start + 1
+    atoms = f"@{step.start}" if one else f"@{step.start}:{step.stop}"
+    tail = (" finish" if step.finish else "") + (f" #{step.op}" * (step.op >= 0))
+    return f"{primitive(rank, step).value} {dsts} <- {srcs} {atoms}{tail}"
+
+
+def _loc(rank: int, loc: Loc) -> str:
+    owner = "" if loc.rank == rank else f"r{loc.rank}."
+    return f"{owner}{loc.space.name.lower()}[{loc.pos}]{'!' * loc.packets}"
+
+
+def parse_plan(text: str) -> Plan:
+    """Read a plan back from its text."""
+    lines = [(i, t) for i, t in enumerate(text.splitlines(), start=1) if t.strip()]
+    if len(lines) < 3 or not lines[0][1].startswith("plan "):
+        raise ParseError(f"line 1: got {lines[:1]}, want 'plan NAME collective=...'")
+    _, name, *rest = lines[0][1].split()
+    fields = dict(word.partition("=")[::2] for word in rest)
+    try:
+        params = {
+            k: ast.literal_eval(v)
+            for k, v in fields.items()
+            if k not in ("collective", "ranks", "split")
+        }
+        words = lines[1][1].removeprefix("schedule ")
+        atoms = tuple(_span(w) for w in lines[2][1].split()[1:])
+        inputs, outputs, units, ranks = _parse_ranks(lines[3:])
+        return Plan(
+            name=name,
+            collective=fields["collective"],
+            num_ranks=int(fields["ranks"]),
+            split=int(fields["split"]),
+            params=freeze(params),
+            schedule=Schedule.parse(words.removesuffix(" in_place")),
+            in_place=words.endswith(" in_place"),
+            atoms=atoms,
+            inputs=inputs,
+            outputs=outputs,
+            stage_units=units,
+            ranks=ranks,
+        )
+    except (KeyError, ValueError, SyntaxError) as e:
+        raise ParseError(f"plan {name}: {e}; want what print_plan writes") from None
+
+
+def _span(word: str) -> tuple[int, int]:
+    start, _, stop = word.partition(":")
+    return int(start), int(stop)
+
+
+_Runs = tuple[tuple[BufferRun, ...], ...]
+_Lanes = tuple[tuple[tuple[Step, ...], ...], ...]
+
+
+def _parse_ranks(
+    lines: list[tuple[int, str]],
+) -> tuple[_Runs, _Runs, tuple[int, ...], _Lanes]:
+    inputs: list[tuple[BufferRun, ...]] = []
+    outputs: list[tuple[BufferRun, ...]] = []
+    units: list[int] = []
+    ranks: list[list[list[Step]]] = []
+    for number, raw in lines:
+        line = raw.strip()
+        if line.startswith("rank "):
+            head, _, stage = line.partition(" stage ")
+            before, _, after = head.partition(" output")
+            inputs.append(_parse_runs(before.split()[3:]))
+            outputs.append(_parse_runs(after.split()))
+            units.append(int(stage))
+            ranks.append([])
+        elif line.startswith("lane "):
+            ranks[-1].append([])
+        else:
+            ranks[-1][-1].append(_parse_step(len(ranks) - 1, line, number))
+    lanes = tuple(tuple(tuple(steps) for steps in lanes) for lanes in ranks)
+    return tuple(inputs), tuple(outputs), tuple(units), lanes
+
+
+def _parse_runs(words: list[str]) -> tuple[BufferRun, ...]:
+    runs = []
+    for word in words:
+        span, _, atom = word.partition("@")
+        runs.append(BufferRun(*_span(span), int(atom)))
+    return tuple(runs)
+
+
+def _parse_step(rank: int, line: str, number: int) -> Step:
+    if sync := _SYNC.match(line):
+        kind, peer, lane, n, relaxed = sync.groups()
+        if kind == "wait":
+            return Wait(int(peer), int(lane), int(n))
+        return Signal(int(peer), int(lane), int(n), release=not relaxed)
+    move = _MOVE.match(line)
+    if move is None:
+        raise ParseError(f"line {number}: got {line!r}, want a step of a plan")
+    start = int(move["start"])
+    return Move(
+        tuple(_parse_loc(rank, w, number) for w in move["dsts"].split(", ")),
+        tuple(_parse_loc(rank, w, number) for w in move["srcs"].split(", ")),
+        start,
+        int(move["stop"]) if move["stop"] else start + 1,
+        finish=bool(move["finish"]),
+        op=int(move["op"]) if move["op"] else -1,
+    )
+
+
+def _parse_loc(rank: int, word: str, number: int) -> Loc:
+    match = _LOC.match(word)
+    if match is None:
+        raise ParseError(f"line {number}: got {word!r}, want r1.stage[0]! or input[2]")
+    owner, space, pos, packets = match.groups()
+    return Loc(
+        int(owner) if owner else rank, Space[space.upper()], int(pos), bool(packets)
+    )
