@@ -12,6 +12,7 @@
     |- UnknownNameError        no such algorithm, machine, executor...
     |- LaunchEnvironmentError  the launcher's environment cannot be read
     |- MissingExtraError       an optional dependency is not installed
+    |- DeviceError             a GPU or its driver refused
     |- RankFailed              a rank started by spawn raised or died
     `- CommunicationError      the group cannot go on
        |- PeerLost             a rank died
@@ -35,6 +36,7 @@ __all__ = [
     "CollectiveTimeout",
     "CommunicationError",
     "CommunicatorBroken",
+    "DeviceError",
     "LaunchEnvironmentError",
     "MissingExtraError",
     "ParseError",
@@ -93,6 +95,10 @@ class LaunchEnvironmentError(StrettoError):
 
 class MissingExtraError(StrettoError):
     """An optional dependency is needed and not installed."""
+
+
+class DeviceError(StrettoError):
+    """A GPU or its driver refused, or cannot do what is asked."""
 
 
 class RankFailed(StrettoError):

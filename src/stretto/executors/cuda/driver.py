@@ -1,0 +1,177 @@
+"""The CUDA driver: calls that answer or raise, and the device of this rank."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stretto.errors import DeviceError, MissingExtraError
+
+__all__ = [
+    "Device",
+    "Pinned",
+    "api",
+    "ask",
+    "capturing",
+    "current_stream",
+    "open_device",
+    "require_no_multicast",
+]
+
+NO_MULTICAST = {
+    "NCCL_NVLS_ENABLE": "0",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+    "NVSHMEM_DISABLE_NVLS": "1",
+}
+"""NVLink multicast stays off in every process that shares a GPU with us."""
+
+
+@functools.cache
+def api() -> Any:
+    """Return the driver's bindings, initialised."""
+    try:
+        from cuda.bindings import driver
+    except ModuleNotFoundError as e:
+        raise MissingExtraError(
+            "the cuda executor needs cuda-bindings: pip install 'stretto[cuda13]'"
+        ) from e
+    try:
+        (error,) = driver.cuInit(0)
+    except RuntimeError as e:
+        raise DeviceError(f"no CUDA driver on this machine ({e})") from e
+    if int(error):
+        raise DeviceError(f"cuInit: {error.name}; see stretto doctor")
+    return driver
+
+
+def ask(name: str, *args: Any) -> Any:
+    """Call a driver function; return its value, or raise `DeviceError`."""
+    error, *values = getattr(api(), name)(*args)
+    if int(error):
+        shown = ", ".join(repr(a) if isinstance(a, int) else "..." for a in args)
+        raise DeviceError(f"{name}({shown}): {_explain(error)}")
+    if not values:
+        return None
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def _explain(error: Any) -> str:
+    try:
+        _, text = api().cuGetErrorString(error)
+        return f"{error.name}, {text.decode()}"
+    except (AttributeError, TypeError):
+        return str(error)
+
+
+def require_no_multicast() -> None:
+    """Raise unless this process keeps NVLink multicast switched off.
+
+    Libraries that we share a process with read these when they start.
+    """
+    wrong = {k: v for k, v in NO_MULTICAST.items() if os.environ.get(k, v) != v}
+    if wrong:
+        want = " ".join(f"{k}={v}" for k, v in wrong.items())
+        raise DeviceError(f"multicast must stay off here; set {want}")
+    os.environ.update(NO_MULTICAST)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """The GPU of a rank, its primary context current."""
+
+    handle: Any
+    ordinal: int
+    context: Any
+    uuid: str
+    name: str
+    arch: tuple[int, int]
+    num_sms: int
+    shared_bytes: int
+    """Shared memory a block may ask for."""
+
+    def enter(self) -> None:
+        """Make the context current on this thread."""
+        ask("cuCtxSetCurrent", self.context)
+
+
+def open_device(local_rank: int) -> Device:
+    """Return this process's device.
+
+    That is the one whose context is current, for those who chose it (as torch does);
+    else the only visible one; else the one numbered like the rank on this host.
+    """
+    require_no_multicast()
+    context = ask("cuCtxGetCurrent")
+    if int(context):
+        handle = ask("cuCtxGetDevice")
+    else:
+        count = ask("cuDeviceGetCount")
+        if not count:
+            raise DeviceError("no CUDA device is visible; see stretto doctor")
+        handle = ask("cuDeviceGet", local_rank % count if count > 1 else 0)
+    primary = ask("cuDevicePrimaryCtxRetain", handle)
+    ask("cuCtxSetCurrent", primary)
+    return Device(
+        handle=handle,
+        ordinal=int(handle),
+        context=primary,
+        uuid=bytes(ask("cuDeviceGetUuid", handle).bytes).hex(),
+        name=ask("cuDeviceGetName", 128, handle).split(b"\0")[0].decode(),
+        arch=(
+            _attribute(handle, "COMPUTE_CAPABILITY_MAJOR"),
+            _attribute(handle, "COMPUTE_CAPABILITY_MINOR"),
+        ),
+        num_sms=_attribute(handle, "MULTIPROCESSOR_COUNT"),
+        shared_bytes=_attribute(handle, "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+    )
+
+
+def _attribute(handle: Any, name: str) -> int:
+    names = api().CUdevice_attribute
+    key = getattr(names, f"CU_DEVICE_ATTRIBUTE_{name}")
+    return int(ask("cuDeviceGetAttribute", key, handle))
+
+
+def current_stream(ordinal: int) -> int:
+    """Return the stream that the caller works on: torch's when torch is in use.
+
+    Torch is looked up, never imported: whoever has no torch stream has no torch.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return 0
+    return int(torch._C._cuda_getCurrentRawStream(ordinal))
+
+
+def capturing(stream: int) -> bool:
+    """Return whether a graph is being captured on that stream."""
+    driver = api()
+    status = ask("cuStreamIsCapturing", driver.CUstream(stream))
+    active = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE
+    return bool(status == active)
+
+
+class Pinned:
+    """Host memory that the GPU writes to, as 64-bit words."""
+
+    def __init__(self, words: int) -> None:
+        flags = api().CU_MEMHOSTALLOC_PORTABLE | api().CU_MEMHOSTALLOC_DEVICEMAP
+        self._host = int(ask("cuMemHostAlloc", words * 8, flags))
+        self.device_pointer = int(ask("cuMemHostGetDevicePointer", self._host, 0))
+        raw = (ctypes.c_uint64 * words).from_address(self._host)
+        self.words: NDArray[np.uint64] = np.frombuffer(raw, np.uint64)
+        self.words[:] = 0
+
+    def close(self) -> None:
+        """Free the memory."""
+        if self._host:
+            self.words = np.zeros(0, np.uint64)
+            ask("cuMemFreeHost", self._host)
+            self._host = 0
