@@ -52,25 +52,15 @@ class Operator(enum.Enum):
             ) from None
 
 
+_NATIVE = (
+    *("bool", "int8", "int16", "int32", "int64"),
+    *("uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64", "complex64", "complex128"),
+)
 DTYPES: dict[str, np.dtype[Any]] = {
-    name: np.dtype(name)
-    for name in [
-        "bool",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "uint8",
-        "uint16",
-        "uint32",
-        "uint64",
-        "float16",
-        "float32",
-        "float64",
-        "complex64",
-        "complex128",
-    ]
-} | {"bfloat16": np.dtype("uint16")}
+    **{name: np.dtype(name) for name in _NATIVE},
+    "bfloat16": np.dtype("uint16"),
+}
 """Element types by name, and how NumPy stores them; bfloat16 is raw 16 bits."""
 
 _UFUNCS: dict[Operator, np.ufunc] = {

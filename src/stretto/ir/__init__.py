@@ -11,6 +11,7 @@ from stretto.ir.program import (
     Verified,
     freeze,
 )
+from stretto.ir.spans import Spans
 from stretto.ir.text import parse_program, print_program, spell_op
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Params",
     "Program",
     "Ref",
+    "Spans",
     "Verified",
     "freeze",
     "parse_program",

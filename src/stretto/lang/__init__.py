@@ -1,0 +1,16 @@
+"""Write an algorithm as plain assignments between the ranks' arrays."""
+
+from stretto.lang.algorithm import Algorithm, Requires, algorithm
+from stretto.lang.ranks import Buffer, Rank, Ranks, Reduction, Reference, reduce
+
+__all__ = [
+    "Algorithm",
+    "Buffer",
+    "Rank",
+    "Ranks",
+    "Reduction",
+    "Reference",
+    "Requires",
+    "algorithm",
+    "reduce",
+]
