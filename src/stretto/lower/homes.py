@@ -1,0 +1,260 @@
+"""Pass 2, give values homes: who stores them where, and with which moves.
+
+A value is stored by one move of its rank, into all the places where it is wanted: the
+output, staging that peers will read, and (push) the staging or output of the peers it
+goes to. So a sum that is sent on never touches memory in between. A receipt that was
+pushed is already somewhere when it arrives; it needs a move only to go further.
+
+Moves are ordered by level (transfers on the longest way), and at one level: first what
+is sent, then what waits. This order is the same on all ranks and follows the data, so
+it cannot hang.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from stretto.collectives import Collective, Run, Shape
+from stretto.lower.values import Flow, Kind, Value
+from stretto.plan import BufferRun, Loc, Move, Space
+
+__all__ = ["Draft", "Homes", "give_homes"]
+
+Key = tuple[int, int, int, int]
+"""Level; 0 sends inputs, 1 makes values, 2 sends parts of them; operation; tie."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """A move to be, on a rank."""
+
+    rank: int
+    key: Key
+    srcs: list[Loc]
+    lo: int
+    hi: int
+    op: int
+    dsts: list[Loc] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Homes:
+    """Moves in order, and the buffers they name."""
+
+    moves: tuple[tuple[int, Move], ...]
+    """(rank, move), in an order that follows the data."""
+    atoms: tuple[tuple[int, int], ...]
+    inputs: tuple[tuple[BufferRun, ...], ...]
+    outputs: tuple[tuple[BufferRun, ...], ...]
+    units: tuple[int, ...]
+
+
+def give_homes(flow: Flow, kind: Collective, shape: Shape) -> Homes:
+    """Return the moves that store every live value where it is wanted."""
+    return _Homes(flow, kind, shape).run()
+
+
+class _Homes:
+    def __init__(self, flow: Flow, kind: Collective, shape: Shape) -> None:
+        self.flow, self.kind, self.shape = flow, kind, shape
+        ranks = range(shape.num_ranks)
+        runs_in = [kind.input_runs(shape, r) for r in ranks]
+        runs_out = [kind.output_runs(shape, r) for r in ranks]
+        self.starts = _cut(flow, runs_in + runs_out, kind.num_symbols(shape))
+        self.inputs = [self._in_atoms(runs) for runs in runs_in]
+        self.outputs = [self._in_atoms(runs) for runs in runs_out]
+        self.places = {
+            Space.INPUT: [sorted(r, key=_by_atom) for r in self.inputs],
+            Space.OUTPUT: [sorted(r, key=_by_atom) for r in self.outputs],
+        }
+        self.units = [0] * shape.num_ranks
+        self.drafts: dict[object, Draft] = {}
+        self.home: dict[int, Loc] = {}
+        self.final: dict[tuple[int, int, int], int] = {}
+        """(value, lo, hi) of whole finals, to their rank."""
+        self.children: dict[int, list[int]] = defaultdict(list)
+
+    def run(self) -> Homes:
+        values = self.flow.values
+        whole = [f for f in self.flow.finals if self._is_whole(f.value, f.lo, f.hi)]
+        self.final = {(f.value, f.lo, f.hi): f.rank for f in whole}
+        for number, value in values.items():
+            self._land(number, value)
+        for number, value in values.items():
+            self._make(number, value)
+        for final in self.flow.finals:
+            self._finish(final.rank, final.value, final.lo, final.hi)
+        drafts = [d for d in self.drafts.values() if d.dsts]
+        drafts.sort(key=lambda d: (*d.key, d.rank))
+        return Homes(
+            moves=tuple((d.rank, self._move(d)) for d in drafts),
+            atoms=tuple(pairwise(self.starts)),
+            inputs=tuple(map(tuple, self.inputs)),
+            outputs=tuple(map(tuple, self.outputs)),
+            units=tuple(self.units),
+        )
+
+    # Places.
+
+    def _atom(self, symbol: int) -> int:
+        return bisect_right(self.starts, symbol) - 1
+
+    def _in_atoms(self, runs: tuple[Run, ...]) -> list[BufferRun]:
+        found, at = [], 0
+        for start, stop, first in runs:
+            a, b = self._atom(first), self._atom(first + stop - start)
+            found.append(BufferRun(at, at + b - a, a))
+            at += b - a
+        return found
+
+    def _buffer(self, space: Space, rank: int, lo: int) -> Loc:
+        atom = self._atom(lo)
+        runs = self.places[space][rank]
+        run = runs[bisect_right(runs, atom, key=_by_atom) - 1]
+        return Loc(rank, space, run.start + atom - run.atom)
+
+    def _stage(self, rank: int, lo: int, hi: int, *, packets: bool = False) -> Loc:
+        at = self.units[rank]
+        self.units[rank] += self._atom(hi) - self._atom(lo)
+        return Loc(rank, Space.STAGE, at, packets)
+
+    # Receipts that are pushed land somewhere.
+
+    def _land(self, number: int, value: Value) -> None:
+        if value.kind is not Kind.RECEIPT or value.how.direction != "push":
+            return
+        self.children[value.operands[0]].append(number)
+        lo, hi = value.lo, value.hi
+        if value.how.memory == "zero_copy" and (number, lo, hi) in self.final:
+            self.home[number] = self._buffer(Space.OUTPUT, value.rank, lo)
+        else:
+            packets = value.how.protocol in ("packets", "lines")
+            self.home[number] = self._stage(value.rank, lo, hi, packets=packets)
+
+    # Every value is made by one move, stored wherever it is wanted.
+
+    def _make(self, number: int, value: Value) -> None:
+        if value.kind is Kind.SUM:
+            srcs = [self._read(o, value, value.lo) for o in value.operands]
+            self._draft(number, value, srcs)
+        elif value.kind is Kind.RECEIPT:
+            if value.how.direction == "pull":
+                self._draft(
+                    number, value, [self._read(value.operands[0], value, value.lo)]
+                )
+            else:
+                self._draft(number, value, [self.home[number]])
+        for child in self.children[number]:
+            self._send(number, value, child)
+
+    def _draft(self, number: int, value: Value, srcs: list[Loc]) -> None:
+        key = (value.level, 1, value.op, number)
+        self.drafts[number] = Draft(value.rank, key, srcs, value.lo, value.hi, value.op)
+
+    def _send(self, number: int, value: Value, child: int) -> None:
+        """Store a value in a peer: with the move that makes it, or with one more."""
+        receipt = self.flow.values[child]
+        target = self.home[child]
+        if value.kind is not Kind.INPUT and (receipt.lo, receipt.hi) == (
+            value.lo,
+            value.hi,
+        ):
+            self.drafts[number].dsts.append(target)
+            return
+        source = self._read(number, value, receipt.lo)
+        kind = 0 if value.kind is Kind.INPUT else 2
+        key = (value.level, kind, receipt.op, (receipt.rank - value.rank) % _MANY)
+        slot = ("send", number, receipt.lo, receipt.hi)
+        draft = self.drafts.setdefault(
+            slot, Draft(value.rank, key, [source], receipt.lo, receipt.hi, receipt.op)
+        )
+        draft.key = min(draft.key, key)
+        draft.dsts.append(target)
+
+    def _read(self, number: int, reader: Value, lo: int) -> Loc:
+        """Return where `reader` reads a value, storing it there if it must be."""
+        value = self.flow.values[number]
+        remote = value.rank != reader.rank
+        staged = reader.how.memory == "staged"
+        if value.kind is Kind.INPUT:
+            if remote and staged:
+                return self._show_input(number, value, lo, lo + reader.hi - reader.lo)
+            return self._buffer(Space.INPUT, value.rank, lo)
+        if number not in self.home:
+            whole = (number, value.lo, value.hi) in self.final
+            if remote and not staged and whole:
+                self.home[number] = self._buffer(Space.OUTPUT, value.rank, value.lo)
+            else:
+                self.home[number] = self._stage(value.rank, value.lo, value.hi)
+                self.drafts[number].dsts.append(self.home[number])
+        home = self.home[number]
+        return home._replace(pos=home.pos + self._atom(lo) - self._atom(value.lo))
+
+    def _show_input(self, number: int, value: Value, lo: int, hi: int) -> Loc:
+        """Copy a part of an input to staging, where peers may pull it."""
+        slot = ("show", number, lo, hi)
+        if slot not in self.drafts:
+            source = [self._buffer(Space.INPUT, value.rank, lo)]
+            shown = [self._stage(value.rank, lo, hi)]
+            key = (0, 0, -1, lo)
+            self.drafts[slot] = Draft(value.rank, key, source, lo, hi, -1, shown)
+        return self.drafts[slot].dsts[0]
+
+    # Outputs.
+
+    def _is_whole(self, number: int, lo: int, hi: int) -> bool:
+        value = self.flow.values[number]
+        return value.kind is not Kind.INPUT and (lo, hi) == (value.lo, value.hi)
+
+    def _finish(self, rank: int, number: int, lo: int, hi: int) -> None:
+        value = self.flow.values[number]
+        target = self._buffer(Space.OUTPUT, rank, lo)
+        if (number, lo, hi) in self.final:
+            landed = value.kind is Kind.RECEIPT and value.how.direction == "push"
+            if not (landed and self.home[number] == target):
+                self.drafts[number].dsts.insert(0, target)
+            return
+        sent = self.drafts.get(("send", number, lo, hi))
+        if sent is not None and value.kind is Kind.INPUT:
+            sent.dsts.insert(0, target)
+            return
+        source = self._read(number, value, lo)
+        key = (value.level, 1 if value.kind is Kind.INPUT else 2, value.op, number)
+        self.drafts["final", number, lo] = Draft(
+            rank, key, [source], lo, hi, value.op, [target]
+        )
+
+    def _move(self, draft: Draft) -> Move:
+        raw = draft.srcs[0].space is not Space.OUTPUT
+        final = any(d.space is Space.OUTPUT for d in draft.dsts)
+        return Move(
+            tuple(draft.dsts),
+            tuple(draft.srcs),
+            self._atom(draft.lo),
+            self._atom(draft.hi),
+            finish=self.kind.reduces and raw and final,
+            op=draft.op,
+        )
+
+
+_MANY = 1 << 30
+
+
+def _by_atom(run: BufferRun) -> int:
+    return run.atom
+
+
+def _cut(flow: Flow, buffers: list[tuple[Run, ...]], num_symbols: int) -> list[int]:
+    """Return where atoms start, and the end: every boundary that anything has."""
+    cuts = {0, num_symbols}
+    for runs in buffers:
+        for start, stop, first in runs:
+            cuts |= {first, first + stop - start}
+    for value in flow.values.values():
+        cuts |= {value.lo, value.hi}
+    for final in flow.finals:
+        cuts |= {final.lo, final.hi}
+    return sorted(cuts)

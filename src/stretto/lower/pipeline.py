@@ -1,0 +1,68 @@
+"""From a proved program and a schedule to a plan: four passes, in this order.
+
+1. `follow_values`: which value every chunk holds; local copies vanish.
+2. `give_homes`: where each value is stored, by which move, in which order.
+3. `save_inputs`: what must survive when the call is in place.
+4. `synchronise`: every signal and wait, and the credits that close the plan.
+
+Passes promise nothing while they run; `verify_plan` judges what comes out.
+"""
+
+from __future__ import annotations
+
+from stretto import collectives
+from stretto.collectives import Shape
+from stretto.errors import CallError
+from stretto.ir import Program, Verified
+from stretto.lower.homes import give_homes
+from stretto.lower.in_place import save_inputs
+from stretto.lower.sync import synchronise
+from stretto.lower.values import follow_values
+from stretto.plan import Plan, Schedule
+
+__all__ = ["lower"]
+
+
+def lower(
+    verified: Verified[Program], schedule: Schedule, *, in_place: bool = False
+) -> Plan:
+    """Return the plan that runs a program under a schedule.
+
+    With `in_place` the plan keeps what a call whose output is its input would lose.
+    """
+    program = verified.value
+    _refuse(schedule)
+    kind = collectives.get(program.collective)
+    shape = Shape(
+        num_ranks=program.num_ranks, split=program.split, params=program.params
+    )
+    flow = follow_values(program, kind, shape, schedule)
+    homes = give_homes(flow, kind, shape)
+    moves, units = homes.moves, list(homes.units)
+    if in_place:
+        moves, units = save_inputs(homes, kind, shape)
+    return Plan(
+        name=program.name,
+        collective=program.collective,
+        num_ranks=program.num_ranks,
+        split=program.split,
+        params=program.params,
+        schedule=schedule,
+        in_place=in_place,
+        atoms=homes.atoms,
+        inputs=homes.inputs,
+        outputs=homes.outputs,
+        stage_units=tuple(units),
+        ranks=tuple((steps,) for steps in synchronise(moves, program.num_ranks)),
+        places=tuple(program.place(op) for op in program.ops),
+    )
+
+
+def _refuse(schedule: Schedule) -> None:
+    for how in (schedule, *(schedule.of(phase) for phase in schedule.phases)):
+        announced = how.protocol in ("packets", "lines")
+        if announced and (how.direction == "pull" or how.memory == "zero_copy"):
+            raise CallError(
+                f"schedule {how}: {how.protocol} announce themselves where they are "
+                f"pushed, in staging; want push and staged, or bulk"
+            )

@@ -1,0 +1,214 @@
+"""The buffers of a plan: what lies where, what shares memory, what exists at all."""
+
+from __future__ import annotations
+
+import functools
+
+from stretto import collectives
+from stretto.collectives import Collective, Run, Shape
+from stretto.errors import BoundsError
+from stretto.plan import (
+    BufferRun,
+    Loc,
+    Move,
+    Plan,
+    Signal,
+    Space,
+    Step,
+    Wait,
+    spell_step,
+)
+
+__all__ = ["Buffers", "aliases", "check_shape"]
+
+Atoms = tuple[tuple[int, int], ...]
+
+
+class Buffers:
+    """Where the positions of a plan's buffers lie."""
+
+    def __init__(self, plan: Plan, kind: Collective, shape: Shape) -> None:
+        self.plan, self.kind, self.shape = plan, kind, shape
+        self.over = functools.cache(self._over)
+
+    def runs(self, rank: int, space: Space) -> tuple[BufferRun, ...]:
+        """Return the atoms of a rank's input or output."""
+        side = self.plan.inputs if space is Space.INPUT else self.plan.outputs
+        return side[rank]
+
+    def chunk_starts(self, rank: int, space: Space) -> list[int]:
+        """Return the first chunk of every position of a rank's input or output."""
+        return chunk_starts(self.runs(rank, space), self.plan.atoms)
+
+    def place(self, loc: Loc, offset: int) -> tuple[int, Space, int]:
+        """Return the memory of a location: an output in place lies in the input."""
+        pos = loc.pos + offset
+        if loc.space is Space.OUTPUT and self.plan.in_place:
+            under = self.over(loc.rank).get(pos)
+            if under is not None:
+                return loc.rank, Space.INPUT, under
+        return loc.rank, loc.space, pos
+
+    def _over(self, rank: int) -> dict[int, int]:
+        plan = self.plan
+        return aliases(
+            self.kind,
+            self.shape,
+            plan.atoms,
+            plan.inputs[rank],
+            plan.outputs[rank],
+            rank,
+        )
+
+
+def aliases(
+    kind: Collective,
+    shape: Shape,
+    atoms: Atoms,
+    inputs: tuple[BufferRun, ...],
+    outputs: tuple[BufferRun, ...],
+    rank: int,
+) -> dict[int, int]:
+    """Return, for a rank called in place, the input position of each output position.
+
+    Positions that share no memory are left out.
+    """
+    at_in, at_out = chunk_starts(inputs, atoms), chunk_starts(outputs, atoms)
+    offset = kind.in_place(shape, rank)
+    if offset is None:  # the output lies in the input, at the rank's own part
+        own = kind.input_runs(shape, rank), kind.output_runs(shape, rank)
+        if not own[0] or not own[1]:
+            return {}
+        offset = -(own[1][0].first - own[0][0].first)
+    by_chunk = {chunk + offset: pos for pos, chunk in enumerate(at_in)}
+    return {p: by_chunk[c] for p, c in enumerate(at_out) if c in by_chunk}
+
+
+def chunk_starts(runs: tuple[BufferRun, ...], atoms: Atoms) -> list[int]:
+    """Return the first chunk of every position of a buffer."""
+    starts, at = [], 0
+    for run in runs:
+        for atom in range(run.atom, run.atom + run.stop - run.start):
+            starts.append(at)
+            at += atoms[atom][1] - atoms[atom][0]
+    return starts
+
+
+def check_shape(plan: Plan) -> None:
+    """Raise when a plan names what does not exist, or is not of its collective."""
+    kind = collectives.get(plan.collective)
+    shape = Shape(num_ranks=plan.num_ranks, split=plan.split, params=plan.params)
+    kind.check(shape)
+    sides = (plan.inputs, plan.outputs, plan.stage_units, plan.ranks)
+    if any(len(side) != plan.num_ranks for side in sides):
+        raise BoundsError(
+            f"{plan.name}: want buffers and lanes of {shape.num_ranks} ranks"
+        )
+    ends = [a for a, _ in plan.atoms[1:]] + [kind.num_symbols(shape)]
+    if [b for _, b in plan.atoms] != (ends if plan.atoms else []):
+        raise BoundsError(f"{plan.name}: atoms {plan.atoms} do not cover all symbols")
+    for rank in range(plan.num_ranks):
+        for runs, want in (
+            (plan.inputs[rank], kind.input_runs(shape, rank)),
+            (plan.outputs[rank], kind.output_runs(shape, rank)),
+        ):
+            if _symbols(runs, plan.atoms) != _merge(list(want)):
+                raise BoundsError(
+                    f"{plan.name}: rank {rank}: {runs} are no {plan.collective} buffers"
+                )
+    checker = _Bounds(plan)
+    for rank, lane, _, step in plan.steps():
+        checker.check(rank, lane, step)
+
+
+def _symbols(runs: tuple[BufferRun, ...], atoms: Atoms) -> list[Run]:
+    found, at = [], 0
+    for run in runs:
+        stop = run.atom + run.stop - run.start
+        if not 0 <= run.atom < stop <= len(atoms):
+            return []
+        width = atoms[stop - 1][1] - atoms[run.atom][0]
+        found.append(Run(at, at + width, atoms[run.atom][0]))
+        at += width
+    return _merge(found)
+
+
+def _merge(runs: list[Run]) -> list[Run]:
+    merged: list[Run] = []
+    for run in runs:
+        last = merged[-1] if merged else None
+        if last and run.first - last.first == run.start - last.start:
+            merged[-1] = Run(last.start, run.stop, last.first)
+        else:
+            merged.append(run)
+    return merged
+
+
+class _Bounds:
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.atom_at = {
+            (rank, space): [
+                run.atom + i for run in side[rank] for i in range(run.stop - run.start)
+            ]
+            for space, side in (
+                (Space.INPUT, plan.inputs),
+                (Space.OUTPUT, plan.outputs),
+            )
+            for rank in range(plan.num_ranks)
+        }
+
+    def check(self, rank: int, lane: int, step: Step) -> None:
+        """Raise when a step names what does not exist."""
+        wrong = (
+            self._sync(rank, lane, step)
+            if isinstance(step, Signal | Wait)
+            else self._move(rank, step)
+        )
+        if wrong:
+            line = spell_step(rank, step)
+            raise BoundsError(f"{self.plan.name}: rank {rank}: {line}: {wrong}")
+
+    def _sync(self, rank: int, lane: int, step: Signal | Wait) -> str:
+        if not 0 <= step.rank < self.plan.num_ranks:
+            return f"there are {self.plan.num_ranks} ranks"
+        if not 0 <= step.lane < len(self.plan.ranks[step.rank]):
+            return f"rank {step.rank} has {len(self.plan.ranks[step.rank])} lanes"
+        if (step.rank, step.lane) == (rank, lane):
+            return "a lane does not signal itself"
+        return "" if step.n > 0 else "signals are counted from 1"
+
+    def _move(self, rank: int, move: Move) -> str:
+        if not 0 <= move.start < move.stop <= len(self.plan.atoms):
+            return f"there are {len(self.plan.atoms)} atoms"
+        if not move.srcs or not move.dsts:
+            return "want at least one source and one destination"
+        for loc in (*move.srcs, *move.dsts):
+            if wrong := self._loc(move, loc):
+                return wrong
+        for src in move.srcs:
+            if src.packets and src.rank != rank:
+                return "packets are read by their owner"
+        for dst in move.dsts:
+            if dst.space is Space.INPUT:
+                return "input is never written"
+            if dst.packets and dst.rank == rank:
+                return "packets go to peers"
+        return ""
+
+    def _loc(self, move: Move, loc: Loc) -> str:
+        if not 0 <= loc.rank < self.plan.num_ranks:
+            return f"there are {self.plan.num_ranks} ranks"
+        width = move.stop - move.start
+        if loc.space is Space.STAGE:
+            units = self.plan.stage_units[loc.rank]
+            inside = 0 <= loc.pos <= units - width
+            return "" if inside else f"rank {loc.rank} has {units} units of staging"
+        if loc.packets:
+            return "packets lie in staging only"
+        held = self.atom_at[loc.rank, loc.space][max(0, loc.pos) : loc.pos + width]
+        want = list(range(move.start, move.stop))
+        name = loc.space.name.lower()
+        return (
+            "" if held == want else f"r{loc.rank}.{name}[{loc.pos}] holds atoms {held}"
+        )
