@@ -49,8 +49,16 @@ class Group(Protocol):
     def broken(self) -> Any:
         """Return an int64 array of one element, non-zero once somebody is lost."""
 
-    def fail(self, waiting_for: Sequence[int], where: str) -> Exception:
-        """Break the group and return the error that says who is missing and why."""
+    def fail(
+        self, waiting_for: Sequence[int], where: str, *, mismatch: str = ""
+    ) -> Exception:
+        """Break the group, on every rank, and return the error that says why.
+
+        `mismatch` says who called what when the ranks called different things: a
+        `CollectiveMismatch`. Otherwise a lost rank is a `PeerLost`, and ranks that
+        are merely absent are a `CollectiveTimeout`. When the group is broken already,
+        the error is that of whoever broke it.
+        """
 
 
 class Session(Protocol):
@@ -60,7 +68,10 @@ class Session(Protocol):
         """Return registered memory, at the same offset on every rank (collective)."""
 
     def offset(self, array: Any) -> int | None:
-        """Return where registered memory begins in the slab, or None."""
+        """Return where registered memory begins in the slab, or None.
+
+        Cheap enough to ask in every call.
+        """
 
     def prepare(self, plan: Verified[Plan], call: Call) -> Launch:
         """Bind a plan to a kind of call. Nothing is exchanged."""
