@@ -1,0 +1,42 @@
+"""What every test may use: golden files, a steady Hypothesis, markers by folder."""
+
+import os
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+from stretto.testing.golden import Golden
+
+TESTS = Path(__file__).parent
+
+# No deadline: on shared cores a slow example means nothing. In CI a failure must come
+# back when the same commit is run again, so examples are not drawn at random there.
+hypothesis.settings.register_profile("here", deadline=None)
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "here")
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--update-golden",
+        action="store_true",
+        help="write golden files instead of comparing with them",
+    )
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.is_relative_to(TESTS / "host"):
+            item.add_marker("host")
+
+
+@pytest.fixture
+def golden(request):
+    """Compare text with this test's golden file."""
+    return Golden(
+        folder=TESTS / "golden",
+        room=request.path.parent.name,
+        test=request.node.name,
+        update=request.config.getoption("--update-golden"),
+    )
