@@ -125,6 +125,8 @@ RECORD = np.dtype(
         ("peer", "<i4"),  # whom it waited for; -1: nobody by name
         ("absent", "<u4"),  # bit q: rank q has not entered this launch
         ("differ", "<u4"),  # bit q: rank q entered it with another fingerprint
+        ("fingerprint", "<u4"),  # of the call that gave up: the host names its plan
+        ("unused", "<u4"),
         ("epoch", "<u8"),
         ("got", "<u8"),  # the flag's value, or the peer's fingerprint
         ("want", "<u8"),

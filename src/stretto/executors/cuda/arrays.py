@@ -1,0 +1,189 @@
+"""Where an array lies on the GPU, and arrays of our own memory.
+
+Torch tensors answer `data_ptr`, CuPy and Numba arrays `__cuda_array_interface__`,
+everything else DLPack. Our own arrays speak the last two; none of them copies.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from stretto.collectives import storage
+from stretto.errors import CallError
+
+__all__ = ["DeviceArray", "Where", "pointer", "where"]
+
+
+class Where(NamedTuple):
+    """An array's first byte and its size."""
+
+    pointer: int
+    nbytes: int
+
+
+def pointer(array: Any) -> int:
+    """Return the address of a contiguous array on the GPU; None has none."""
+    if array is None:
+        return 0
+    data_ptr = getattr(array, "data_ptr", None)
+    if data_ptr is not None:
+        if not array.is_contiguous():
+            raise CallError("tensor is not contiguous; pass tensor.contiguous()")
+        return int(data_ptr())
+    return where(array).pointer
+
+
+def where(array: Any) -> Where:
+    """Return where a contiguous array lies."""
+    if isinstance(array, DeviceArray):
+        return Where(array.pointer, array.nbytes)
+    if hasattr(array, "data_ptr"):
+        return Where(pointer(array), array.numel() * array.element_size())
+    face = getattr(array, "__cuda_array_interface__", None)
+    if face is not None:
+        return _from_interface(face)
+    if hasattr(array, "__dlpack__"):
+        return _from_dlpack(array)
+    raise CallError(
+        f"a {type(array).__name__} is no GPU array; want a CUDA tensor, or anything "
+        "with __cuda_array_interface__ or __dlpack__"
+    )
+
+
+def _from_interface(face: dict[str, Any]) -> Where:
+    itemsize = int("".join(c for c in face["typestr"][2:] if c.isdigit()))
+    shape = face["shape"]
+    strides = face.get("strides")
+    if strides is not None and tuple(strides) != _strides(shape, itemsize):
+        raise CallError(f"array of strides {strides}; want it contiguous")
+    return Where(int(face["data"][0] or 0), math.prod(shape) * itemsize)
+
+
+def _strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    strides = [itemsize] * len(shape)
+    for axis in range(len(shape) - 1, 0, -1):
+        strides[axis - 1] = strides[axis] * max(1, shape[axis])
+    return tuple(strides)
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _DLManagedTensor(ctypes.Structure):
+    pass
+
+
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_DLManagedTensor))
+_DLManagedTensor._fields_ = (
+    ("tensor", _DLTensor),
+    ("context", ctypes.c_void_p),
+    ("deleter", _Deleter),
+)
+
+_CUDA = 2
+_new_capsule = ctypes.pythonapi.PyCapsule_New
+_new_capsule.restype = ctypes.py_object
+_new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+_open_capsule = ctypes.pythonapi.PyCapsule_GetPointer
+_open_capsule.restype = ctypes.c_void_p
+_open_capsule.argtypes = (ctypes.py_object, ctypes.c_char_p)
+
+
+def _from_dlpack(array: Any) -> Where:
+    kind, _ = array.__dlpack_device__()
+    if int(kind) != _CUDA:
+        raise CallError(f"array on DLPack device {int(kind)}; want a GPU (2)")
+    capsule = array.__dlpack__(stream=-1)
+    address = _open_capsule(capsule, b"dltensor")
+    tensor = _DLManagedTensor.from_address(address).tensor
+    shape = [tensor.shape[i] for i in range(tensor.ndim)]
+    if tensor.strides:
+        got = tuple(tensor.strides[i] for i in range(tensor.ndim))
+        if got != _strides(shape, 1):
+            raise CallError(f"array of strides {got}; want it contiguous")
+    nbytes = math.prod(shape) * tensor.bits * tensor.lanes // 8
+    return Where(int(tensor.data or 0) + int(tensor.byte_offset), nbytes)
+
+
+_CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
+_BFLOAT = 4
+_exported: dict[int, tuple[Any, ...]] = {}
+"""What consumers of our capsules still hold, by the address of its record."""
+
+
+@_Deleter
+def _forget(managed: Any) -> None:
+    _exported.pop(ctypes.addressof(managed.contents), None)
+
+
+class DeviceArray:
+    """Registered GPU memory: contiguous, zero-copy for the session that made it."""
+
+    def __init__(
+        self,
+        start: int,
+        shape: Sequence[int],
+        dtype: str,
+        ordinal: int,
+        release: Callable[[], None],
+    ) -> None:
+        self.pointer = start
+        self.shape = tuple(shape)
+        self.dtype = dtype
+        self.itemsize = storage(dtype).itemsize
+        self.nbytes = math.prod(self.shape) * self.itemsize
+        self._ordinal = ordinal
+        weakref.finalize(self, release)
+
+    def __repr__(self) -> str:
+        """Return what it is, without its contents."""
+        return f"DeviceArray(shape={self.shape}, dtype={self.dtype!r})"
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """Return the description that CuPy, Numba and torch read."""
+        return {
+            "shape": self.shape,
+            "typestr": storage(self.dtype).str,
+            "data": (self.pointer, False),
+            "strides": None,
+            "version": 3,
+            "stream": None,
+        }
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Return the DLPack device."""
+        return _CUDA, self._ordinal
+
+    def __dlpack__(self, **_: Any) -> Any:
+        """Return a DLPack capsule; bfloat16 keeps its name, unlike above."""
+        kind = storage(self.dtype).kind
+        managed = _DLManagedTensor()
+        shape = (ctypes.c_int64 * max(1, len(self.shape)))(*self.shape)
+        tensor = managed.tensor
+        tensor.data = self.pointer
+        tensor.device_type, tensor.device_id = _CUDA, self._ordinal
+        tensor.ndim = len(self.shape)
+        tensor.code = _BFLOAT if self.dtype == "bfloat16" else _CODES[kind]
+        tensor.bits, tensor.lanes = self.itemsize * 8, 1
+        tensor.shape = ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64))
+        managed.deleter = _forget
+        address = ctypes.addressof(managed)
+        _exported[address] = (managed, shape, self)
+        return _new_capsule(address, b"dltensor", None)

@@ -1,0 +1,64 @@
+"""How the first part of a slab is divided: control and staging, a set per stream.
+
+Signals of two streams must not meet in one set of flags: kernels of two streams run in
+any order. So each stream that a session is used on gets a set of its own, in the order
+of first use, which is the same on every rank as long as their calls are.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from numpy.typing import NDArray
+
+from stretto.errors import PlanError
+from stretto.executors.cuda.abi import control_bytes, footprint
+from stretto.plan import Layout, Plan, layout
+
+__all__ = ["HALVES", "Region", "fit", "regions"]
+
+HALVES = {"stage": 32 << 20, "packets": 16 << 20, "lines": 16 << 20}
+"""Bytes of one half of each kind of staging, in every set."""
+PAGE = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """Where one set lies in everybody's slab."""
+
+    control: int
+    stage: int
+    packets: int
+    lines: int
+
+
+def regions(num_ranks: int) -> tuple[tuple[Region, ...], int]:
+    """Return the sets of a session and the bytes they take together."""
+    found = []
+    at = 0
+    for _ in range(int(os.environ.get("STRETTO_CUDA_STREAMS", "4"))):
+        starts = {"control": at}
+        at += -(-control_bytes(num_ranks) // PAGE) * PAGE
+        for kind, nbytes in HALVES.items():
+            starts[kind] = at
+            at += 2 * nbytes
+        found.append(Region(**starts))
+    return tuple(found), at
+
+
+def fit(plan: Plan, sizes: NDArray, itemsize: int) -> Layout:  # type: ignore[type-arg]
+    """Return the layout with the largest tiles whose staging fits on every rank."""
+    tile_bytes = plan.schedule.tile_bytes
+    while True:
+        where = layout(plan, sizes, itemsize, tile_bytes=tile_bytes)
+        needs = [footprint(plan, where, r) for r in range(plan.num_ranks)]
+        if all(getattr(n, k) <= room for n in needs for k, room in HALVES.items()):
+            return where
+        if where.tile * itemsize <= 16:
+            units = max(plan.stage_units) * plan.schedule.blocks
+            raise PlanError(
+                f"plan {plan.name}: {units} units of staging for every epoch do not "
+                f"fit in {HALVES} bytes; want fewer blocks"
+            )
+        tile_bytes = min(tile_bytes, where.tile * itemsize) // 2

@@ -1,0 +1,171 @@
+"""Who is missing: the kernels' error record, read by calls and by a thread.
+
+A kernel that waits past its deadline writes one record into host memory, raises its
+rank's `broken` word, and leaves; so does everybody who waits for it. The next call
+raises what the record says. When only graphs are replayed there is no next call, so a
+thread reads the record too. It also works the other way: when the group loses a rank,
+the thread raises `broken`, and no kernel waits for its deadline in vain.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from stretto.errors import CollectiveMismatch, CommunicatorBroken, DeviceError
+from stretto.executors import Group
+from stretto.executors.cuda.abi import KINDS, RECORD
+from stretto.executors.cuda.driver import Device, Pinned, api, ask
+from stretto.plan import Plan, spell_step
+
+__all__ = ["Watch", "explain"]
+
+PERIOD_S = 0.02
+COMPLETE = 2
+
+
+class Watch:
+    """The record of one session and the thread that reads it."""
+
+    def __init__(
+        self, device: Device, group: Group, broken_words: Sequence[int]
+    ) -> None:
+        self._device = device
+        self._group = group
+        self._broken_words = tuple(broken_words)
+        self._pinned = Pinned(-(-RECORD.itemsize // 8))
+        self.record = self._pinned.device_pointer
+        self.state = memoryview(self._pinned.words).cast("B").cast("I")
+        self.fault: Exception | None = None
+        self._plans: dict[int, Plan] = {}
+        self._ticks: list[Callable[[], Exception | None]] = []
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        nonblocking = api().CUstream_flags.CU_STREAM_NON_BLOCKING
+        self._stream = ask("cuStreamCreate", nonblocking)
+        self._thread = threading.Thread(
+            target=self._run, name=f"stretto-watch-{group.rank}", daemon=True
+        )
+        self._thread.start()
+
+    def know(self, fingerprint: int, plan: Plan) -> None:
+        """Remember a plan, so that a record of it can be told in its words."""
+        self._plans[fingerprint] = plan
+
+    def each_period(self, tick: Callable[[], Exception | None]) -> None:
+        """Call this from the thread too; it returns a fault when it finds one."""
+        self._ticks.append(tick)
+
+    def check(self) -> None:
+        """Raise the fault, once there is one."""
+        fault = self.look()
+        if fault is not None:
+            raise fault
+
+    def look(self) -> Exception | None:
+        """Return the fault, reading the record."""
+        if self.fault is None and self.state[0] == COMPLETE:
+            with self._lock:
+                if self.fault is None:
+                    self.fault = self._read()
+        return self.fault
+
+    def close(self) -> None:
+        """Stop the thread and free the record."""
+        self._stop.set()
+        self._thread.join(timeout=5)
+        ask("cuStreamDestroy", self._stream)
+        self._pinned.close()
+
+    def _read(self) -> Exception:
+        record = np.frombuffer(self._pinned.words.tobytes(), RECORD, count=1)[0]
+        waiting, text = explain(record, self._plans)
+        error = self._group.fail(waiting, text)
+        if KINDS[int(record["kind"])] == "mismatch":
+            return CollectiveMismatch(text)
+        return error
+
+    def _run(self) -> None:
+        self._device.enter()
+        while not self._stop.wait(PERIOD_S):
+            if self.look() is not None:
+                return
+            for tick in self._ticks:
+                found = tick()
+                if found is not None:
+                    self.fault = found
+                    self.release()
+                    return
+            if int(self._group.broken[0]):
+                self.release()
+                self.fault = self.fault or CommunicatorBroken(
+                    f"rank {self._group.rank}: the communicator broke while the GPU "
+                    "was in use; outputs are undefined, connect again"
+                )
+                return
+
+    def release(self) -> None:
+        """Let every kernel of ours that waits leave now."""
+        one = (ctypes.c_uint64 * 1)(1)
+        try:
+            for address in self._broken_words:
+                ask(
+                    "cuMemcpyHtoDAsync",
+                    address,
+                    ctypes.addressof(one),
+                    8,
+                    self._stream,
+                )
+            ask("cuStreamSynchronize", self._stream)
+        except DeviceError as e:
+            self.fault = self.fault or e
+
+
+def explain(record: Any, plans: dict[int, Plan]) -> tuple[list[int], str]:
+    """Return whom a record misses, and what it says in words."""
+    kind = KINDS[int(record["kind"])]
+    rank, peer, step = int(record["rank"]), int(record["peer"]), int(record["step"])
+    absent, differ = _ranks(record["absent"]), _ranks(record["differ"])
+    waiting = absent or differ or ([peer] if peer >= 0 else [])
+    plan = plans.get(int(record["fingerprint"]))
+    where = f"rank {rank}"
+    if plan is not None:
+        where += f", {plan.name}"
+    where += f", {_step(plan, rank, int(record['lane']), step)}"
+    place = f"block {int(record['block'])}, epoch {int(record['epoch'])}"
+    if kind == "mismatch":
+        other = plans.get(int(record["got"]) & 0xFFFFFFFF)
+        named = f" ({other.name})" if other is not None else ""
+        return waiting, (
+            f"{where}: ranks {differ} called something else{named}; want the same "
+            "collective, counts, dtype, operator, algorithm and memory on every rank"
+        )
+    if kind == "told":
+        return waiting, f"{where}: rank {peer} gave up, missing ranks {waiting}"
+    if absent:
+        return waiting, f"{where}: ranks {absent} did not enter the call ({place})"
+    return waiting, (
+        f"{where}: waited for rank {peer} ({place}): got {int(record['got']):#x}, "
+        f"want {int(record['want']):#x}"
+    )
+
+
+def _step(plan: Plan | None, rank: int, lane: int, index: int) -> str:
+    if index < 0:
+        return "entering"
+    if plan is None:
+        return f"step {index}"
+    lanes = plan.ranks[rank]
+    if lane >= len(lanes) or index >= len(lanes[lane]):
+        return f"step {index}"
+    step = lanes[lane][index]
+    author = plan.place(step)
+    return f"step {index} ({spell_step(rank, step)}{', ' + author if author else ''})"
+
+
+def _ranks(bits: Any) -> list[int]:
+    return [q for q in range(32) if int(bits) >> q & 1]
