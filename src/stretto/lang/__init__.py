@@ -1,6 +1,6 @@
 """Write an algorithm as plain assignments between the ranks' arrays."""
 
-from stretto.lang.algorithm import Algorithm, Requires, algorithm
+from stretto.lang.algorithm import Algorithm, Requires, algorithm, power_of_two
 from stretto.lang.ranks import Buffer, Rank, Ranks, Reduction, Reference, reduce
 
 __all__ = [
@@ -12,5 +12,6 @@ __all__ = [
     "Reference",
     "Requires",
     "algorithm",
+    "power_of_two",
     "reduce",
 ]

@@ -13,7 +13,7 @@ from stretto.errors import CallError, ProgramError
 from stretto.ir import Program, freeze
 from stretto.lang.ranks import Ranks, Sides, Trace
 
-__all__ = ["Algorithm", "Requires", "algorithm"]
+__all__ = ["Algorithm", "Requires", "algorithm", "power_of_two"]
 
 Requires: TypeAlias = Callable[[int], str | None]
 """Return why a number of ranks is not served, or None."""
@@ -102,3 +102,10 @@ def algorithm(
         return Algorithm(name, function, split, requires)
 
     return decorate
+
+
+def power_of_two(num_ranks: int) -> str | None:
+    """Refuse numbers of ranks that are no power of two."""
+    if num_ranks & (num_ranks - 1):
+        return f"{num_ranks} ranks; want a power of two"
+    return None

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple, SupportsIndex, overload
+from typing import Any, NamedTuple, SupportsIndex, overload
 
 from stretto.errors import BoundsError, ProgramError
 from stretto.ir import INPUT, OUTPUT, Op, Ref
@@ -47,7 +47,7 @@ class Reference:
     def __init__(self, ref: Ref) -> None:
         self.ref = ref
 
-    def __iadd__(self, other: object) -> Reduction:
+    def __iadd__(self, other: object) -> Any:
         """Return the combination that the assignment will store."""
         if not isinstance(other, Reference):
             raise ProgramError(

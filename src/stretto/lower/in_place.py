@@ -2,7 +2,8 @@
 
 A program never sees aliasing: `input` is what the caller passed, to the last line. So
 an input that would be read after an output was stored over it is copied to staging
-first, and read from there; a copy onto itself is left out. Only local steps change, never what goes over the wire.
+first, and read from there; a copy onto itself is left out. Only local steps change,
+never what goes over the wire.
 """
 
 from __future__ import annotations

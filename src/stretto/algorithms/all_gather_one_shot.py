@@ -1,0 +1,16 @@
+"""One-shot all-gather: everyone hands its part to everyone."""
+
+from __future__ import annotations
+
+from stretto.lang import Ranks, algorithm
+
+__all__ = ["one_shot"]
+
+
+@algorithm("all_gather/one_shot")
+def one_shot(ranks: Ranks) -> None:
+    """Everyone hands its part to everyone."""
+    k = len(ranks[0].input)
+    for r in ranks:
+        for q in (r, *r.others):
+            q.output[r * k : r * k + k] = r.input[:]

@@ -1,0 +1,12 @@
+"""Barrier: nothing moves; every plan is closed, and that is a barrier."""
+
+from __future__ import annotations
+
+from stretto.lang import Ranks, algorithm
+
+__all__ = ["closed"]
+
+
+@algorithm("barrier/closed")
+def closed(ranks: Ranks) -> None:
+    """Nothing moves."""
