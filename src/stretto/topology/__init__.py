@@ -1,0 +1,24 @@
+"""Machines: ranks, switches, links, routes and costs; one TOML file per family."""
+
+from stretto.topology.detect import detect
+from stretto.topology.load import load, names, patterns
+from stretto.topology.machine import Machine
+from stretto.topology.parts import Costs, Link, Switch
+from stretto.topology.render import draw, render
+from stretto.topology.routes import Route
+from stretto.topology.symmetry import is_symmetry
+
+__all__ = [
+    "Costs",
+    "Link",
+    "Machine",
+    "Route",
+    "Switch",
+    "detect",
+    "draw",
+    "is_symmetry",
+    "load",
+    "names",
+    "patterns",
+    "render",
+]

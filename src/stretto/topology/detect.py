@@ -1,0 +1,98 @@
+"""What this machine is: GPUs as `nvidia-smi` reports them, else processor cores."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from stretto.topology.load import load
+from stretto.topology.machine import Machine
+from stretto.topology.shapes import Draft
+
+__all__ = ["detect"]
+
+Ask: TypeAlias = Callable[[Sequence[str]], str]
+"""Runs a command and returns what it prints, nothing when there is no such command."""
+
+_NVLINK_GBYTES_PER_S = (
+    25.0  # one link of NVLink 2 to 4, nominal; NVLink 5 has twice that
+)
+_HOP_US = 0.36
+_PCIE_GBYTES_PER_S = 25.0
+_PCIE_HOP_US = 1.0
+
+
+def _ask(command: Sequence[str]) -> str:
+    if shutil.which(command[0]) is None:
+        return ""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def detect(*, ask: Ask = _ask, num_cores: int | None = None) -> Machine:
+    """Return this machine, as far as it can be told without touching a GPU."""
+    links = _read_matrix(ask(("nvidia-smi", "topo", "-m")))
+    if len(links) >= 2:
+        model = ask(("nvidia-smi", "--query-gpu=name", "--format=csv,noheader"))
+        return _gpus(links, model)
+    return load(f"cpux{num_cores or _cores()}")
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _read_matrix(text: str) -> list[list[int]]:
+    """Return the NVLinks between every two GPUs in what `nvidia-smi topo -m` prints."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)  # it colours its header
+    rows = [line.split() for line in plain.splitlines() if re.match(r"GPU\d+\s", line)]
+    size = len(rows)
+    matrix = []
+    for row in rows:
+        cells = row[1 : size + 1]
+        found = [re.fullmatch(r"NV(\d+)", cell) for cell in cells]
+        matrix.append([int(f[1]) if f else 0 for f in found])
+    return matrix if all(len(row) == size for row in matrix) else []
+
+
+def _gpus(links: list[list[int]], model: str) -> Machine:
+    n = len(links)
+    counts = {links[a][b] for a in range(n) for b in range(n) if a != b}
+    if counts == {18} and n <= 8:
+        return load(f"h200x{n}")
+    rate = _NVLINK_GBYTES_PER_S * (2 if re.search(r"\bG?B\d00", model) else 1)
+    draft = Draft(num_ranks=n, ranks_per_box=n)
+    if len(counts) == 1 and n > 2 and 0 not in counts:
+        hub = draft.switch("nvswitch")
+        for r in range(n):
+            draft.join(r, hub, (counts.copy().pop() * rate, _HOP_US))
+    else:
+        for a in range(n):
+            for b in range(a + 1, n):
+                if links[a][b]:
+                    draft.join(a, b, (links[a][b] * rate, 2 * _HOP_US))
+    if 0 in counts:
+        hub = draft.switch("pcie")
+        for r in range(n):
+            draft.join(r, hub, (_PCIE_GBYTES_PER_S, _PCIE_HOP_US))
+    return Machine(
+        name="this machine",
+        kind="gpu",
+        num_ranks=n,
+        links=tuple(draft.links),
+        switches=tuple(draft.switches),
+        ranks_per_box=n,
+        costs=load("h200x2").costs,
+        about=f"{n} GPUs ({(model.splitlines() or ['unknown'])[0]}), nominal rates",
+    )

@@ -1,0 +1,49 @@
+"""What a machine is made of: links, switches, and what steps cost."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+__all__ = ["Costs", "Link", "Switch"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """A one-way connection between two nodes."""
+
+    src: int
+    dst: int
+    bandwidth_gbytes_per_s: float
+    """10^9 bytes a second; 0 when the link is dead."""
+    latency_us: float
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switch:
+    """A node that forwards and is nobody's rank."""
+
+    name: str
+    copies: bool = False
+    """Whether published schedules let it send one arrival out of several ports."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """What a step costs beside its links. The defaults leave the pure link model."""
+
+    launch_us: float = 0.0
+    """Once a call, before the first step."""
+    op_overhead_us: float = 0.0
+    """Every time that a lane starts to move or combine something."""
+    flag_latency_us: float = 0.0
+    """What a signal takes beyond the latency of its route: fence, store, poll."""
+    copy_gbytes_per_s: float = math.inf
+    """A lane copying inside its rank's memory."""
+    reduce_gbytes_per_s: float = math.inf
+    """A lane combining inside its rank's memory, per byte of result and source."""
+    block_gbytes_per_s: float = math.inf
+    """The most that one block of a lane can push or pull."""
+    packet_efficiency: float = 1.0
+    """Payload over bytes on the wire when data announce themselves."""

@@ -1,0 +1,175 @@
+"""Machines as text and as a drawing.
+
+The text lists equal links of a box once. The drawing puts the ranks of every box on a
+ring, its switches inside, switches between boxes in a row above.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from xml.sax.saxutils import escape
+
+from stretto.topology.machine import Machine
+from stretto.topology.parts import Costs, Link
+
+__all__ = ["draw", "render"]
+
+_BOX, _RADIUS, _NODE = 260.0, 92.0, 13.0
+_DRAWN_BOXES = 8
+
+
+def render(machine: Machine) -> str:
+    """Return a machine as text: what it is, its links by kind, its costs."""
+    m = machine
+    lines = [f"{m.name}: {m.about}" if m.about else m.name]
+    boxes = (
+        f" in {m.num_boxes} boxes of {m.ranks_per_box}"
+        if 1 < m.num_boxes < m.num_ranks
+        else ""
+    )
+    nics = f"; NICs of a box: {m.nics_per_box}" if m.nics_per_box else ""
+    lines.append(f"  {m.num_ranks} {m.kind} ranks{boxes}{nics}")
+    if m.dead_ranks:
+        lines.append(f"  dead ranks: {', '.join(map(str, sorted(m.dead_ranks)))}")
+    kinds: dict[tuple[str, float, float], list[Link]] = defaultdict(list)
+    for link in m.links:
+        kinds[_ends(m, link), link.bandwidth_gbytes_per_s, link.latency_us].append(link)
+    for (ends, rate, latency), links in kinds.items():
+        speed = f"{rate:g} GB/s" if rate > 0 else "dead"
+        example = links[0].name + (", ..." if len(links) > 1 else "")
+        lines.append(
+            f"  {len(links):>5} links  {ends:<24} {speed:>12} {latency:g} us  {example}"
+        )
+    plain = Costs()
+    costs = [
+        f"{key} {getattr(m.costs, key):g}"
+        for key in Costs.__dataclass_fields__
+        if getattr(m.costs, key) != getattr(plain, key)
+    ]
+    if costs:
+        lines.append(f"  costs  {', '.join(costs)}")
+    return "\n".join(lines) + "\n"
+
+
+def _ends(m: Machine, link: Link) -> str:
+    far = 1 < m.ranks_per_box < m.num_ranks and (
+        max(link.src, link.dst) < m.num_ranks
+        and link.src // m.ranks_per_box != link.dst // m.ranks_per_box
+    )
+    between = " between boxes" if far else ""
+    return f"{_kind(m, link.src)} -> {_kind(m, link.dst)}{between}"
+
+
+def _kind(m: Machine, node: int) -> str:
+    return "rank" if node < m.num_ranks else m.node_name(node).rstrip("0123456789.")
+
+
+def draw(machine: Machine, *, loads: Mapping[int, float] | None = None) -> str:
+    """Return a machine as an SVG picture, links coloured by load (0 to 1) if given.
+
+    Of more than eight boxes the first eight are drawn, and it says so.
+    """
+    m = machine
+    per_box = m.ranks_per_box if m.ranks_per_box > 1 else m.num_ranks
+    num_boxes = m.num_ranks // per_box
+    shown = min(num_boxes, _DRAWN_BOXES)
+    size = _BOX * max(1.0, per_box / 16)
+    places = _places(m, per_box, shown, size)
+    width, height = size * shown, size + 70
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}"'
+        f' height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}"'
+        ' font-family="sans-serif" font-size="11" text-anchor="middle">'
+    )
+    out = [
+        head,
+        f"<title>{escape(m.name)}</title>",
+        *(
+            f'<rect x="{b * size + 4:.0f}" y="66" width="{size - 8:.0f}"'
+            f' height="{size - 4:.0f}" rx="8" fill="none" stroke="#bbb"/>'
+            for b in range(shown)
+        ),
+        *_lines(m, places, loads or {}),
+        *_nodes(m, places),
+    ]
+    if shown < num_boxes:
+        out.append(
+            f'<text x="{width / 2:.0f}" y="14">the first {shown} of {num_boxes} boxes'
+            "</text>"
+        )
+    return "\n".join([*out, "</svg>"]) + "\n"
+
+
+_Places = dict[int, tuple[float, float]]
+
+
+def _places(m: Machine, per_box: int, shown: int, size: float) -> _Places:
+    """Return where the nodes stand."""
+    places: _Places = {}
+    radius = _RADIUS * size / _BOX
+    for r in range(per_box * shown):
+        angle = 2 * math.pi * (r % per_box) / per_box - math.pi / 2
+        x, y = (r // per_box + 0.5) * size, 66 + size / 2
+        places[r] = (x + radius * math.cos(angle), y + radius * math.sin(angle))
+    joined: dict[int, set[int]] = defaultdict(set)
+    for link in m.links:
+        joined[link.src].add(link.dst)
+    above, inside = [], defaultdict(list)
+    for node in range(m.num_ranks, m.num_ranks + len(m.switches)):
+        homes = {k // per_box for k in joined[node] if k < m.num_ranks}
+        if len(homes) == 1:
+            inside[homes.pop()].append(node)
+        else:
+            above.append(node)
+    for box, nodes in inside.items():
+        for i, node in enumerate(nodes):
+            angle = 2 * math.pi * i / len(nodes) - math.pi / 2
+            reach = radius * 0.45 if len(nodes) > 1 else 0.0
+            x, y = (box + 0.5) * size, 66 + size / 2
+            if box < shown:
+                places[node] = (
+                    x + reach * math.cos(angle),
+                    y + reach * math.sin(angle),
+                )
+    for i, node in enumerate(above):
+        places[node] = ((i + 0.5) * size * shown / len(above), 40.0)
+    return places
+
+
+def _lines(m: Machine, places: _Places, loads: Mapping[int, float]) -> Iterator[str]:
+    """Yield the links; the two directions of a pair are one line, the busier counts."""
+    busiest: dict[tuple[int, int], tuple[float, bool]] = {}
+    for index, link in enumerate(m.links):
+        if link.src in places and link.dst in places:
+            pair = (min(link.src, link.dst), max(link.src, link.dst))
+            load, dead = busiest.get(pair, (0.0, False))
+            dead = dead or link.bandwidth_gbytes_per_s == 0
+            busiest[pair] = (max(load, loads.get(index, 0.0)), dead)
+    for (a, b), (load, dead) in busiest.items():
+        (x1, y1), (x2, y2) = places[a], places[b]
+        share = min(1.0, load)
+        colour = f"rgb({90 + 150 * share:.0f},{120 - 80 * share:.0f},120)"
+        style = 'stroke="#d00" stroke-dasharray="4"' if dead else f'stroke="{colour}"'
+        yield (
+            f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
+            f' {style} stroke-width="{1 + 3 * share:.1f}"/>'
+        )
+
+
+def _nodes(m: Machine, places: _Places) -> Iterator[str]:
+    for node, (x, y) in places.items():
+        if node < m.num_ranks:
+            fill = "#999" if node in m.dead_ranks else "#2b6cb0"
+            yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{_NODE:g}" fill="{fill}"/>'
+            colour = "#fff"
+        else:
+            name_width = 7 * len(m.node_name(node)) + 8
+            yield (
+                f'<rect x="{x - name_width / 2:.1f}" y="{y - 9:.1f}" rx="3"'
+                f' width="{name_width}" height="18" fill="#f4e3b2" stroke="#b08d2b"/>'
+            )
+            colour = "#333"
+        name = escape(m.node_name(node))
+        yield f'<text x="{x:.1f}" y="{y + 4:.1f}" fill="{colour}">{name}</text>'

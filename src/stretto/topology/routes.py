@@ -1,0 +1,138 @@
+"""The way from one rank to another: found when first asked for, then remembered.
+
+A machine of a thousand ranks has a million pairs, of which a collective uses a few
+thousand; so nothing is computed ahead.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from stretto.errors import BoundsError, TopologyError
+from stretto.topology.parts import Link
+
+__all__ = ["Route", "Router"]
+
+
+class Route(NamedTuple):
+    """The links from one rank to another, by index, in order."""
+
+    links: tuple[int, ...]
+    latency_us: float
+    relays: tuple[int, ...]
+    """Ranks on the way that must pass the data on."""
+
+
+class _Cost(NamedTuple):
+    """What makes a way better than another, the most important first."""
+
+    relays: int
+    latency_us: float
+    hops: int
+    us_per_kb: float
+
+
+_Best = dict[int, tuple[_Cost, int]]
+"""Nodes reached, at what cost and over which link."""
+
+
+class Router:
+    """The routes of one machine."""
+
+    __slots__ = (
+        "_dead_ranks",
+        "_leaving",
+        "_links",
+        "_name",
+        "_num_ranks",
+        "_routes",
+        "_trees",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        num_ranks: int,
+        links: tuple[Link, ...],
+        dead_ranks: frozenset[int],
+    ) -> None:
+        self._name = name
+        self._num_ranks = num_ranks
+        self._links = links
+        self._dead_ranks = dead_ranks
+        self._leaving: dict[int, list[int]] = {}
+        self._routes: dict[tuple[int, int], Route] = {}
+        self._trees: dict[int, _Best] = {}
+
+    def route(self, src: int, dst: int) -> Route:
+        """Return the route between two ranks."""
+        found = self._routes.get((src, dst))
+        if found is None:
+            found = self._routes[src, dst] = self._find(src, dst)
+        return found
+
+    def _find(self, src: int, dst: int) -> Route:
+        n = self._num_ranks
+        for rank in (src, dst):
+            if not 0 <= rank < n:
+                raise BoundsError(
+                    f"machine {self._name}: no rank {rank}; it has 0 to {n - 1}"
+                )
+        if src == dst:
+            return Route((), 0.0, ())
+        best = self._search(src, dst)
+        if dst not in best:  # no way over switches alone: let ranks relay
+            if src not in self._trees:
+                self._trees[src] = self._search(src, None)
+            best = self._trees[src]
+        if dst not in best:
+            raise TopologyError(
+                f"machine {self._name}: no way from rank {src} to rank {dst};"
+                f" it needs a chain of links that are not dead"
+            )
+        links = tuple(reversed(list(self._walk_back(best, src, dst))))
+        relays = tuple(d for d in (self._links[i].dst for i in links) if d < n)
+        return Route(links, best[dst][0].latency_us, relays[:-1])
+
+    def _walk_back(self, best: _Best, src: int, dst: int) -> Iterator[int]:
+        node = dst
+        while node != src:
+            link = best[node][1]
+            yield link
+            node = self._links[link].src
+
+    def _search(self, src: int, dst: int | None) -> _Best:
+        """Reach `dst` over switches only, or every node, with ranks as relays."""
+        n = self._num_ranks
+        if not self._leaving:
+            for index, link in enumerate(self._links):
+                if link.bandwidth_gbytes_per_s > 0:
+                    self._leaving.setdefault(link.src, []).append(index)
+        best: _Best = {}
+        heap = [(_Cost(0, 0.0, 0, 0.0), src, -1)]
+        while heap:
+            cost, node, over = heapq.heappop(heap)
+            if node in best:
+                continue
+            best[node] = (cost, over)
+            if node == dst:
+                break
+            is_relay = node < n and node != src
+            if is_relay and node in self._dead_ranks:
+                continue
+            for index in self._leaving.get(node, ()):
+                link = self._links[index]
+                if link.dst in best:
+                    continue
+                if dst is not None and link.dst < n and link.dst != dst:
+                    continue
+                further = _Cost(
+                    cost.relays + is_relay,
+                    cost.latency_us + link.latency_us,
+                    cost.hops + 1,
+                    cost.us_per_kb + 1 / link.bandwidth_gbytes_per_s,
+                )
+                heapq.heappush(heap, (further, link.dst, index))
+        return best

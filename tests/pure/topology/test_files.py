@@ -1,0 +1,162 @@
+"""Machine files: what a user may write, and the one clear line for what is wrong."""
+
+import pytest
+
+from stretto.errors import TopologyError
+from stretto.topology import load
+
+LISTED = """
+about = "three in a row"
+kind = "cpu"
+ranks = 3
+[[switches]]
+name = "hub"
+[[links]]
+src = 0
+dst = "hub"
+bandwidth_gbytes_per_s = 2
+latency_us = 1.5
+[[links]]
+src = "hub"
+dst = 1
+both_ways = false
+bandwidth_gbytes_per_s = 2
+latency_us = 1.5
+"""
+
+BOX = """
+about = "a box"
+kind = "gpu"
+[box]
+ranks = 4
+[[box.meshes]]
+pairs = [[0, 1]]
+bandwidth_gbytes_per_s = 5
+latency_us = 0
+"""
+
+
+def refused(tmp_path, text, match):
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(TopologyError, match=match) as caught:
+        load(path)
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_a_file_may_list_its_links(tmp_path):
+    """Ranks by number, switches by name; the file's name is the machine's."""
+    path = tmp_path / "row.toml"
+    path.write_text(LISTED)
+    m = load(str(path))
+
+    assert ("row", 3, "cpu", 1) == (m.name, m.num_ranks, m.kind, len(m.switches))
+    assert ["0->hub", "hub->0", "hub->1"] == [k.name for k in m.links]
+    assert 3.0 == m.route(0, 1).latency_us
+
+
+def test_a_file_may_draw_a_shape_and_add_links(tmp_path):
+    """Listed links come beside what a shape generates."""
+    path = tmp_path / "box.toml"
+    extra = "[[links]]\nsrc = 2\ndst = 3\nbandwidth_gbytes_per_s = 1\nlatency_us = 0\n"
+    path.write_text(BOX + extra)
+
+    assert ["0->1", "1->0", "2->3", "3->2"] == [k.name for k in load(path).links]
+
+
+def test_the_names_in_a_user_s_file_keep_their_defaults(tmp_path):
+    """A parameter has its default where a file is loaded by its path."""
+    path = tmp_path / "p.toml"
+    text = BOX.replace("ranks = 4", 'ranks = "n"')
+    path.write_text(text + "[parameters.n]\ndefault = 6\n")
+
+    assert 6 == load(path).num_ranks
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "match"),
+    [
+        ("ranks = 4", "ranks = 4.5", r"box.ranks: got 4.5; want a whole number, 1 or"),
+        ("ranks = 4", "", r"box.ranks: got nothing; want a whole number"),
+        ("ranks = 4", "ranks = 4\ngpus = 8", r"box.gpus: got 8; want no such key here"),
+        (
+            "[[0, 1]]",
+            "[[0, 4]]",
+            r"box.meshes\[0\].pairs: .*of 2 whole numbers below 4",
+        ),
+        ("[[0, 1]]", "[[0]]", r"want a list of lists of 2 whole numbers below 4"),
+        ("= 5", "= 'fast'", r"bandwidth_gbytes_per_s: got 'fast'; want a number, 0 or"),
+        ("= 5", "= 0", r"bandwidth_gbytes_per_s: got 0; want a rate above 0"),
+        (
+            "latency_us = 0",
+            "latency_us = -1",
+            r"latency_us: got -1; want a number, 0 o",
+        ),
+        ("latency_us = 0", "latency_us = nan", r"latency_us: got nan; want a number"),
+        ("about =", "abuot =", r"about: got nothing; want a text"),
+        ("[[box.meshes]]", "[box.meshes]", r"want a list of tables, each under \[\["),
+        ("[box]", "[[box]]", r"box: got .*; want a table"),
+        ("kind", "box", r"not TOML: Cannot "),
+        ("[[0, 1]]", "[[0, 1], [1, 0]]", r"link 1->0: given twice"),
+    ],
+)
+def test_a_malformed_file_gets_one_clear_line(tmp_path, old, new, match):
+    """The line names file, key, what was got and what is wanted."""
+    assert old in BOX
+    path = tmp_path / "mine.toml"
+    path.write_text(BOX.replace(old, new, 1))
+
+    with pytest.raises(TopologyError, match=match) as caught:
+        load(path)
+    assert "\n" not in str(caught.value)
+    assert "mine" in str(caught.value)
+
+
+def test_a_file_needs_exactly_one_shape(tmp_path):
+    """None, or two, are refused by name."""
+    refused(tmp_path, 'about = ""\nkind = "gpu"\n', r"no shape; want one of \[box\]")
+    refused(
+        tmp_path, BOX.replace('"gpu"', '"gpu"\nranks = 3', 1), r"\['box', 'ranks'\]"
+    )
+
+
+def test_costs_must_make_sense(tmp_path):
+    """Packets carry at most what is on the wire; unknown costs are refused."""
+    wrong = "[costs]\npacket_efficiency = 1.5\n"
+    refused(tmp_path, BOX + wrong, r"costs.packet_efficiency: got 1.5; want a share")
+    refused(tmp_path, BOX + "[costs]\nop_us = 1\n", r"costs.op_us: .*op_overhead_us")
+    zero = "[costs]\ncopy_gbytes_per_s = 0\n"
+    refused(tmp_path, BOX + zero, r"costs.copy_gbytes_per_s: got 0; want a rate above")
+
+
+def test_switches_say_whom_they_join(tmp_path):
+    """Groups, senders and the switches that are joined are checked."""
+    head = "[[box.switches]]\nname = 's'\nbandwidth_gbytes_per_s = 1\nlatency_us = 0\n"
+    refused(
+        tmp_path, BOX + head + "groups = 'some'\n", r"groups: got 'some'; want 'all'"
+    )
+    refused(tmp_path, BOX + head + "groups = [[9]]\n", r"groups: .* below 4")
+    refused(tmp_path, BOX + head + "over = 'nic'\n", r"over: .*switches given before")
+    text = "senders = [0]\nreceivers = [true, 'x']\n"
+    refused(
+        tmp_path, BOX + head + text, r"receivers: .*a list of whole numbers below 4"
+    )
+
+
+def test_listed_links_must_join_what_exists(tmp_path):
+    """A switch nobody named and a rank that is not there are refused."""
+    refused(
+        tmp_path, LISTED.replace('"hub"\nb', '"hbu"\nb'), r"dst: got 'hbu'; want a r"
+    )
+    refused(
+        tmp_path, LISTED.replace("src = 0", "src = 7"), r"src: got 7; want a rank's"
+    )
+    twice = LISTED + '[[switches]]\nname = "hub"\n'
+    refused(tmp_path, twice, r"two switches have one name")
+
+
+def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path):
+    """A path that ends in .toml is a file, never a name."""
+    with pytest.raises(TopologyError, match=r"gone.toml: cannot be read .*want a TOML"):
+        load(str(tmp_path / "gone.toml"))

@@ -1,0 +1,64 @@
+"""Machines shown as text and as a picture."""
+
+from xml.etree import ElementTree
+
+import pytest
+
+from stretto.topology import draw, load, names, render
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_a_machine_reads_in_a_few_lines():
+    """Equal links are listed once, with an example."""
+    text = render(load("h200x2").degraded(dead_links=["0->nvswitch"], dead_ranks=[1]))
+
+    assert (
+        "h200x2: H200 GPUs behind NVSwitch, rates as measured with plain stores\n"
+        "  2 gpu ranks\n"
+        "  dead ranks: 1\n"
+        "      1 links  rank -> nvswitch                 dead 0.36 us  0->nvswitch\n"
+        "      2 links  nvswitch -> rank             365 GB/s 0.36 us"
+        "  nvswitch->0, ...\n"
+        "      1 links  rank -> nvswitch             365 GB/s 0.36 us  1->nvswitch\n"
+    ) == text[: text.index("  costs")]
+
+
+def test_boxes_and_what_joins_them_are_told_apart():
+    """Direct links between boxes are a kind of their own."""
+    text = render(load("ndv2x2"))
+
+    assert "  16 gpu ranks in 2 boxes of 8; NICs of a box: 1\n" in text
+    assert "rank -> rank between boxes    12.5 GB/s 1.3 us  0->9, ..." in text
+    assert "costs" not in text
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_machine_can_be_drawn(name):
+    """The picture is XML with a circle for every rank of the boxes it shows."""
+    m = load(name)
+    root = ElementTree.fromstring(draw(m))
+
+    shown = (
+        min(m.num_ranks, 8 * m.ranks_per_box) if m.ranks_per_box > 1 else m.num_ranks
+    )
+    assert shown == len(root.findall(f"{SVG}circle"))
+    texts = " ".join(t.text for t in root.findall(f"{SVG}text"))
+    assert ("first 8 of" in texts) == (shown < m.num_ranks)
+
+
+def test_the_busiest_link_is_the_widest():
+    """Loads from 0 to 1 set width and colour; the busier direction counts."""
+    m = load("dgx1")
+    root = ElementTree.fromstring(draw(m, loads={1: 1.0, 2: 0.25}))
+
+    widths = sorted(float(k.get("stroke-width")) for k in root.findall(f"{SVG}line"))
+    assert 16 == len(widths)
+    assert [1.0, 1.8, 4.0] == widths[-3:]
+
+
+def test_a_dead_link_is_dashed():
+    """What is dead is seen."""
+    m = load("dgx1").degraded(dead_links=["0->1"])
+
+    assert 1 == draw(m).count("stroke-dasharray")
