@@ -1,0 +1,76 @@
+"""Write docs/architecture.md from the rooms' first lines and the import contract."""
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import grimp
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "architecture.md"
+HEAD = """\
+# Architecture
+
+*Written by `scripts/architecture.py` from the rooms' own first lines and the import
+contract in `pyproject.toml`; a test keeps it in step.*
+
+```text
+   lang (written)    algorithms (shipped)    synth (found)
+            \\               |               /
+                      ir.Program            what moves where: frozen, printed, parsed
+                            |
+                         verify             Verified[Program]
+                            |
+                          lower             under a Schedule
+                            |
+                        plan.Plan           who does what when: every signal and wait
+            /               |               \\
+       executors.sim   executors.cpu   executors.cuda
+            \\               |               /
+                         runtime            ranks, memory, selection, deadlines
+```
+
+A room imports rooms of lower layers, never of its own or above.
+Rooms of one layer do not know one another; nor do executors.
+
+| layer | room | what it is | imports |
+| --- | --- | --- | --- |
+"""
+
+
+def first_line(room: str) -> str:
+    """Return the first line of a room's docstring, or nothing when it is not there."""
+    for name in (f"{room}/__init__.py", f"{room}.py"):
+        path = ROOT / "src" / "stretto" / name
+        if path.exists():
+            return (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n")[0]
+    return ""
+
+
+def page() -> str:
+    """Return the text of the page."""
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    contracts = config["tool"]["importlinter"]["contracts"]
+    layers = next(c["layers"] for c in contracts if c["id"] == "rooms")
+    graph = grimp.build_graph("stretto")
+    seen = graph.find_children("stretto")
+    rows = []
+    for height, layer in zip(range(len(layers), 0, -1), layers, strict=True):
+        for room in re.findall(r"\w+", layer):
+            if not (about := first_line(room)):
+                continue
+            below = sorted(
+                other.rpartition(".")[2]
+                for other in seen - {f"stretto.{room}", "stretto._version"}
+                if graph.direct_import_exists(
+                    importer=f"stretto.{room}", imported=other, as_packages=True
+                )
+            )
+            uses = ", ".join(f"`{name}`" for name in below)
+            rows.append(f"| {height} | `{room}` | {about} | {uses} |")
+    return HEAD + "\n".join(rows) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

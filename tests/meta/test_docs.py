@@ -1,0 +1,143 @@
+"""What the documentation shows is what happens: its blocks run, its pages are true.
+
+In README.md and docs/: `python` blocks of a page run together as one script, `pycon`
+blocks are doctests, commands after `$` in `console` blocks run, and print what is shown
+(`...` stands for anything). Other blocks are only shown.
+"""
+
+import doctest
+import os
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stretto import errors
+from stretto.ir import parse_program
+from stretto.plan import parse_plan
+from stretto.verify import verify, verify_plan
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+ENV = dict(os.environ) | {"PYTHONPATH": str(ROOT / "src"), "COLUMNS": "80"}
+
+
+def blocks(path, kind):
+    return [text for name, text in BLOCK.findall(path.read_text()) if name == kind]
+
+
+def pages(*kinds):
+    """Parametrise by the pages that have such blocks."""
+    found = [path for path in PAGES if any(blocks(path, kind) for kind in kinds)]
+    names = [path.relative_to(ROOT).as_posix() for path in found]
+    return pytest.mark.parametrize("path", found, ids=names)
+
+
+def run(command, **options):
+    return subprocess.run(
+        command,
+        env=ENV,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=120,
+        check=False,
+        **options,
+    )
+
+
+@pages("python")
+def test_python_blocks_run(path, tmp_path):
+    """The blocks of a page, one after the other, are a program that works."""
+    script = tmp_path / "page.py"
+    script.write_text("\n".join(blocks(path, "python")))
+
+    done = run([sys.executable, script], cwd=tmp_path)
+
+    assert 0 == done.returncode, done.stdout
+
+
+@pages("pycon")
+def test_interactive_blocks_print_what_they_show(path):
+    """A page's interactive blocks are one session."""
+    parser = doctest.DocTestParser()
+    text = "\n".join(blocks(path, "pycon"))
+    session = parser.get_doctest(text, {}, path.name, str(path), 0)
+    heard = []
+
+    doctest.DocTestRunner(optionflags=FLAGS).run(session, out=heard.append)
+
+    assert [] == heard, "".join(heard)
+
+
+@pages("console")
+def test_commands_print_what_they_show(path):
+    """Commands succeed, or show how they fail, and print what follows them."""
+    for block in blocks(path, "console"):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            line, _, shown = part.partition("\n")
+            command = shlex.split(line)
+            assert command[0] in ("stretto", "python"), line
+            start = ["-m", "stretto"] if command[0] == "stretto" else []
+
+            done = run([sys.executable, *start, *command[1:]], cwd=ROOT)
+
+            same = doctest.OutputChecker().check_output(shown, done.stdout, FLAGS)
+            assert same, f"$ {line}\nshown:\n{shown}\nprinted:\n{done.stdout}"
+
+
+@pytest.mark.parametrize("text", blocks(DOCS / "reference" / "ir.md", "text"))
+def test_programs_of_the_reference_are_programs(text):
+    """Every example is parsed, proved, and printed back as it is written."""
+    program = parse_program(text)
+
+    assert text == str(program)
+    verify(program)
+
+
+@pytest.mark.parametrize("text", blocks(DOCS / "reference" / "plan.md", "text"))
+def test_plans_of_the_reference_are_plans(text):
+    """Every example is parsed, proved, and printed back as it is written."""
+    plan = parse_plan(text)
+
+    assert text == str(plan)
+    verify_plan(plan)
+
+
+def test_every_error_has_an_anchor():
+    """docs/reference/errors.md explains each class, and no other."""
+    page = (DOCS / "reference" / "errors.md").read_text()
+
+    assert sorted(errors.__all__) == sorted(
+        re.findall(r"^##+ (\w+)$", page, re.MULTILINE)
+    )
+
+
+def test_architecture_is_up_to_date():
+    """docs/architecture.md says what the rooms and the contract say."""
+    script = runpy.run_path(str(ROOT / "scripts" / "architecture.py"))
+
+    assert script["page"]() == (DOCS / "architecture.md").read_text(), (
+        "run: python scripts/architecture.py"
+    )
+
+
+def test_every_decision_says_why():
+    """A decision record has a context, a decision, what was refused, and its doubts."""
+    records = sorted((DOCS / "decisions").glob("[0-9]*.md"))
+    bare = [
+        path.name
+        for path in records
+        if not re.match(r"\d{4}-[a-z0-9-]+\.md\Z", path.name)
+        or len(path.read_text().split()) < 80
+    ]
+
+    assert records
+    assert [] == bare
