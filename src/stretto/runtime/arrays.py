@@ -1,0 +1,211 @@
+"""What a caller passes, as what an executor takes: flat, contiguous, of a known type.
+
+NumPy arrays, CPU tensors, anything with DLPack or the buffer protocol. What is strided,
+misaligned or byte-swapped is copied first, and copied back when it was written.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stretto.collectives import DTYPES, Array, dtype_name, storage
+from stretto.errors import CallError, UnknownNameError
+
+__all__ = ["GPU", "HOST", "Operand", "address", "fresh", "host_view", "operand"]
+
+HOST, GPU = "cpu", "cuda"
+_DLPACK = {1: HOST, 2: GPU, 3: HOST, 13: GPU}
+"""Executors by DLPack device: CPU, CUDA, pinned CPU, managed CUDA."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operand:
+    """One argument of a call."""
+
+    given: Any
+    """What the caller passed, and gets back."""
+    flat: Any
+    """What the executor takes: the same memory, or a contiguous copy of it."""
+    dtype: str
+    shape: tuple[int, ...]
+    device: str
+    view: Array | None = None
+    """The memory itself, when `flat` is a copy of it."""
+
+    @property
+    def count(self) -> int:
+        """Return the number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def staged(self) -> bool:
+        """Return whether the executor works on a copy."""
+        return self.view is not None
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Return the first byte that the executor touches, and the one after."""
+        start = address(self.flat)
+        return start, start + self.count * storage(self.dtype).itemsize
+
+    def write_back(self) -> None:
+        """Give the caller what was written to the copy."""
+        if self.view is not None:
+            self.view[...] = self.flat.reshape(self.view.shape)
+
+
+def address(array: Any) -> int:
+    """Return where a contiguous array begins."""
+    if isinstance(array, np.ndarray):
+        return int(array.__array_interface__["data"][0])
+    data_ptr = getattr(array, "data_ptr", None)
+    if data_ptr is not None:
+        return int(data_ptr())
+    face = getattr(array, "__cuda_array_interface__", None)
+    if face is not None:
+        return int(face["data"][0] or 0)
+    pointer = getattr(array, "pointer", None)
+    if isinstance(pointer, int):
+        return pointer
+    raise CallError(
+        f"a {type(array).__name__} does not say where it lies; pass a CUDA tensor, or "
+        f"an array with __cuda_array_interface__"
+    )
+
+
+def operand(given: Any, what: str, *, written: bool, dtype: str | None) -> Operand:
+    """Return an argument as an executor takes it; `what` names it in messages."""
+    if _device(given) == GPU:
+        return _on_gpu(given, what, dtype)
+    view, name = host_view(given, what)
+    if dtype is not None:
+        name = _renamed(name, dtype, what)
+    if written and not view.flags.writeable:
+        raise CallError(
+            f"{what}: a read-only {type(given).__name__} cannot be written; pass a "
+            f"writable array as out="
+        )
+    stored = storage(name)
+    native = view.dtype.isnative
+    bits = view.view(stored) if native and view.dtype != stored else view
+    if native and view.flags.c_contiguous and view.flags.aligned:
+        flat, target = bits.reshape(-1), None
+    else:
+        flat, target = np.array(bits, stored, order="C").reshape(-1), bits
+    return Operand(
+        given=given, flat=flat, dtype=name, shape=view.shape, device=HOST, view=target
+    )
+
+
+def _device(given: Any) -> str:
+    if isinstance(given, np.ndarray):
+        return HOST
+    ask = getattr(given, "__dlpack_device__", None)
+    if ask is None:
+        return GPU if hasattr(given, "__cuda_array_interface__") else HOST
+    kind = int(ask()[0])
+    if kind not in _DLPACK:
+        raise CallError(
+            f"a {type(given).__name__} on DLPack device {kind}; want one on a CPU (1) "
+            f"or an NVIDIA GPU (2)"
+        )
+    return _DLPACK[kind]
+
+
+def host_view(given: Any, what: str) -> tuple[Array, str]:
+    """Return a NumPy view of host memory, and our name of its element type."""
+    if isinstance(given, np.ndarray):
+        plain = given if type(given) is np.ndarray else np.asarray(given)
+        return plain, _name(plain.dtype, what)
+    if type(given).__module__ == "torch" or hasattr(given, "data_ptr"):
+        return _tensor_view(given, what)
+    if hasattr(given, "__dlpack__"):
+        try:
+            found: Array = np.from_dlpack(given)
+        except (BufferError, RuntimeError, TypeError) as e:
+            raise CallError(
+                f"{what}: a {type(given).__name__} gave no view: {e}"
+            ) from e
+        return found, _name(found.dtype, what)
+    try:
+        seen = np.asarray(memoryview(given))
+    except (TypeError, ValueError):
+        raise CallError(
+            f"{what}: got a {type(given).__name__}; want a NumPy array, a tensor, or "
+            f"anything with DLPack or the buffer protocol"
+        ) from None
+    return seen, _name(seen.dtype, what)
+
+
+def _tensor_view(given: Any, what: str) -> tuple[Array, str]:
+    """Return a CPU tensor's memory; PyTorch is imported already, by the caller."""
+    tensor = given.detach()
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name == "bfloat16":
+        tensor = tensor.view(sys.modules["torch"].uint16)
+    elif name not in DTYPES:
+        raise _unknown(name, what)
+    found: Array = tensor.numpy()
+    return found, name
+
+
+def _name(dtype: np.dtype[Any], what: str) -> str:
+    try:
+        return dtype_name(dtype)
+    except UnknownNameError:
+        raise _unknown(str(dtype), what) from None
+
+
+def _unknown(name: str, what: str) -> CallError:
+    return CallError(
+        f"{what}: elements of type {name}; want one of {', '.join(sorted(DTYPES))}"
+    )
+
+
+def _renamed(name: str, dtype: str, what: str) -> str:
+    """Return the type that the caller says raw bits are of."""
+    want = dtype_name(dtype)
+    if want != name and (storage(want) != storage(name)):
+        raise CallError(
+            f"{what}: dtype={dtype!r} for elements of type {name}; want their own "
+            f"type, or bfloat16 for raw uint16"
+        )
+    return want
+
+
+def _on_gpu(given: Any, what: str, dtype: str | None) -> Operand:
+    contiguous = getattr(given, "is_contiguous", None)
+    if contiguous is not None and not contiguous():
+        raise CallError(f"{what}: a strided GPU tensor; pass tensor.contiguous()")
+    face = getattr(given, "__cuda_array_interface__", None) or {}
+    if hasattr(given, "dtype"):
+        name = str(given.dtype).removeprefix("torch.")
+    else:
+        name = np.dtype(face["typestr"]).name
+    if name not in DTYPES:
+        raise _unknown(name, what)
+    if dtype is not None:
+        name = _renamed(name, dtype, what)
+    shape = tuple(getattr(given, "shape", face.get("shape", ())))
+    return Operand(given=given, flat=given, dtype=name, shape=shape, device=GPU)
+
+
+def fresh(like: Operand, shape: Sequence[int]) -> Any:
+    """Return a new array of that shape, of the same kind as an operand."""
+    given = like.given
+    if type(given).__module__ == "torch" or hasattr(given, "new_empty"):
+        return given.detach().new_empty(tuple(shape))
+    if isinstance(given, np.ndarray):
+        return np.empty(shape, given.dtype.newbyteorder("="))
+    if like.device == HOST:
+        return np.empty(shape, storage(like.dtype))
+    raise CallError(
+        f"a result for a {type(given).__name__} on a GPU; pass out=, of shape "
+        f"{tuple(shape)}"
+    )

@@ -1,0 +1,65 @@
+"""Choices made into proved plans, each once a process.
+
+Every rank does this by itself and gets the same plan: nothing here depends on anything
+but its arguments.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TypeAlias
+
+from stretto.errors import StrettoError
+from stretto.ir import Params, Program, Verified
+from stretto.lang import Algorithm
+from stretto.lower import lower
+from stretto.plan import Plan, Schedule
+from stretto.verify import verify, verify_plan
+
+__all__ = ["FrozenParams", "frozen", "proved_plan", "proved_program", "serves"]
+
+FrozenParams: TypeAlias = tuple[tuple[str, object], ...]
+"""Parameters as something that can be hashed."""
+
+
+def frozen(params: Params) -> FrozenParams:
+    """Return parameters in name order, hashable."""
+    return tuple(sorted(params.items()))
+
+
+@functools.lru_cache(maxsize=256)
+def proved_program(
+    algorithm: Algorithm, num_ranks: int, params: FrozenParams
+) -> Verified[Program]:
+    """Return an algorithm's program for that many ranks, proved."""
+    return verify(algorithm.build(num_ranks, **dict(params)))
+
+
+@functools.lru_cache(maxsize=512)
+def proved_plan(
+    algorithm: Algorithm,
+    num_ranks: int,
+    params: FrozenParams,
+    schedule: Schedule,
+    in_place: bool,
+) -> Verified[Plan]:
+    """Return the plan of an algorithm under a schedule, proved."""
+    program = proved_program(algorithm, num_ranks, params)
+    return verify_plan(lower(program, schedule, in_place=in_place))
+
+
+def serves(
+    algorithm: Algorithm,
+    num_ranks: int,
+    params: FrozenParams,
+    schedule: Schedule,
+    in_place: bool,
+) -> bool:
+    """Return whether there is such a plan."""
+    if algorithm.refuses(num_ranks):
+        return False
+    try:
+        proved_plan(algorithm, num_ranks, params, schedule, in_place)
+    except StrettoError:
+        return False
+    return True

@@ -1,0 +1,201 @@
+"""What a call asks for: checked arguments, counts, and whether it is in place.
+
+Everything is checked before anything is sent, and every message says what was given,
+what was wanted and what to do. Legend: n ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from stretto import collectives
+from stretto.collectives import Operator, Shape, check, storage
+from stretto.errors import CallError
+from stretto.ir import Params, freeze
+from stretto.runtime.arrays import HOST, Operand, fresh, operand
+
+__all__ = ["Caller", "Request"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One call, checked: everything that a plan and its launch need."""
+
+    collective: str
+    dtype: str = "uint8"
+    device: str = HOST
+    op: Operator = Operator.SUM
+    counts: tuple[int, ...] = ()
+    params: Params = field(default_factory=lambda: freeze({}))
+    x: Operand | None = None
+    out: Operand | None = None
+    in_place: bool = False
+    equal: bool = True
+    """Whether all parts have one size, so that every rank knows what the others do."""
+    idle: Operand | None = None
+    """An output that nobody writes: the caller gets zeros."""
+
+    @property
+    def operands(self) -> list[Operand]:
+        """Return the arrays that the executor touches."""
+        return [o for o in (self.x, self.out) if o is not None]
+
+    def deliver(self) -> Any:
+        """Return what the caller gets, with staged results copied back."""
+        if self.idle is not None:
+            self.idle.flat[...] = 0
+        result = self.out or self.idle
+        if result is None:
+            return None
+        result.write_back()
+        return result.given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who calls what: the rank, and the words with which errors begin."""
+
+    rank: int
+    num_ranks: int
+    verb: str
+    dtype: str | None = None
+
+    def wrong(self, text: str) -> CallError:
+        """Return an error that says who called what."""
+        return CallError(f"rank {self.rank}: {self.verb}: {text}")
+
+    def take(self, given: Any, name: str, *, written: bool = False) -> Operand:
+        """Return an argument as an operand."""
+        if given is None:
+            raise self.wrong(f"{name} is None; want an array")
+        what = f"rank {self.rank}: {self.verb}({name})"
+        return operand(given, what, written=written, dtype=self.dtype)
+
+    def operator(self, op: str | Operator, x: Operand) -> Operator:
+        """Return the operator, when it makes sense for the elements."""
+        found = Operator.named(op)
+        try:
+            check(found, x.dtype)
+        except CallError as e:
+            raise self.wrong(str(e)) from None
+        return found
+
+    def root(self, root: int) -> Params:
+        """Return the parameters of a rooted call."""
+        return freeze({"root": self.peer(root, "root")})
+
+    def peer(self, rank: Any, name: str) -> int:
+        """Return a rank that exists."""
+        try:
+            number = int(rank)
+        except (TypeError, ValueError):
+            number = -1
+        if not 0 <= number < self.num_ranks:
+            raise self.wrong(f"{name}={rank!r}; want a rank below {self.num_ranks}")
+        return number
+
+    def target(self, x: Operand, given: Any, shape: Sequence[int]) -> Operand:
+        """Return the output: what the caller gave, or a new array of that shape."""
+        if given is x.given and x.staged:
+            out = x
+        else:
+            given = fresh(x, shape) if given is None else given
+            out = self.take(given, "out", written=True)
+        if out.dtype != x.dtype:
+            raise self.wrong(f"out has {out.dtype}, x has {x.dtype}; want the same")
+        if out.device != x.device:
+            raise self.wrong(f"out lies on {out.device}, x on {x.device}; want one")
+        if out.count != math.prod(shape):
+            raise self.wrong(
+                f"out has {out.count} elements, shape {out.shape}; want "
+                f"{math.prod(shape)}, shape {tuple(shape)}"
+            )
+        return out
+
+    def divide(self, x: Operand) -> tuple[int, ...]:
+        """Return the shape of one rank's part of `x`, along the first axis."""
+        n = self.num_ranks
+        if not x.shape or x.shape[0] % n:
+            first = x.shape[0] if x.shape else "none"
+            raise self.wrong(
+                f"x has shape {x.shape}; its first axis, {first}, is not divisible by "
+                f"{n} ranks; use {self.verb}_v with counts in elements"
+            )
+        return (x.shape[0] // n, *x.shape[1:])
+
+    def counts(self, given: Any, wanted: int) -> tuple[int, ...]:
+        """Return counts of elements, as many as wanted, none negative."""
+        try:
+            found = tuple(int(c) for c in np.asarray(given).ravel())
+        except (TypeError, ValueError):
+            found = (-1,)
+        if len(found) != wanted or min(found, default=0) < 0:
+            raise self.wrong(f"counts={given!r}; want {wanted} numbers, none negative")
+        return found
+
+    def request(
+        self,
+        collective: str,
+        x: Operand | None,
+        out: Operand | None,
+        *,
+        counts: tuple[int, ...],
+        op: Operator = Operator.SUM,
+        params: Params | None = None,
+        equal: bool = True,
+        idle: Operand | None = None,
+    ) -> Request:
+        """Return the request, when its arrays do not overlap in a wrong way."""
+        one = x or out or idle
+        params = freeze({}) if params is None else params
+        in_place = False
+        if x is not None and out is not None:
+            in_place = self._in_place(collective, x, out, counts, params)
+        return Request(
+            collective=collective,
+            dtype=one.dtype if one else "uint8",
+            device=one.device if one else HOST,
+            op=op,
+            counts=counts,
+            params=params,
+            x=x,
+            out=out,
+            in_place=in_place,
+            equal=equal,
+            idle=idle,
+        )
+
+    def _in_place(
+        self,
+        collective: str,
+        x: Operand,
+        out: Operand,
+        counts: tuple[int, ...],
+        params: Params,
+    ) -> bool:
+        """Return whether output and input are the same memory, as is allowed."""
+        (a, a_end), (b, b_end) = x.span, out.span
+        if a >= b_end or b >= a_end:
+            return False
+        kind = collectives.get(collective)
+        shape = Shape(num_ranks=self.num_ranks, params=params)
+        at = kind.in_place(shape, self.rank)
+        own_part = kind.num_parts(shape) == self.num_ranks and collective != "permute"
+        before = sum(counts[: self.rank]) * storage(x.dtype).itemsize
+        if not own_part:
+            right, rule = a == b, "the same memory"
+        elif at is None:
+            right, rule = b == a + before, "its own part of x"
+        else:
+            right, rule = a == b + before, "x in its own part of out"
+        if not right:
+            raise self.wrong(
+                f"out overlaps x, {b - a:+d} bytes from its start; want {rule} (in "
+                f"place), or no overlap"
+            )
+        return True

@@ -1,0 +1,283 @@
+"""The collectives as methods: what each takes, and what it gives back.
+
+Every method is collective: all ranks call it, in the same order. Legend: n ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from stretto.collectives import Operator
+from stretto.ir import freeze
+from stretto.runtime.engine import Engine
+from stretto.runtime.select import Pin
+
+__all__ = ["Verbs"]
+
+
+class Verbs(Engine):
+    """Collectives whose parts are equal.
+
+    Common to all: `out` receives the result; `algorithm` is a catalogue name, with the
+    words of a schedule after it when wanted; `stream` is a GPU stream; `dtype` says
+    that raw 16-bit integers are bfloat16.
+    """
+
+    def all_reduce(
+        self,
+        x: Any,
+        op: str | Operator = "sum",
+        *,
+        out: Any = None,
+        algorithm: Pin = None,
+        stream: Any = None,
+        dtype: str | None = None,
+    ) -> Any:
+        """Combine everybody's `x`, in `x` itself or in `out`."""
+        key = ("all_reduce", id(x), id(out), op, algorithm, stream, dtype)
+        if (hot := self._hot.get(key)) is not None and hot.fits(x, out):
+            return hot.run(x, out)
+        who = self._caller("all_reduce", dtype)
+        source = who.take(x, "x", written=out is None)
+        request = who.request(
+            "all_reduce",
+            source,
+            source if out is None else who.target(source, out, source.shape),
+            counts=(source.count,),
+            op=who.operator(op, source),
+        )
+        return self._run(request, algorithm, stream, key)
+
+    def reduce(
+        self,
+        x: Any,
+        op: str | Operator = "sum",
+        *,
+        root: int = 0,
+        out: Any = None,
+        algorithm: Pin = None,
+        stream: Any = None,
+        dtype: str | None = None,
+    ) -> Any:
+        """Combine everybody's `x` at the root, in `x` itself or in `out`.
+
+        The root gets the result, the others None; their `x` stays as it is.
+        """
+        who = self._caller("reduce", dtype)
+        params, here = who.root(root), root == self.rank
+        source = who.take(x, "x", written=here and out is None)
+        target = source if here else None
+        if here and out is not None:
+            target = who.target(source, out, source.shape)
+        request = who.request(
+            "reduce",
+            source,
+            target,
+            counts=(source.count,),
+            op=who.operator(op, source),
+            params=params,
+        )
+        return self._run(request, algorithm, stream)
+
+    def broadcast(
+        self,
+        x: Any,
+        *,
+        root: int = 0,
+        out: Any = None,
+        algorithm: Pin = None,
+        stream: Any = None,
+        dtype: str | None = None,
+    ) -> Any:
+        """Give everybody the root's `x`, in `x` itself or in `out`.
+
+        A rank other than the root that passes `out` may pass None as `x`.
+        """
+        key = ("broadcast", id(x), id(out), root, algorithm, stream, dtype)
+        if (hot := self._hot.get(key)) is not None and hot.fits(x, out):
+            return hot.run(x, out)
+        who = self._caller("broadcast", dtype)
+        params, here = who.root(root), root == self.rank
+        if here:
+            source = who.take(x, "x", written=out is None)
+            target = source
+            if out is not None:
+                target = who.target(source, out, source.shape)
+        else:
+            source = None
+            name, given = ("x", x) if out is None else ("out", out)
+            target = who.take(given, name, written=True)
+        request = who.request(
+            "broadcast", source, target, counts=(target.count,), params=params
+        )
+        return self._run(request, algorithm, stream, key)
+
+    def all_gather(
+        self,
+        x: Any,
+        *,
+        out: Any = None,
+        algorithm: Pin = None,
+        stream: Any = None,
+        dtype: str | None = None,
+    ) -> Any:
+        """Give everybody everybody's `x`: shape (n, *x.shape), in rank order.
+
+        In place, `x` is `out[rank]`.
+        """
+        key = ("all_gather", id(x), id(out), algorithm, stream, dtype)
+        if (hot := self._hot.get(key)) is not None and hot.fits(x, out):
+            return hot.run(x, out)
+        who = self._caller("all_gather", dtype)
+        source = who.take(x, "x")
+        target = who.target(source, out, (self.num_ranks, *source.shape))
+        counts = (source.count,) * self.num_ranks
+        request = who.request("all_gather", source, target, counts=counts)
+        return self._run(request, algorithm, stream, key)
+
+    def gather(
+        self,
+        x: Any,
+        *,
+        root: int = 0,
+        out: Any = None,
+        algorithm: Pin = None,
+        stream: Any = None,
+        dtype: str | None = None,
+    ) -> Any:
+        """Give the root everybody's `x`: shape (n, *x.shape); the others None.
+
+        `out` counts at the root only.
+        """
+        who = self._caller("gather", dtype)
+        params, source = who.root(root), who.take(x, "x")
+        target = None
+        if root == self.rank:
+            target = who.target(source, out, (self.num_ranks, *source.shape))
+        counts = (source.count,) * self.num_ranks
+        request = who.request("gather", source, target, counts=counts, params=params)
+        return self._run(request, algorithm, stream)
+
+    def reduce_scatter(
+        self,
+        x: Any,
+        op: str | Operator = "sum",
+        *,
+        out: Any = None,
+        algorithm: Pin = None,
+        stream: Any = None,
+        dtype: str | None = None,
+    ) -> Any:
+        """Combine everybody's `x` and give every rank its part of the first axis.
+
+        In place, `out` is the rank's own part of `x`.
+        """
+        key = ("reduce_scatter", id(x), id(out), op, algorithm, stream, dtype)
+        if (hot := self._hot.get(key)) is not None and hot.fits(x, out):
+            return hot.run(x, out)
+        who = self._caller("reduce_scatter", dtype)
+        source = who.take(x, "x")
+        target = who.target(source, out, who.divide(source))
+        request = who.request(
+            "reduce_scatter",
+            source,
+            target,
+            counts=(target.count,) * self.num_ranks,
+            op=who.operator(op, source),
+        )
+        return self._run(request, algorithm, stream, key)
+
+    def scatter(
+        self,
+        x: Any = None,
+        *,
+        root: int = 0,
+        out: Any = None,
+        algorithm: Pin = None,
+        stream: Any = None,
+        dtype: str | None = None,
+    ) -> Any:
+        """Give every rank its part of the first axis of the root's `x`.
+
+        `x` counts at the root only; the others pass `out`, which tells the size.
+        """
+        who = self._caller("scatter", dtype)
+        params = who.root(root)
+        source = None
+        if root == self.rank:
+            source = who.take(x, "x")
+            target = who.target(source, out, who.divide(source))
+        else:
+            target = who.take(out, "out", written=True)
+        request = who.request(
+            "scatter",
+            source,
+            target,
+            counts=(target.count,) * self.num_ranks,
+            params=params,
+        )
+        return self._run(request, algorithm, stream)
+
+    def all_to_all(
+        self,
+        x: Any,
+        *,
+        out: Any = None,
+        algorithm: Pin = None,
+        stream: Any = None,
+        dtype: str | None = None,
+    ) -> Any:
+        """Give every rank its part of the first axis of everybody's `x`.
+
+        The result has the shape of `x`; in place, `out` is `x`.
+        """
+        key = ("all_to_all", id(x), id(out), algorithm, stream, dtype)
+        if (hot := self._hot.get(key)) is not None and hot.fits(x, out):
+            return hot.run(x, out)
+        who = self._caller("all_to_all", dtype)
+        source = who.take(x, "x")
+        part = who.divide(source)
+        target = who.target(source, out, source.shape)
+        each = target.count // self.num_ranks if part else 0
+        counts = (each,) * self.num_ranks**2
+        request = who.request("all_to_all", source, target, counts=counts)
+        return self._run(request, algorithm, stream, key)
+
+    def permute(
+        self,
+        x: Any,
+        pairs: Iterable[tuple[int, int]],
+        *,
+        out: Any = None,
+        algorithm: Pin = None,
+        stream: Any = None,
+        dtype: str | None = None,
+    ) -> Any:
+        """Move `x` from source to target for every pair (source, target).
+
+        Ranks that nobody targets get zeros. All ranks pass arrays of the same shape.
+        """
+        who = self._caller("permute", dtype)
+        moves = tuple((who.peer(a, "source"), who.peer(b, "target")) for a, b in pairs)
+        for side, ranks in enumerate(zip(*moves, strict=True)):
+            if len(set(ranks)) < len(ranks):
+                role = ("source", "target")[side]
+                raise who.wrong(f"pairs={moves}: a rank is a {role} more than once")
+        source = who.take(x, "x", written=out is x and out is not None)
+        target = who.target(source, out, source.shape)
+        targeted = any(b == self.rank for _, b in moves)
+        request = who.request(
+            "permute",
+            source if any(a == self.rank for a, _ in moves) else None,
+            target if targeted else None,
+            counts=(source.count,) * self.num_ranks,
+            params=freeze({"pairs": moves}),
+            idle=None if targeted else target,
+        )
+        return self._run(request, algorithm, stream)
+
+    def barrier(self, *, stream: Any = None) -> None:
+        """Return when everybody has come."""
+        who = self._caller("barrier", None)
+        self._run(who.request("barrier", None, None, counts=()), None, stream)
