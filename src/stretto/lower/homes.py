@@ -147,6 +147,8 @@ class _Homes:
                 )
             else:
                 self._draft(number, value, [self.home[number]])
+        elif value.kind is Kind.JOIN:
+            self._lay(number, value)
         for child in self.children[number]:
             self._send(number, value, child)
 
@@ -154,14 +156,28 @@ class _Homes:
         key = (value.level, 1, value.op, number)
         self.drafts[number] = Draft(value.rank, key, srcs, value.lo, value.hi, value.op)
 
+    def _lay(self, number: int, value: Value) -> None:
+        """Store the parts of a join side by side, with the moves that make them."""
+        self.home[number] = home = self._stage(value.rank, value.lo, value.hi)
+        ends = (*value.cuts[1:], value.hi)
+        for part, lo, hi in zip(value.operands, value.cuts, ends, strict=True):
+            made = self.flow.values[part]
+            at = home._replace(pos=home.pos + self._atom(lo) - self._atom(value.lo))
+            if made.kind in _MOVED and (lo, hi) == (made.lo, made.hi):
+                self.drafts[part].dsts.append(at)
+                continue
+            source = self._read(part, value, lo)
+            key = (value.level, 1, value.op, number)
+            self.drafts["part", number, lo] = Draft(
+                value.rank, key, [source], lo, hi, value.op, [at]
+            )
+
     def _send(self, number: int, value: Value, child: int) -> None:
         """Store a value in a peer: with the move that makes it, or with one more."""
         receipt = self.flow.values[child]
         target = self.home[child]
-        if value.kind is not Kind.INPUT and (receipt.lo, receipt.hi) == (
-            value.lo,
-            value.hi,
-        ):
+        whole = (receipt.lo, receipt.hi) == (value.lo, value.hi)
+        if value.kind in _MOVED and whole:
             self.drafts[number].dsts.append(target)
             return
         source = self._read(number, value, receipt.lo)
@@ -207,7 +223,7 @@ class _Homes:
 
     def _is_whole(self, number: int, lo: int, hi: int) -> bool:
         value = self.flow.values[number]
-        return value.kind is not Kind.INPUT and (lo, hi) == (value.lo, value.hi)
+        return value.kind in _MOVED and (lo, hi) == (value.lo, value.hi)
 
     def _finish(self, rank: int, number: int, lo: int, hi: int) -> None:
         value = self.flow.values[number]
@@ -241,6 +257,8 @@ class _Homes:
 
 
 _MANY = 1 << 30
+_MOVED = (Kind.SUM, Kind.RECEIPT)
+"""Values that a move of their own makes."""
 
 
 def _by_atom(run: BufferRun) -> int:

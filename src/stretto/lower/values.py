@@ -1,8 +1,9 @@
 """Pass 1, follow values: which value every chunk holds, and where it must go.
 
 Assignments become a graph. An *input* is what a caller passed; a *sum* combines values
-on one rank; a *receipt* is a value that arrived from another rank. Local copies vanish:
-they only give a value another name. Values that no output needs are dropped.
+on one rank; a *receipt* is a value that arrived from another rank; a *join* lays many
+values side by side, so that they travel as one. Local copies vanish: they only give a
+value another name. Values that no output needs are dropped.
 
 Legend: v value, [lo, hi) its symbols, r rank. Every value covers consecutive symbols.
 """
@@ -28,6 +29,7 @@ class Kind(enum.Enum):
     INPUT = "input"
     SUM = "sum"
     RECEIPT = "receipt"
+    JOIN = "join"
 
 
 class Value(NamedTuple):
@@ -42,6 +44,8 @@ class Value(NamedTuple):
     how: Schedule = Schedule()
     level: int = 0
     """Transfers on the longest way here."""
+    cuts: tuple[int, ...] = ()
+    """Of a join, the symbol where each operand's part starts."""
 
 
 class Final(NamedTuple):
@@ -68,6 +72,9 @@ def follow_values(
     """Return the values of a verified program and the outputs they end in."""
     return _Follower(program, kind, shape, schedule).run()
 
+
+_MANY_PIECES = 16
+"""Pieces from which a copy waits for all of them and travels as one."""
 
 _Piece = tuple[int, int, int, int]
 """Offsets from and to in a reference, the value there, and its symbol at `from`."""
@@ -104,6 +111,8 @@ class _Follower:
     def _assign(self, index: int, op: Op, how: Schedule) -> None:
         dst = op.dst
         pieces = [self._read(src) for src in op.srcs]
+        if len(pieces) == 1 and op.srcs[0].rank != dst.rank:
+            pieces = [self._join(pieces[0], op.srcs[0].rank, index, how)]
         cuts = sorted({a for p in pieces for a, *_ in p} | {dst.stop - dst.start})
         new: list[_Piece] = []
         for a, b in pairwise(cuts):
@@ -130,6 +139,20 @@ class _Follower:
         level = max(self._level_at(v, rank) for v in values)
         made = Value(Kind.SUM, rank, lo, hi, tuple(values), op, how, level)
         return self._new(made)
+
+    def _join(
+        self, pieces: list[_Piece], rank: int, op: int, how: Schedule
+    ) -> list[_Piece]:
+        """Lay many pieces side by side when they are to travel together."""
+        (start, _, _, lo), stop = pieces[0], pieces[-1][1]
+        if len(pieces) < _MANY_PIECES or any(p[3] - p[0] != lo - start for p in pieces):
+            return pieces
+        parts = tuple(value for _, _, value, _ in pieces)
+        cuts = tuple(symbol for _, _, _, symbol in pieces)
+        level = max(self.values[v].level for v in parts)
+        hi = lo + stop - start
+        made = Value(Kind.JOIN, rank, lo, hi, parts, op, how, level, cuts)
+        return [(start, stop, self._new(made), lo)]
 
     def _level_at(self, value: int, rank: int) -> int:
         made = self.values[value]

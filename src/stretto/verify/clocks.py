@@ -34,6 +34,8 @@ class Clocks:
 
     def __init__(self, num_lanes: int) -> None:
         self._none = np.zeros(num_lanes, np.int32)
+        self.nothing = Clock(self._none, self._none)
+        """The message of what has been heard before."""
         eye = np.eye(num_lanes, dtype=np.int32)
         self.lanes = [Clock(eye[i].copy(), eye[i].copy()) for i in range(num_lanes)]
 

@@ -50,6 +50,14 @@ class _Cell:
     readers: dict[int, int] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class _Channel:
+    """What a lane told another, and the other has not waited for."""
+
+    sent: int = 0
+    unheard: deque[tuple[int, Clock]] = field(default_factory=deque)
+
+
 class _Run:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -69,7 +77,7 @@ class _Run:
         self.clocks = Clocks(len(self.lanes))
         self.buffers = Buffers(plan, self.kind, self.shape)
         self.cells: dict[tuple[int, Space, int], _Cell] = defaultdict(_Cell)
-        self.signals: dict[tuple[int, int], list[Clock]] = defaultdict(list)
+        self.channels: dict[tuple[int, int], _Channel] = defaultdict(_Channel)
         self.far: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)
         """By rank, what peers did to its caller's memory: lane, time, wrote."""
         for rank in range(plan.num_ranks):
@@ -109,21 +117,23 @@ class _Run:
             case Signal():
                 self.clocks.tick(lane)
                 target = self.lane_of[step.rank, step.lane]
-                sent = self.signals[lane, target]
-                if step.n != len(sent) + 1:
+                channel = self.channels[lane, target]
+                channel.sent += 1
+                if step.n != channel.sent:
                     raise PlanError(
                         f"{self._at(lane, step)}: signal {step.n} on this channel, "
-                        f"want {len(sent) + 1}: they are counted from 1"
+                        f"want {channel.sent}: they are counted from 1"
                     )
-                sent.append(self.clocks.message(lane, release=step.release))
+                told = self.clocks.message(lane, release=step.release)
+                channel.unheard.append((step.n, told))
                 return (target,)
             case Wait():
-                source = self.lane_of[step.rank, step.lane]
-                sent = self.signals[source, lane]
-                if len(sent) < step.n:
+                channel = self.channels[self.lane_of[step.rank, step.lane], lane]
+                if channel.sent < step.n:
                     return None
                 self.clocks.tick(lane)
-                self.clocks.lanes[lane].learn(sent[step.n - 1])
+                while channel.unheard and channel.unheard[0][0] <= step.n:
+                    self.clocks.lanes[lane].learn(channel.unheard.popleft()[1])
                 return ()
         cells = [[self._cell(s, i) for i in _range(step)] for s in step.srcs]
         for src, row in zip(step.srcs, cells, strict=True):
@@ -162,7 +172,9 @@ class _Run:
         clock = self.clocks.lanes[lane]
         if src.packets:
             assert cell.packets is not None  # the step waited for it
-            np.maximum(clock.order, cell.packets.order, out=clock.order)
+            if cell.packets is not self.clocks.nothing:
+                np.maximum(clock.order, cell.packets.order, out=clock.order)
+                cell.packets = self.clocks.nothing
         else:
             if cell.packets is not None:
                 raise PlanError(f"{self._at(lane, move)}: packets read as plain data")
