@@ -1,0 +1,1 @@
+"""Topology and collective to a program: bounds with proofs, and schedules near them."""

@@ -1,0 +1,289 @@
+"""What no schedule can beat: each bound is a line `alpha + bytes/rate`, with its proof.
+
+`size` is the full vector S of a collective: all_gather's output, reduce_scatter's
+input, the vector of all_reduce and broadcast, one rank's buffer of all_to_all, the
+root's buffer of gather and scatter.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+from stretto.errors import UnknownNameError
+from stretto.synth.cuts import Cut, broadcast_cut, gather_cut, scatter_cut
+from stretto.synth.flows import exchange_flow
+from stretto.synth.model import Hop, Network
+from stretto.synth.symmetry import Symmetry, find_symmetry
+
+__all__ = ["COLLECTIVES", "Bound", "Term", "bound"]
+
+COLLECTIVES = (
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "broadcast",
+    "gather",
+    "reduce",
+    "reduce_scatter",
+    "scatter",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """One lower bound: `alpha` us plus the size over `algbw` GB/s."""
+
+    alpha: Fraction
+    algbw: Fraction | None
+    """None when the bound does not grow with the size."""
+    why: str
+    """The certificate, in words that can be checked."""
+
+    def us(self, nbytes: int) -> Fraction:
+        """Return the bound for a size."""
+        if self.algbw is None:
+            return self.alpha
+        return self.alpha + Fraction(nbytes) / (self.algbw * 1000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """The bounds of one collective on one network."""
+
+    collective: str
+    network: str
+    terms: tuple[Term, ...]
+    steps: int
+    """Transfers, one after another, that any schedule needs."""
+    note: str = ""
+
+    @property
+    def algbw(self) -> Fraction:
+        """Return the rate that no schedule exceeds for any size, GB/s."""
+        return min(t.algbw for t in self.terms if t.algbw is not None)
+
+    def us(self, nbytes: int) -> Fraction:
+        """Return the time that no schedule goes below."""
+        return max(t.us(nbytes) for t in self.terms)
+
+    def binding(self, nbytes: int) -> Term:
+        """Return the term that decides for this size."""
+        return max(self.terms, key=lambda t: t.us(nbytes))
+
+
+def bound(
+    collective: str,
+    network: Network,
+    *,
+    root: int = 0,
+    symmetry: Symmetry | None = None,
+) -> Bound:
+    """Return every bound of a collective, each with its certificate."""
+    if collective not in COLLECTIVES:
+        raise UnknownNameError.among("bounded collective", collective, COLLECTIVES)
+    note = ""
+    if collective in ("reduce_scatter", "reduce", "gather"):
+        network = network.reversed  # time runs backwards, links turn round
+    if symmetry is None and collective in _SYMMETRIC:
+        symmetry = find_symmetry(network)
+    away = _Distances(network)
+    count = len(network.members)
+    match collective:
+        case "all_gather" | "reduce_scatter":
+            assert symmetry is not None
+            terms = list(_gather_terms(network, symmetry, away))
+        case "all_reduce":
+            assert symmetry is not None
+            terms = list(_reduce_terms(network, symmetry))
+            twice = gather_cut(network, symmetry).rate * count / 2
+            note = (
+                f"reduce_scatter then all_gather reaches {_gbps(twice)} at best;"
+                " that this is optimal is not proved in general"
+            )
+        case "all_to_all":
+            flow = exchange_flow(network, symmetry)
+            why = (
+                f"concurrent flow: {_gbps(flow.rate)} a pair;"
+                f" {sum(1 for w in flow.lengths if w)} links carry dual lengths"
+            )
+            terms = [Term(alpha=Fraction(0), algbw=flow.rate * count, why=why)]
+        case "broadcast" | "reduce":
+            cut = broadcast_cut(network, root)
+            terms = [_term(network, cut, cut.capacity, away, everyone=True)]
+        case _:
+            cut = scatter_cut(network, root)
+            terms = [_term(network, cut, cut.rate * count, away, everyone=False)]
+    roots = (root,) if collective in _ROOTED else tuple(_starts(network, symmetry))
+    far = max((away.alpha(r, v), r, v) for r in roots for v in network.members)
+    terms.append(
+        Term(alpha=far[0], algbw=None, why=f"latency of rank {far[1]} to {far[2]}")
+    )
+    steps = max(away.steps(r, v) for r in roots for v in network.members)
+    return Bound(
+        collective=collective,
+        network=network.name,
+        terms=tuple(terms),
+        steps=steps,
+        note=note,
+    )
+
+
+_SYMMETRIC = ("all_gather", "all_reduce", "all_to_all", "reduce_scatter")
+_ROOTED = ("broadcast", "reduce", "gather", "scatter")
+
+
+def _starts(network: Network, symmetry: Symmetry | None) -> tuple[int, ...]:
+    return network.members if symmetry is None else symmetry.representatives
+
+
+def _gbps(rate: Fraction) -> str:
+    return f"{float(rate):.6g} GB/s"
+
+
+def _gather_terms(
+    network: Network, symmetry: Symmetry, away: _Distances
+) -> Iterator[Term]:
+    """Yield the narrowest cut, every rank's ports and every box's edge."""
+    count = len(network.members)
+    best = gather_cut(network, symmetry)
+    yield _term(network, best, best.rate * count, away, everyone=True)
+    every = frozenset(range(network.num_nodes))
+    cuts = [every - {v} for v in symmetry.representatives]
+    for box in sorted({network.box[v] for v in symmetry.representatives}):
+        inside = {v for v in network.members if network.box[v] == box}
+        if len(inside) < count:
+            private = _private_switches(network, inside)
+            cuts.append(every - inside - private)
+    for nodes in cuts:
+        capacity = sum(
+            (k.rate for k in network.links if k.src in nodes and k.dst not in nodes),
+            Fraction(0),
+        )
+        roots = len(nodes.intersection(network.members))
+        cut = Cut(nodes=nodes, capacity=capacity, roots=roots)
+        yield _term(network, cut, cut.rate * count, away, everyone=True)
+
+
+def _private_switches(network: Network, inside: set[int]) -> set[int]:
+    """Return the switches whose every link stays among these ranks."""
+    joined: dict[int, set[int]] = {}
+    for k in network.links:
+        joined.setdefault(k.src, set()).add(k.dst)
+        joined.setdefault(k.dst, set()).add(k.src)
+    n = network.num_ranks
+    return {v for v in range(n, network.num_nodes) if joined.get(v, set()) <= inside}
+
+
+def _reduce_terms(network: Network, symmetry: Symmetry) -> Iterator[Term]:
+    """Yield what is proved of all_reduce: every sum is made and told to everyone."""
+    count = len(network.members)
+    members = set(network.members)
+    ingress = sum((k.rate for k in network.links if k.dst in members), Fraction(0))
+    yield Term(
+        alpha=Fraction(0),
+        algbw=ingress / (2 * (count - 1)),
+        why=f"2 x {count - 1} vectors must enter ranks whose links sum to"
+        f" {_gbps(ingress)}",
+    )
+    for v in symmetry.representatives:
+        for into in (True, False):
+            rate = sum(
+                (k.rate for k in network.links if (k.dst if into else k.src) == v),
+                Fraction(0),
+            )
+            way = "enter" if into else "leave"
+            yield Term(
+                alpha=Fraction(0), algbw=rate, why=f"one vector must {way} rank {v}"
+            )
+
+
+def _term(
+    network: Network, cut: Cut, algbw: Fraction, away: _Distances, *, everyone: bool
+) -> Term:
+    """Return a cut as a term: the last bytes through it still have a way to go."""
+    outside = [v for v in network.members if v not in cut.nodes]
+    crossing = [
+        hop
+        for hop in away.all_hops()
+        if hop.src in cut.nodes and hop.dst not in cut.nodes
+    ]
+    if everyone:  # the last bytes to cross must still reach each rank by some way in
+        alpha = max(
+            min((h.alpha + away.alpha(h.dst, v) for h in crossing), default=Fraction(0))
+            for v in outside
+        )
+    else:
+        alpha = min((h.alpha for h in crossing), default=Fraction(0))
+    kept = _spell(network, outside)
+    amount = f"the data of {cut.roots} ranks" if everyone else f"{cut.roots} parts"
+    why = f"{amount} reach {kept} through {_gbps(cut.capacity)}"
+    return Term(alpha=alpha, algbw=algbw, why=why)
+
+
+def _spell(network: Network, ranks: list[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > 1 and ranks == list(range(ranks[0], ranks[-1] + 1)):
+        return f"ranks {ranks[0]} to {ranks[-1]}"
+    return f"ranks {', '.join(map(str, ranks[:8]))}{'...' if len(ranks) > 8 else ''}"
+
+
+class _Distances:
+    """Latency and hop distances between ranks, searched when first asked for."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._leaving = network.leaving()
+        self._alpha: dict[int, dict[int, Fraction]] = {}
+        self._steps: dict[int, dict[int, int]] = {}
+        self._hops: list[Hop] | None = None
+
+    def all_hops(self) -> list[Hop]:
+        """Return the ways between ranks; none of large networks: no tail is claimed."""
+        if self._hops is None:
+            n = self._network.num_ranks
+            self._hops = [
+                h
+                for r in (range(n) if n <= 256 else ())
+                for h in self._network.hops(r, self._leaving)
+            ]
+        return self._hops
+
+    def alpha(self, src: int, dst: int) -> Fraction:
+        """Return the least sum of latencies on a way."""
+        if src not in self._alpha:
+            done: dict[int, Fraction] = {}
+            heap = [(Fraction(0), src)]
+            while heap:
+                far, node = heapq.heappop(heap)
+                if node in done:
+                    continue
+                done[node] = far
+                for e in self._leaving[node]:
+                    link = self._network.links[e]
+                    if link.dst not in done:
+                        heapq.heappush(heap, (far + link.alpha, link.dst))
+            self._alpha[src] = done
+        return self._alpha[src][dst]
+
+    def steps(self, src: int, dst: int) -> int:
+        """Return the fewest ranks on a way, counting the last."""
+        if src not in self._steps:
+            n = self._network.num_ranks
+            far = {src: 0}
+            layer, count = [src], 0
+            while layer:
+                reached: list[int] = []
+                stack = list(layer)
+                while stack:
+                    for e in self._leaving[stack.pop()]:
+                        v = self._network.links[e].dst
+                        if v not in far:
+                            far[v] = count + 1
+                            (stack if v >= n else reached).append(v)
+                layer, count = reached, count + 1
+            self._steps[src] = far
+        return self._steps[src][dst]

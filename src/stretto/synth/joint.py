@@ -1,0 +1,266 @@
+"""Routing and timing in one model: optional intervals on links, solved by CP-SAT.
+
+For every chunk and every way between two ranks there is a Boolean, whether the chunk
+goes there, and a start. A rank receives a chunk once and sends it only afterwards.
+Transfers over a link do not overlap; alpha delays but does not occupy. One chunk of
+every symmetry orbit is modelled, and all links of an orbit share one list of intervals:
+images run at the same time, so this is exact among symmetric schedules.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from stretto.errors import TopologyError
+from stretto.synth.bounds import Bound
+from stretto.synth.extras import cp_model
+from stretto.synth.model import Hop, microseconds
+from stretto.synth.schedule import Chunk, Demand, Move, Schedule
+from stretto.synth.symmetry import Symmetry
+from stretto.synth.unfold import representatives, unfold
+
+__all__ = ["Budget", "Found", "solve_joint"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """How long a solver may think, so that the same seed gives the same answer."""
+
+    seconds: float = 30.0
+    """In the solver's deterministic clock, roughly seconds of one core."""
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What the solver found and what it knows."""
+
+    schedule: Schedule | None
+    proved: bool
+    """Nothing better exists in the model, or nothing at all does."""
+    conflict: tuple[str, ...] = ()
+    """When nothing exists: rules that cannot hold together."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Model:
+    """The CP-SAT model and its variables."""
+
+    cp: Any
+    unit: Fraction
+    horizon: int
+    sent: dict[tuple[int, int], Any] = field(default_factory=dict)
+    """By (chunk, hop)."""
+    start: dict[tuple[int, int], Any] = field(default_factory=dict)
+    arrival: dict[tuple[int, int], Any] = field(default_factory=dict)
+    """By (chunk, rank)."""
+    rules: dict[str, Any] = field(default_factory=dict)
+    """Enforcement literals of sketch rules, by what they say."""
+    finish: Any = None
+
+
+Rule = Callable[[Model, Mapping[int, Chunk], list[Hop]], None]
+"""Adds a sketch's constraints to a model."""
+
+
+def solve_joint(
+    demand: Demand,
+    symmetry: Symmetry,
+    bound: Bound,
+    *,
+    budget: Budget,
+    hint: Schedule | None = None,
+    hops: list[Hop] | None = None,
+    rule: Rule | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> Found:
+    """Return the best symmetric schedule found within the budget."""
+    network = demand.network
+    if hops is None:
+        leaving = network.leaving()
+        hops = [h for r in range(network.num_ranks) for h in network.hops(r, leaving)]
+    kept = set(representatives(demand, symmetry))
+    chunks = {c.index: c for c in demand.chunks() if c.index in kept}
+    model = _build(demand, symmetry, bound, chunks, hops, hint)
+    if rule is not None:
+        rule(model, chunks, hops)
+    if hint is not None:
+        _hint(model, hint, chunks, hops)
+    solver = _solver(budget)
+    status = solver.solve(model.cp, _Watch.make(model, progress) if progress else None)
+    names = cp_model()
+    if status == names.INFEASIBLE:
+        core = solver.sufficient_assumptions_for_infeasibility()
+        by_index = {v.index: text for text, v in model.rules.items()}
+        why = tuple(by_index[i] for i in core if i in by_index)
+        return Found(schedule=None, proved=True, conflict=why)
+    if status not in (names.OPTIMAL, names.FEASIBLE):
+        return Found(schedule=None, proved=False)
+    moves = [
+        Move(solver.value(model.start[c, i]) * model.unit, c, h.src, h.dst, h.links)
+        for (c, i), sent in model.sent.items()
+        if solver.value(sent)
+        for h in (hops[i],)
+    ]
+    moves = _needed(moves, chunks)
+    found = unfold(demand, moves, symmetry, "joint")
+    return Found(schedule=found, proved=status == names.OPTIMAL)
+
+
+def _solver(budget: Budget) -> Any:
+    solver = cp_model().CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.interleave_search = True
+    solver.parameters.random_seed = budget.seed
+    solver.parameters.max_deterministic_time = budget.seconds
+    return solver
+
+
+class _Watch:
+    """Makes a solution callback without importing the solver at load time."""
+
+    @staticmethod
+    def make(model: Model, progress: Callable[[float], None]) -> Any:
+        base: Any = cp_model().CpSolverSolutionCallback
+
+        def on_solution_callback(self: Any) -> None:
+            progress(float(self.objective_value * model.unit))
+
+        kind = type("Watch", (base,), {"on_solution_callback": on_solution_callback})
+        return kind()
+
+
+def _build(
+    demand: Demand,
+    symmetry: Symmetry,
+    bound: Bound,
+    chunks: Mapping[int, Chunk],
+    hops: list[Hop],
+    hint: Schedule | None,
+) -> Model:
+    network = demand.network
+    taken = {
+        c.share: {r: microseconds(demand.nbytes * c.share, r) for r in _rates(demand)}
+        for c in chunks.values()
+    }
+    fastest = min(min(t.values()) for t in taken.values())
+    unit = max(Fraction(1, 1000), Fraction(math.floor(fastest * 1000 / 40), 1000))
+    longest = _horizon(demand, chunks, hops, hint)
+    model = Model(
+        cp=cp_model().CpModel(), unit=unit, horizon=math.ceil(longest / unit) + 1
+    )
+    floor = math.floor(bound.us(demand.nbytes) / unit)
+    model.finish = model.cp.new_int_var(floor, model.horizon, "finish")
+    lists: dict[int, list[Any]] = {}
+    away = _box_of(demand)
+    for c in chunks.values():
+        for v in range(network.num_ranks):
+            low = 0
+            model.arrival[c.index, v] = model.cp.new_int_var(low, model.horizon, "")
+        model.cp.add(model.arrival[c.index, c.origin] == 0)
+        entering: dict[int, list[Any]] = {v: [] for v in range(network.num_ranks)}
+        for i, h in enumerate(hops):
+            if h.dst == c.origin or (away[h.src] != away[h.dst] == away[c.origin]):
+                continue
+            _transfer(model, symmetry, c, i, h, taken[c.share], network, lists)
+            entering[h.dst].append(model.sent[c.index, i])
+        for v, into in entering.items():
+            if v in c.wanted and v != c.origin:
+                model.cp.add_exactly_one(into)
+                model.cp.add(model.finish >= model.arrival[c.index, v])
+            elif v != c.origin:
+                model.cp.add_at_most_one(into)
+        _relays(model, c, hops, entering)
+    for intervals in lists.values():
+        model.cp.add_no_overlap(intervals)
+    model.cp.minimize(model.finish)
+    return model
+
+
+def _transfer(
+    model: Model,
+    symmetry: Symmetry,
+    c: Chunk,
+    i: int,
+    h: Hop,
+    taken: Mapping[Fraction, Fraction],
+    network: Any,
+    lists: dict[int, list[Any]],
+) -> None:
+    cp, unit = model.cp, model.unit
+    sent = cp.new_bool_var("")
+    start = cp.new_int_var(0, model.horizon, "")
+    model.sent[c.index, i], model.start[c.index, i] = sent, start
+    for e in h.links:
+        length = math.ceil(taken[network.links[e].rate] / unit)
+        interval = cp.new_optional_fixed_size_interval_var(start, length, sent, "")
+        lists.setdefault(symmetry.link_orbit[e], []).append(interval)
+    delay = math.ceil((taken[h.rate] + h.alpha) / unit)
+    cp.add(start >= model.arrival[c.index, h.src]).only_enforce_if(sent)
+    cp.add(model.arrival[c.index, h.dst] >= start + delay).only_enforce_if(sent)
+
+
+def _relays(
+    model: Model, c: Chunk, hops: list[Hop], entering: dict[int, list[Any]]
+) -> None:
+    """A rank that does not want the chunk may send it only when it received it."""
+    for i, h in enumerate(hops):
+        if h.src in c.wanted or h.src == c.origin or (c.index, i) not in model.sent:
+            continue
+        model.cp.add_bool_or(entering[h.src]).only_enforce_if(model.sent[c.index, i])
+
+
+def _rates(demand: Demand) -> set[Fraction]:
+    return {k.rate for k in demand.network.links}
+
+
+def _box_of(demand: Demand) -> list[int]:
+    return list(demand.network.box)
+
+
+def _horizon(
+    demand: Demand,
+    chunks: Mapping[int, Chunk],
+    hops: list[Hop],
+    hint: Schedule | None,
+) -> Fraction:
+    """Return a time by which some schedule ends."""
+    if hint is not None:
+        from stretto.synth.replay import replay
+
+        return replay(hint).us * Fraction(11, 10)
+    slowest = min(h.rate for h in hops)
+    alpha = max(h.alpha for h in hops)
+    if not hops:
+        raise TopologyError(f"{demand.network.name}: no way between any two ranks")
+    total = sum((c.share for c in chunks.values()), Fraction(0)) * demand.nbytes
+    return microseconds(total * demand.network.num_ranks, slowest) + alpha * len(hops)
+
+
+def _hint(
+    model: Model, hint: Schedule, chunks: Mapping[int, Chunk], hops: list[Hop]
+) -> None:
+    used = {(m.chunk, m.links): m.start for m in hint.moves if m.chunk in chunks}
+    for (c, i), sent in model.sent.items():
+        start = used.get((c, hops[i].links))
+        model.cp.add_hint(sent, start is not None)
+        if start is not None:
+            model.cp.add_hint(model.start[c, i], math.ceil(start / model.unit))
+
+
+def _needed(moves: list[Move], chunks: Mapping[int, Chunk]) -> list[Move]:
+    """Return the moves without those that end where nobody wants the chunk."""
+    while True:
+        sends = {(m.chunk, m.src) for m in moves}
+        kept = [
+            m
+            for m in moves
+            if m.dst in chunks[m.chunk].wanted or (m.chunk, m.dst) in sends
+        ]
+        if len(kept) == len(moves):
+            return kept
+        moves = kept

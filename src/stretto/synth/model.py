@@ -1,0 +1,170 @@
+"""The graph that synthesis works on: exact rates, latencies, switches, a group of ranks.
+
+Nodes are ranks first, then switches. Rates are fractions of 10^9 bytes a second, alphas
+fractions of a microsecond. In the cost model of this room a transfer goes from rank to
+rank, cut through the switches between; it occupies every link on its way for bytes/rate
+of that link, all from the same start, and arrives after bytes/(slowest rate) plus the
+alphas. Alpha does not occupy a link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from stretto.errors import TopologyError
+from stretto.topology import Machine
+
+__all__ = ["Hop", "Link", "Network", "from_machine", "microseconds"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """A one-way connection."""
+
+    src: int
+    dst: int
+    rate: Fraction
+    alpha: Fraction = Fraction(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hop:
+    """A way from one rank to another over switches only."""
+
+    src: int
+    dst: int
+    links: tuple[int, ...]
+    rate: Fraction
+    """Of the slowest link."""
+    alpha: Fraction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """A capacitated digraph and the ranks that take part in a collective."""
+
+    name: str
+    num_ranks: int
+    num_nodes: int
+    links: tuple[Link, ...]
+    box: tuple[int, ...]
+    """The box of every rank."""
+    members: tuple[int, ...]
+    """The ranks that take part; the others may relay."""
+    generators: tuple[tuple[int, ...], ...] = ()
+    """Permutations of the ranks that may be symmetries; checked before use."""
+
+    def __hash__(self) -> int:
+        """Hash the name and size: links are many."""
+        return hash((self.name, self.members, len(self.links)))
+
+    def leaving(self) -> list[list[int]]:
+        """Return the indices of the links out of every node."""
+        out: list[list[int]] = [[] for _ in range(self.num_nodes)]
+        for index, link in enumerate(self.links):
+            out[link.src].append(index)
+        return out
+
+    def arriving(self) -> list[list[int]]:
+        """Return the indices of the links into every node."""
+        into: list[list[int]] = [[] for _ in range(self.num_nodes)]
+        for index, link in enumerate(self.links):
+            into[link.dst].append(index)
+        return into
+
+    @property
+    def reversed(self) -> Network:
+        """Return the network with every link turned round."""
+        turned = tuple(replace(k, src=k.dst, dst=k.src) for k in self.links)
+        return replace(self, links=turned)
+
+    def hops(self, src: int, leaving: list[list[int]] | None = None) -> Iterator[Hop]:
+        """Yield every way from `src` to another rank that crosses only switches."""
+        leaving = leaving or self.leaving()
+        stack: list[tuple[int, tuple[int, ...]]] = [(src, ())]
+        while stack:
+            node, path = stack.pop()
+            for index in reversed(leaving[node]):
+                link = self.links[index]
+                seen = {self.links[i].src for i in path} | {src}
+                if link.dst in seen:
+                    continue
+                longer = (*path, index)
+                if link.dst >= self.num_ranks:
+                    stack.append((link.dst, longer))
+                    continue
+                way = [self.links[i] for i in longer]
+                yield Hop(
+                    src=src,
+                    dst=link.dst,
+                    links=longer,
+                    rate=min(k.rate for k in way),
+                    alpha=sum((k.alpha for k in way), Fraction(0)),
+                )
+
+    def group(self, ranks: Iterable[int], *, relays: bool) -> Network:
+        """Return the network for a collective among some of the ranks.
+
+        Without relays the others disappear and ranks are numbered anew, in order.
+        """
+        members = tuple(sorted(set(ranks)))
+        wrong = [r for r in members if not 0 <= r < self.num_ranks]
+        if wrong or not members:
+            raise TopologyError(
+                f"{self.name}: group {members}; want ranks 0 to {self.num_ranks - 1}"
+            )
+        if relays or len(members) == self.num_ranks:
+            return replace(self, members=members)
+        gone = set(range(self.num_ranks)) - set(members)
+        kept = [v for v in range(self.num_nodes) if v not in gone]
+        new = {v: i for i, v in enumerate(kept)}
+        links = tuple(
+            replace(k, src=new[k.src], dst=new[k.dst])
+            for k in self.links
+            if k.src in new and k.dst in new
+        )
+        inside = [p for p in self.generators if {p[r] for r in members} == set(members)]
+        return replace(
+            self,
+            num_ranks=len(members),
+            num_nodes=len(kept),
+            links=links,
+            box=tuple(self.box[r] for r in members),
+            members=tuple(range(len(members))),
+            generators=tuple(tuple(new[p[r]] for r in members) for p in inside),
+        )
+
+
+def microseconds(nbytes: Fraction, rate: Fraction) -> Fraction:
+    """Return how long a link of `rate` GB/s carries `nbytes`."""
+    return nbytes / (rate * 1000)
+
+
+def from_machine(machine: Machine) -> Network:
+    """Return the network of a machine; dead links and ranks are left out."""
+    n = machine.num_ranks
+    links = tuple(
+        Link(
+            src=k.src,
+            dst=k.dst,
+            rate=Fraction(k.bandwidth_gbytes_per_s).limit_denominator(10**6),
+            alpha=Fraction(k.latency_us).limit_denominator(10**6),
+        )
+        for k in machine.links
+        if k.bandwidth_gbytes_per_s > 0
+    )
+    network = Network(
+        name=machine.name,
+        num_ranks=n,
+        num_nodes=n + len(machine.switches),
+        links=links,
+        box=tuple(r // machine.ranks_per_box for r in range(n)),
+        members=tuple(range(n)),
+        generators=machine.symmetries,
+    )
+    if machine.dead_ranks:
+        alive = [r for r in range(n) if r not in machine.dead_ranks]
+        return network.group(alive, relays=False)
+    return network

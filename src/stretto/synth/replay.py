@@ -1,0 +1,151 @@
+"""Run a schedule again, exactly, knowing nothing of how it was found.
+
+Every schedule passes here: each rank must end with all that the collective promises,
+nothing may arrive twice or be counted twice, and nothing may be faster than the bound
+(a schedule that is has lost a demand on the way; published ones have).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from stretto.errors import PromiseError
+from stretto.synth.bounds import Bound
+from stretto.synth.model import microseconds
+from stretto.synth.schedule import Move, Schedule
+
+__all__ = ["Replay", "replay"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What happened."""
+
+    us: Fraction
+    busy: tuple[Fraction, ...]
+    """Microseconds that each link was occupied."""
+    steps: int
+    """The longest chain of moves."""
+
+
+def replay(
+    schedule: Schedule,
+    *,
+    nbytes: int | None = None,
+    bound: Bound | None = None,
+    alpha_occupies: bool = False,
+) -> Replay:
+    """Return the exact time of a schedule, or raise what is wrong with it.
+
+    A move starts when its chunk is at the source, complete, and its links are free;
+    links serve moves in program order. `alpha_occupies` lets latency block the link.
+    """
+    demand = schedule.demand
+    network = demand.network
+    size = Fraction(demand.nbytes if nbytes is None else nbytes)
+    chunks = {c.index: c for c in demand.chunks()}
+    held = _Held(schedule)
+    free = [Fraction(0)] * len(network.links)
+    busy = [Fraction(0)] * len(network.links)
+    ready: dict[tuple[int, int], tuple[Fraction, int]] = {}
+    end, steps = Fraction(0), 0
+    for move in schedule.moves:
+        nbytes_moved = size * chunks[move.chunk].share
+        way = [network.links[i] for i in move.links]
+        _check_way(schedule, move)
+        source = (move.src, move.chunk)
+        known, depth = ready.get(source, (Fraction(0), 0))
+        start = max(known, *(free[i] for i in move.links))
+        alpha = sum((k.alpha for k in way), Fraction(0))
+        for i, link in zip(move.links, way, strict=True):
+            taken = microseconds(nbytes_moved, link.rate)
+            free[i] = start + taken + (alpha if alpha_occupies else 0)
+            busy[i] += taken
+        slowest = min(k.rate for k in way)
+        arrival = start + microseconds(nbytes_moved, slowest) + alpha
+        held.move(move)
+        target = (move.dst, move.chunk)
+        before, deep = ready.get(target, (Fraction(0), 0))
+        ready[target] = (max(before, arrival), max(deep, depth + 1))
+        end, steps = max(end, arrival), max(steps, ready[target][1])
+    held.check()
+    if bound is not None and end < bound.us(int(size)):
+        raise PromiseError(
+            f"{schedule.generator}: {float(end):.6g} us is below the bound of"
+            f" {float(bound.us(int(size))):.6g} us; a demand or a link was lost"
+        )
+    return Replay(us=end, busy=tuple(busy), steps=steps)
+
+
+def _check_way(schedule: Schedule, move: Move) -> None:
+    links = [schedule.demand.network.links[i] for i in move.links]
+    nodes = [links[0].src, *(k.dst for k in links)]
+    joined = all(a.dst == b.src for a, b in zip(links, links[1:], strict=False))
+    inside = all(v >= schedule.demand.network.num_ranks for v in nodes[1:-1])
+    if not joined or not inside or (nodes[0], nodes[-1]) != (move.src, move.dst):
+        raise PromiseError(
+            f"{schedule.generator}: chunk {move.chunk} goes {nodes};"
+            f" want a way over switches from {move.src} to {move.dst}"
+        )
+
+
+class _Held:
+    """Which contributions every rank holds of every chunk, as bit sets."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        demand = schedule.demand
+        self._chunks = list(demand.chunks())
+        self._everyone = sum(1 << r for r in demand.network.members)
+        self._bits: dict[tuple[int, int], int] = {}
+        for chunk in self._chunks:
+            if demand.combines:
+                for r in demand.network.members:
+                    self._bits[r, chunk.index] = 1 << r
+            else:
+                self._bits[chunk.origin, chunk.index] = 1 << chunk.origin
+
+    def move(self, move: Move) -> None:
+        """Pass a chunk on."""
+        sent = self._bits.get((move.src, move.chunk), 0)
+        have = self._bits.get((move.dst, move.chunk), 0)
+        if not sent:
+            raise self._wrong(move, "the source does not have it yet")
+        if move.combine:
+            if sent & have:
+                raise self._wrong(move, f"ranks {_ranks(sent & have)} count twice")
+            self._bits[move.dst, move.chunk] = sent | have
+            return
+        if not self._schedule.demand.combines and have:
+            raise self._wrong(move, "it is there already")
+        if self._schedule.demand.combines and sent != self._everyone:
+            raise self._wrong(move, f"only ranks {_ranks(sent)} are in the sum")
+        self._bits[move.dst, move.chunk] = sent
+
+    def check(self) -> None:
+        """Raise unless every rank has what it was promised."""
+        demand = self._schedule.demand
+        for chunk in self._chunks:
+            full = self._everyone if demand.combines else 1 << chunk.origin
+            wanted = chunk.wanted
+            if demand.collective in ("reduce_scatter", "reduce"):
+                wanted = (chunk.origin,)
+            for r in wanted:
+                got = self._bits.get((r, chunk.index), 0)
+                if got != full:
+                    raise PromiseError(
+                        f"{self._schedule.generator}: rank {r}, chunk {chunk.index}:"
+                        f" holds contributions of {_ranks(got)},"
+                        f" needs {_ranks(full)}; the schedule is incomplete"
+                    )
+
+    def _wrong(self, move: Move, why: str) -> PromiseError:
+        return PromiseError(
+            f"{self._schedule.generator}: chunk {move.chunk} from {move.src} to"
+            f" {move.dst} at {float(move.start):.6g} us: {why}"
+        )
+
+
+def _ranks(bits: int) -> list[int]:
+    return [r for r in range(bits.bit_length()) if bits >> r & 1]

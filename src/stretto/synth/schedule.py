@@ -1,0 +1,112 @@
+"""What is asked for and what is found: demands, moves and schedules.
+
+Legend: N ranks, k split, S bytes of the full vector. Every chunk is 1/(N k) of S unless
+parts are unequal. Moves are in program order: read one after another they are right;
+replay and execution let them overlap as far as data and links allow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import NamedTuple
+
+from stretto.errors import CallError, UnknownNameError
+from stretto.synth.bounds import COLLECTIVES
+from stretto.synth.model import Network
+
+__all__ = ["Chunk", "Demand", "Move", "Schedule"]
+
+
+class Chunk(NamedTuple):
+    """One piece of data: who has it, who wants it, its share of S."""
+
+    index: int
+    origin: int
+    """Who has it at first; when it is combined, who ends with the sum."""
+    wanted: tuple[int, ...]
+    share: Fraction
+
+
+class Move(NamedTuple):
+    """One chunk over one way between two ranks, planned to start at a time."""
+
+    start: Fraction
+    chunk: int
+    src: int
+    dst: int
+    links: tuple[int, ...]
+    combine: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """A collective to be synthesised: where, how finely cut, for how many bytes."""
+
+    collective: str
+    network: Network
+    nbytes: int
+    split: int = 1
+    root: int = 0
+    weights: tuple[int, ...] = ()
+    """Relative sizes of the ranks' parts; empty means equal parts."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        if self.collective not in COLLECTIVES:
+            raise UnknownNameError.among("collective", self.collective, COLLECTIVES)
+        if self.nbytes < 1 or self.split < 1:
+            raise CallError(
+                f"synth {self.collective}: {self.nbytes} bytes, split {self.split};"
+                " want both at least 1"
+            )
+        members = self.network.members
+        if self.weights and len(self.weights) != len(members):
+            raise CallError(
+                f"synth {self.collective}: {len(self.weights)} weights;"
+                f" want one for each of {len(members)} ranks"
+            )
+        if self.root not in members:
+            raise CallError(f"root={self.root}; want one of {members}")
+
+    @property
+    def combines(self) -> bool:
+        """Return whether contributions are added up."""
+        return self.collective in ("all_reduce", "reduce_scatter", "reduce")
+
+    def share(self, part: int) -> Fraction:
+        """Return the share of S of one chunk of a member's part, by position."""
+        count = len(self.network.members)
+        if not self.weights:
+            return Fraction(1, count * self.split)
+        return Fraction(self.weights[part], sum(self.weights) * self.split)
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield every chunk, numbered as in the program."""
+        members, k = self.network.members, self.split
+        pairs = self.collective == "all_to_all"
+        for i, r in enumerate(members):
+            for j in range(k * (len(members) if pairs else 1)):
+                index = i * k * (len(members) if pairs else 1) + j
+                origin, wanted = r, members
+                if pairs:
+                    wanted = (members[j // k],)
+                elif self.collective in ("broadcast", "reduce"):
+                    origin = self.root
+                elif self.collective == "gather":
+                    wanted = (self.root,)
+                elif self.collective == "scatter":
+                    origin, wanted = self.root, (r,)
+                yield Chunk(index, origin, wanted, self.share(i))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """Moves that satisfy a demand."""
+
+    demand: Demand
+    moves: tuple[Move, ...]
+    generator: str = ""
+    """Who found it, for the record."""
+    notes: dict[str, object] = field(default_factory=dict)

@@ -1,0 +1,48 @@
+"""From representatives to everybody: the images of moves under a symmetry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stretto.synth.schedule import Demand, Move, Schedule
+from stretto.synth.symmetry import Symmetry
+
+__all__ = ["image_chunk", "representatives", "unfold"]
+
+
+def image_chunk(demand: Demand, chunk: int, nodes: tuple[int, ...]) -> int:
+    """Return where a permutation sends a chunk."""
+    members, k = demand.network.members, demand.split
+    place = {r: i for i, r in enumerate(members)}
+    part, j = divmod(chunk, k)
+    if demand.collective == "all_to_all":
+        src, dst = divmod(part, len(members))
+        image = place[nodes[members[src]]] * len(members) + place[nodes[members[dst]]]
+        return image * k + j
+    return place[nodes[members[part]]] * k + j
+
+
+def representatives(demand: Demand, symmetry: Symmetry) -> list[int]:
+    """Return the chunks that start at representative ranks."""
+    kept = set(symmetry.representatives)
+    return [c.index for c in demand.chunks() if c.origin in kept]
+
+
+def unfold(
+    demand: Demand, moves: Iterable[Move], symmetry: Symmetry, generator: str
+) -> Schedule:
+    """Return the schedule of all images, in order of their planned starts."""
+    whole = [
+        Move(
+            m.start,
+            image_chunk(demand, m.chunk, nodes),
+            nodes[m.src],
+            nodes[m.dst],
+            tuple(links[i] for i in m.links),
+            m.combine,
+        )
+        for m in moves
+        for nodes, links in zip(symmetry.nodes, symmetry.links, strict=True)
+    ]
+    whole.sort(key=lambda m: (m.start, m.chunk, m.src, m.dst))
+    return Schedule(demand=demand, moves=tuple(whole), generator=generator)
