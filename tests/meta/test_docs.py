@@ -141,3 +141,20 @@ def test_every_decision_says_why():
 
     assert records
     assert [] == bare
+
+
+def test_the_tour_speaks_of_what_is_there():
+    """Every name in a section of docs/tour.md occurs in the file it is about."""
+    _, *sections = re.split(
+        r"^## \d\. `(.+?)`", (DOCS / "tour.md").read_text(), flags=re.MULTILINE
+    )
+    strange = [
+        f"{name}: {word}"
+        for name, text in zip(sections[::2], sections[1::2], strict=True)
+        for code in re.findall(r"(?<!`)`([^`]+)`(?!`)", text)
+        for word in re.findall(r"[A-Za-z_]\w+", code)
+        if word not in (ROOT / "src" / "stretto" / name).read_text()
+    ]
+
+    assert 5 == len(sections) / 2
+    assert [] == strange
