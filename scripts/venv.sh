@@ -25,7 +25,7 @@ use_venv() {
     base=$(find_python)
     echo "== making .venv with $base"
     "$base" -m venv .venv || die "$base cannot make a venv; on Debian: apt install python3-venv"
-    .venv/bin/python -m pip install --quiet --upgrade pip
+    .venv/bin/python -m pip install -qq --upgrade pip
   fi
   export PATH="$PWD/.venv/bin:$PATH"
   stamp=.venv/installed-$name
