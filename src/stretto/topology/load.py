@@ -214,11 +214,13 @@ def _costs(table: Reader) -> Costs:
     fields = {
         key: table.number(key, getattr(defaults, key))
         for key in Costs.__dataclass_fields__
+        if key != "background_puts"
     }
     if not 0 < fields["packet_efficiency"] <= 1:
         raise table.wrong("packet_efficiency", "a share above 0, at most 1")
-    for key in ("copy", "reduce", "block"):
+    for key in ("copy", "reduce", "lane", "block"):
         if not fields[f"{key}_gbytes_per_s"] > 0:
             raise table.wrong(f"{key}_gbytes_per_s", "a rate above 0")
+    behind = table.flag("background_puts", defaults.background_puts)
     table.done()
-    return Costs(**fields)
+    return Costs(background_puts=behind, **fields)

@@ -43,7 +43,11 @@ class Costs:
     """A lane copying inside its rank's memory."""
     reduce_gbytes_per_s: float = math.inf
     """A lane combining inside its rank's memory, per byte of result and source."""
+    lane_gbytes_per_s: float = math.inf
+    """The most that a lane can push or pull, however many blocks it has."""
     block_gbytes_per_s: float = math.inf
-    """The most that one block of a lane can push or pull."""
+    """The most that each block of a lane adds to that."""
     packet_efficiency: float = 1.0
     """Payload over bytes on the wire when data announce themselves."""
+    background_puts: bool = False
+    """Whether a lane goes on while what it put is still leaving."""

@@ -1,0 +1,70 @@
+"""Why a run did not come to its end: the error that the runtime would raise."""
+
+from __future__ import annotations
+
+from stretto.errors import CollectiveTimeout, CommunicationError, PeerLost
+from stretto.executors.sim.engine import Engine
+from stretto.executors.sim.lanes import Lane
+from stretto.plan import Move, Space, Wait, spell_step
+
+__all__ = ["explain"]
+
+
+def explain(engine: Engine, deadline_us: float) -> CommunicationError:
+    """Return the error that names who is missing, to whom, and in which step."""
+    waiting = [
+        (lane, _peer(engine, lane)) for lane in engine.alive() if lane.blocked_on
+    ]
+    dead = engine.machine.dead_ranks
+    for lane, peer in waiting:
+        if peer in dead:
+            return PeerLost(f"{_where(engine, lane)} for rank {peer}, which is dead")
+    for src, dst in engine.cut:
+        for lane, peer in waiting:
+            if (peer, lane.rank) == (src, dst):
+                return CollectiveTimeout(
+                    f"{_where(engine, lane)} for rank {peer}, which has no way to it: "
+                    f"all links between them are dead"
+                )
+    ends_us = max(engine.epoch_ends_us)
+    late = f"not come after {deadline_us:g} us"
+    if engine.cut:
+        src, dst = next(iter(engine.cut))
+        late = f"not come: rank {src} has no way to rank {dst}"
+    for lane, peer in waiting:
+        if all(other.rank != peer for other, _ in waiting):  # it is slow, not waiting
+            return CollectiveTimeout(f"{_where(engine, lane)} for rank {peer}, {late}")
+    if waiting:
+        lane, peer = waiting[0]
+        return CollectiveTimeout(f"{_where(engine, lane)} for rank {peer}, {late}")
+    return CollectiveTimeout(
+        f"{engine.plan.name}: takes {ends_us:.1f} us; the deadline is {deadline_us:g}"
+    )
+
+
+def _where(engine: Engine, lane: Lane) -> str:
+    step = lane.steps[lane.at]
+    place = engine.plan.place(step)
+    told = f"{place}: " if place else ""
+    return (
+        f"{told}{engine.plan.name}: rank {lane.rank} waits in step {lane.at} "
+        f"({spell_step(lane.rank, step)})"
+    )
+
+
+def _peer(engine: Engine, lane: Lane) -> int:
+    """Return the rank that a blocked lane waits for."""
+    step = lane.steps[lane.at]
+    if isinstance(step, Wait):
+        return step.rank
+    assert lane.blocked_on is not None  # the caller chose blocked lanes
+    owner, _, unit = lane.blocked_on
+    for rank, _, _, other in engine.plan.steps():
+        if isinstance(other, Move):
+            width = other.stop - other.start
+            for dst in other.dsts:
+                if (dst.rank, dst.space) == (owner, Space.STAGE) and (
+                    dst.pos <= unit < dst.pos + width
+                ):
+                    return rank
+    return lane.rank

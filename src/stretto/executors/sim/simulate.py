@@ -1,0 +1,114 @@
+"""Time a proved plan on a machine: how long, which links, which path."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from stretto import collectives
+from stretto.collectives import Shape
+from stretto.errors import CallError
+from stretto.executors.sim.engine import Engine
+from stretto.executors.sim.faults import explain
+from stretto.executors.sim.result import (
+    Simulation,
+    bus_factor,
+    critical_path,
+    link_loads,
+)
+from stretto.ir import Verified
+from stretto.plan import Plan, layout
+from stretto.topology import Machine
+from stretto.trace import Recorder
+
+__all__ = ["counts_of", "simulate"]
+
+_MANY_STEPS = 400_000
+"""Steps beyond which later epochs are not run but continued at the same pace."""
+
+
+def simulate(
+    plan: Verified[Plan],
+    machine: Machine,
+    *,
+    nbytes: int,
+    itemsize: int = 4,
+    counts: Sequence[int] | None = None,
+    deadline_us: float = 30e6,
+    tile_bytes: int | None = None,
+    max_epochs: int | None = None,
+    recorder: Recorder | None = None,
+) -> Simulation:
+    """Return how the plan runs when every rank enters at time 0.
+
+    `nbytes` is the full vector; `counts` give every part, for unequal ones. A call of
+    more than `max_epochs` tiles is run that far, and continued at the pace of the last
+    half. Dead ranks and links of the machine, and what takes longer than
+    `deadline_us`, raise what the runtime would: `PeerLost` or `CollectiveTimeout`.
+    """
+    p = plan.value
+    if p.num_ranks > machine.num_ranks:
+        raise CallError(
+            f"{p.name}: {p.num_ranks} ranks on {machine.name}, which has "
+            f"{machine.num_ranks}; want a larger machine"
+        )
+    kind = collectives.get(p.collective)
+    shape = Shape(num_ranks=p.num_ranks, split=p.split, params=p.params)
+    if counts is None:
+        counts = counts_of(p.collective, shape, nbytes=nbytes, itemsize=itemsize)
+    sizes = kind.symbol_sizes(shape, np.asarray(counts, dtype=np.int64), itemsize)
+    bound = layout(p, sizes, itemsize, tile_bytes=tile_bytes)
+    epochs = min(bound.tiles, max_epochs or _enough_epochs(p))
+    engine = Engine(
+        p,
+        machine,
+        atom_nbytes=(bound.atom_sizes * (itemsize / bound.tiles)).tolist(),
+        epochs=epochs,
+        recorder=recorder,
+    )
+    finished = engine.run(deadline_us)
+    time_us = _continued(engine.epoch_ends_us, bound.tiles)
+    if not finished or time_us > deadline_us:
+        raise explain(engine, deadline_us)
+    algbw = nbytes / time_us / 1e3 if time_us > 0 else 0.0
+    return Simulation(
+        plan=p.name,
+        machine=machine.name,
+        nbytes=nbytes,
+        time_us=time_us,
+        algbw_gbps=algbw,
+        busbw_gbps=algbw * bus_factor(p.collective, p.num_ranks),
+        epochs=bound.tiles,
+        simulated_epochs=epochs,
+        num_transfers=engine.network.num_transfers,
+        links=link_loads(engine, engine.epoch_ends_us[-1]),
+        critical_path=critical_path(engine),
+    )
+
+
+def counts_of(
+    collective: str, shape: Shape, *, nbytes: int, itemsize: int
+) -> tuple[int, ...]:
+    """Return equal counts for a full vector of so many bytes, rounded up."""
+    if nbytes < 0:
+        raise CallError(f"nbytes={nbytes}; want 0 or more")
+    parts = collectives.get(collective).num_parts(shape)
+    divided = shape.num_ranks if parts > 1 and collective != "permute" else 1
+    return (math.ceil(nbytes / itemsize / divided),) * parts
+
+
+def _enough_epochs(plan: Plan) -> int:
+    steps = sum(len(lane) for lanes in plan.ranks for lane in lanes)
+    return max(2, min(16, _MANY_STEPS // max(1, steps)))
+
+
+def _continued(ends_us: Sequence[float], epochs: int) -> float:
+    """Return the end of the last epoch when only the first ones were run."""
+    run = len(ends_us)
+    if run == epochs:
+        return ends_us[-1]
+    half = run // 2
+    pace = (ends_us[-1] - ends_us[half - 1]) / (run - half)
+    return ends_us[-1] + pace * (epochs - run)
