@@ -1,0 +1,142 @@
+"""Words of memory by address, with the orderings that C has and Python lacks.
+
+acquire: nothing after it is done before it. release: nothing before it is done after
+it. On x86 both are plain moves that the compiler may not reorder; on ARM they are ldar
+and stlr. `pause` tells the core that this is a spin.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import platform
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+__all__ = [
+    "call_kernel",
+    "compiled",
+    "load",
+    "load_acquire",
+    "pause",
+    "sched_yield",
+    "store",
+    "store_release",
+    "usleep",
+]
+
+Compiled = TypeVar("Compiled", bound=Callable[..., Any])
+
+_WORD = ir.IntType(64)
+_X86 = platform.machine().lower() in ("x86_64", "amd64", "i686")
+_ARM = platform.machine().lower() in ("arm64", "aarch64")
+
+sched_yield: Callable[[], int] = types.ExternalFunction("sched_yield", types.int32())
+usleep: Callable[[int], int] = types.ExternalFunction(
+    "usleep", types.int32(types.uint32)
+)
+
+
+def compiled(signature: str) -> Callable[[Compiled], Compiled]:
+    """Compile a function now, for one signature, to run without the GIL."""
+
+    def decorate(function: Compiled) -> Compiled:
+        function.__qualname__ += _sources()
+        done: Compiled
+        try:
+            done = njit(signature, nogil=True, cache=True)(function)
+        except RuntimeError:  # no folder to keep a cache in
+            done = njit(signature, nogil=True)(function)
+        return done
+
+    return decorate
+
+
+@functools.cache
+def _sources() -> str:
+    """Return a hash of everything that is compiled together.
+
+    Numba caches by a function's name and the date of its own file; constants and
+    functions of other files are compiled in too, so they go into the name.
+    """
+    folder = Path(__file__).parent
+    names = ("atomics.py", "interpreter.py", "slab.py", "words.py")
+    files = [path.read_bytes() for n in names if (path := folder / n).is_file()]
+    return "_" + hashlib.sha256(b"".join(files)).hexdigest()[:12]
+
+
+def _pointer(builder: Any, address: Any) -> Any:
+    return builder.inttoptr(address, _WORD.as_pointer())
+
+
+def _load(typing: Any, address: Any) -> Any:
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load(_pointer(builder, args[0]), typ=_WORD)
+
+    return types.int64(types.int64), emit
+
+
+def _load_acquire(typing: Any, address: Any) -> Any:
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = _pointer(builder, args[0])
+        return builder.load_atomic(pointer, "acquire", 8, typ=_WORD)
+
+    return types.int64(types.int64), emit
+
+
+def _store(typing: Any, address: Any, value: Any) -> Any:
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store(args[1], _pointer(builder, args[0]))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), emit
+
+
+def _store_release(typing: Any, address: Any, value: Any) -> Any:
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store_atomic(args[1], _pointer(builder, args[0]), "release", 8)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), emit
+
+
+def _pause(typing: Any) -> Any:
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if _ARM or _X86:
+            name = "llvm.aarch64.hint" if _ARM else "llvm.x86.sse2.pause"
+            kinds = (ir.IntType(32),) if _ARM else ()
+            kind = ir.FunctionType(ir.VoidType(), kinds)
+            hint = cgutils.get_or_insert_function(builder.module, kind, name)
+            builder.call(hint, [k(1) for k in kinds])
+        return context.get_dummy_value()
+
+    return types.void(), emit
+
+
+def _call_kernel(typing: Any, kernel: Any, operands: Any, nbytes: Any) -> Any:
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(ir.VoidType(), (_WORD, _WORD))
+        builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), emit
+
+
+load: Callable[[int], int] = intrinsic(_load)
+"""Return the word at an address."""
+load_acquire: Callable[[int], int] = intrinsic(_load_acquire)
+"""Return the word at an address; what its writer released is visible then."""
+store: Callable[[int, int], None] = intrinsic(_store)
+"""Store a word at an address."""
+store_release: Callable[[int, int], None] = intrinsic(_store_release)
+"""Store a word at an address, after everything before it."""
+pause: Callable[[], None] = intrinsic(_pause)
+"""Tell the core that this is a spin."""
+call_kernel: Callable[[int, int, int], None] = intrinsic(_call_kernel)
+"""Call a kernel by its address, on operands and a number of bytes: see `kernels`."""

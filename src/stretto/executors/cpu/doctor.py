@@ -1,0 +1,29 @@
+"""What this machine has for running plans on its processors, and what is missing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from stretto.executors.cpu.engine import missing
+from stretto.executors.cpu.memory import huge_pages, kind_of_file
+
+__all__ = ["doctor"]
+
+
+def doctor() -> Mapping[str, str]:
+    """Return what this machine has and what is missing, by subject."""
+    why = missing()
+    found = {
+        "interpreter": f"NumPy, slow: {why}" if why else "compiled by Numba",
+        "shared memory": kind_of_file(),
+        "cores": str(os.cpu_count() or 1),
+        "huge pages of shared memory": huge_pages() or "unknown",
+    }
+    if not why:
+        from stretto.executors.cpu.kernels import supports, vector_bytes
+
+        found["vectors"] = f"{8 * vector_bytes()} bits"
+        if not supports("float16"):
+            found["float16"] = "missing: this processor does not convert it (F16C)"
+    return found

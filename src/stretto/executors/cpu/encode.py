@@ -1,0 +1,305 @@
+"""From a plan and a kind of call to the table that the interpreter walks.
+
+A CPU process is one thread, so all blocks of a plan are one block here. Legend: r rank
+(mine), q peer, a atom, p position, u unit of staging.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stretto.collectives import Operator, Shape, storage
+from stretto.collectives import get as get_collective
+from stretto.errors import PlanError
+from stretto.executors import Call
+from stretto.executors.cpu.slab import (
+    MAX_LANES,
+    MAX_SLOT,
+    PACKET_HEADER,
+    PACKET_REGION,
+    STAGE_REGION,
+    SlabLayout,
+    slot_class,
+)
+from stretto.executors.cpu.words import Base, Code, Header
+from stretto.plan import Layout, Loc, Move, Plan, Signal, Space, layout
+
+__all__ = ["Encoded", "KernelOf", "Memory", "describe", "encode", "fingerprint"]
+
+KernelOf = Callable[[str, Operator, int, tuple[int, ...], bool], int]
+"""Gives a kernel: type, operator, sources, divisors of destinations, streaming."""
+
+
+class Memory(NamedTuple):
+    """What a rank knows of everybody's memory: addresses in this process."""
+
+    rank: int
+    slabs: tuple[int, ...]
+    heaps: tuple[int, ...]
+    session: int
+    layout: SlabLayout
+    cache_bytes: int
+    """What fits in the last level of cache."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoded:
+    """A call's table, and what is needed to talk about it."""
+
+    table: NDArray[np.int64]
+    text: str
+    """The call, for messages: the same on all ranks that may call it together."""
+    tiles: int
+    touched: tuple[tuple[int, int], ...]
+    """Ranges of staging that the call uses: address and bytes."""
+
+
+def describe(plan: Plan, call: Call) -> str:
+    """Return what a call is, in words."""
+    counts = call.counts
+    count = counts[0] if len(set(counts)) == 1 else ",".join(map(str, counts))
+    op = f" op={call.op.value}" if get_collective(plan.collective).reduces else ""
+    params = "".join(f" {k}={v}" for k, v in plan.params.items())
+    return (
+        f"{plan.collective}{params} of {count} {call.dtype}{op}"
+        f" by {plan.name} {plan.schedule} ({plan.digest})"
+    )
+
+
+def fingerprint(text: str) -> int:
+    """Return a positive number that stands for a text."""
+    digest = hashlib.sha256(text.encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1 | 1
+
+
+def encode(plan: Plan, call: Call, memory: Memory, kernel_of: KernelOf) -> Encoded:
+    """Return the table of one rank."""
+    return _Encoder(plan, call, memory, kernel_of).encoded()
+
+
+class _Encoder:
+    def __init__(
+        self, plan: Plan, call: Call, memory: Memory, kernel_of: KernelOf
+    ) -> None:
+        self.call, self.memory, self.kernel_of = call, memory, kernel_of
+        self.plan = replace(plan, schedule=replace(plan.schedule, blocks=1))
+        self.text = describe(plan, call)
+        self.itemsize = storage(call.dtype).itemsize
+        self.rank = memory.rank
+        self.lanes = plan.ranks[self.rank]
+        moves = [s for _, _, _, s in plan.steps() if isinstance(s, Move)]
+        self.slots = any(loc.packets for m in moves for loc in (*m.dsts, *m.srcs))
+        self.layout = self._layout()
+        payload = self.layout.tile * self.itemsize
+        self.slot_class = slot_class(payload + PACKET_HEADER)
+        self.writers = self._writers() if self.slots else {}
+        self.shares = self._shares()
+        self._check_lanes()
+
+    def _layout(self) -> Layout:
+        """Choose the largest tile that the schedule allows and staging holds."""
+        plan, call = self.plan, self.call
+        shape = Shape(num_ranks=plan.num_ranks, split=plan.split, params=plan.params)
+        sizes = get_collective(plan.collective).symbol_sizes(
+            shape, np.asarray(call.counts, dtype=np.int64), self.itemsize
+        )
+        units = max(plan.stage_units, default=0)
+        tile_bytes = plan.schedule.tile_bytes
+        while True:
+            got = layout(plan, sizes, self.itemsize, tile_bytes=tile_bytes)
+            slot = got.tile * self.itemsize + PACKET_HEADER
+            room = units * got.unit_bytes <= STAGE_REGION
+            if self.slots:
+                whole = 64 << slot_class(slot)
+                room &= slot <= MAX_SLOT and units * whole <= PACKET_REGION
+            if room:
+                return got
+            if tile_bytes <= 16:
+                raise PlanError(
+                    f"plan {plan.name}: {units} units of staging a rank do not fit; "
+                    f"want at most {PACKET_REGION // 64} for packets"
+                )
+            tile_bytes //= 2
+
+    def _writers(self) -> dict[int, int]:
+        """Return who writes each of my slots."""
+        return {
+            dst.pos + a: rank
+            for rank, _, _, step in self.plan.steps()
+            if isinstance(step, Move)
+            for dst in step.dsts
+            if dst.packets and dst.rank == self.rank
+            for a in range(step.stop - step.start)
+        }
+
+    def _shares(self) -> set[Space]:
+        """Return which of the caller's buffers peers touch, on any rank."""
+        return {
+            loc.space
+            for rank, _, _, step in self.plan.steps()
+            if isinstance(step, Move)
+            for loc in (*step.dsts, *step.srcs)
+            if loc.rank != rank and loc.space is not Space.STAGE
+        }
+
+    def _check_lanes(self) -> None:
+        most = max(map(len, self.plan.ranks))
+        if most > MAX_LANES:
+            raise PlanError(
+                f"plan {self.plan.name}: {most} lanes a rank, want at most {MAX_LANES}"
+            )
+        for space, runs in (
+            (Space.INPUT, self.plan.inputs),
+            (Space.OUTPUT, self.plan.outputs),
+        ):
+            steps = [s for lane in self.lanes for s in lane if isinstance(s, Move)]
+            reaches = any(
+                loc.rank != self.rank and loc.space is space
+                for s in steps
+                for loc in (*s.dsts, *s.srcs)
+            )
+            if reaches and not runs[self.rank]:
+                raise PlanError(
+                    f"plan {self.plan.name}: rank {self.rank} reaches into the "
+                    f"{space.name.lower()} of others and has none of its own to tell "
+                    "where it lies; use the other direction, or staged memory"
+                )
+
+    def encoded(self) -> Encoded:
+        """Lay out header, scratch, lanes and instructions."""
+        lanes = [list(self._lane(lane)) for lane in range(len(self.lanes))]
+        scratch = max((len(w) for lane in lanes for w in lane), default=0)
+        at = int(Header.END) + scratch
+        at += at % 2
+        lane_at, code_at = at, at + 2 * len(lanes)
+        size = code_at + sum(len(w) + 1 for lane in lanes for w in lane)
+        table = np.zeros(size + 8 * len(lanes), dtype=np.int64)
+        base = table.ctypes.data
+        at = code_at
+        for index, lane in enumerate(lanes):
+            table[lane_at + 2 * index : lane_at + 2 * index + 2] = base + 8 * at
+            for words in (*lane, [int(Code.END)]):
+                after = at + len(words) + 1
+                table[at:after] = [words[0], base + 8 * after, *words[1:]]
+                at = after
+        self._fill(table, base + 8 * lane_at, base + 8 * int(Header.END), len(lanes))
+        return Encoded(
+            table=table,
+            text=self.text,
+            tiles=self.layout.tiles,
+            touched=tuple(self._touched()),
+        )
+
+    def _fill(
+        self, table: NDArray[np.int64], lanes: int, scratch: int, num_lanes: int
+    ) -> None:
+        table[Header.SESSION] = self.memory.session
+        table[Header.FINGERPRINT] = fingerprint(self.text)
+        table[Header.TILES] = self.layout.tiles
+        # In one tile a move's own length bounds it: it may span several atoms.
+        several = self.layout.tiles > 1
+        tile_bytes = self.layout.tile * self.itemsize if several else 1 << 62
+        table[Header.TILE_BYTES] = tile_bytes
+        table[Header.NUM_LANES] = num_lanes
+        table[Header.LANES] = lanes
+        table[Header.SCRATCH] = scratch
+        table[Header.HAS_INPUT] = bool(self.plan.inputs[self.rank])
+        table[Header.HAS_OUTPUT] = bool(self.plan.outputs[self.rank])
+        table[Header.SHARES_INPUT] = bool(
+            Space.INPUT in self.shares and self.plan.inputs[self.rank]
+        )
+        table[Header.SHARES_OUTPUT] = bool(
+            Space.OUTPUT in self.shares and self.plan.outputs[self.rank]
+        )
+
+    def _lane(self, lane: int) -> Iterator[list[int]]:
+        flags = self.memory.layout
+        for index, step in enumerate(self.lanes[lane]):
+            match step:
+                case Signal(rank=q, lane=to, n=n):
+                    flag = self.memory.slabs[q] + flags.flag(self.rank, lane, to)
+                    yield [int(Code.SIGNAL), flag, n]
+                case Move():
+                    for start, stop in self._runs(step):
+                        yield self._move(step, index, start, stop)
+                case wait:
+                    own = self.memory.slabs[self.rank]
+                    flag = own + flags.flag(wait.rank, wait.lane, lane)
+                    yield [int(Code.WAIT), flag, wait.n, wait.rank, index]
+
+    def _runs(self, step: Move) -> Iterator[tuple[int, int]]:
+        """Cut a move into contiguous pieces: as many atoms as lie side by side."""
+        staged = any(loc.space is Space.STAGE for loc in (*step.dsts, *step.srcs))
+        if self.layout.tiles == 1 and not staged:
+            yield step.start, step.stop
+        else:
+            yield from ((a, a + 1) for a in range(step.start, step.stop))
+
+    def _move(self, step: Move, index: int, start: int, stop: int) -> list[int]:
+        nbytes = int(self.layout.atom_sizes[start:stop].sum()) * self.itemsize
+        divide = tuple(self._divisor(step, dst) for dst in step.dsts)
+        common = self.call.dtype, self.call.op, len(step.srcs), divide
+        kernel = self.kernel_of(*common, False)
+        streaming = self.kernel_of(*common, True) if self._streams(step, nbytes) else 0
+        skip = start - step.start
+        words = [int(Code.MOVE), kernel, streaming, nbytes]
+        words += [len(step.dsts), len(step.srcs), index]
+        for loc in (*step.dsts, *step.srcs):
+            words += self._operand(loc, skip)
+        return words
+
+    def _divisor(self, step: Move, dst: Loc) -> int:
+        final = step.finish and dst.space is Space.OUTPUT
+        return self.plan.num_ranks if final and self.call.op is Operator.AVG else 1
+
+    def _streams(self, step: Move, nbytes: int) -> bool:
+        """Return whether results are too large to stay in the cache."""
+        if any(dst.space is Space.STAGE for dst in step.dsts):
+            return False
+        everyone = len(step.dsts + step.srcs) * self.plan.num_ranks
+        return nbytes * everyone > self.memory.cache_bytes
+
+    def _operand(self, loc: Loc, skip: int) -> list[int]:
+        """Return base, value and peer of one operand."""
+        pos = loc.pos + skip
+        slab = self.memory.slabs[loc.rank]
+        if loc.packets:
+            assert loc.space is Space.STAGE
+            slots = slab + self.memory.layout.packets(self.slot_class)
+            peer = self.writers.get(pos, loc.rank)
+            return [int(Base.PACKET), slots + pos * (64 << self.slot_class), peer]
+        if loc.space is Space.STAGE:
+            stage = slab + self.memory.layout.stage()
+            return [int(Base.STAGE), stage + pos * self.layout.unit_bytes, loc.rank]
+        ours = loc.space is Space.INPUT
+        offsets = (self.layout.inputs if ours else self.layout.outputs)[loc.rank]
+        away = self.memory.heaps[loc.rank] - self.memory.heaps[self.rank]
+        base = Base.INPUT if ours else Base.OUTPUT
+        return [int(base), away + int(offsets[pos]) * self.itemsize, loc.rank]
+
+    def _touched(self) -> Iterator[tuple[int, int]]:
+        """Yield the memory of every rank that this call's staging takes."""
+        slabs, places = self.memory.slabs, self.memory.layout
+        for q, units in enumerate(self.plan.stage_units):
+            for parity in (0, 1) if units else ():
+                if self.slots:
+                    slots = slabs[q] + places.packets(self.slot_class, parity)
+                    yield slots, units * (64 << self.slot_class)
+                if self._bulk_units:
+                    stage = slabs[q] + places.stage(parity)
+                    yield stage, units * self.layout.unit_bytes
+
+    @property
+    def _bulk_units(self) -> bool:
+        return any(
+            loc.space is Space.STAGE and not loc.packets
+            for _, _, _, step in self.plan.steps()
+            if isinstance(step, Move)
+            for loc in (*step.dsts, *step.srcs)
+        )

@@ -1,0 +1,110 @@
+"""Which interpreter runs the tables: the compiled one, or NumPy without Numba."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from stretto.collectives import Operator, storage
+from stretto.errors import CallError, StrettoError, UnknownNameError
+from stretto.executors.cpu.encode import KernelOf
+
+__all__ = ["ENGINES", "Engine", "engine_named", "missing"]
+
+ENGINES = ("numba", "numpy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """An interpreter. Arrays are given by id(), which is what finds them fastest."""
+
+    name: str
+    run: Callable[[int, int, int], int]
+    address: Callable[[int], int]
+    kernel_of: KernelOf
+    spin_ns: float
+    """What one turn of a spin takes."""
+
+
+@functools.cache
+def missing() -> str:
+    """Return why there is no compiled interpreter here, or nothing."""
+    try:
+        import numba
+    except ImportError as e:
+        return f"{e}: pip install 'stretto[cpu]'"
+    return "NUMBA_DISABLE_JIT is set" if numba.config.DISABLE_JIT else ""
+
+
+def engine_named(name: str | None) -> Engine:
+    """Return an engine; by default the fastest there is."""
+    if name not in (None, *ENGINES):
+        raise UnknownNameError.among("interpreter", str(name), ENGINES)
+    if name is None and missing():
+        warnings.warn(
+            f"executor 'cpu' runs its slow NumPy interpreter: {missing()}",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+        name = "numpy"
+    engine = _numpy() if name == "numpy" else _numba()
+    probe = np.zeros(1)
+    if engine.address(id(probe)) != probe.ctypes.data:
+        raise StrettoError(
+            "arrays keep their data where executor 'cpu' does not expect it; "
+            "want CPython with NumPy's usual arrays"
+        )
+    return engine
+
+
+@functools.cache
+def _numba() -> Engine:
+    from stretto.executors.cpu import interpreter, kernels
+    from stretto.trace import MONOTONIC
+
+    def kernel_of(
+        dtype: str, op: Operator, srcs: int, divide: tuple[int, ...], streaming: bool
+    ) -> int:
+        if srcs == 1 and {*divide} == {1}:
+            # Copies care for the size of an element only.
+            dtype, op = f"uint{8 * min(storage(dtype).itemsize, 8)}", Operator.SUM
+        elif not kernels.supports(dtype):
+            raise CallError(
+                f"{dtype}: this processor does not convert it; want F16C, or "
+                "open_session(group, interpreter='numpy') on every rank"
+            )
+        op = Operator.SUM if op is Operator.AVG else op
+        return kernels.address_of(
+            kernels.Kernel(
+                dtype=dtype, op=op, num_srcs=srcs, divide=divide, streaming=streaming
+            )
+        )
+
+    turns = 2000
+    start = MONOTONIC.now_us()
+    interpreter.spin(turns)
+    spin_ns = (MONOTONIC.now_us() - start) / turns * 1e3
+    return Engine(
+        name="numba",
+        run=interpreter.run,
+        address=interpreter.address,
+        kernel_of=kernel_of,
+        spin_ns=max(spin_ns, 0.1),
+    )
+
+
+@functools.cache
+def _numpy() -> Engine:
+    from stretto.executors.cpu import interpreter_numpy as slow
+
+    return Engine(
+        name="numpy",
+        run=slow.run,
+        address=slow.address,
+        kernel_of=slow.kernel_of,
+        spin_ns=400.0,
+    )

@@ -1,0 +1,172 @@
+"""What a rank does while nothing moves: look who is missing, lost, or elsewhere.
+
+The interpreter comes back here when it has waited for a while, and goes on from here.
+This is slow and may be: it runs a few hundred times a second at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stretto.errors import CallError
+from stretto.executors import Group
+from stretto.executors.cpu.encode import Encoded
+from stretto.executors.cpu.slab import Slab
+from stretto.executors.cpu.words import Code, Header, Line, SessionWord, Status
+from stretto.plan import Move, Plan, Wait, spell_step
+from stretto.trace import MONOTONIC, Clock
+
+__all__ = ["Watch"]
+
+_Line: TypeAlias = tuple[int, int, int, int]
+
+_RESUME = -1
+_FIRST_SLEEP_US, _LAST_SLEEP_US = 20, 1000
+
+
+class Watch:
+    """Sees a call to its end when it does not end by itself."""
+
+    def __init__(
+        self,
+        *,
+        group: Group,
+        slabs: Sequence[Slab],
+        words: NDArray[np.int64],
+        plan: Plan,
+        encoded: Encoded,
+        run: Callable[[int, int, int], int],
+        clock: Clock = MONOTONIC,
+    ) -> None:
+        """Remember what to look at."""
+        self._group, self._slabs, self._words = group, tuple(slabs), words
+        self._plan, self._encoded, self._run = plan, encoded, run
+        self._clock = clock
+        self._table = encoded.table
+        self._at = int(encoded.table.ctypes.data)
+        words[SessionWord.SLEEP_US] = _FIRST_SLEEP_US
+
+    def until_done(self, status: int, x: Any, out: Any) -> None:
+        """Resume the call until it is done; raise what stops it."""
+        if status == Status.UNREGISTERED:
+            raise CallError(
+                f"{self._encoded.text}: peers touch this call's memory, which is not "
+                "from comm.empty() of this communicator; use a staged plan"
+            )
+        try:
+            self._until_done(status)
+        except KeyboardInterrupt:
+            self._group.fail((), f"interrupted in {self._where()}")
+            raise
+        finally:
+            self._words[SessionWord.SLEEP_US] = _FIRST_SLEEP_US
+
+    def _until_done(self, status: int) -> None:
+        since, seen = self._clock.now_us(), self._progress()
+        while status != Status.DONE:
+            self._look_around(status, self._clock.now_us() - since)
+            longer = int(self._words[SessionWord.SLEEP_US]) * 2
+            self._words[SessionWord.SLEEP_US] = min(longer, _LAST_SLEEP_US)
+            status = self._run(self._at, _RESUME, _RESUME)
+            if (now := self._progress()) != seen:
+                since, seen = self._clock.now_us(), now
+                self._words[SessionWord.SLEEP_US] = _FIRST_SLEEP_US
+
+    def _look_around(self, status: int, waited_us: float) -> None:
+        if status == Status.MISMATCH or self._somebody_elsewhere():
+            raise self._group.fail((), self._where(), mismatch=self._who_called_what())
+        if int(self._group.broken[0]):
+            raise self._group.fail(self._missing(), self._where())
+        if waited_us > self._group.deadline_s * 1e6:
+            raise self._group.fail(self._missing(), self._where())
+
+    def _progress(self) -> tuple[int, ...]:
+        lanes = self._lanes()
+        return (int(self._table[Header.TILE]), *lanes)
+
+    def _lanes(self) -> list[int]:
+        """Return the index in the table of each lane's next instruction."""
+        first = (int(self._table[Header.LANES]) - self._at) // 8
+        count = int(self._table[Header.NUM_LANES])
+        nexts = self._table[first + 1 : first + 2 * count : 2]
+        return [(int(n) - self._at) // 8 for n in nexts]
+
+    def _calls(self) -> list[_Line]:
+        return [slab.call() for slab in self._slabs]
+
+    def _somebody_elsewhere(self) -> bool:
+        """Return whether a peer that came is in another call than we are."""
+        calls = self._calls()
+        mine = calls[self._group.rank]
+        return any(
+            call[Line.EPOCH] == mine[Line.EPOCH] and self._differs(rank, mine, call)
+            for rank, call in enumerate(calls)
+        )
+
+    def _differs(self, rank: int, mine: _Line, other: _Line) -> bool:
+        if mine[Line.FINGERPRINT] != other[Line.FINGERPRINT]:
+            return True
+        mixed = False
+        for word, runs in (
+            (Line.INPUT_OFFSET, self._plan.inputs),
+            (Line.OUTPUT_OFFSET, self._plan.outputs),
+        ):
+            # A rank without that buffer has no offset to compare.
+            both = runs[self._group.rank] and runs[rank]
+            mixed |= bool(both and mine[word] != other[word])
+        return mixed
+
+    def _missing(self) -> list[int]:
+        """Return who has not come; if all have, whom we wait for."""
+        calls = self._calls()
+        mine = calls[self._group.rank][Line.EPOCH]
+        absent = [q for q, c in enumerate(calls) if 0 < mine > c[Line.EPOCH]]
+        return absent or sorted({q for q, _ in self._waits()})
+
+    def _waits(self) -> list[tuple[int, str]]:
+        """Return, for each lane that waits, for whom and in which step."""
+        found = []
+        for lane, at in enumerate(self._lanes()):
+            words = self._table[at : at + 8].tolist()
+            if words[0] == Code.WAIT:
+                found.append((words[4], self._spell(lane, words[5])))
+            elif words[0] == Code.MOVE:
+                first = at + 8 + 3 * words[5]
+                ends = range(first, first + 3 * words[6], 3)
+                peers = {int(self._table[i + 2]) for i in ends}
+                step = self._spell(lane, words[7])
+                found += [(q, step) for q in sorted(peers - {self._group.rank})]
+        return found
+
+    def _spell(self, lane: int, index: int) -> str:
+        rank = self._group.rank
+        step = self._plan.ranks[rank][lane][index]
+        assert isinstance(step, Move | Wait)
+        place = self._plan.place(step)
+        return spell_step(rank, step) + (f" ({place})" if place else "")
+
+    def _where(self) -> str:
+        steps = "; ".join(sorted({step for _, step in self._waits()}))
+        tile = int(self._table[Header.TILE]) + 1
+        return (
+            f"rank {self._group.rank} in {self._encoded.text}, "
+            f"tile {tile} of {self._encoded.tiles}, at {steps or 'its end'}"
+        )
+
+    def _who_called_what(self) -> str:
+        calls = self._calls()
+        mine = calls[self._group.rank][Line.EPOCH]
+        said = []
+        for rank, (slab, line) in enumerate(zip(self._slabs, calls, strict=True)):
+            if line[Line.EPOCH] < mine:
+                said.append(f"rank {rank} has not come")
+                continue
+            what = slab.describe(line[Line.FINGERPRINT])
+            where = [f"{n:#x}" for n in line[Line.INPUT_OFFSET :] if n]
+            at = f" in registered memory at {' and '.join(where)}" if where else ""
+            said.append(f"rank {rank} called {what}{at}")
+        return "; ".join(said)

@@ -1,0 +1,126 @@
+"""Registered memory: `comm.empty()`, at the same offset on every rank.
+
+Allocation is collective, so that every rank does the same to its own heap: first fit,
+and growth by one more file. Arrays die whenever Python likes, on each rank at another
+time; a block is used again once all ranks have said that theirs is dead.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stretto.executors import Group
+from stretto.executors.cpu.memory import (
+    Reservation,
+    SharedMemoryError,
+    Span,
+    create_file,
+    prefault,
+)
+
+__all__ = ["Heap"]
+
+_LARGEST, _SMALLEST = 1 << 36, 1 << 28
+_GROWTH = 1 << 21
+_SMALL_ALIGN, _ALIGN = 128, 4096
+
+
+class Heap:
+    """Everybody's registered memory, as one rank sees it."""
+
+    def __init__(self, group: Group) -> None:
+        """Reserve addresses for every rank."""
+        self._group = group
+        self.ranks = tuple(_reserve() for _ in range(group.num_ranks))
+        self._mine = self.ranks[group.rank]
+        self._free: list[tuple[int, int]] = []
+        """Offset and size of what nobody uses, in order."""
+        self._live: dict[int, int] = {}
+        self._dead: set[int] = set()
+
+    @property
+    def addresses(self) -> tuple[int, ...]:
+        """Return where each rank's heap begins in this process."""
+        return tuple(r.address for r in self.ranks)
+
+    @property
+    def nbytes(self) -> int:
+        """Return how large the heap is by now."""
+        return self._mine.used
+
+    def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return an array in the heap (collective: the same call on every rank)."""
+        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        dead = sorted(self._dead)
+        said = self._group.exchange({"nbytes": nbytes, "dead": dead})
+        sizes = [payload["nbytes"] for payload, _ in said]
+        if len(set(sizes)) > 1:
+            calls = "; ".join(f"rank {q}: {n} bytes" for q, n in enumerate(sizes))
+            raise self._group.fail((), "comm.empty", mismatch=f"comm.empty of {calls}")
+        everywhere = set.intersection(*(set(p["dead"]) for p, _ in said))
+        for offset in sorted(everywhere):
+            self._dead.remove(offset)
+            self._release(offset, self._live.pop(offset))
+        offset = self._take(nbytes)
+        block = Span(self._mine.address + offset, nbytes, self._mine)
+        weakref.finalize(block, self._dead.add, offset)
+        return np.asarray(block).view(dtype).reshape(tuple(shape))
+
+    def _take(self, nbytes: int) -> int:
+        align = _ALIGN if nbytes >= _ALIGN else _SMALL_ALIGN
+        need = max(-(-nbytes // align), 1) * align
+        while True:
+            for index, (start, size) in enumerate(self._free):
+                offset = -(-start // align) * align
+                if offset + need <= start + size:
+                    left = (start, offset - start)
+                    right = (offset + need, start + size - offset - need)
+                    self._free[index : index + 1] = [p for p in (left, right) if p[1]]
+                    self._live[offset] = need
+                    return offset
+            self._grow(need)
+
+    def _grow(self, nbytes: int) -> None:
+        size = -(-nbytes // _GROWTH) * _GROWTH
+        start = self._mine.used
+        fd = create_file(size)
+        fds = {fd}
+        try:
+            everybody = self._group.exchange({"grow": size}, (fd,))
+            for rank, (_, theirs) in enumerate(everybody):
+                fds.update(theirs)
+                mine = rank == self._group.rank
+                self.ranks[rank].append(fd if mine else theirs[0], size)
+        finally:
+            for each in fds:
+                os.close(each)
+        for heap in self.ranks:
+            prefault(heap.address + start, size)
+        self._release(start, size)
+
+    def _release(self, offset: int, size: int) -> None:
+        pieces = sorted([*self._free, (offset, size)])
+        self._free = []
+        for start, length in pieces:
+            if self._free and sum(self._free[-1]) == start:
+                self._free[-1] = (self._free[-1][0], self._free[-1][1] + length)
+            else:
+                self._free.append((start, length))
+
+
+def _reserve() -> Reservation:
+    """Reserve as many addresses as the limits of this process allow."""
+    size = _LARGEST
+    while True:
+        try:
+            return Reservation(size)
+        except SharedMemoryError:
+            if size <= _SMALLEST:
+                raise
+            size //= 4

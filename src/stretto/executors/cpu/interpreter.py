@@ -1,0 +1,297 @@
+"""The interpreter: it walks a call's table, compiled by Numba to run without the GIL.
+
+It does not know types or operators: a MOVE names its kernel. It returns when the call
+is done, when nothing moved for a while (state is in the table: it resumes), or at a
+fault.
+
+Memory order. A packet's payload and fingerprint are stored before its epoch is
+released; a bulk signal is released after the stores it announces. Readers acquire.
+Every slot and flag has one writer. A credit releases too: free on x86, cheap on ARM.
+"""
+
+from __future__ import annotations
+
+from stretto.executors.cpu.atomics import (
+    call_kernel,
+    compiled,
+    load,
+    load_acquire,
+    pause,
+    sched_yield,
+    store,
+    store_release,
+    usleep,
+)
+from stretto.executors.cpu.slab import (
+    PACKET_HEADER,
+    PACKET_REGION,
+    STAGE_REGION,
+)
+from stretto.executors.cpu.words import (
+    FLAG,
+    Base,
+    Code,
+    Header,
+    Line,
+    SessionWord,
+    Status,
+)
+
+__all__ = ["RESUME", "address", "run", "spin"]
+
+RESUME = -1
+"""Given for the input: go on with a call that returned WAITING."""
+
+_DATA = object.__basicsize__
+"""Where a NumPy array keeps the address of its data: `memory_layout_is_known` tests."""
+
+# Plain integers: Numba freezes them into the code.
+_SESSION, _FINGERPRINT = 8 * Header.SESSION, 8 * Header.FINGERPRINT
+_TILES, _TILE_BYTES, _TILE = 8 * Header.TILES, 8 * Header.TILE_BYTES, 8 * Header.TILE
+_NUM_LANES, _LANES, _SCRATCH = (
+    8 * Header.NUM_LANES,
+    8 * Header.LANES,
+    8 * Header.SCRATCH,
+)
+_HAS_INPUT, _HAS_OUTPUT = 8 * Header.HAS_INPUT, 8 * Header.HAS_OUTPUT
+_SHARES_INPUT, _SHARES_OUTPUT = 8 * Header.SHARES_INPUT, 8 * Header.SHARES_OUTPUT
+_INPUT, _OUTPUT = 8 * Header.INPUT, 8 * Header.OUTPUT
+_INPUT_AT, _OUTPUT_AT = 8 * Header.INPUT_OFFSET, 8 * Header.OUTPUT_OFFSET
+_FAULT_PEER = 8 * Header.FAULT_PEER
+_EPOCH, _CALL = 8 * SessionWord.EPOCH, 8 * SessionWord.CALL
+_HEAP, _HEAP_BYTES = 8 * SessionWord.HEAP, 8 * SessionWord.HEAP_BYTES
+_SPINS, _YIELDS = 8 * SessionWord.SPINS, 8 * SessionWord.YIELDS
+_SLEEPS, _SLEEP_US = 8 * SessionWord.SLEEPS, 8 * SessionWord.SLEEP_US
+_PRINT, _FROM_INPUT = 8 * Line.FINGERPRINT, 8 * Line.INPUT_OFFSET
+_FROM_OUTPUT = 8 * Line.OUTPUT_OFFSET
+_MOVE, _SIGNAL, _WAIT, _END = (int(c) for c in Code)
+_STAGE_BASE, _INPUT_BASE = int(Base.STAGE), int(Base.INPUT)
+_OUTPUT_BASE, _PACKET_BASE = int(Base.OUTPUT), int(Base.PACKET)
+_DONE, _WAITING, _MISMATCH, _UNREGISTERED = (int(s) for s in Status)
+_OPERANDS, _WORDS = 64, 24
+_PAYLOAD = PACKET_HEADER
+
+
+@compiled("int64(int64)")
+def address(array: int) -> int:
+    """Return where the data of an array begin, given the array's id()."""
+    return load(array + _DATA)
+
+
+@compiled("void(int64)")
+def spin(times: int) -> None:
+    """Pause so many times, to be timed."""
+    for _ in range(times):
+        pause()
+
+
+@compiled("int64(int64,int64,int64,int64)")
+def _offset(call: int, session: int, memory: int, shared: int) -> int:
+    """Return a shared buffer's offset; 0 if peers leave it alone; -1 if unreachable."""
+    if not shared:
+        return 0
+    at = memory - load(session + _HEAP)
+    return at if 0 <= at < load(session + _HEAP_BYTES) else -1
+
+
+@compiled("void(int64)")
+def _rewind(call: int) -> None:
+    lanes = load(call + _LANES)
+    for lane in range(load(call + _NUM_LANES)):
+        store(lanes + 16 * lane + 8, load(lanes + 16 * lane))
+
+
+@compiled("int64(int64,int64,int64)")
+def _begin(call: int, x: int, out: int) -> int:
+    """Bind the table to the caller's memory, and tell peers which call this is."""
+    session = load(call + _SESSION)
+    source = load(x + _DATA) if load(call + _HAS_INPUT) else 0
+    target = load(out + _DATA) if load(call + _HAS_OUTPUT) else 0
+    source_at = _offset(call, session, source, load(call + _SHARES_INPUT))
+    target_at = _offset(call, session, target, load(call + _SHARES_OUTPUT))
+    if source_at < 0 or target_at < 0:
+        return _UNREGISTERED
+    store(call + _INPUT, source)
+    store(call + _OUTPUT, target)
+    store(call + _INPUT_AT, source_at)
+    store(call + _OUTPUT_AT, target_at)
+    store(call + _TILE, 0)
+    line = load(session + _CALL)
+    store_release(line, 0)
+    store_release(line + _PRINT, load(call + _FINGERPRINT))
+    store(line + _FROM_INPUT, source_at)
+    store(line + _FROM_OUTPUT, target_at)
+    store_release(line, load(session + _EPOCH))
+    _rewind(call)
+    return _DONE
+
+
+@compiled("int64(int64,int64,int64,int64,int64)")
+def _operand(at: int, stage: int, source: int, target: int, packet: int) -> int:
+    """Return an operand's address."""
+    base, value = load(at), load(at + 8)
+    if base == _STAGE_BASE:
+        return value + stage
+    if base == _INPUT_BASE:
+        return value + source
+    if base == _OUTPUT_BASE:
+        return value + target
+    return value + packet + _PAYLOAD
+
+
+@compiled("int64(int64,int64,int64,int64)")
+def _packets(call: int, at: int, packet: int, epoch: int) -> int:
+    """Return whether a MOVE's packets are there: DONE, WAITING or MISMATCH."""
+    srcs = at + _OPERANDS + _WORDS * load(at + 40)
+    for _ in range(load(at + 48)):
+        if load(srcs) == _PACKET_BASE:
+            slot = load(srcs + 8) + packet
+            if load_acquire(slot) != epoch:
+                return _WAITING
+            if load(slot + 8) != load(call + _FINGERPRINT):
+                store(call + _FAULT_PEER, load(srcs + 16))
+                return _MISMATCH
+        srcs += _WORDS
+    return _DONE
+
+
+@compiled("void(int64,int64,int64,int64,int64,int64,int64)")
+def _move(
+    call: int, at: int, epoch: int, stage: int, source: int, target: int, packet: int
+) -> None:
+    """Run a MOVE's kernel, then announce the packets it wrote."""
+    scratch = load(call + _SCRATCH)
+    dsts, srcs = load(at + 40), load(at + 48)
+    operand = at + _OPERANDS
+    for i in range(dsts + srcs):
+        store(scratch + 8 * i, _operand(operand, stage, source, target, packet))
+        operand += _WORDS
+    tile_bytes = load(call + _TILE_BYTES)
+    nbytes = min(tile_bytes, load(at + 32) - load(call + _TILE) * tile_bytes)
+    if nbytes > 0:
+        kernel = load(at + 16)
+        if load(at + 24):
+            kernel = load(at + 24)
+            for i in range(dsts):
+                for j in range(dsts, dsts + srcs):
+                    if load(scratch + 8 * i) == load(scratch + 8 * j):
+                        kernel = load(at + 16)  # in place: it is in the cache
+        call_kernel(kernel, scratch, nbytes)
+    for i in range(dsts):
+        if load(at + _OPERANDS + _WORDS * i) == _PACKET_BASE:
+            slot = load(at + _OPERANDS + _WORDS * i + 8) + packet
+            store(slot + 8, load(call + _FINGERPRINT))
+            store_release(slot, epoch)
+
+
+@compiled("void(int64,int64,int64)")
+def _signal(call: int, at: int, epoch: int) -> None:
+    """Raise a flag in a peer's memory."""
+    flag = load(at + 16)
+    side = flag + 8 + 24 * (epoch & 1)
+    store(side, load(call + _FINGERPRINT))
+    if load(call + _SHARES_INPUT) | load(call + _SHARES_OUTPUT):
+        store(side + 8, load(call + _INPUT_AT))
+        store(side + 16, load(call + _OUTPUT_AT))
+    store_release(flag, (epoch << FLAG) + load(at + 24))
+
+
+@compiled("int64(int64,int64,int64)")
+def _wait(call: int, at: int, epoch: int) -> int:
+    """Return whether a flag is up: DONE, WAITING or MISMATCH."""
+    flag = load(at + 16)
+    if load_acquire(flag) < (epoch << FLAG) + load(at + 24):
+        return _WAITING
+    side = flag + 8 + 24 * (epoch & 1)
+    same = load(side) == load(call + _FINGERPRINT)
+    if same and load(call + _SHARES_INPUT):
+        same = load(side + 8) == load(call + _INPUT_AT)
+    if same and load(call + _SHARES_OUTPUT):
+        same = load(side + 16) == load(call + _OUTPUT_AT)
+    if same:
+        return _DONE
+    store(call + _FAULT_PEER, load(at + 32))
+    return _MISMATCH
+
+
+@compiled("int64(int64,int64)")
+def _lane(call: int, lane: int) -> int:
+    """Run a lane until its end, or until it must wait: DONE, WAITING or MISMATCH.
+
+    Where it is stays in the table.
+    """
+    session = load(call + _SESSION)
+    epoch = load(session + _EPOCH)
+    stage = STAGE_REGION * (epoch & 1)
+    packet = PACKET_REGION * (epoch & 1)
+    along = load(call + _TILE) * load(call + _TILE_BYTES)
+    source = load(call + _INPUT) + along
+    target = load(call + _OUTPUT) + along
+    status = _DONE
+    at = load(lane + 8)
+    while True:
+        code = load(at)
+        if code == _MOVE:
+            status = _packets(call, at, packet, epoch)
+            if status != _DONE:
+                break
+            _move(call, at, epoch, stage, source, target, packet)
+        elif code == _SIGNAL:
+            _signal(call, at, epoch)
+        elif code == _WAIT:
+            status = _wait(call, at, epoch)
+            if status != _DONE:
+                break
+        else:
+            break
+        at = load(at + 8)
+    store(lane + 8, at)
+    return status
+
+
+@compiled("int64(int64,int64)")
+def _relax(session: int, idle: int) -> int:
+    """Wait a little, longer the longer nothing moved; return whether to look around."""
+    spins = load(session + _SPINS)
+    yields = spins + load(session + _YIELDS)
+    if idle < spins:
+        pause()
+    elif idle < yields:
+        sched_yield()
+    else:
+        usleep(load(session + _SLEEP_US))
+    return idle >= yields + load(session + _SLEEPS)
+
+
+@compiled("int64(int64,int64,int64)")
+def run(call: int, x: int, out: int) -> int:
+    """Run a call on two arrays, given by id(); return a `Status`."""
+    session = load(call + _SESSION)
+    idle = 0
+    if x == RESUME:
+        idle = load(session + _SPINS) + load(session + _YIELDS)
+    elif _begin(call, x, out) != _DONE:
+        return _UNREGISTERED
+    lanes, num_lanes = load(call + _LANES), load(call + _NUM_LANES)
+    tiles = load(call + _TILES)
+    while load(call + _TILE) < tiles:
+        waiting = False
+        moved = False
+        for lane in range(lanes, lanes + 16 * num_lanes, 16):
+            before = load(lane + 8)
+            status = _lane(call, lane)
+            if status == _MISMATCH:
+                return _MISMATCH
+            waiting |= status == _WAITING
+            moved |= load(lane + 8) != before
+        if moved:
+            idle = 0
+        if waiting:
+            idle += 1
+            if _relax(session, idle):
+                return _WAITING
+        else:
+            store(session + _EPOCH, load(session + _EPOCH) + 1)
+            store(call + _TILE, load(call + _TILE) + 1)
+            _rewind(call)
+    return _DONE

@@ -1,0 +1,165 @@
+"""One communicator's memory and calls, as one rank sees them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stretto.collectives import check, dtype_name, storage
+from stretto.errors import CallError, CommunicationError
+from stretto.executors import Call, Group, Launch
+from stretto.executors.cpu.encode import Encoded, Memory, encode
+from stretto.executors.cpu.engine import Engine, engine_named
+from stretto.executors.cpu.faults import Watch
+from stretto.executors.cpu.heap import Heap
+from stretto.executors.cpu.memory import create_file, prefault
+from stretto.executors.cpu.slab import ABI, CALL, Slab, SlabLayout
+from stretto.executors.cpu.words import Header, SessionWord
+from stretto.ir import Verified
+from stretto.plan import Plan
+
+__all__ = ["CpuSession"]
+
+_SPIN_US = 40.0
+_CROWDED_SPIN_US = 0.5
+_YIELDS, _CROWDED_YIELDS = 50, 400
+_SLEEPS = 10
+
+
+class CpuSession:
+    """Slabs of all ranks, the heap, and what turns plans into launchers."""
+
+    def __init__(self, group: Group, *, interpreter: str | None = None) -> None:
+        """Make this rank's slab and map everybody's (collective)."""
+        self._group = group
+        self._engine: Engine = engine_named(interpreter)
+        self._layout = SlabLayout(num_ranks=group.num_ranks)
+        self._slabs = _share(group, self._layout)
+        self._heap = Heap(group)
+        self._words = np.zeros(int(SessionWord.END), dtype=np.int64)
+        self._words[SessionWord.EPOCH] = 1
+        self._words[SessionWord.CALL] = self._slabs[group.rank].address + CALL
+        self._words[SessionWord.HEAP] = self._heap.addresses[group.rank]
+        self._patience()
+        self._known: set[str] = set()
+        self._memory = Memory(
+            rank=group.rank,
+            slabs=tuple(s.address for s in self._slabs),
+            heaps=self._heap.addresses,
+            session=self._words.ctypes.data,
+            layout=self._layout,
+            cache_bytes=_cache_bytes(),
+        )
+
+    def _patience(self) -> None:
+        """Spin long when every rank has a core, and hardly when not."""
+        crowded = self._group.num_ranks > _cores()
+        spin_us = _CROWDED_SPIN_US if crowded else _SPIN_US
+        spins = max(int(spin_us * 1e3 / self._engine.spin_ns), 1)
+        self._words[SessionWord.SPINS] = spins
+        self._words[SessionWord.SLEEPS] = _SLEEPS
+        self._words[SessionWord.YIELDS] = _CROWDED_YIELDS if crowded else _YIELDS
+
+    @property
+    def interpreter(self) -> str:
+        """Return the name of the interpreter: numba or numpy."""
+        return self._engine.name
+
+    def empty(self, shape: Sequence[int], dtype: str) -> NDArray[Any]:
+        """Return registered memory, at the same offset on every rank (collective)."""
+        array = self._heap.empty(shape, storage(dtype_name(dtype)))
+        self._words[SessionWord.HEAP_BYTES] = self._heap.nbytes
+        return array
+
+    def offset(self, array: NDArray[Any]) -> int | None:
+        """Return where registered memory begins in the heap, or None."""
+        at = self._engine.address(id(array)) - self._memory.heaps[self._memory.rank]
+        return at if 0 <= at < self._heap.nbytes else None
+
+    def prepare(self, plan: Verified[Plan], call: Call) -> Launch:
+        """Bind a plan to a kind of call. Nothing is exchanged."""
+        if plan.value.num_ranks != self._group.num_ranks:
+            raise CallError(
+                f"plan {plan.value.name} is for {plan.value.num_ranks} ranks; "
+                f"want {self._group.num_ranks}"
+            )
+        check(call.op, call.dtype)
+        encoded = encode(plan.value, call, self._memory, self._engine.kernel_of)
+        for address, nbytes in encoded.touched:
+            prefault(address, nbytes)
+        self._publish(encoded)
+        watch = Watch(
+            group=self._group,
+            slabs=self._slabs,
+            words=self._words,
+            plan=plan.value,
+            encoded=encoded,
+            run=self._engine.run,
+        )
+        run, table = self._engine.run, int(encoded.table.ctypes.data)
+
+        def launch(x: Any, out: Any) -> None:
+            if status := run(table, id(x), id(out)):
+                watch.until_done(status, x, out)
+
+        return launch
+
+    def _publish(self, encoded: Encoded) -> None:
+        if encoded.text not in self._known:
+            self._known.add(encoded.text)
+            mine = self._slabs[self._group.rank]
+            mine.register(int(encoded.table[Header.FINGERPRINT]), encoded.text)
+
+    def check(self) -> None:
+        """Raise what a launch that was not waited for has met: here, nothing."""
+
+    def close(self) -> None:
+        """Give memory back; what launchers and arrays still hold goes with them."""
+        self._slabs = ()
+        self._known.clear()
+
+
+def _share(group: Group, places: SlabLayout) -> tuple[Slab, ...]:
+    """Make my slab, give it to everybody, and map all of them."""
+    fd = create_file(places.nbytes)
+    fds = {fd}
+    try:
+        mine = Slab(places, fd)
+        mine.found()
+        prefault(mine.address, places.packets(0))
+        slabs = []
+        for rank, (payload, theirs) in enumerate(group.exchange({"abi": ABI}, (fd,))):
+            fds.update(theirs)
+            if payload["abi"] != ABI:
+                raise CommunicationError(
+                    f"rank {rank} lays its memory out by ABI {payload['abi']}, want "
+                    f"{ABI}: run the same version of stretto everywhere"
+                )
+            slabs.append(mine if rank == group.rank else Slab(places, theirs[0]))
+    finally:
+        for each in fds:
+            os.close(each)
+    for slab in slabs:
+        prefault(slab.address, places.packets(0))
+    return tuple(slabs)
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _cache_bytes() -> int:
+    """Return the size of the largest cache."""
+    sizes = []
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = path.read_text(encoding="ascii").strip()
+        scale = {"K": 1 << 10, "M": 1 << 20}.get(text[-1:], 1)
+        sizes.append(int(text.rstrip("KM")) * scale)
+    return max(sizes, default=16 << 20)

@@ -1,0 +1,108 @@
+"""The tables that the interpreters walk, in 64-bit words.
+
+A call's table is its header, scratch for operands, the lanes, and their instructions:
+
+    MOVE    next kernel streaming nbytes num_dsts num_srcs step  (base value peer)...
+    SIGNAL  next flag n
+    WAIT    next flag n peer step
+    END
+
+An operand's address is `value` plus what its base says in this tile: staging and
+packets add their parity's distance, input and output where the caller's memory and the
+tile begin. `peer` is who writes a packet, or who owns the memory.
+"""
+
+from __future__ import annotations
+
+import enum
+
+__all__ = ["FLAG", "Base", "Code", "Header", "Line", "SessionWord", "Status"]
+
+FLAG = 20
+"""A flag is (epoch << FLAG) + n."""
+
+
+class Status(enum.IntEnum):
+    """How a run of the interpreter ended."""
+
+    DONE = 0
+    WAITING = 1
+    """Nothing moved for a while: look around, then resume."""
+    MISMATCH = 2
+    """A peer's fingerprint is not ours."""
+    UNREGISTERED = 3
+    """Peers would touch memory that they cannot reach; nothing was done."""
+
+
+class Code(enum.IntEnum):
+    """Instructions."""
+
+    MOVE = 0
+    SIGNAL = 1
+    WAIT = 2
+    END = 3
+
+
+class Base(enum.IntEnum):
+    """What to add to an operand's value."""
+
+    STAGE = 0
+    INPUT = 1
+    OUTPUT = 2
+    PACKET = 3
+
+
+class Header(enum.IntEnum):
+    """Words at the start of a call's table."""
+
+    SESSION = 0
+    """Address of the session's words."""
+    FINGERPRINT = 1
+    TILES = 2
+    TILE_BYTES = 3
+    NUM_LANES = 4
+    LANES = 5
+    """Address of the lanes: for each its first instruction, and its next."""
+    SCRATCH = 6
+    HAS_INPUT = 7
+    HAS_OUTPUT = 8
+    SHARES_INPUT = 9
+    """Whether peers touch the input: then it must lie at one offset everywhere."""
+    SHARES_OUTPUT = 10
+    TILE = 11
+    INPUT = 12
+    OUTPUT = 13
+    INPUT_OFFSET = 14
+    OUTPUT_OFFSET = 15
+    FAULT_PEER = 16
+    END = 18
+
+
+class SessionWord(enum.IntEnum):
+    """Words that all calls of a session share."""
+
+    EPOCH = 0
+    """The next one; the first is 1."""
+    CALL = 1
+    """Address of the line where peers read which call this rank is in."""
+    HEAP = 2
+    """Address of this rank's registered memory."""
+    HEAP_BYTES = 3
+    SPINS = 4
+    YIELDS = 5
+    SLEEPS = 6
+    SLEEP_US = 7
+    END = 8
+
+
+class Line(enum.IntEnum):
+    """Words of the line that says which call a rank is in, and of a flag's line.
+
+    Of a call's line: EPOCH is 0 while the rest changes. Of a flag's line: the words
+    after the flag are there twice, by parity, since a peer may be one epoch ahead.
+    """
+
+    EPOCH = 0
+    FINGERPRINT = 1
+    INPUT_OFFSET = 2
+    OUTPUT_OFFSET = 3
