@@ -17,6 +17,7 @@ from stretto.errors import DeviceError, MissingExtraError
 __all__ = [
     "Device",
     "Pinned",
+    "Side",
     "api",
     "ask",
     "capturing",
@@ -175,3 +176,21 @@ class Pinned:
             self.words = np.zeros(0, np.uint64)
             ask("cuMemFreeHost", self._host)
             self._host = 0
+
+
+class Side:
+    """A stream of our own beside the caller's, with events to fork and join."""
+
+    def __init__(self) -> None:
+        driver = api()
+        nonblocking = int(driver.CUstream_flags.CU_STREAM_NON_BLOCKING)
+        untimed = int(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING)
+        self.stream = ask("cuStreamCreate", nonblocking)
+        self.begin = ask("cuEventCreate", untimed)
+        self.end = ask("cuEventCreate", untimed)
+
+    def close(self) -> None:
+        """Destroy the stream and its events."""
+        ask("cuStreamDestroy", self.stream)
+        ask("cuEventDestroy", self.begin)
+        ask("cuEventDestroy", self.end)

@@ -13,14 +13,26 @@ from dataclasses import dataclass
 from numpy.typing import NDArray
 
 from stretto.errors import PlanError
-from stretto.executors.cuda.abi import control_bytes, footprint
+from stretto.executors.cuda.abi import MAX_RANKS, control_bytes, footprint
 from stretto.plan import Layout, Plan, layout
 
-__all__ = ["HALVES", "Region", "fit", "regions"]
+__all__ = [
+    "ENGINE_BYTES",
+    "ENGINE_SLOTS",
+    "HALVES",
+    "Region",
+    "engine_word",
+    "fit",
+    "regions",
+]
 
 HALVES = {"stage": 32 << 20, "packets": 16 << 20, "lines": 16 << 20}
 """Bytes of one half of each kind of staging, in every set."""
 PAGE = 4096
+ENGINE_SLOTS = 32
+"""Signals of one call on one channel that copy engines have flags for."""
+ENGINE_BYTES = 2 * MAX_RANKS * ENGINE_SLOTS * 4
+"""Flags, then credits, 32 bits each, by peer and number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +43,7 @@ class Region:
     stage: int
     packets: int
     lines: int
+    engine: int
 
 
 def regions(num_ranks: int) -> tuple[tuple[Region, ...], int]:
@@ -40,11 +53,19 @@ def regions(num_ranks: int) -> tuple[tuple[Region, ...], int]:
     for _ in range(int(os.environ.get("STRETTO_CUDA_STREAMS", "4"))):
         starts = {"control": at}
         at += -(-control_bytes(num_ranks) // PAGE) * PAGE
+        starts["engine"] = at
+        at += -(-ENGINE_BYTES // PAGE) * PAGE
         for kind, nbytes in HALVES.items():
             starts[kind] = at
             at += 2 * nbytes
         found.append(Region(**starts))
     return tuple(found), at
+
+
+def engine_word(region: Region, kind: str, peer: int, n: int) -> int:
+    """Return the offset of a flag or a credit of copy engines."""
+    row = peer + MAX_RANKS * (kind == "credit")
+    return region.engine + 4 * (row * ENGINE_SLOTS + n)
 
 
 def fit(plan: Plan, sizes: NDArray, itemsize: int) -> Layout:  # type: ignore[type-arg]

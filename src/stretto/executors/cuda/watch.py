@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from stretto.errors import CollectiveMismatch, CommunicatorBroken, DeviceError
+from stretto.errors import DeviceError
 from stretto.executors import Group
 from stretto.executors.cuda.abi import KINDS, RECORD
 from stretto.executors.cuda.driver import Device, Pinned, api, ask
+from stretto.executors.cuda.enginewatch import EngineWatch
 from stretto.plan import Plan, spell_step
 
 __all__ = ["Watch", "explain"]
@@ -42,10 +43,10 @@ class Watch:
         self.state = memoryview(self._pinned.words).cast("B").cast("I")
         self.fault: Exception | None = None
         self._plans: dict[int, Plan] = {}
-        self._ticks: list[Callable[[], Exception | None]] = []
+        self.engine: EngineWatch | None = None
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        nonblocking = api().CUstream_flags.CU_STREAM_NON_BLOCKING
+        nonblocking = int(api().CUstream_flags.CU_STREAM_NON_BLOCKING)
         self._stream = ask("cuStreamCreate", nonblocking)
         self._thread = threading.Thread(
             target=self._run, name=f"stretto-watch-{group.rank}", daemon=True
@@ -55,10 +56,6 @@ class Watch:
     def know(self, fingerprint: int, plan: Plan) -> None:
         """Remember a plan, so that a record of it can be told in its words."""
         self._plans[fingerprint] = plan
-
-    def each_period(self, tick: Callable[[], Exception | None]) -> None:
-        """Call this from the thread too; it returns a fault when it finds one."""
-        self._ticks.append(tick)
 
     def check(self) -> None:
         """Raise the fault, once there is one."""
@@ -84,29 +81,29 @@ class Watch:
     def _read(self) -> Exception:
         record = np.frombuffer(self._pinned.words.tobytes(), RECORD, count=1)[0]
         waiting, text = explain(record, self._plans)
-        error = self._group.fail(waiting, text)
         if KINDS[int(record["kind"])] == "mismatch":
-            return CollectiveMismatch(text)
-        return error
+            return self._group.fail(waiting, text, mismatch=text)
+        return self._group.fail(waiting, text)
 
     def _run(self) -> None:
         self._device.enter()
         while not self._stop.wait(PERIOD_S):
-            if self.look() is not None:
-                return
-            for tick in self._ticks:
-                found = tick()
-                if found is not None:
-                    self.fault = found
-                    self.release()
-                    return
-            if int(self._group.broken[0]):
+            if self.fault is not None:  # what is still enqueued must not wait either
+                if self.engine is not None:
+                    self.engine.release_all(self._stream)
+            elif self.look() is not None or self._notice():
                 self.release()
-                self.fault = self.fault or CommunicatorBroken(
-                    f"rank {self._group.rank}: the communicator broke while the GPU "
-                    "was in use; outputs are undefined, connect again"
-                )
-                return
+
+    def _notice(self) -> bool:
+        """Return whether a copy-engine call is stuck, or the group broke elsewhere."""
+        found = None
+        if self.engine is not None:
+            found = self.engine.tick(self._plans, self._stream)
+        if found is None and int(self._group.broken[0]):
+            found = self._group.fail((), f"rank {self._group.rank}: the GPU was in use")
+        with self._lock:
+            self.fault = self.fault or found
+        return self.fault is not None
 
     def release(self) -> None:
         """Let every kernel of ours that waits leave now."""

@@ -1,0 +1,147 @@
+"""A plan bound to a kind of call: what `prepare` returns for plans that are kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from stretto.errors import CallError
+from stretto.executors.cuda.abi import Footprint, Kernel, pack
+from stretto.executors.cuda.arrays import pointer
+from stretto.executors.cuda.driver import api, current_stream
+from stretto.executors.cuda.launch import Arguments, Loaded, enqueue, mixed
+from stretto.executors.cuda.regions import HALVES, Region
+from stretto.executors.cuda.space import AddressSpace
+from stretto.executors.cuda.watch import Watch
+from stretto.plan import Layout, Move, Plan, Space
+
+__all__ = ["KernelLaunch", "peer_spaces", "stream_handle"]
+
+
+class KernelLaunch:
+    """Run one kernel on (input, output) arrays, on the caller's stream."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        loaded: Loaded,
+        space: AddressSpace,
+        watch: Watch,
+        sets: Callable[[int], Region],
+        *,
+        where: Layout,
+        needs: Footprint,
+        fingerprint: int,
+        deadline_ns: int,
+    ) -> None:
+        self.plan = plan
+        self.kernel: Kernel = loaded.kernel
+        self._loaded = loaded
+        self._space = space
+        self._watch = watch
+        self._state = watch.state
+        self._sets = sets
+        self._where = where
+        self._needs = needs
+        self._fingerprint = fingerprint
+        self._deadline_ns = deadline_ns
+        self._ordinal = space.device.ordinal
+        self._peers = peer_spaces(plan, space.rank)
+        self._streams: dict[int, tuple[Any, Arguments]] = {}
+        watch.know(fingerprint, plan)
+
+    def __call__(self, x: Any, out: Any = None, stream: Any = None) -> None:
+        """Enqueue the collective on the caller's stream, and return at once."""
+        if self._state[0] or self._watch.fault is not None:
+            self._watch.check()
+        handle = (
+            current_stream(self._ordinal) if stream is None else stream_handle(stream)
+        )
+        opened = self._streams.get(handle)
+        if opened is None:
+            opened = self._open(handle)
+        stream_object, arguments = opened
+        key = (pointer(x), pointer(out))
+        found = arguments.kept.get(key)
+        if found is None:
+            found = arguments.pack(*key)
+        enqueue(self._space.device, self._loaded, stream_object, found)
+
+    def _open(self, handle: int) -> tuple[Any, Arguments]:
+        region = self._sets(handle)
+        bases = self._space.peers
+        lines = self.plan.schedule.protocol == "lines"
+        packets = region.lines if lines else region.packets
+        packed = pack(
+            self.kernel,
+            self._where,
+            {
+                "control": [b + region.control for b in bases],
+                "stage": [b + region.stage for b in bases],
+                "packets": [b + packets for b in bases],
+                "record": self._watch.record,
+                "deadline_ns": self._deadline_ns,
+                "fingerprint": self._fingerprint,
+                "stage_unit": self._needs.stage_unit,
+                "packet_unit": self._needs.packet_unit,
+                "stage_half": HALVES["stage"],
+                "packet_half": HALVES["lines" if lines else "packets"],
+            },
+        )
+        opened = (api().CUstream(handle), Arguments(packed, self._bind))
+        self._streams[handle] = opened
+        return opened
+
+    def _bind(self, head: Any, source: int, target: int) -> None:
+        """Write the arrays' addresses, the peers' too where the plan touches them."""
+        rank = self._space.rank
+        head["input"][rank], head["output"][rank] = source, target
+        if not self._peers:
+            return
+        offsets: list[int | None] = []
+        for name, space, address in (
+            ("input", Space.INPUT, source),
+            ("output", Space.OUTPUT, target),
+        ):
+            offset = self._space.offset(address) if address else None
+            offsets.append(offset)
+            if space not in self._peers:
+                continue
+            if offset is None:
+                raise CallError(
+                    f"plan {self.plan.name} ({self.plan.schedule}): peers touch the "
+                    f"{name}, which is not registered memory; use comm.empty(), or an "
+                    "algorithm that stages"
+                )
+            for q in range(self._space.num_ranks):
+                head[name][q] = self._space.peer_address(q, offset)
+            head[name][rank] = address
+        fingerprint = mixed(self._fingerprint, tuple(offsets))
+        self._watch.know(fingerprint, self.plan)
+        head["fingerprint"] = fingerprint
+
+
+def peer_spaces(plan: Plan, rank: int) -> frozenset[Space]:
+    """Return which of everybody's own arrays a plan lets peers touch.
+
+    Asked of the whole plan, so that every rank mixes the same offsets.
+    """
+    assert 0 <= rank < plan.num_ranks, "sessions prepare plans of their own size"
+    return frozenset(
+        loc.space
+        for owner, _, _, step in plan.steps()
+        if isinstance(step, Move)
+        for loc in (*step.dsts, *step.srcs)
+        if loc.rank != owner and loc.space is not Space.STAGE
+    )
+
+
+def stream_handle(stream: Any) -> int:
+    """Return the handle of a stream: an int, torch's, or any `__cuda_stream__`."""
+    if isinstance(stream, int):
+        return stream
+    if hasattr(stream, "cuda_stream"):
+        return int(stream.cuda_stream)
+    if hasattr(stream, "__cuda_stream__"):
+        return int(stream.__cuda_stream__()[1])
+    raise CallError(f"stream={stream!r}; want an int or a CUDA stream object")

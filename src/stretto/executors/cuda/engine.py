@@ -1,0 +1,279 @@
+"""Plans that copy engines run: no thread block, no SM, larger packets on the wire.
+
+A plan's moves become copies and its signals become values that a stream writes and
+waits for. A captured stream replays the same values for ever, so a flag must be as it
+was when the call ends: the waiter takes the flag down, and then frees its *credit* in
+the signaller's memory, without which the signaller does not raise it again.
+
+    signal n to q:  wait my credit[q][n] == 0, set it; then q's flag[me][n] = mark
+    wait n from q:  wait my flag[q][n] == mark, clear it; then q's credit[me][n] = 0
+
+`mark` is the call's fingerprint: ranks that call different things do not meet. A
+stream's wait has no deadline, so these calls say in host memory where they are, and the
+watcher frees them when one stays there too long.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from stretto.errors import CallError, PlanError
+from stretto.executors.cuda.arrays import pointer
+from stretto.executors.cuda.bound import peer_spaces, stream_handle
+from stretto.executors.cuda.driver import api, ask, current_stream
+from stretto.executors.cuda.enginewatch import EngineWatch
+from stretto.executors.cuda.launch import mixed
+from stretto.executors.cuda.regions import ENGINE_SLOTS, Region, engine_word
+from stretto.plan import Layout, Loc, Move, Plan, Signal, Space, Step, Wait, layout
+
+if TYPE_CHECKING:
+    from stretto.executors.cuda.session import CudaSession
+
+__all__ = ["EngineLaunch", "runs_on_engine"]
+
+_WHOLE = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """Stream operations that are enqueued together."""
+
+    operations: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Copies (to, from, bytes) that do not depend on each other."""
+
+    each: list[tuple[int, int, int]]
+
+
+def runs_on_engine(plan: Plan) -> bool:
+    """Return whether copy engines run a plan."""
+    return plan.schedule.protocol == "engine"
+
+
+class EngineLaunch:
+    """Run one plan by stream operations, on `schedule.blocks` streams."""
+
+    def __init__(
+        self, plan: Plan, session: CudaSession, sizes: Any, itemsize: int, mark: int
+    ) -> None:
+        _refuse(plan, session.group.rank)
+        one = replace(plan, schedule=replace(plan.schedule, blocks=1))
+        self.plan = plan
+        self._session = session
+        self._rank = session.group.rank
+        self._where: Layout = layout(one, sizes, itemsize, tile_bytes=_WHOLE)
+        self._itemsize = itemsize
+        self._mark = mark
+        self._peers = peer_spaces(plan, self._rank)
+        self._watch: EngineWatch = session.engine_watch()
+        self._sides = session.side_streams(plan.schedule.blocks - 1)
+        self._kept: dict[tuple[int, int, int], list[Sync | Copies]] = {}
+
+    def __call__(self, x: Any, out: Any = None, stream: Any = None) -> None:
+        """Enqueue the collective on the caller's stream, and return at once."""
+        session = self._session
+        session.watch.check()
+        handle = (
+            current_stream(session.device.ordinal)
+            if stream is None
+            else stream_handle(stream)
+        )
+        key = (handle, pointer(x), pointer(out))
+        acts = self._kept.get(key)
+        if acts is None:
+            acts = self._kept[key] = self._bind(*key)
+        main = api().CUstream(handle)
+        for act in acts:
+            if isinstance(act, Sync):
+                ask("cuStreamBatchMemOp", main, len(act.operations), act.operations, 0)
+            else:
+                self._copy(main, act.each)
+
+    def _copy(self, main: Any, copies: list[tuple[int, int, int]]) -> None:
+        sides = self._sides[: len(copies) - 1]
+        if sides:
+            ask("cuEventRecord", sides[0].begin, main)
+        for side in sides:
+            ask("cuStreamWaitEvent", side.stream, sides[0].begin, 0)
+        streams = [main, *(side.stream for side in sides)]
+        for index, (to, source, nbytes) in enumerate(copies):
+            on = streams[index % len(streams)]
+            ask("cuMemcpyDtoDAsync", to, source, nbytes, on)
+        for side in sides:
+            ask("cuEventRecord", side.end, side.stream)
+            ask("cuStreamWaitEvent", main, side.end, 0)
+
+    def _bind(self, handle: int, source: int, target: int) -> list[Sync | Copies]:
+        """Return what to enqueue for a pair of arrays on a stream."""
+        region = self._session.region_of(handle)
+        addresses = {Space.INPUT: source, Space.OUTPUT: target}
+        space = self._session.space
+        offsets = {k: space.offset(a) if a else None for k, a in addresses.items()}
+        for k in self._peers:
+            if offsets[k] is None:
+                raise CallError(
+                    f"plan {self.plan.name} ({self.plan.schedule}): copy engines reach "
+                    f"peers' {k.name.lower()} only in registered memory; use "
+                    "comm.empty(), or another protocol"
+                )
+        mark = mixed(self._mark, tuple(offsets.values())) if self._peers else self._mark
+        self._session.watch.know(mark, self.plan)
+        build = _Builder(self._session, region, mark, self._watch)
+
+        def locate(loc: Loc, atom: int) -> tuple[int, int]:
+            """Return the address of one atom at a location, and its bytes."""
+            ends = (
+                self._where.inputs
+                if loc.space is Space.INPUT
+                else (self._where.outputs)
+            )
+            begin = int(ends[loc.rank][loc.pos + atom])
+            offset = offsets[loc.space]
+            if loc.rank == self._rank:
+                base = addresses[loc.space]
+            else:
+                assert offset is not None, "peers' spaces were checked above"
+                base = space.peer_address(loc.rank, offset)
+            return base + begin * self._itemsize, begin
+
+        acts: list[Sync | Copies] = [build.enter()]
+        steps = list(enumerate(self.plan.ranks[self._rank][0]))
+        for kind, run in groupby(steps, key=lambda s: type(s[1])):
+            part = list(run)
+            if kind is Move:
+                acts += [
+                    Copies(self._copies(group, locate))
+                    for group in _independent([s for _, s in part])
+                ]
+            elif kind is Signal:
+                acts.append(build.signals([(i, s) for i, s in part]))
+            else:
+                acts.append(build.waits([(i, s) for i, s in part]))
+        acts.append(build.leave())
+        return acts
+
+    def _copies(self, moves: list[Move], locate: Any) -> list[tuple[int, int, int]]:
+        """Return the copies of moves, each rank beginning with its next neighbour."""
+        n = self.plan.num_ranks
+        found: list[tuple[int, tuple[int, int, int]]] = []
+        for move in moves:
+            nbytes = self._itemsize * int(
+                self._where.atom_sizes[move.start : move.stop].sum()
+            )
+            (source,) = move.srcs
+            for dst in move.dsts:
+                to, frm = locate(dst, 0)[0], locate(source, 0)[0]
+                far = dst.rank if dst.rank != self._rank else source.rank
+                turn = (far - self._rank) % n or n
+                if nbytes and to != frm:
+                    found.append((turn, (to, frm, nbytes)))
+        return [copy for _, copy in sorted(found)]
+
+
+class _Builder:
+    """Makes the stream operations of one call."""
+
+    def __init__(
+        self, session: CudaSession, region: Region, mark: int, watch: EngineWatch
+    ) -> None:
+        self._rank = session.group.rank
+        self._bases = session.space.peers
+        self._region = region
+        self._mark = mark
+        self._inside, self._at = watch.words(region)
+        kinds = api().CUstreamBatchMemOpType
+        self._write_kind = kinds.CU_STREAM_MEM_OP_WRITE_VALUE_32
+        self._wait_kind = kinds.CU_STREAM_MEM_OP_WAIT_VALUE_32
+
+    def enter(self) -> Sync:
+        """Say that the call began."""
+        return Sync([self._write(self._inside, self._mark), self._write(self._at, 1)])
+
+    def leave(self) -> Sync:
+        """Say that the call ended."""
+        return Sync([self._write(self._inside, 0)])
+
+    def signals(self, steps: list[tuple[int, Step]]) -> Sync:
+        """Raise flags at peers, each once its credit is free."""
+        before, after = [self._write(self._at, steps[0][0] + 1)], []
+        for _, step in steps:
+            assert isinstance(step, Signal), "steps were grouped by their type"
+            credit = self._word(self._rank, "credit", step.rank, step.n)
+            flag = self._word(step.rank, "flag", self._rank, step.n)
+            before += [self._wait(credit, 0), self._write(credit, 1)]
+            after.append(self._write(flag, self._mark))
+        return Sync(before + after)
+
+    def waits(self, steps: list[tuple[int, Step]]) -> Sync:
+        """Wait for peers' flags, take them down, free the peers' credits."""
+        operations = [self._write(self._at, steps[0][0] + 1)]
+        for _, step in steps:
+            assert isinstance(step, Wait), "steps were grouped by their type"
+            flag = self._word(self._rank, "flag", step.rank, step.n)
+            credit = self._word(step.rank, "credit", self._rank, step.n)
+            operations += [self._wait(flag, self._mark), self._write(flag, 0)]
+            operations.append(self._write(credit, 0))
+        return Sync(operations)
+
+    def _word(self, owner: int, kind: str, peer: int, n: int) -> int:
+        return self._bases[owner] + engine_word(self._region, kind, peer, n)
+
+    def _write(self, address: int, value: int) -> Any:
+        operation = api().CUstreamBatchMemOpParams()
+        part = operation.writeValue
+        part.operation = self._write_kind
+        part.address = api().CUdeviceptr(address)
+        part.value = value
+        part.flags = 0
+        return operation
+
+    def _wait(self, address: int, value: int) -> Any:
+        operation = api().CUstreamBatchMemOpParams()
+        part = operation.waitValue
+        part.operation = self._wait_kind
+        part.address = api().CUdeviceptr(address)
+        part.value = value
+        part.flags = int(api().CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_EQ)
+        return operation
+
+
+def _independent(moves: list[Step]) -> list[list[Move]]:
+    """Return runs of moves none of which touches what another of its run wrote."""
+    runs: list[list[Move]] = [[]]
+    written: set[tuple[int, Space, int]] = set()
+    for move in moves:
+        assert isinstance(move, Move), "steps were grouped by their type"
+        width = range(move.stop - move.start)
+        reads = {(s.rank, s.space, s.pos + i) for s in move.srcs for i in width}
+        writes = {(d.rank, d.space, d.pos + i) for d in move.dsts for i in width}
+        if written & (reads | writes):
+            runs.append([])
+            written = set()
+        runs[-1].append(move)
+        written |= writes
+    return runs
+
+
+def _refuse(plan: Plan, rank: int) -> None:
+    """Raise unless copy engines can run a plan."""
+    why = ""
+    for _, _, _, step in plan.steps():
+        if not isinstance(step, Move):
+            if step.n >= ENGINE_SLOTS:
+                why = f"signals more than {ENGINE_SLOTS - 1} times on a channel"
+        elif len(step.srcs) > 1:
+            why = "reduces"
+        elif any(loc.space is Space.STAGE for loc in (*step.srcs, *step.dsts)):
+            why = "stages"
+    if len(plan.ranks[rank]) > 1:
+        why = "has several lanes"
+    if why:
+        raise PlanError(
+            f"plan {plan.name} ({plan.schedule}) {why}; copy engines only copy between "
+            "registered arrays: want a zero_copy plan without reductions"
+        )

@@ -1,0 +1,140 @@
+"""One prepared plan: parameters packed once, then a launch is a look-up and a call.
+
+Nothing that changes between calls is in a kernel's parameters but addresses, so the
+packed parameters of a pair of arrays are kept. Epochs live on the device: a captured
+launch may be replayed for ever.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stretto.errors import DeviceError, PlanError
+from stretto.executors.cuda.abi import PARAMS, Kernel
+from stretto.executors.cuda.driver import Device, api, ask
+
+__all__ = ["Arguments", "Loaded", "enqueue", "load", "mixed"]
+
+KEPT = 512
+"""Pairs of arrays whose parameters are kept for each plan."""
+
+
+class Loaded:
+    """A compiled kernel on the device."""
+
+    def __init__(self, module: Any, function: Any, kernel: Kernel) -> None:
+        self.module = module
+        self.function = function
+        self.kernel = kernel
+        self._launch = api().cuLaunchKernel
+
+    def launch(self, stream: Any, arguments: int) -> int:
+        """Enqueue the kernel; `arguments` is the address of its argument array.
+
+        Returns the driver's error number.
+        """
+        kernel = self.kernel
+        (error,) = self._launch(
+            self.function,
+            kernel.grid,
+            1,
+            1,
+            kernel.threads,
+            1,
+            1,
+            kernel.shared_bytes,
+            stream,
+            arguments,
+            0,
+        )
+        return int(error)
+
+
+def load(device: Device, kernel: Kernel, image: bytes) -> Loaded:
+    """Load a kernel, now and not at its first launch, and check that it fits.
+
+    All of its blocks wait for peers, so all must be resident at once.
+    """
+    driver = api()
+    module = ask("cuModuleLoadData", image)
+    function = ask("cuModuleGetFunction", module, kernel.symbol.encode())
+    if hasattr(driver, "cuFuncLoad"):
+        ask("cuFuncLoad", function)
+    if kernel.shared_bytes > 48 << 10:
+        if kernel.shared_bytes > device.shared_bytes:
+            raise PlanError(
+                f"a block wants {kernel.shared_bytes} bytes of shared memory; "
+                f"{device.name} has {device.shared_bytes}: choose a smaller depth"
+            )
+        limit = driver.CUfunction_attribute
+        ask(
+            "cuFuncSetAttribute",
+            function,
+            limit.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+            kernel.shared_bytes,
+        )
+    per_sm = ask(
+        "cuOccupancyMaxActiveBlocksPerMultiprocessor",
+        function,
+        kernel.threads,
+        kernel.shared_bytes,
+    )
+    if int(per_sm) * device.num_sms < kernel.grid:
+        raise PlanError(
+            f"{kernel.grid} blocks of {kernel.threads} threads wait for each other, "
+            f"and {device.name} holds {int(per_sm) * device.num_sms} at once; "
+            "choose fewer blocks or threads"
+        )
+    return Loaded(module, function, kernel)
+
+
+class Arguments:
+    """The packed parameters of one plan in one flag set, by pair of arrays."""
+
+    def __init__(
+        self, packed: NDArray[np.uint8], bind: Callable[[Any, int, int], None]
+    ) -> None:
+        self._template = packed
+        self._bind = bind
+        self.kept: dict[tuple[int, int], int] = {}
+        self._alive: list[Any] = []
+
+    def pack(self, source: int, target: int) -> int:
+        """Return the address of the argument array for a pair of arrays."""
+        if len(self.kept) >= KEPT:
+            self.kept.clear()
+            self._alive.clear()
+        raw = (ctypes.c_uint8 * self._template.size).from_buffer_copy(self._template)
+        self._bind(np.frombuffer(raw, PARAMS, count=1)[0], source, target)
+        array = (ctypes.c_void_p * 1)(ctypes.addressof(raw))
+        self._alive.append((raw, array))
+        where = ctypes.addressof(array)
+        self.kept[source, target] = where
+        return where
+
+
+def mixed(fingerprint: int, offsets: tuple[int | None, ...]) -> int:
+    """Return a fingerprint that also says where zero-copy arrays lie.
+
+    Ranks whose arrays lie at different offsets then differ, and are told so.
+    """
+    text = repr((fingerprint, offsets)).encode()
+    return zlib.crc32(text) or 1
+
+
+def enqueue(device: Device, loaded: Loaded, stream: Any, arguments: int) -> None:
+    """Launch, entering the context when this thread has not been seen before."""
+    error = loaded.launch(stream, arguments)
+    if error:
+        device.enter()
+        error = loaded.launch(stream, arguments)
+        if error:
+            raise DeviceError(
+                f"launch of {loaded.kernel.symbol}: {api().CUresult(error).name}"
+            )

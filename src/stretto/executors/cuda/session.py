@@ -1,0 +1,226 @@
+"""A communicator's GPU side: its slab, flag sets, watcher, and prepared plans."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from stretto import collectives
+from stretto.collectives import Shape, storage
+from stretto.errors import CallError, DeviceError, PlanError
+from stretto.executors import Call, Group, Launch
+from stretto.executors.cuda.abi import (
+    CONTROL,
+    MAX_RANKS,
+    Kernel,
+    fingerprint,
+    footprint,
+)
+from stretto.executors.cuda.arena import Arena
+from stretto.executors.cuda.arrays import DeviceArray, where
+from stretto.executors.cuda.bound import KernelLaunch
+from stretto.executors.cuda.compile import compile_kernel
+from stretto.executors.cuda.driver import Side, api, ask, capturing, open_device
+from stretto.executors.cuda.engine import EngineLaunch, runs_on_engine
+from stretto.executors.cuda.enginewatch import EngineWatch
+from stretto.executors.cuda.generate import generate
+from stretto.executors.cuda.launch import Loaded, load
+from stretto.executors.cuda.memory import open_slab
+from stretto.executors.cuda.regions import Region, fit, regions
+from stretto.executors.cuda.space import AddressSpace, local_rank
+from stretto.executors.cuda.watch import Watch
+from stretto.ir import Verified
+from stretto.plan import Layout, Plan
+
+__all__ = ["CudaSession"]
+
+
+class CudaSession:
+    """One rank's part of a group that computes on GPUs."""
+
+    def __init__(self, group: Group) -> None:
+        if group.num_ranks > MAX_RANKS:
+            raise CallError(
+                f"{group.num_ranks} ranks; the cuda executor serves {MAX_RANKS}"
+            )
+        self.group = group
+        self.device = open_device(local_rank(group))
+        self._regions, total = regions(group.num_ranks)
+        self.slab = open_slab(self.device, group, total)
+        self.space = AddressSpace(self.device, group, self.slab)
+        self._arena = Arena()
+        if self.slab.nbytes > total:
+            self._arena.grow(total, self.slab.nbytes - total)
+        self.watch = Watch(
+            self.device,
+            group,
+            [self.slab.base + r.control + CONTROL["broken"] for r in self._regions],
+        )
+        self._sets: dict[int, Region] = {}
+        self._engine_watch: EngineWatch | None = None
+        self._sides: list[Side] = []
+        self._loaded: dict[str, Loaded] = {}
+        self._closed = False
+
+    def empty(self, shape: Sequence[int], dtype: str) -> DeviceArray:
+        """Return registered memory, at the same offset on every rank (collective)."""
+        shape = tuple(int(n) for n in shape)
+        nbytes = math.prod(shape) * storage(dtype).itemsize
+        notes = self._arena.noted()
+        if notes:  # what still runs may read what is about to be given away
+            ask("cuCtxSynchronize")
+        said = [m for m, _ in self.group.exchange({"empty": nbytes, "notes": notes})]
+        if len({m["empty"] for m in said}) != 1:
+            raise CallError(
+                f"empty() of {[m['empty'] for m in said]} bytes by rank; it is "
+                "collective: want the same shape and dtype on every rank"
+            )
+        self._arena.settle([m["notes"] for m in said])
+        start = self._arena.allocate(nbytes)
+        if start is None:
+            before = self.slab.nbytes
+            self.slab.grow(nbytes)
+            self._arena.grow(before, self.slab.nbytes - before)
+            start = self._arena.allocate(nbytes)
+            assert start is not None, "the slab has just grown by this much"
+        offset = start
+        return DeviceArray(
+            self.slab.base + offset,
+            shape,
+            dtype,
+            self.device.ordinal,
+            lambda: self._arena.note(offset),
+        )
+
+    def register(self, array: Any) -> None:
+        """Make an array of somebody else's zero-copy (collective)."""
+        self.space.register(array)
+
+    def offset(self, array: Any) -> int | None:
+        """Return where registered memory begins, the same on every rank, or None."""
+        return self.space.offset(where(array).pointer)
+
+    def prepare(self, plan: Verified[Plan], call: Call) -> Launch:
+        """Bind a plan to a kind of call: generate, compile, load, pack."""
+        value = plan.value
+        if value.num_ranks != self.group.num_ranks:
+            raise PlanError(
+                f"plan {value.name} is for {value.num_ranks} ranks; "
+                f"this group has {self.group.num_ranks}"
+            )
+        sizes = _symbol_sizes(value, call)
+        itemsize = storage(call.dtype).itemsize
+        mark = fingerprint(value, call.dtype, call.op.value, call.counts)
+        if runs_on_engine(value):
+            return EngineLaunch(value, self, sizes, itemsize, mark)
+        where = fit(value, sizes, itemsize)
+        return KernelLaunch(
+            value,
+            self._load(value, call, where),
+            self.space,
+            self.watch,
+            self.region_of,
+            where=where,
+            needs=footprint(value, where, self.group.rank),
+            fingerprint=mark,
+            deadline_ns=int(self.group.deadline_s * 1e9),
+        )
+
+    def _load(self, plan: Plan, call: Call, where: Layout) -> Loaded:
+        kernel: Kernel = generate(
+            plan, rank=self.group.rank, dtype=call.dtype, op=call.op
+        )
+        found = self._loaded.get(kernel.digest)
+        if found is None:
+            image = compile_kernel(kernel, arch=self.device.arch)
+            with self.quiet():
+                found = load(self.device, kernel, image)
+            self._loaded[kernel.digest] = found
+        elif found.kernel != kernel:
+            found = Loaded(found.module, found.function, kernel)
+        return found
+
+    def region_of(self, stream: int) -> Region:
+        """Return the flag set of a stream, the next free one at its first use."""
+        found = self._sets.get(stream)
+        if found is None:
+            if len(self._sets) == len(self._regions):
+                raise CallError(
+                    f"stream {stream:#x} is the {len(self._sets) + 1}th that this "
+                    f"communicator is used on, and it has {len(self._regions)} sets of "
+                    "flags: use fewer streams, set STRETTO_CUDA_STREAMS, or split()"
+                )
+            found = self._regions[len(self._sets)]
+            self._sets[stream] = found
+        return found
+
+    def engine_watch(self) -> EngineWatch:
+        """Return the deadlines of copy-engine calls, made at their first use."""
+        if self._engine_watch is None:
+            made = EngineWatch(self.group, self._regions, self.slab.base)
+            self.watch.engine = self._engine_watch = made
+        return self._engine_watch
+
+    def side_streams(self, count: int) -> list[Side]:
+        """Return so many streams of our own, with events to fork and join."""
+        while len(self._sides) < count:
+            self._sides.append(Side())
+        return self._sides[:count]
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Hold while none of our kernels is in flight, for what may wait for them.
+
+        Loading a module may wait for the device; a kernel of ours on it may wait for a
+        peer; and that peer for this very rank.
+        """
+        self.device.enter()
+        relaxed = api().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        before = ask("cuThreadExchangeStreamCaptureMode", relaxed)
+        try:
+            for stream in self._sets:
+                if not capturing(stream):
+                    ask("cuStreamSynchronize", api().CUstream(stream))
+            yield
+        finally:
+            ask("cuThreadExchangeStreamCaptureMode", before)
+
+    def check(self) -> None:
+        """Raise what a launch that was not waited for has met."""
+        self.watch.check()
+
+    def synchronize(self, stream: int = 0) -> None:
+        """Wait for a stream, then raise what its launches met."""
+        ask("cuStreamSynchronize", api().CUstream(stream))
+        self.watch.check()
+
+    def close(self) -> None:
+        """Free everything; what still runs is waited for."""
+        if self._closed:
+            return
+        self._closed = True
+        self.device.enter()
+        with contextlib.suppress(DeviceError):
+            ask("cuCtxSynchronize")
+        self.watch.close()
+        if self._engine_watch is not None:
+            self._engine_watch.close()
+        for side in self._sides:
+            side.close()
+        self.space.close()
+        self.slab.close()
+        for one in self._loaded.values():
+            with contextlib.suppress(DeviceError):
+                ask("cuModuleUnload", one.module)
+        self._loaded.clear()
+
+
+def _symbol_sizes(plan: Plan, call: Call) -> Any:
+    kind = collectives.get(plan.collective)
+    shape = Shape(num_ranks=plan.num_ranks, split=plan.split, params=plan.params)
+    itemsize = storage(call.dtype).itemsize
+    return kind.symbol_sizes(shape, np.asarray(call.counts), itemsize)
