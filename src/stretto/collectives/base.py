@@ -127,7 +127,8 @@ class Collective(abc.ABC):
         pieces = self.chunks_per_part(shape)
         if counts.size and (counts == counts[0]).all():
             return np.tile(partition(int(counts[0]), pieces, itemsize), counts.size)
-        return np.concatenate([partition(int(c), pieces, itemsize) for c in counts])
+        sizes = [partition(int(c), pieces, itemsize) for c in counts]
+        return np.concatenate(sizes) if sizes else np.zeros(0, np.int64)
 
     def check(self, shape: Shape) -> None:
         """Raise `CallError` when the parameters make no sense."""

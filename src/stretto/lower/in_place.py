@@ -2,8 +2,11 @@
 
 A program never sees aliasing: `input` is what the caller passed, to the last line. So
 an input that would be read after an output was stored over it is copied to staging
-first, and read from there; a copy onto itself is left out. Only local steps change,
-never what goes over the wire.
+first, and read from there. Only local steps change, never what goes over the wire.
+
+A staged plan then serves both kinds of call: a copy onto itself does nothing in place,
+and what is needed elsewhere. Where peers read the input itself (zero-copy), it would
+disturb them, and is left out: all ranks are in place there, or none.
 """
 
 from __future__ import annotations
@@ -30,27 +33,40 @@ def save_inputs(
             kind, shape, homes.atoms, homes.inputs[rank], homes.outputs[rank], rank
         )
         if over:
-            moves = [_spare(rank, over, owner, move) for owner, move in moves]
+            if _is_read_by_peers(rank, moves):
+                moves = [_spare(rank, over, owner, move) for owner, move in moves]
             units[rank] = _save(rank, over, moves, saved, units[rank])
     kept = [(rank, move) for rank, move in moves if move.dsts]
     return (*saved, *kept), units
 
 
+def _is_read_by_peers(rank: int, moves: list[tuple[int, Move]]) -> bool:
+    return any(
+        src.rank == rank and src.space is Space.INPUT
+        for owner, move in moves
+        if owner != rank
+        for src in move.srcs
+    )
+
+
 def _spare(rank: int, over: dict[int, int], owner: int, move: Move) -> tuple[int, Move]:
     """Leave out the copy of an input onto itself."""
-    if owner != rank or len(move.srcs) > 1 or move.finish:
+    if owner != rank or not _copies_input(rank, move):
         return owner, move
-    src = move.srcs[0]
-    dsts = tuple(
-        dst
-        for dst in move.dsts
-        if not (
-            dst.space is Space.OUTPUT
-            and dst.rank == rank
-            and src == Loc(rank, Space.INPUT, over.get(dst.pos, -1))
-        )
-    )
+    dsts = tuple(d for d in move.dsts if not _is_itself(rank, over, move, d))
     return owner, move._replace(dsts=dsts)
+
+
+def _copies_input(rank: int, move: Move) -> bool:
+    src = move.srcs[0]
+    only = len(move.srcs) == 1 and not move.finish
+    return only and src.rank == rank and src.space is Space.INPUT
+
+
+def _is_itself(rank: int, over: dict[int, int], move: Move, dst: Loc) -> bool:
+    """Return whether a destination of a copied input is where it already lies."""
+    here = dst.rank == rank and dst.space is Space.OUTPUT
+    return here and over.get(dst.pos, -1) == move.srcs[0].pos
 
 
 def _save(
@@ -84,5 +100,7 @@ def _save(
         for dst in move.dsts:
             if dst.space is Space.OUTPUT and dst.rank == rank:
                 span = range(dst.pos, dst.pos + width)
+                if _copies_input(rank, move) and _is_itself(rank, over, move, dst):
+                    continue
                 gone |= {over[p] for p in span if p in over}
     return unit

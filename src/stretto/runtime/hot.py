@@ -2,7 +2,7 @@
 
 An array is recognised by its identity and a weak reference (so that another array at
 the same address is not taken for it), and by what can change in place: its shape and
-element type, and for tensors the memory itself.
+element type.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from stretto.executors import Launch
-from stretto.runtime.arrays import Operand
 from stretto.runtime.request import Request
 
 __all__ = ["MISS", "Hot", "hot_call"]
@@ -29,87 +28,91 @@ _Broke: TypeAlias = Callable[[BaseException], BaseException]
 def hot_call(
     request: Request, launch: Launch, x: Any, out: Any, broke: _Broke
 ) -> Hot | None:
-    """Return a quick way to repeat a call on (x, out), or None when there is none."""
-    operands = [o for o in (request.x, request.out) if o is not None]
-    if request.idle is not None or any(o.staged for o in operands):
+    """Return a quick way to repeat a call on (x, out), or None when there is none.
+
+    Executors look only at where an array lies, so contiguous ones pass as they are.
+    """
+    if request.collective == "barrier":
+        return _without_arrays(launch, broke)
+    if request.idle is not None or x is None:
         return None
-    if not all(type(o.given) is np.ndarray for o in operands):
+    for operand in request.operands:
+        if operand.staged or type(operand.given) is not np.ndarray:
+            return None
+    if type(x) is not np.ndarray or (out is not None and type(out) is not np.ndarray):
         return None
-    if any(o.flat.dtype != o.given.dtype for o in operands):
-        return None
-    if x is not None and type(x) is not np.ndarray:
-        return None
-    if out is None and (request.out is None or request.out.given is not x):
-        return _returning_new(request, launch, x, broke)
-    if out is None or out is x:
+    if out is not None:
+        return _into(request, launch, x, out, broke)
+    if request.out is not None and request.out.given is x:
         return _in_place(request, launch, x, broke)
-    return _into(request, launch, x, out, broke)
+    return _returning_new(request, launch, x, broke)
 
 
-def _flatten(operand: Operand) -> bool:
-    return len(operand.shape) != 1
+def _known(array: Any) -> tuple[Callable[[], Any], Any, Any]:
+    return weakref.ref(array), array.shape, array.dtype
 
 
 def _in_place(request: Request, launch: Launch, x: Any, broke: _Broke) -> Hot:
-    """Return a call whose output is `x`; input may exist elsewhere only."""
-    ref, shape, dtype = weakref.ref(x), x.shape, x.dtype
-    reads, flat = request.x is not None, len(x.shape) != 1
+    """Return a call whose output is `x`; some ranks have no input."""
+    ref, shape, dtype = _known(x)
+    reads = request.x is not None
 
     def run(x: Any, out: Any) -> Any:
         if ref() is not x or x.shape != shape or x.dtype is not dtype:
             return MISS
-        operand = x.reshape(-1) if flat else x
         try:
-            launch(operand if reads else None, operand)
+            launch(x if reads else None, x)
         except BaseException as e:
-            raise broke(e)  # noqa: B904
+            raise broke(e) from e.__cause__
         return x
 
     return run
 
 
 def _into(request: Request, launch: Launch, x: Any, out: Any, broke: _Broke) -> Hot:
-    """Return a call that writes into another array."""
-    ref, shape, dtype = weakref.ref(out), out.shape, out.dtype
-    in_ref = (lambda: None) if x is None else weakref.ref(x)
-    in_shape, in_dtype = (x.shape, x.dtype) if x is not None else ((), None)
+    """Return a call that writes into another array; some ranks do not write."""
+    ref, shape, dtype = _known(out)
+    x_ref, x_shape, x_dtype = _known(x)
     reads, writes = request.x is not None, request.out is not None
 
     def run(x: Any, out: Any) -> Any:
         if ref() is not out or out.shape != shape or out.dtype is not dtype:
             return MISS
-        if in_ref() is not x:
-            return MISS
-        if x is not None and (x.shape != in_shape or x.dtype is not in_dtype):
+        if x_ref() is not x or x.shape != x_shape or x.dtype is not x_dtype:
             return MISS
         try:
-            launch(
-                x.reshape(-1) if reads else None, out.reshape(-1) if writes else None
-            )
+            launch(x if reads else None, out if writes else None)
         except BaseException as e:
-            raise broke(e)  # noqa: B904
+            raise broke(e) from e.__cause__
         return out if writes else None
 
     return run
 
 
-def _returning_new(
-    request: Request, launch: Launch, x: Any, broke: _Broke
-) -> Hot | None:
+def _returning_new(request: Request, launch: Launch, x: Any, broke: _Broke) -> Hot:
     """Return a call that makes its output, or has none on this rank."""
-    if x is None or request.x is None:
-        return None
-    ref, shape, dtype = weakref.ref(x), x.shape, x.dtype
-    made = request.out.shape if request.out is not None else None
+    ref, shape, dtype = _known(x)
+    reads = request.x is not None
+    made = None if request.out is None else request.out.shape
 
     def run(x: Any, out: Any) -> Any:
         if ref() is not x or x.shape != shape or x.dtype is not dtype:
             return MISS
         result = None if made is None else np.empty(made, dtype)
         try:
-            launch(x.reshape(-1), None if result is None else result.reshape(-1))
+            launch(x if reads else None, result)
         except BaseException as e:
-            raise broke(e)  # noqa: B904
+            raise broke(e) from e.__cause__
         return result
+
+    return run
+
+
+def _without_arrays(launch: Launch, broke: _Broke) -> Hot:
+    def run(x: Any, out: Any) -> Any:
+        try:
+            launch(None, None)
+        except BaseException as e:
+            raise broke(e) from e.__cause__
 
     return run

@@ -7,7 +7,8 @@ but its arguments.
 from __future__ import annotations
 
 import functools
-from typing import TypeAlias
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 from stretto.errors import StrettoError
 from stretto.ir import Params, Program, Verified
@@ -16,7 +17,14 @@ from stretto.lower import lower
 from stretto.plan import Plan, Schedule
 from stretto.verify import verify, verify_plan
 
-__all__ = ["FrozenParams", "frozen", "proved_plan", "proved_program", "serves"]
+__all__ = [
+    "FrozenParams",
+    "frozen",
+    "proved_plan",
+    "proved_program",
+    "serves",
+    "touches_callers",
+]
 
 FrozenParams: TypeAlias = tuple[tuple[str, object], ...]
 """Parameters as something that can be hashed."""
@@ -32,7 +40,8 @@ def proved_program(
     algorithm: Algorithm, num_ranks: int, params: FrozenParams
 ) -> Verified[Program]:
     """Return an algorithm's program for that many ranks, proved."""
-    return verify(algorithm.build(num_ranks, **dict(params)))
+    options: dict[str, Any] = dict(params)
+    return verify(algorithm.build(num_ranks, **options))
 
 
 @functools.lru_cache(maxsize=512)
@@ -43,9 +52,22 @@ def proved_plan(
     schedule: Schedule,
     in_place: bool,
 ) -> Verified[Plan]:
-    """Return the plan of an algorithm under a schedule, proved."""
+    """Return the plan of an algorithm under a schedule, proved.
+
+    A staged plan that allows calls in place serves the others too (ranks may differ in
+    it), so it is proved for both.
+    """
     program = proved_program(algorithm, num_ranks, params)
-    return verify_plan(lower(program, schedule, in_place=in_place))
+    plan = lower(program, schedule, in_place=in_place)
+    if in_place and not touches_callers(schedule):
+        verify_plan(replace(plan, in_place=False))
+    return verify_plan(plan)
+
+
+def touches_callers(schedule: Schedule) -> bool:
+    """Return whether peers touch the caller's memory in some phase."""
+    phases = (schedule, *(schedule.of(phase) for phase in schedule.phases))
+    return any(how.memory == "zero_copy" for how in phases)
 
 
 def serves(

@@ -11,6 +11,7 @@ from typing import Any
 from stretto.collectives import Operator
 from stretto.ir import freeze
 from stretto.runtime.engine import Engine
+from stretto.runtime.hot import MISS
 from stretto.runtime.select import Pin
 
 __all__ = ["Verbs"]
@@ -36,8 +37,9 @@ class Verbs(Engine):
     ) -> Any:
         """Combine everybody's `x`, in `x` itself or in `out`."""
         key = ("all_reduce", id(x), id(out), op, algorithm, stream, dtype)
-        if (hot := self._hot.get(key)) is not None and hot.fits(x, out):
-            return hot.run(x, out)
+        hot = self._hot.get(key)
+        if hot is not None and (done := hot(x, out)) is not MISS:
+            return done
         who = self._caller("all_reduce", dtype)
         source = who.take(x, "x", written=out is None)
         request = who.request(
@@ -47,7 +49,7 @@ class Verbs(Engine):
             counts=(source.count,),
             op=who.operator(op, source),
         )
-        return self._run(request, algorithm, stream, key)
+        return self._run(request, algorithm, stream, (key, x, out))
 
     def reduce(
         self,
@@ -64,6 +66,10 @@ class Verbs(Engine):
 
         The root gets the result, the others None; their `x` stays as it is.
         """
+        key = ("reduce", id(x), id(out), op, root, algorithm, stream, dtype)
+        hot = self._hot.get(key)
+        if hot is not None and (done := hot(x, out)) is not MISS:
+            return done
         who = self._caller("reduce", dtype)
         params, here = who.root(root), root == self.rank
         source = who.take(x, "x", written=here and out is None)
@@ -78,7 +84,7 @@ class Verbs(Engine):
             op=who.operator(op, source),
             params=params,
         )
-        return self._run(request, algorithm, stream)
+        return self._run(request, algorithm, stream, (key, x, out))
 
     def broadcast(
         self,
@@ -95,8 +101,9 @@ class Verbs(Engine):
         A rank other than the root that passes `out` may pass None as `x`.
         """
         key = ("broadcast", id(x), id(out), root, algorithm, stream, dtype)
-        if (hot := self._hot.get(key)) is not None and hot.fits(x, out):
-            return hot.run(x, out)
+        hot = self._hot.get(key)
+        if hot is not None and (done := hot(x, out)) is not MISS:
+            return done
         who = self._caller("broadcast", dtype)
         params, here = who.root(root), root == self.rank
         if here:
@@ -111,7 +118,7 @@ class Verbs(Engine):
         request = who.request(
             "broadcast", source, target, counts=(target.count,), params=params
         )
-        return self._run(request, algorithm, stream, key)
+        return self._run(request, algorithm, stream, (key, x, out))
 
     def all_gather(
         self,
@@ -127,14 +134,15 @@ class Verbs(Engine):
         In place, `x` is `out[rank]`.
         """
         key = ("all_gather", id(x), id(out), algorithm, stream, dtype)
-        if (hot := self._hot.get(key)) is not None and hot.fits(x, out):
-            return hot.run(x, out)
+        hot = self._hot.get(key)
+        if hot is not None and (done := hot(x, out)) is not MISS:
+            return done
         who = self._caller("all_gather", dtype)
         source = who.take(x, "x")
         target = who.target(source, out, (self.num_ranks, *source.shape))
         counts = (source.count,) * self.num_ranks
         request = who.request("all_gather", source, target, counts=counts)
-        return self._run(request, algorithm, stream, key)
+        return self._run(request, algorithm, stream, (key, x, out))
 
     def gather(
         self,
@@ -150,6 +158,10 @@ class Verbs(Engine):
 
         `out` counts at the root only.
         """
+        key = ("gather", id(x), id(out), root, algorithm, stream, dtype)
+        hot = self._hot.get(key)
+        if hot is not None and (done := hot(x, out)) is not MISS:
+            return done
         who = self._caller("gather", dtype)
         params, source = who.root(root), who.take(x, "x")
         target = None
@@ -157,7 +169,7 @@ class Verbs(Engine):
             target = who.target(source, out, (self.num_ranks, *source.shape))
         counts = (source.count,) * self.num_ranks
         request = who.request("gather", source, target, counts=counts, params=params)
-        return self._run(request, algorithm, stream)
+        return self._run(request, algorithm, stream, (key, x, out))
 
     def reduce_scatter(
         self,
@@ -174,8 +186,9 @@ class Verbs(Engine):
         In place, `out` is the rank's own part of `x`.
         """
         key = ("reduce_scatter", id(x), id(out), op, algorithm, stream, dtype)
-        if (hot := self._hot.get(key)) is not None and hot.fits(x, out):
-            return hot.run(x, out)
+        hot = self._hot.get(key)
+        if hot is not None and (done := hot(x, out)) is not MISS:
+            return done
         who = self._caller("reduce_scatter", dtype)
         source = who.take(x, "x")
         target = who.target(source, out, who.divide(source))
@@ -186,7 +199,7 @@ class Verbs(Engine):
             counts=(target.count,) * self.num_ranks,
             op=who.operator(op, source),
         )
-        return self._run(request, algorithm, stream, key)
+        return self._run(request, algorithm, stream, (key, x, out))
 
     def scatter(
         self,
@@ -202,6 +215,10 @@ class Verbs(Engine):
 
         `x` counts at the root only; the others pass `out`, which tells the size.
         """
+        key = ("scatter", id(x), id(out), root, algorithm, stream, dtype)
+        hot = self._hot.get(key)
+        if hot is not None and (done := hot(x, out)) is not MISS:
+            return done
         who = self._caller("scatter", dtype)
         params = who.root(root)
         source = None
@@ -217,7 +234,7 @@ class Verbs(Engine):
             counts=(target.count,) * self.num_ranks,
             params=params,
         )
-        return self._run(request, algorithm, stream)
+        return self._run(request, algorithm, stream, (key, x, out))
 
     def all_to_all(
         self,
@@ -233,8 +250,9 @@ class Verbs(Engine):
         The result has the shape of `x`; in place, `out` is `x`.
         """
         key = ("all_to_all", id(x), id(out), algorithm, stream, dtype)
-        if (hot := self._hot.get(key)) is not None and hot.fits(x, out):
-            return hot.run(x, out)
+        hot = self._hot.get(key)
+        if hot is not None and (done := hot(x, out)) is not MISS:
+            return done
         who = self._caller("all_to_all", dtype)
         source = who.take(x, "x")
         part = who.divide(source)
@@ -242,7 +260,7 @@ class Verbs(Engine):
         each = target.count // self.num_ranks if part else 0
         counts = (each,) * self.num_ranks**2
         request = who.request("all_to_all", source, target, counts=counts)
-        return self._run(request, algorithm, stream, key)
+        return self._run(request, algorithm, stream, (key, x, out))
 
     def permute(
         self,
@@ -279,5 +297,11 @@ class Verbs(Engine):
 
     def barrier(self, *, stream: Any = None) -> None:
         """Return when everybody has come."""
+        key = ("barrier", stream)
+        hot = self._hot.get(key)
+        if hot is not None:
+            hot(None, None)
+            return
         who = self._caller("barrier", None)
-        self._run(who.request("barrier", None, None, counts=()), None, stream)
+        request = who.request("barrier", None, None, counts=())
+        self._run(request, None, stream, (key, None, None))

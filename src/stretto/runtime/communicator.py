@@ -1,0 +1,94 @@
+"""The communicator: the ranks of a group, and what they can do together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from stretto.collectives import dtype_name
+from stretto.errors import CommunicationError
+from stretto.runtime.arrays import HOST
+from stretto.runtime.asynchronous import AsyncVerbs
+from stretto.runtime.channels import ChannelVerbs
+
+__all__ = ["Communicator"]
+
+
+class Communicator(ChannelVerbs, AsyncVerbs):
+    """A group of ranks that call the same things in the same order.
+
+    It takes NumPy arrays, tensors, and anything with DLPack or the buffer protocol.
+    Calls block on the CPU and are stream-ordered on the GPU. After a lost peer or a
+    timeout it is broken: every later call says so, and outputs are undefined. One
+    thread at a time may use it.
+    """
+
+    def __repr__(self) -> str:
+        """Return which rank of how many this is, and how it fares."""
+        state = "closed" if self._closed else "broken" if self._fault else "ready"
+        return f"Communicator(rank={self.rank}, num_ranks={self.num_ranks}, {state})"
+
+    def empty(
+        self, shape: int | Sequence[int], dtype: Any = "float32", *, device: str = HOST
+    ) -> Any:
+        """Return uninitialised registered memory (collective, alike on every rank).
+
+        Calls whose arrays all lie in such memory, at the same place on every rank, are
+        zero-copy: peers read and write them directly. bfloat16 comes as raw uint16.
+        """
+        self._ready("empty")
+        sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+        name = str(dtype).removeprefix("torch.")
+        if not isinstance(dtype, str) and name == str(dtype):
+            import numpy as np
+
+            name = np.dtype(dtype).name
+        session = self._session(device)
+        try:
+            return session.empty(sizes, dtype_name(name))
+        except CommunicationError as e:
+            raise self._broke(e) from None
+
+    def check(self) -> None:
+        """Raise when this communicator is broken, or a launch has met a fault."""
+        self._ready("check")
+        for session in self._sessions.values():
+            try:
+                session.check()
+            except CommunicationError as e:
+                raise self._broke(e) from None
+        if int(self._group.broken[0]):
+            raise self._broke(self._group.fail((), f"rank {self.rank}: check"))
+
+    def split(self, color: int | None, key: int | None = None) -> Communicator | None:
+        """Return a communicator of the ranks with the same color (collective).
+
+        They are numbered by `key`, then by their rank here. A rank whose color is None
+        gets None.
+        """
+        self._ready("split")
+        try:
+            group = self._group.split(color, self.rank if key is None else key)  # type: ignore[attr-defined]
+        except CommunicationError as e:
+            raise self._broke(e) from None
+        return None if group is None else type(self)(group, profile=self._profile)
+
+    def close(self) -> None:
+        """Give everything back, once; started calls are waited for first."""
+        if not self._closed:
+            self._close_channels()
+            self._end()
+
+    def __enter__(self) -> Communicator:
+        """Return itself; leaving the block closes it."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()

@@ -1,0 +1,314 @@
+"""From a checked request to a launch: sessions, plans, caches, faults.
+
+A call seen before costs one dictionary look-up (`hot`). Another array of a known kind
+costs a few microseconds (`_launches`). A new kind of call is chosen an algorithm,
+proved, lowered and bound to the executor, once.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from stretto import collectives, executors
+from stretto.collectives import Operator, Shape, storage
+from stretto.errors import (
+    CallError,
+    CommunicationError,
+    CommunicatorBroken,
+)
+from stretto.executors import Call, Group, Launch, Session
+from stretto.runtime.arrays import HOST
+from stretto.runtime.hot import Hot, hot_call
+from stretto.runtime.plans import FrozenParams, frozen, proved_plan, touches_callers
+from stretto.runtime.request import Caller, Request
+from stretto.runtime.select import (
+    STAGED,
+    ZERO_COPY,
+    Choice,
+    Pin,
+    Profile,
+    Question,
+)
+from stretto.runtime.selector import Selector
+from stretto.runtime.work import Work, Worker
+
+__all__ = ["Engine", "Kind"]
+
+_MOST_KINDS = 4096
+_MOST_HOT = 512
+
+
+class Kind(NamedTuple):
+    """What identifies a kind of call: those alike share one launch."""
+
+    device: str
+    collective: str
+    dtype: str
+    op: Operator
+    counts: tuple[int, ...]
+    params: FrozenParams
+    memory: str
+    in_place: bool
+    pin: Pin
+    stream: Any
+
+
+class Engine:
+    """The part of a communicator that runs requests."""
+
+    def __init__(
+        self, group: Group, *, executor: str = HOST, profile: str | None = None
+    ) -> None:
+        """Open the executor's session (collective)."""
+        self.rank = group.rank
+        """This process's number in the group."""
+        self.num_ranks = group.num_ranks
+        """How many processes there are in the group."""
+        self._group = group
+        self._sessions: dict[str, Session] = {}
+        self._selectors: dict[str, Selector] = {}
+        self._profile = profile
+        self._launches: dict[Kind, Launch] = {}
+        self._table: dict[Any, Hot] = {}
+        self._hot: dict[Any, Hot] = self._table
+        """The table of hot calls; empty while anything is unusual."""
+        self._worker: Worker | None = None
+        self._fault: BaseException | None = None
+        self._closed = False
+        if executor:
+            self._session(executor)
+
+    def _caller(self, verb: str, dtype: str | None) -> Caller:
+        return Caller(rank=self.rank, num_ranks=self.num_ranks, verb=verb, dtype=dtype)
+
+    def _session(self, executor: str) -> Session:
+        """Return the executor's session, opening it at the first use (collective)."""
+        session = self._sessions.get(executor)
+        if session is None:
+            try:
+                session = executors.get(executor).open_session(self._group)
+            except CommunicationError as e:
+                raise self._broke(e) from None
+            self._sessions[executor] = session
+        return session
+
+    # Running one request.
+
+    def _run(
+        self,
+        request: Request,
+        pin: Pin,
+        stream: Any,
+        seen: tuple[tuple[Any, ...], Any, Any] | None = None,
+    ) -> Any:
+        """Run a request; `seen` is what to know it by next time: a key, x and out."""
+        self._ready(request.collective)
+        session = self._session(request.device)
+        launch = self._launch(request, session, pin, stream)
+        x = None if request.x is None else request.x.flat
+        out = None if request.out is None else request.out.flat
+        try:
+            launch(x, out)
+        except BaseException as e:
+            raise self._broke(e) from e.__cause__
+        result = request.deliver()
+        if seen is not None:
+            self._remember(*seen, request=request, launch=launch)
+        return result
+
+    def _ready(self, what: str) -> None:
+        """Wait for calls started before; refuse when nothing can be called."""
+        if self._worker is not None and not self._worker.is_me:
+            self._worker.wait_idle()
+        if self._fault is not None:
+            raise CommunicatorBroken(
+                f"rank {self.rank}: {what}: this communicator was broken by an earlier "
+                f"fault, {type(self._fault).__name__}: {self._fault}; outputs are "
+                f"undefined: close it and connect anew"
+            ) from self._fault
+        if self._closed:
+            raise CallError(
+                f"rank {self.rank}: {what}: this communicator is closed; connect anew"
+            )
+
+    def _broke(self, error: BaseException) -> BaseException:
+        """Remember the first fault; nothing works after it. Return what to raise."""
+        if isinstance(error, CallError):
+            return error
+        if self._fault is None:
+            self._fault = error
+            self._table.clear()
+            self._hot = {}
+        return error
+
+    # Launches, and how they are found.
+
+    def _launch(
+        self, request: Request, session: Session, pin: Pin, stream: Any
+    ) -> Launch:
+        memory = self._memory(request, session)
+        kind = Kind(
+            request.device,
+            request.collective,
+            request.dtype,
+            request.op,
+            request.counts,
+            frozen(request.params),
+            memory,
+            _plans_in_place(request, memory),
+            pin,
+            stream,
+        )
+        launch = self._launches.get(kind)
+        if launch is None:
+            if len(self._launches) >= _MOST_KINDS:
+                self._launches.clear()
+                self._table.clear()
+            launch = self._launches[kind] = self._prepare(kind, session)
+        return launch
+
+    def _memory(self, request: Request, session: Session) -> str:
+        """Return zero_copy when all the memory of this call is registered.
+
+        Parts of unequal sizes stay staged: an empty array lies nowhere, so the ranks
+        could not agree.
+        """
+        if not request.equal or not any(request.counts):
+            return STAGED
+        for operand in request.operands:
+            if operand.staged or session.offset(operand.flat) is None:
+                return STAGED
+        return ZERO_COPY
+
+    def _prepare(self, kind: Kind, session: Session) -> Launch:
+        choice = self._choose(kind)
+        schedule = choice.schedule
+        if touches_callers(schedule) and kind.memory != ZERO_COPY:
+            raise CallError(
+                f"rank {self.rank}: {kind.collective}: schedule {schedule} is for "
+                f"arrays of comm.empty(), and these are not; want 'staged' in it"
+            )
+        in_place = kind.in_place or not touches_callers(schedule)
+        plan = proved_plan(
+            choice.algorithm, self.num_ranks, kind.params, schedule, in_place
+        )
+        call = Call(dtype=kind.dtype, op=kind.op, counts=kind.counts)
+        return session.prepare(plan, call)
+
+    def _choose(self, kind: Kind) -> Choice:
+        selector = self._selectors.get(kind.device)
+        if selector is None:
+            profile = None
+            if self._profile is not None:
+                profile = Profile.parse(self._profile, "of rank 0")
+            selector = Selector(kind.device, profile)
+            self._selectors[kind.device] = selector
+        asked = Question(
+            executor=kind.device,
+            collective=kind.collective,
+            num_ranks=self.num_ranks,
+            nbytes=full_size(kind, self.num_ranks),
+            memory=kind.memory,
+            in_place=kind.in_place,
+            params=kind.params,
+        )
+        return selector.choose(asked, kind.pin)
+
+    def explain(
+        self,
+        collective: str,
+        count: int,
+        dtype: str = "float32",
+        *,
+        registered: bool = False,
+        algorithm: Pin = None,
+        **params: object,
+    ) -> str:
+        """Return which algorithm and schedule would serve such a call, as a pin."""
+        shape = Shape(num_ranks=self.num_ranks, params=params)
+        parts = collectives.get(collective).num_parts(shape)
+        kind = Kind(
+            HOST,
+            collective,
+            dtype,
+            Operator.SUM,
+            (count,) * parts,
+            frozen(params),
+            ZERO_COPY if registered else STAGED,
+            True,
+            algorithm,
+            None,
+        )
+        return str(self._choose(kind))
+
+    def _remember(
+        self,
+        key: tuple[Any, ...],
+        x: Any,
+        out: Any,
+        *,
+        request: Request,
+        launch: Launch,
+    ) -> None:
+        """Let the same call be recognised by its arrays next time."""
+        hot = hot_call(request, launch, x, out, self._broke)
+        if hot is not None:
+            if len(self._table) >= _MOST_HOT:
+                self._table.clear()
+            self._table[key] = hot
+
+    # Calls beside the caller.
+
+    def _start(self, name: str, call: Any, *args: Any, **options: Any) -> Work:
+        """Run a method on the communicator's own thread, after those started before."""
+        self._check_fault(name)
+        if self._worker is None:
+            self._worker = Worker(f"stretto-{self.rank}", busy=self._set_busy)
+        return self._worker.start(name, lambda: call(*args, **options))
+
+    def _check_fault(self, name: str) -> None:
+        if self._fault is not None or self._closed:
+            self._ready(name)
+
+    def _set_busy(self, busy: bool) -> None:
+        """Send every call the long way while started calls are under way."""
+        self._hot = {} if busy or self._fault is not None else self._table
+
+    def _end(self) -> None:
+        """Wait for started calls, then give sessions and the group back."""
+        if self._worker is not None:
+            self._worker.stop()
+        self._closed = True
+        self._hot = {}
+        self._table.clear()
+        self._launches.clear()
+        for session in self._sessions.values():
+            session.close()
+        close = getattr(self._group, "close", None)
+        if close is not None:
+            close()
+
+
+def _plans_in_place(request: Request, memory: str) -> bool:
+    """Return whether the plan must allow a call in place.
+
+    Staged plans always do: ranks may differ in it, and their plans must not. With
+    registered memory all ranks' arrays lie alike, so all know; except where the root
+    alone has both arrays.
+    """
+    if memory == STAGED:
+        return True
+    lonely = collectives.get(request.collective).rooted
+    return request.in_place or lonely or request.collective == "permute"
+
+
+def full_size(kind: Kind, num_ranks: int) -> int:
+    """Return S of a call: the bytes of the longest vector that a rank holds."""
+    item = storage(kind.dtype).itemsize
+    counts = kind.counts
+    if len(counts) == num_ranks**2 and num_ranks > 1:
+        rows = [sum(counts[r * num_ranks :][:num_ranks]) for r in range(num_ranks)]
+        return max(rows) * item
+    if kind.collective == "permute":
+        return max(counts, default=0) * item
+    return sum(counts) * item

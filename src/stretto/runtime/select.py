@@ -1,0 +1,182 @@
+"""Which algorithm under which schedule serves a call: the caller's, a table's, or ours.
+
+In this order: what the caller pins; a profile (a table of what was measured, shipped in
+`stretto/topology/profiles` or written by `stretto tune`); else what the simulator finds
+cheapest. The answer depends only on what all ranks know, so all find the same.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any, NamedTuple, TypeAlias
+
+from stretto import algorithms
+from stretto.errors import CallError, TopologyError
+from stretto.lang import Algorithm
+from stretto.plan import Schedule
+from stretto.runtime.plans import FrozenParams, serves, touches_callers
+from stretto.runtime.sizes import parse_size
+
+__all__ = ["Choice", "Pin", "Profile", "Question", "Rule", "candidates", "parse_pin"]
+
+Pin: TypeAlias = str | Algorithm | tuple[str | Algorithm, str] | None
+"""What a caller asks for: a catalogue name, with the words of a schedule after it when
+wanted; an algorithm of one's own; or either, paired with a schedule's words."""
+
+STAGED, ZERO_COPY = "staged", "zero_copy"
+PACKETS_UP_TO = 16 << 10
+"""Bytes a chunk up to which data that announce themselves beat a flag after them."""
+
+
+class Choice(NamedTuple):
+    """An algorithm and how to run it."""
+
+    algorithm: Algorithm
+    schedule: Schedule
+
+    def __str__(self) -> str:
+        """Return the text that pins it."""
+        return f"{self.algorithm.name} {self.schedule}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What all ranks know about a call."""
+
+    executor: str
+    collective: str
+    num_ranks: int
+    nbytes: int
+    """The full vector: S of a size."""
+    memory: str = STAGED
+    """zero_copy when the arrays are registered: both memories are then possible."""
+    in_place: bool = True
+    params: FrozenParams = ()
+
+
+def parse_pin(
+    pin: str | Algorithm | tuple[str | Algorithm, str],
+) -> tuple[Algorithm, Schedule | None]:
+    """Return the algorithm and the schedule that a caller asks for."""
+    words = ""
+    if isinstance(pin, tuple):
+        pin, words = pin
+    if isinstance(pin, str):
+        name, _, more = pin.strip().partition(" ")
+        pin, words = algorithms.get(name), f"{more} {words}".strip()
+    if not isinstance(pin, Algorithm):
+        raise CallError(
+            f"algorithm={pin!r}; want a name such as 'all_reduce/ring push packets', "
+            f"or what @algorithm made"
+        )
+    return pin, Schedule.parse(words) if words else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One row of a profile: for such calls, by size, what to use."""
+
+    collective: str
+    memory: str
+    fewest: int
+    most: int
+    sizes: tuple[tuple[int, str], ...]
+    """Up to so many bytes: this pin."""
+
+    def answers(self, asked: Question) -> bool:
+        """Return whether the row is about such calls."""
+        return (
+            self.collective == asked.collective
+            and self.memory == asked.memory
+            and self.fewest <= asked.num_ranks <= self.most
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What was measured on one kind of machine with one executor; rows in order."""
+
+    executor: str
+    rules: tuple[Rule, ...] = ()
+    about: str = field(default="", compare=False)
+
+    def choose(self, asked: Question) -> Choice | None:
+        """Return what the table says for a call, when it says something that works."""
+        for rule in self.rules:
+            if not rule.answers(asked):
+                continue
+            for up_to, pin in rule.sizes:
+                if asked.nbytes <= up_to and (found := _working(pin, asked)):
+                    return found
+        return None
+
+    @classmethod
+    def parse(cls, text: str, source: str) -> Profile:
+        """Read a profile; `source` names it in messages."""
+        try:
+            data = tomllib.loads(text)
+            rules = tuple(_rule(row) for row in data.get("rule", ()))
+            return cls(
+                executor=str(data["executor"]),
+                rules=rules,
+                about=str(data.get("about", "")),
+            )
+        except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as e:
+            raise TopologyError(
+                f"profile {source}: {type(e).__name__}: {e}; want executor, and "
+                f"[[rule]] with collective, memory, ranks = [2, 8], sizes = [['4K', 'NAME']]"
+            ) from None
+
+    @classmethod
+    def shipped(cls, executor: str) -> Profile:
+        """Return the profile that comes with the library."""
+        file = resources.files("stretto.topology") / "profiles" / f"{executor}.toml"
+        if not file.is_file():
+            return cls(executor=executor)
+        return cls.parse(file.read_text(encoding="utf-8"), f"{executor}.toml")
+
+
+def _rule(row: Mapping[str, Any]) -> Rule:
+    fewest, most = row["ranks"]
+    return Rule(
+        collective=row["collective"],
+        memory=row["memory"],
+        fewest=int(fewest),
+        most=int(most),
+        sizes=tuple((parse_size(size), str(pin)) for size, pin in row["sizes"]),
+    )
+
+
+def _working(pin: str, asked: Question) -> Choice | None:
+    algorithm, schedule = parse_pin(pin)
+    schedule = schedule or plain_schedule(asked)
+    in_place = asked.in_place or not touches_callers(schedule)
+    if serves(algorithm, asked.num_ranks, asked.params, schedule, in_place):
+        return Choice(algorithm, schedule)
+    return None
+
+
+def plain_schedule(asked: Question) -> Schedule:
+    """Return a good schedule for a call, whatever the algorithm."""
+    if asked.memory == ZERO_COPY:
+        return Schedule(direction="pull", memory=ZERO_COPY)
+    small = asked.nbytes <= PACKETS_UP_TO * asked.num_ranks
+    return Schedule(protocol="packets" if small else "bulk")
+
+
+def candidates(asked: Question) -> Iterable[Choice]:
+    """Return what may serve a call, in the order of the catalogue."""
+    schedules = [Schedule(protocol="packets"), Schedule(protocol="bulk")]
+    if asked.memory == ZERO_COPY:
+        schedules += [
+            Schedule(direction=direction, memory=ZERO_COPY)
+            for direction in ("pull", "push")
+        ]
+    for algorithm in algorithms.of(asked.collective, asked.num_ranks):
+        for schedule in schedules:
+            in_place = asked.in_place or not touches_callers(schedule)
+            if serves(algorithm, asked.num_ranks, asked.params, schedule, in_place):
+                yield Choice(algorithm, schedule)

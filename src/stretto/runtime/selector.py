@@ -1,0 +1,103 @@
+"""Answer questions of selection: a pin, a profile, or the simulator, in that order."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from stretto import executors, topology
+from stretto.errors import CallError, StrettoError
+from stretto.plan import Schedule
+from stretto.runtime.plans import proved_plan, serves, touches_callers
+from stretto.runtime.select import (
+    STAGED,
+    Choice,
+    Pin,
+    Profile,
+    Question,
+    candidates,
+    parse_pin,
+    plain_schedule,
+)
+
+__all__ = ["Selector"]
+
+_MOST_SIMULATED = 16
+"""Ranks up to which candidates are simulated; beyond, the first that works is taken."""
+
+
+class Selector:
+    """The choices of one executor in one process."""
+
+    def __init__(self, executor: str, profile: Profile | None = None) -> None:
+        """Start with a measured profile, or with the one that is shipped."""
+        self._executor = executor
+        shipped = Profile.shipped(executor)
+        ours = profile is not None and profile.executor == executor
+        self._profiles = [profile, shipped] if ours and profile else [shipped]
+        self._known: dict[tuple[Question, Pin], Choice] = {}
+
+    def choose(self, asked: Question, pin: Pin = None) -> Choice:
+        """Return what serves a call."""
+        key = (replace(asked, nbytes=_class(asked.nbytes)), pin)
+        found = self._known.get(key)
+        if found is None:
+            found = self._pinned(asked, pin) if pin is not None else self._best(key[0])
+            self._known[key] = found
+        return found
+
+    def _pinned(self, asked: Question, pin: Pin) -> Choice:
+        assert pin is not None
+        algorithm, schedule = parse_pin(pin)
+        if algorithm.collective != asked.collective:
+            raise CallError(
+                f"algorithm={algorithm.name!r} for {asked.collective}; want one of "
+                f"{asked.collective}/..."
+            )
+        if reason := algorithm.refuses(asked.num_ranks):
+            raise CallError(reason)
+        if schedule is None:
+            schedule = plain_schedule(asked)
+            in_place = asked.in_place or not touches_callers(schedule)
+            args = (algorithm, asked.num_ranks, asked.params)
+            if not serves(*args, schedule, in_place):
+                schedule = plain_schedule(replace(asked, memory=STAGED))
+                if not serves(*args, schedule, True):
+                    schedule = Schedule()
+        return Choice(algorithm, schedule)
+
+    def _best(self, asked: Question) -> Choice:
+        for profile in self._profiles:
+            if (found := profile.choose(asked)) is not None:
+                return found
+        options = candidates(asked)
+        if asked.num_ranks > _MOST_SIMULATED:
+            first = next(iter(options), None)
+            options = () if first is None else (first,)
+        costs = [
+            (self._cost(option, asked), i, option) for i, option in enumerate(options)
+        ]
+        if not costs:
+            raise CallError(
+                f"no algorithm of {asked.collective} serves {asked.num_ranks} ranks"
+            )
+        return min(costs, key=lambda c: c[:2])[2]
+
+    def _cost(self, option: Choice, asked: Question) -> float:
+        """Return the simulated time; infinite where the simulator has none."""
+        in_place = asked.in_place or not touches_callers(option.schedule)
+        plan = proved_plan(
+            option.algorithm, asked.num_ranks, asked.params, option.schedule, in_place
+        )
+        kind = "cpux" if self._executor == "cpu" else "h200x"
+        try:
+            machine = topology.load(f"{kind}{asked.num_ranks}")
+            found = executors.get("sim").simulate(plan, machine, nbytes=asked.nbytes)
+        except StrettoError:
+            return math.inf
+        return float(found.time_us)
+
+
+def _class(nbytes: int) -> int:
+    """Return the size that stands for sizes like it: the next power of two."""
+    return 1 << max(0, nbytes - 1).bit_length()
