@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from stretto.errors import CollectiveMismatch, CollectiveTimeout
+
 __all__ = ["ChildGroup", "Hub"]
 
 
@@ -94,7 +96,11 @@ class ChildGroup:
             said.append((pickle.loads(raw), tuple(received)))
         return said
 
-    def fail(self, waiting_for: Sequence[int], where: str) -> Exception:
+    def fail(
+        self, waiting_for: Sequence[int], where: str, *, mismatch: str = ""
+    ) -> Exception:
         """Break the group and say who is missing."""
         self._broken[0] = 1
-        return RuntimeError(f"rank {self.rank} waits for {list(waiting_for)}: {where}")
+        if mismatch:
+            return CollectiveMismatch(mismatch)
+        return CollectiveTimeout(f"missing ranks {list(waiting_for)}: {where}")
