@@ -1,6 +1,6 @@
-"""Write an all-reduce, have it proved, see what it compiles to."""
+"""Write an all-reduce, have it proved, compile it, and see how long it takes."""
 
-from stretto import algorithm, reduce
+from stretto import algorithm, executors, reduce, topology
 from stretto.errors import PromiseError
 from stretto.lang import Ranks
 from stretto.lower import lower
@@ -25,7 +25,7 @@ def forgets_one(ranks: Ranks) -> None:
 
 
 def main() -> None:
-    """Prove one, refute the other, compile the first."""
+    """Prove one, refute the other, compile and time the first."""
     program = through_rank_0.build(3)
     print(program)
     proved = verify(program)
@@ -33,9 +33,14 @@ def main() -> None:
         verify(forgets_one.build(3))
     except PromiseError as error:
         print(f"refused: {error}\n")
-    plan = lower(proved, Schedule.parse("push packets staged"))
-    verify_plan(plan)
-    print(plan)
+    schedule = Schedule.parse("push packets staged")
+    print(lower(proved, schedule))
+
+    machine = topology.load("h200x8")
+    plan = verify_plan(lower(verify(through_rank_0.build(8)), schedule))
+    for nbytes in (1 << 10, 1 << 20):
+        result = executors.get("sim").simulate(plan, machine, nbytes=nbytes)
+        print(f"{nbytes:>8} bytes on {machine.name}: {result.time_us:.1f} us")
 
 
 if __name__ == "__main__":
