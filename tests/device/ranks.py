@@ -7,6 +7,8 @@ its own; a check that fails does not keep the next from running. `--share` puts 
 ranks on one GPU, where kernels take turns: slow, and enough to test what is said.
 """
 
+# ruff: noqa: T201  (a program: it prints its report)
+
 from __future__ import annotations
 
 import argparse

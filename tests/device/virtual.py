@@ -7,6 +7,8 @@ and compares with the reference interpreter bit for bit. One launch holds all ra
 compute-sanitizer can watch. Each case runs in a worker that may die; the next goes on.
 """
 
+# ruff: noqa: T201  (a program: it prints its report)
+
 from __future__ import annotations
 
 import argparse

@@ -1,0 +1,67 @@
+"""Which algorithms and schedules are worth trying at a size, per collective."""
+
+from __future__ import annotations
+
+K, M = 1 << 10, 1 << 20
+
+__all__ = ["candidates"]
+
+
+def candidates(collective: str, nbytes: int, ranks: int) -> list[tuple[str, str]]:
+    """Return (algorithm, schedule) pairs for a size of the full vector."""
+    found: list[tuple[str, str]] = []
+    chunk = nbytes // ranks
+    if collective == "all_reduce":
+        if nbytes <= 256 * K:
+            found += _packets("all_reduce/one_shot", nbytes)
+        if nbytes >= 16 * K:
+            found += _packets("all_reduce/two_shot", chunk)
+        if nbytes >= 512 * K:
+            found += _bulk("all_reduce/two_shot", chunk)
+        if nbytes >= 64 * M:
+            found += _bulk("all_reduce/ring", chunk)[:2]
+        return found
+    name = f"{collective}/one_shot"
+    if chunk <= 4 * M:
+        found += _packets(name, chunk)
+    if nbytes >= 128 * K:
+        found += _bulk(name, chunk)
+    if nbytes >= 4 * M and collective != "reduce_scatter":
+        found += [(name, f"push engine zero_copy blocks={k}") for k in (1, ranks - 1)]
+    return found
+
+
+def _packets(name: str, part: int) -> list[tuple[str, str]]:
+    """Return packets, and lines, with about one vector a thread, more, and fewer."""
+    vectors = max(1, part // 16)
+    found = []
+    for threads in (128, 256, 512):
+        want = -(-vectors // threads)
+        for blocks in sorted({min(128, max(1, want // d)) for d in (1, 2, 4)}):
+            if vectors <= 64 * K or blocks >= 32:
+                found.append((threads, blocks))
+    small = vectors <= 128
+    picked = found[:3] if small else found
+    schedules = [
+        f"push packets staged blocks={b} threads={t} tile_bytes={1 << 20}"
+        for t, b in picked
+    ]
+    if part >= 16 * K:
+        schedules += [
+            f"push lines staged blocks={b} threads=512 tile_bytes={1 << 20}"
+            for b in (16, 32, 64, 128)
+            if b * 512 * 16 <= 2 * part
+        ]
+    return [(name, s) for s in dict.fromkeys(schedules)]
+
+
+def _bulk(name: str, part: int) -> list[tuple[str, str]]:
+    """Return zero-copy kernels, pushing and pulling, and one that stages."""
+    sizes = (8, 16, 32) if part <= 512 * K else (16, 32, 64)
+    found = [
+        (name, f"{way} bulk zero_copy blocks={b} threads=512 tile_bytes={1 << 30}")
+        for way in ("pull", "push")
+        for b in sizes
+    ]
+    found.append((name, "push bulk staged blocks=64 threads=512"))
+    return found

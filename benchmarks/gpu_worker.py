@@ -1,0 +1,354 @@
+"""One rank of one peer set: prepares a collective, checks it, times it in a graph.
+
+The parent (gpu_collectives.py) writes one JSON command a line and reads one answer.
+Whatever goes wrong is an answer too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "benchmarks")]
+
+import torch  # noqa: E402
+
+LARGEST = 1 << 30
+
+
+class Case:
+    """One collective at one size: arrays, expected values, how it is called."""
+
+    def __init__(self, worker: "Worker", collective: str, nbytes: int) -> None:
+        self.collective, self.nbytes, self.worker = collective, nbytes, worker
+        n = worker.ranks
+        count = nbytes // 2
+        part = count // n
+        self.n_in = part if collective == "all_gather" else count
+        self.n_out = part if collective == "reduce_scatter" else count
+
+    def data(self, rank: int) -> Any:
+        """Return a rank's input, the same wherever it is asked for."""
+        gen = torch.Generator("cuda").manual_seed(977 * rank + self.nbytes % 9973)
+        return torch.randn(
+            self.n_in, generator=gen, device="cuda", dtype=torch.bfloat16
+        )
+
+    def error(self, out: Any) -> str:
+        """Return what is wrong with an output, or nothing."""
+        n, me = self.worker.ranks, self.worker.rank
+        part = self.nbytes // 2 // n
+        if self.collective in ("all_gather", "all_to_all"):
+            for q in range(n):
+                theirs = self.data(q)
+                if self.collective == "all_to_all":
+                    theirs = theirs[me * part : (me + 1) * part]
+                if not torch.equal(out[q * part : (q + 1) * part], theirs):
+                    return f"part {q} is wrong"
+            return ""
+        total = None
+        for q in range(n):
+            theirs = self.data(q)
+            if self.collective == "reduce_scatter":
+                theirs = theirs[me * part : (me + 1) * part]
+            total = theirs.float() if total is None else total.add_(theirs)
+        off = (out.float() - total).abs_().sub_(total.abs().mul_(0.03)).max().item()
+        return "" if off < 0.06 else f"off by {off:.3f}"
+
+
+class Worker:
+    """What every peer set does the same way."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.rank, self.ranks = args.rank, args.ranks
+        torch.cuda.set_device(args.rank)
+        torch.zeros(1, device="cuda")
+        self.stream = torch.cuda.Stream()
+        torch.cuda.set_stream(self.stream)
+        self.kept: dict[str, Any] = {}
+        self.largest = args.largest
+        self.open(args)
+
+    def open(self, args: argparse.Namespace) -> None:
+        """Connect to the other ranks."""
+        raise NotImplementedError
+
+    def call(self, case: Case, variant: str) -> tuple[Any, Any, Any]:
+        """Return input, output, and a function that enqueues the collective."""
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        """Raise what the GPU met."""
+        torch.cuda.synchronize()
+
+    def prepare(self, collective: str, nbytes: int, variant: str) -> dict[str, Any]:
+        """Check one variant, eagerly and replayed, and capture what is timed."""
+        case = Case(self, collective, nbytes)
+        x, out, enqueue = self.call(case, variant)
+        x.copy_(case.data(self.rank))
+        if out is not x:
+            out.view(torch.int16).fill_(0x7FA5)
+        self.settle()
+        enqueue()
+        self.settle()
+        wrong = case.error(out)
+        single = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(
+            single, stream=self.stream, capture_error_mode="thread_local"
+        ):
+            enqueue()
+        x.copy_(case.data(self.rank))
+        if out is not x:
+            out.view(torch.int16).fill_(0x7FA5)
+        self.settle()
+        single.replay()
+        self.settle()
+        wrong = wrong or case.error(out)
+        checksum = int(out.view(torch.int16).sum(dtype=torch.int64).item())
+        calls = 10 if nbytes <= 16 << 20 else 2
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(
+            graph, stream=self.stream, capture_error_mode="thread_local"
+        ):
+            for _ in range(calls):
+                enqueue()
+        graph.replay()
+        self.settle()
+        self.kept[f"{collective} {nbytes} {variant}"] = (graph, calls, enqueue, single)
+        return {"wrong": wrong, "checksum": checksum}
+
+    def time(self, collective: str, nbytes: int, variant: str, replays: int) -> Any:
+        """Return microseconds a call, the mean over some replays."""
+        graph, calls, _, _ = self.kept[f"{collective} {nbytes} {variant}"]
+        begin = torch.cuda.Event(enable_timing=True)
+        end = torch.cuda.Event(enable_timing=True)
+        graph.replay()
+        begin.record()
+        for _ in range(replays):
+            graph.replay()
+        end.record()
+        self.settle()
+        return {"us": begin.elapsed_time(end) * 1e3 / (replays * calls)}
+
+    def eager(self, collective: str, nbytes: int, variant: str, calls: int) -> Any:
+        """Return microseconds a call, enqueued from Python back to back."""
+        _, _, enqueue, _ = self.kept[f"{collective} {nbytes} {variant}"]
+        for _ in range(20):
+            enqueue()
+        self.settle()
+        began = time.perf_counter()
+        for _ in range(calls):
+            enqueue()
+        issued = time.perf_counter()
+        torch.cuda.synchronize()
+        total = time.perf_counter() - began
+        return {"us": total / calls * 1e6, "issue_us": (issued - began) / calls * 1e6}
+
+    def drop(self) -> dict[str, Any]:
+        """Forget what was prepared."""
+        torch.cuda.synchronize()
+        self.kept.clear()
+        return {}
+
+    def reset(self) -> dict[str, Any]:
+        """Start anew after a fault."""
+        return self.drop()
+
+
+class Nccl(Worker):
+    """NCCL through torch.distributed: plain tensors and symmetric windows."""
+
+    def open(self, args: argparse.Namespace) -> None:
+        """Connect, and register a pool of symmetric memory."""
+        import torch.distributed as dist
+
+        self.dist = dist
+        dist.init_process_group(
+            "nccl",
+            init_method=f"file://{args.meet}",
+            rank=args.rank,
+            world_size=args.ranks,
+            device_id=torch.device("cuda", args.rank),
+        )
+        dist.all_reduce(torch.ones(1, device="cuda"))
+        torch.cuda.synchronize()
+        count = self.largest // 2
+        self.plain = [_bf16(count), _bf16(count)]
+        self.windows: list[Any] = []
+        self.pool_error = ""
+
+    def _windows(self) -> list[Any]:
+        if not self.windows and not self.pool_error:
+            try:
+                group = self.dist.distributed_c10d._get_default_group()
+                backend = group._get_backend(torch.device("cuda"))
+                self.pool = torch.cuda.MemPool(backend.mem_allocator)
+                with torch.cuda.use_mem_pool(self.pool):
+                    made = [_bf16(self.largest // 2) for _ in range(2)]
+                backend.register_mem_pool(self.pool, symm=True)
+                self.windows = made
+            except Exception as e:
+                self.pool_error = f"{type(e).__name__}: {e}"
+        if not self.windows:
+            raise RuntimeError(f"no symmetric windows: {self.pool_error}")
+        return self.windows
+
+    def call(self, case: Case, variant: str) -> tuple[Any, Any, Any]:
+        """Return the arrays and the call."""
+        dist = self.dist
+        both = self._windows() if variant == "symm" else self.plain
+        x, out = both[0][: case.n_in], both[1][: case.n_out]
+        match case.collective:
+            case "all_reduce":
+                return x, x, lambda: dist.all_reduce(x)
+            case "all_gather":
+                return x, out, lambda: dist.all_gather_into_tensor(out, x)
+            case "reduce_scatter":
+                return x, out, lambda: dist.reduce_scatter_tensor(out, x)
+            case "all_to_all":
+                return x, out, lambda: dist.all_to_all_single(out, x)
+        raise KeyError(case.collective)
+
+
+class TorchSymm(Worker):
+    """torch symmetric memory's all_reduce, one- and two-shot."""
+
+    def open(self, args: argparse.Namespace) -> None:
+        """Connect and allocate."""
+        import torch.distributed as dist
+        import torch.distributed._symmetric_memory as symm_mem
+
+        dist.init_process_group(
+            "nccl",
+            init_method=f"file://{args.meet}",
+            rank=args.rank,
+            world_size=args.ranks,
+            device_id=torch.device("cuda", args.rank),
+        )
+        dist.all_reduce(torch.ones(1, device="cuda"))
+        self.name = dist.group.WORLD.group_name
+        count = min(self.largest, 256 << 20) // 2
+        self.buffer = symm_mem.empty(count, dtype=torch.bfloat16, device="cuda")
+        symm_mem.rendezvous(self.buffer, dist.group.WORLD)
+        torch.cuda.synchronize()
+
+    def call(self, case: Case, variant: str) -> tuple[Any, Any, Any]:
+        """Return the arrays and the call."""
+        ops = torch.ops.symm_mem
+        if case.collective != "all_reduce":
+            raise KeyError(case.collective)
+        x = self.buffer[: case.n_in]
+        if variant == "one_shot":
+            out = torch.empty_like(x)
+            return x, out, lambda: ops.one_shot_all_reduce_out(x, "sum", self.name, out)
+        return x, x, lambda: ops.two_shot_all_reduce_(x, "sum", self.name)
+
+
+class Ours(Worker):
+    """stretto: variants are `algorithm|schedule`."""
+
+    def open(self, args: argparse.Namespace) -> None:
+        """Open a session."""
+        from gpu_group import ChildGroup
+
+        self.group = ChildGroup(args.rank, args.ranks, args.fd, deadline_s=4.0)
+        self.session: Any = None
+        self.plans: dict[str, Any] = {}
+        self.reset()
+
+    def reset(self) -> dict[str, Any]:
+        """Open a new session, with arrays of its own."""
+        from stretto.executors.cuda import open_session
+
+        self.kept.clear()
+        if self.session is not None:
+            self.registered = []
+            self.session.close()
+        self.group.broken[0] = 0
+        self.session = open_session(self.group)
+        count = self.largest // 2
+        made = [self.session.empty((count,), "bfloat16") for _ in range(2)]
+        self.registered = [torch.from_dlpack(one) for one in made]
+        return {}
+
+    def _plan(self, variant: str) -> Any:
+        from stretto import algorithms
+        from stretto.lower import lower
+        from stretto.plan import Schedule
+        from stretto.verify import verify, verify_plan
+
+        if variant not in self.plans:
+            name, schedule = variant.split("|")
+            program = algorithms.get(name).build(self.ranks)
+            plan = lower(verify(program), Schedule.parse(schedule))
+            self.plans[variant] = verify_plan(plan)
+        return self.plans[variant]
+
+    def call(self, case: Case, variant: str) -> tuple[Any, Any, Any]:
+        """Return the arrays and the call."""
+        from stretto import collectives
+        from stretto.collectives import Operator, Shape
+        from stretto.executors import Call
+
+        plan = self._plan(variant)
+        kind = collectives.get(case.collective)
+        parts = kind.num_parts(Shape(num_ranks=self.ranks, split=plan.value.split))
+        whole = case.nbytes // 2
+        each = whole if parts == 1 and kind.splits_whole else whole // self.ranks
+        call = Call(dtype="bfloat16", op=Operator.SUM, counts=(each,) * parts)
+        launch = self.session.prepare(plan, call)
+        x = self.registered[0][: case.n_in]
+        out = self.registered[1][: case.n_out]
+        return x, out, lambda: launch(x, out)
+
+    def settle(self) -> None:
+        """Raise what the GPU met."""
+        torch.cuda.synchronize()
+        self.session.check()
+
+
+def _bf16(count: int) -> Any:
+    return torch.empty(count, dtype=torch.bfloat16, device="cuda")
+
+
+KINDS = {"nccl": Nccl, "nccl_mix0": Nccl, "torch_symm": TorchSymm, "ours": Ours}
+
+
+def main() -> None:
+    """Answer commands until there are none."""
+    parser = argparse.ArgumentParser()
+    for name in ("rank", "ranks", "fd", "answers", "largest"):
+        parser.add_argument(f"--{name}", type=int, default=-1)
+    parser.add_argument("--kind")
+    parser.add_argument("--meet")
+    args = parser.parse_args()
+    answers = os.fdopen(args.answers, "w")
+
+    def answer(said: dict[str, Any]) -> None:
+        print(json.dumps(said), file=answers, flush=True)
+
+    try:
+        worker = KINDS[args.kind](args)
+        answer({"ready": True})
+    except Exception as e:
+        answer({"error": f"{type(e).__name__}: {e}\n{traceback.format_exc()[-600:]}"})
+        return
+    for line in sys.stdin:
+        command = json.loads(line)
+        verb = command.pop("verb")
+        try:
+            answer(getattr(worker, verb)(**command))
+        except Exception as e:
+            where = traceback.format_tb(e.__traceback__)[-1].strip()
+            answer({"error": f"{type(e).__name__}: {e} [{where}]"[:900]})
+
+
+if __name__ == "__main__":
+    main()
