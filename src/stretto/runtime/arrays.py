@@ -20,6 +20,8 @@ from stretto.errors import CallError, UnknownNameError
 __all__ = ["GPU", "HOST", "Operand", "address", "fresh", "host_view", "operand"]
 
 HOST, GPU = "cpu", "cuda"
+_NAMES: dict[np.dtype[Any], str] = {}
+"""Our names of the types met so far: asking a type for its name takes a microsecond."""
 _DLPACK = {1: HOST, 2: GPU, 3: HOST, 13: GPU}
 """Executors by DLPack device: CPU, CUDA, pinned CPU, managed CUDA."""
 
@@ -91,7 +93,7 @@ def operand(given: Any, what: str, *, written: bool, dtype: str | None) -> Opera
             f"{what}: a read-only {type(given).__name__} cannot be written; pass a "
             f"writable array as out="
         )
-    stored = storage(name)
+    stored = DTYPES[name]
     native = view.dtype.isnative
     bits = view.view(stored) if native and view.dtype != stored else view
     if native and view.flags.c_contiguous and view.flags.aligned:
@@ -156,8 +158,11 @@ def _tensor_view(given: Any, what: str) -> tuple[Array, str]:
 
 
 def _name(dtype: np.dtype[Any], what: str) -> str:
+    known = _NAMES.get(dtype)
+    if known is not None:
+        return known
     try:
-        return dtype_name(dtype)
+        return _NAMES.setdefault(dtype, dtype_name(dtype))
     except UnknownNameError:
         raise _unknown(str(dtype), what) from None
 

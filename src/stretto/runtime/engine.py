@@ -7,6 +7,7 @@ proved, lowered and bound to the executor, once.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 from stretto import collectives, executors
@@ -50,7 +51,6 @@ class Kind(NamedTuple):
     memory: str
     in_place: bool
     pin: Pin
-    stream: Any
 
 
 class Engine:
@@ -104,7 +104,9 @@ class Engine:
         """Run a request; `seen` is what to know it by next time: a key, x and out."""
         self._ready(request.collective)
         session = self._session(request.device)
-        launch = self._launch(request, session, pin, stream)
+        launch = self._launch(request, session, pin)
+        if stream is not None:
+            launch = self._on(stream, request, launch)
         x = None if request.x is None else request.x.flat
         out = None if request.out is None else request.out.flat
         try:
@@ -143,9 +145,17 @@ class Engine:
 
     # Launches, and how they are found.
 
-    def _launch(
-        self, request: Request, session: Session, pin: Pin, stream: Any
-    ) -> Launch:
+    def _on(self, stream: Any, request: Request, launch: Launch) -> Launch:
+        """Return the launch on a stream of the GPU."""
+        if request.device == HOST:
+            raise CallError(
+                f"rank {self.rank}: {request.collective}: stream={stream!r} with "
+                f"arrays on the CPU, where calls block; leave it out"
+            )
+        on_stream: Launch = functools.partial(launch, stream=stream)  # type: ignore[call-arg]
+        return on_stream
+
+    def _launch(self, request: Request, session: Session, pin: Pin) -> Launch:
         memory = self._memory(request, session)
         kind = Kind(
             request.device,
@@ -157,7 +167,6 @@ class Engine:
             memory,
             _plans_in_place(request, memory),
             pin,
-            stream,
         )
         launch = self._launches.get(kind)
         if launch is None:
@@ -237,7 +246,6 @@ class Engine:
             ZERO_COPY if registered else STAGED,
             True,
             algorithm,
-            None,
         )
         return str(self._choose(kind))
 
@@ -251,11 +259,19 @@ class Engine:
         launch: Launch,
     ) -> None:
         """Let the same call be recognised by its arrays next time."""
-        hot = hot_call(request, launch, x, out, self._broke)
+        if len(self._table) >= _MOST_HOT:
+            self._table.clear()
+        table = self._table
+        hot = hot_call(
+            request,
+            launch,
+            x,
+            out,
+            broke=self._broke,
+            forget=lambda: table.pop(key, None),
+        )
         if hot is not None:
-            if len(self._table) >= _MOST_HOT:
-                self._table.clear()
-            self._table[key] = hot
+            table[key] = hot
 
     # Calls beside the caller.
 

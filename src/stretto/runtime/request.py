@@ -154,7 +154,9 @@ class Caller:
         one = x or out or idle
         params = freeze({}) if params is None else params
         in_place = False
-        if x is not None and out is not None:
+        if x is out and x is not None:
+            in_place = True
+        elif x is not None and out is not None:
             in_place = self._in_place(collective, x, out, counts, params)
         return Request(
             collective=collective,

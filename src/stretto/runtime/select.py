@@ -127,7 +127,7 @@ class Profile:
         except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as e:
             raise TopologyError(
                 f"profile {source}: {type(e).__name__}: {e}; want executor, and "
-                f"[[rule]] with collective, memory, ranks = [2, 8], sizes = [['4K', 'NAME']]"
+                f"[[rule]] with collective, memory, ranks = [2, 8], sizes"
             ) from None
 
     @classmethod
