@@ -13,6 +13,7 @@ from stretto.ir.program import (
 )
 from stretto.ir.spans import Spans
 from stretto.ir.text import parse_program, print_program, spell_op
+from stretto.ir.undisturbed import undisturbed
 
 __all__ = [
     "ALIGNMENT",
@@ -29,4 +30,5 @@ __all__ = [
     "partition",
     "print_program",
     "spell_op",
+    "undisturbed",
 ]

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from stretto import collectives
 from stretto.collectives import Run, Shape
 from stretto.errors import CallError, ProgramError
-from stretto.ir import Program, freeze
+from stretto.ir import Program, freeze, undisturbed
 from stretto.lang.ranks import Ranks, Sides, Trace
 
 __all__ = ["Algorithm", "Requires", "algorithm", "power_of_two"]
@@ -45,6 +45,7 @@ class Algorithm:
         reason = self.requires(num_ranks) if self.requires else None
         return f"{self.name}: {reason}" if reason else None
 
+    @undisturbed
     def build(
         self, num_ranks: int, *, split: int | None = None, **params: object
     ) -> Program:

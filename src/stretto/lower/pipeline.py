@@ -13,7 +13,7 @@ from __future__ import annotations
 from stretto import collectives
 from stretto.collectives import Shape
 from stretto.errors import CallError
-from stretto.ir import Program, Verified
+from stretto.ir import Program, Verified, undisturbed
 from stretto.lower.homes import give_homes
 from stretto.lower.in_place import save_inputs
 from stretto.lower.sync import synchronise
@@ -23,6 +23,7 @@ from stretto.plan import Plan, Schedule
 __all__ = ["lower"]
 
 
+@undisturbed
 def lower(
     verified: Verified[Program], schedule: Schedule, *, in_place: bool = False
 ) -> Plan:
@@ -54,7 +55,7 @@ def lower(
         outputs=homes.outputs,
         stage_units=tuple(units),
         ranks=tuple((steps,) for steps in synchronise(moves, program.num_ranks)),
-        places=tuple(program.place(op) for op in program.ops),
+        places=tuple(map(program.place, program.ops)),
     )
 
 

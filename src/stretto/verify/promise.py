@@ -13,7 +13,17 @@ from collections.abc import Iterator
 from stretto import collectives
 from stretto.collectives import Run, Shape
 from stretto.errors import BoundsError, PromiseError, UndefinedError
-from stretto.ir import INPUT, OUTPUT, Op, Program, Ref, Spans, Verified, spell_op
+from stretto.ir import (
+    INPUT,
+    OUTPUT,
+    Op,
+    Program,
+    Ref,
+    Spans,
+    Verified,
+    spell_op,
+    undisturbed,
+)
 from stretto.verify.contents import Contents, add, describe, moved
 
 __all__ = ["verify"]
@@ -24,6 +34,7 @@ Sizes = list[tuple[int, int, int]]
 """Runs (offset, offset, symbol) of a reference's sizes."""
 
 
+@undisturbed
 def verify(program: Program) -> Verified[Program]:
     """Return the program as proved, or raise what is wrong with it and where."""
     return Verified(_Proof(program).run())

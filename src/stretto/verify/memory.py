@@ -1,0 +1,192 @@
+"""The memory of a plan under proof: what it holds, who touched it when, who may.
+
+The rules of order, for a lane that touches a place at some time:
+- plain data are read only by who knows (as data) of the write;
+- packets announce themselves: reading them waits, and teaches order only;
+- nothing is stored while an earlier store may still be landing, or an earlier read may
+  still be going on; staging is stored once;
+- a peer touches a caller's memory only once it knows that the caller has entered.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from stretto.errors import PlanError, UndefinedError
+from stretto.plan import Loc, Move, Plan, Space
+from stretto.verify.clocks import Clock, Clocks
+from stretto.verify.contents import Contents
+from stretto.verify.shape import Buffers
+
+__all__ = ["Cell", "Memory", "Row"]
+
+Tell = Callable[[int, Move, str], str]
+"""Return a message about a lane's move: where, what, and why it is wrong."""
+
+
+class Cell:
+    """One atom's place."""
+
+    __slots__ = ("contents", "finished", "lane", "packets", "readers", "time")
+
+    def __init__(self) -> None:
+        self.contents: Contents | None = None
+        self.finished = False
+        self.lane = -1
+        """The lane of the last store; -1: the caller, before the call."""
+        self.time = 0
+        self.packets: Clock | None = None
+        self.readers: dict[int, int] | None = None
+
+
+Row = Sequence[Cell]
+
+
+class Memory:
+    """All places of a plan, and the rules for touching them."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        buffers: Buffers,
+        clocks: Clocks,
+        rank_of: list[int],
+        tell: Tell,
+    ) -> None:
+        self.clocks, self.rank_of, self.tell = clocks, rank_of, tell
+        self.lanes_of: dict[int, list[int]] = defaultdict(list)
+        for lane, rank in enumerate(rank_of):
+            self.lanes_of[rank].append(lane)
+        self.far: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)
+        """By rank, what peers did to its caller's memory: lane, time, wrote."""
+        self._rows = [_allocate(plan, buffers, r) for r in range(plan.num_ranks)]
+
+    def row(self, loc: Loc, width: int) -> Row:
+        """Return the places of a location."""
+        return self._rows[loc.rank][loc.space][loc.pos : loc.pos + width]
+
+    def read(self, lane: int, time: int, move: Move, src: Loc, row: Row) -> None:
+        """Let a lane read, or raise why it may not."""
+        clock = self.clocks.lanes[lane]
+        if src.packets:
+            for cell in row:
+                assert cell.packets is not None  # the step waited for it
+                if cell.packets is not self.clocks.nothing:
+                    np.maximum(clock.order, cell.packets.order, out=clock.order)
+                    cell.packets = self.clocks.nothing
+        for cell in row:
+            if cell.contents is None:
+                raise UndefinedError(self.tell(lane, move, "reads what nobody wrote"))
+            if not src.packets:
+                self._check_plain(lane, move, src, cell)
+            if cell.readers is None:
+                cell.readers = {lane: time}
+            else:
+                cell.readers[lane] = time
+        self._visit(lane, time, move, src, wrote=False)
+
+    def _check_plain(self, lane: int, move: Move, src: Loc, cell: Cell) -> None:
+        if cell.packets is not None:
+            raise PlanError(self.tell(lane, move, "reads packets as plain data"))
+        writer = cell.lane
+        if writer in (-1, lane) or self.clocks.lanes[lane].data[writer] >= cell.time:
+            return
+        what = (
+            f"reads {_spell(src)} while {self.who(writer)} may still be writing it; "
+            f"want a wait for a signal sent after the data"
+        )
+        raise PlanError(self.tell(lane, move, what))
+
+    def write(
+        self,
+        lane: int,
+        time: int,
+        move: Move,
+        dst: Loc,
+        held: Sequence[tuple[Contents, bool]],
+    ) -> None:
+        """Let a lane store, or raise why it may not."""
+        finish = move.finish and dst.space is Space.OUTPUT
+        packets = self.clocks.message(lane, release=False) if dst.packets else None
+        self._visit(lane, time, move, dst, wrote=True)
+        row = self.row(dst, len(held))
+        for cell, (contents, finished) in zip(row, held, strict=True):
+            if cell.lane >= 0 or cell.readers:
+                self._check_store(lane, move, dst, cell)
+            cell.contents = contents
+            cell.finished = finished or finish
+            cell.lane, cell.time = lane, time
+            cell.readers = None
+            cell.packets = packets
+
+    def _check_store(self, lane: int, move: Move, dst: Loc, cell: Cell) -> None:
+        clock = self.clocks.lanes[lane]
+        writer = cell.lane
+        wrong = ""
+        if writer >= 0 and dst.space is Space.STAGE:
+            wrong = f"stores {_spell(dst)} a second time"
+        elif writer >= 0 and writer != lane and clock.data[writer] < cell.time:
+            wrong = (
+                f"stores {_spell(dst)} while {self.who(writer)} may still be writing it"
+            )
+        for reader, read_at in (cell.readers or {}).items():
+            if reader != lane and clock.order[reader] < read_at:
+                wrong = (
+                    f"stores {_spell(dst)} while {self.who(reader)} may still be "
+                    f"reading what was there"
+                )
+        if wrong:
+            raise PlanError(self.tell(lane, move, wrong))
+
+    def _visit(
+        self, lane: int, time: int, move: Move, loc: Loc, *, wrote: bool
+    ) -> None:
+        if loc.space is Space.STAGE or loc.rank == self.rank_of[lane]:
+            return
+        clock = self.clocks.lanes[lane]
+        known = clock.order if wrote else clock.data
+        if not any(known[x] for x in self.lanes_of[loc.rank]):
+            raise PlanError(
+                self.tell(
+                    lane,
+                    move,
+                    f"touches {_spell(loc)}, the caller's memory, before knowing that "
+                    f"rank {loc.rank} has entered the call",
+                )
+            )
+        self.far[loc.rank].append((lane, time, wrote))
+
+    def unread(self) -> tuple[int, int] | None:
+        """Return a rank and unit of staging that a peer stored and nobody read."""
+        for rank, spaces in enumerate(self._rows):
+            for unit, cell in enumerate(spaces[Space.STAGE]):
+                far = cell.lane >= 0 and self.rank_of[cell.lane] != rank
+                if far and not cell.readers:
+                    return rank, unit
+        return None
+
+    def who(self, lane: int) -> str:
+        """Return how people call a lane."""
+        rank = self.rank_of[lane]
+        index = self.lanes_of[rank].index(lane)
+        return f"rank {rank}" + (f" lane {index}" if index else "")
+
+
+def _allocate(plan: Plan, buffers: Buffers, rank: int) -> tuple[list[Cell], ...]:
+    """Return a rank's input, output and staging; in place, outputs lie in inputs."""
+    inputs = []
+    for chunk in buffers.chunk_starts(rank, Space.INPUT):
+        cell = Cell()
+        cell.contents = ((chunk, 1 << rank, 1),)
+        inputs.append(cell)
+    over = buffers.over(rank) if plan.in_place else {}
+    starts = buffers.chunk_starts(rank, Space.OUTPUT)
+    outputs = [inputs[over[p]] if p in over else Cell() for p in range(len(starts))]
+    return inputs, outputs, [Cell() for _ in range(plan.stage_units[rank])]
+
+
+def _spell(loc: Loc) -> str:
+    return f"r{loc.rank}.{loc.space.name.lower()}[{loc.pos}]"
