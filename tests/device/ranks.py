@@ -30,15 +30,19 @@ from gpu_group import ChildGroup, Hub  # noqa: E402
 
 from stretto import algorithms, collectives  # noqa: E402
 from stretto.collectives import Operator, Shape, storage  # noqa: E402
-from stretto.errors import CallError, CollectiveMismatch  # noqa: E402
-from stretto.errors import CollectiveTimeout, StrettoError  # noqa: E402
+from stretto.errors import (  # noqa: E402  # noqa: E402
+    CallError,
+    CollectiveMismatch,
+    CollectiveTimeout,
+    StrettoError,
+)
 from stretto.executors import Call  # noqa: E402
 from stretto.lower import lower  # noqa: E402
 from stretto.plan import Schedule  # noqa: E402
 from stretto.testing import draw, input_counts, interpret, output_counts  # noqa: E402
 from stretto.verify import verify, verify_plan  # noqa: E402
 
-CHECKS: dict[str, Callable[["Rank"], Any]] = {}
+CHECKS: dict[str, Callable[[Rank], Any]] = {}
 DEADLINE_S = 3.0
 
 Check = Callable[["Rank"], Any]

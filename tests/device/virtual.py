@@ -29,22 +29,27 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "src"))
 
 import numpy as np  # noqa: E402
+from stretto.executors.cuda.compile import compile_kernel  # noqa: E402
+from stretto.executors.cuda.generate import generate  # noqa: E402
 
 from stretto import algorithms, collectives  # noqa: E402
 from stretto.collectives import Operator, Shape, storage  # noqa: E402
 from stretto.errors import CallError, ProgramError, StrettoError  # noqa: E402
 from stretto.executors.cuda import abi  # noqa: E402
-from stretto.executors.cuda.compile import compile_kernel  # noqa: E402
 from stretto.executors.cuda.driver import api, ask, open_device  # noqa: E402
-from stretto.executors.cuda.generate import generate  # noqa: E402
 from stretto.executors.cuda.launch import enqueue, load  # noqa: E402
 from stretto.executors.cuda.regions import fit  # noqa: E402
 from stretto.executors.cuda.watch import explain  # noqa: E402
 from stretto.ir import Program  # noqa: E402
 from stretto.lower import lower  # noqa: E402
 from stretto.plan import Plan, Schedule  # noqa: E402
-from stretto.testing import draw, input_counts, interpret, output_counts  # noqa: E402
-from stretto.testing import pairings  # noqa: E402
+from stretto.testing import (  # noqa: E402
+    draw,
+    input_counts,
+    interpret,
+    output_counts,
+    pairings,
+)
 from stretto.verify import verify, verify_plan  # noqa: E402
 
 SCHEDULES = (
