@@ -104,9 +104,16 @@ class DeviceError(StrettoError):
 class RankFailed(StrettoError):
     """A rank started by `spawn` raised or died."""
 
+    rank: int = -1
+    results: dict[int, object] = {}  # noqa: RUF012 - replaced, never changed
+    """What the ranks that did return gave, by rank."""
+
 
 class CommunicationError(StrettoError):
     """The group cannot go on; the communicator is broken afterwards."""
+
+    blamed: tuple[int, ...] = ()
+    """The world ranks whose fault it is, where that is known."""
 
 
 class PeerLost(CommunicationError):

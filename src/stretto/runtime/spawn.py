@@ -1,0 +1,54 @@
+"""The two ways to a communicator: `spawn` ranks here, or `connect` under a launcher."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from stretto.runtime.communicator import Communicator
+from stretto.runtime.environment import find_place
+from stretto.runtime.join import join
+from stretto.runtime.launch import launch
+from stretto.runtime.meeting import Meeting
+
+DEADLINE_S = 30.0
+"""How long a rank may keep the others waiting, unless told otherwise."""
+
+
+def spawn(
+    fn: Callable[..., Any],
+    *args: Any,
+    num_ranks: int,
+    deadline_s: float = DEADLINE_S,
+) -> list[Any]:
+    """Run `fn(comm, *args)` on that many fresh processes; return results by rank.
+
+    `RankFailed` names the rank that raised or died, with its traceback; the results
+    of those that returned are in its `results`. No process outlives the call.
+    """
+    return launch(_work, (fn, *args), num_ranks=num_ranks, deadline_s=deadline_s)
+
+
+def connect(
+    rank: int | None = None,
+    num_ranks: int | None = None,
+    address: str | None = None,
+    *,
+    deadline_s: float = DEADLINE_S,
+) -> Communicator:
+    """Return the communicator of this job's ranks (collective).
+
+    Under torchrun, mpirun, mpiexec or srun their environment says who we are. Else
+    give `rank` and `num_ranks`, and an `address` that the ranks share: any name for
+    the job, or `tcp://HOST:PORT` (which needs a secret in STRETTO_SECRET_FILE).
+    """
+    place = find_place(rank, num_ranks, address)
+    return Communicator(join(place, deadline_s=deadline_s).world)
+
+
+def _work(meeting: Meeting, fn: Callable[..., Any], *args: Any) -> Any:
+    """Run on one rank; after an error the meeting closes with the reason."""
+    comm = Communicator(meeting.world)
+    result = fn(comm, *args)
+    comm.close()
+    return result
