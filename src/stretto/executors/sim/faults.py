@@ -10,8 +10,11 @@ from stretto.plan import Move, Space, Wait, spell_step
 __all__ = ["explain"]
 
 
-def explain(engine: Engine, deadline_us: float) -> CommunicationError:
-    """Return the error that names who is missing, to whom, and in which step."""
+def explain(engine: Engine, deadline_us: float, time_us: float) -> CommunicationError:
+    """Return the error that names who is missing, to whom, and in which step.
+
+    `time_us` is when the whole call would end, as far as it is known.
+    """
     waiting = [
         (lane, _peer(engine, lane)) for lane in engine.alive() if lane.blocked_on
     ]
@@ -26,7 +29,6 @@ def explain(engine: Engine, deadline_us: float) -> CommunicationError:
                     f"{_where(engine, lane)} for rank {peer}, which has no way to it: "
                     f"all links between them are dead"
                 )
-    ends_us = max(engine.epoch_ends_us)
     late = f"not come after {deadline_us:g} us"
     if engine.cut:
         src, dst = next(iter(engine.cut))
@@ -38,7 +40,7 @@ def explain(engine: Engine, deadline_us: float) -> CommunicationError:
         lane, peer = waiting[0]
         return CollectiveTimeout(f"{_where(engine, lane)} for rank {peer}, {late}")
     return CollectiveTimeout(
-        f"{engine.plan.name}: takes {ends_us:.1f} us; the deadline is {deadline_us:g}"
+        f"{engine.plan.name}: takes {time_us:.1f} us; the deadline is {deadline_us:g}"
     )
 
 

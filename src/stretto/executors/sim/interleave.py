@@ -108,14 +108,16 @@ class _Run:
             self._land_some()
             order: list[int] = self.rng.permutation(len(going)).tolist()
             tasks = (going[i] for i in order)
-            task = next((t for t in tasks if self._ended(t) or self._advance(t)), None)
-            if task is None and not self._land_one():
+            chosen = next(
+                (t for t in tasks if self._ended(t) or self._advance(t)), None
+            )
+            if chosen is None and not self._land_one():
                 raise PlanError(self._explain(going))
-            if task is not None and self._ended(task):
-                going.remove(task)
-                unfinished[task.rank] -= 1
-                if not unfinished[task.rank]:
-                    self._leave(task.rank)
+            if chosen is not None and self._ended(chosen):
+                going.remove(chosen)
+                unfinished[chosen.rank] -= 1
+                if not unfinished[chosen.rank]:
+                    self._leave(chosen.rank)
         for rank in range(self.plan.num_ranks):
             if rank not in self.results:  # it has no lanes
                 self._leave(rank)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from stretto import collectives
-from stretto.collectives import Array, Shape, storage
+from stretto.collectives import Array, Collective, Shape, storage
 from stretto.errors import CallError
 from stretto.plan import Loc, Plan, Space, layout
 
@@ -48,17 +48,7 @@ class Memory:
                 )
             x, out = given.copy(), _garbage(rng, num_out, stored)
             if in_place and num_in and num_out:
-                at = kind.in_place(shape, rank)
-                if at is None:
-                    before = kind.input_runs(shape, rank)[0].first
-                    at = kind.output_runs(shape, rank)[0].first - before
-                    skip = int(symbols[before : before + at].sum())
-                    out = x[skip : skip + num_out]
-                else:
-                    first = kind.output_runs(shape, rank)[0].first
-                    skip = int(symbols[first : first + at].sum())
-                    out[skip : skip + num_in] = x
-                    x = out[skip : skip + num_in]
+                x, out = _overlaid(kind, shape, rank, symbols, x, out)
             self._buffers[rank, Space.INPUT] = x
             self._buffers[rank, Space.OUTPUT] = out
         units = [u * self.bound.tile * self.blocks * 2 for u in plan.stage_units]
@@ -86,6 +76,30 @@ class Memory:
         side = self.bound.inputs if loc.space is Space.INPUT else self.bound.outputs
         base = int(side[loc.rank][pos])
         return self._buffers[loc.rank, loc.space][base + start : base + stop]
+
+
+def _overlaid(
+    kind: Collective, shape: Shape, rank: int, symbols: Array, x: Array, out: Array
+) -> tuple[Array, Array]:
+    """Return a rank's input and output in one memory, as its collective lays them."""
+    at = kind.in_place(shape, rank)
+    whole, part = (x, out) if at is None else (out, x)
+    if at is None:  # the output is the rank's own part of the input
+        first = kind.input_runs(shape, rank)[0].first
+        at = kind.output_runs(shape, rank)[0].first - first
+    else:
+        first = kind.output_runs(shape, rank)[0].first
+    skip = int(symbols[first : first + at].sum())
+    inside = whole[skip : skip + part.size]
+    if inside.size != part.size:
+        raise CallError(
+            f"rank {rank}: {part.size} elements in place at {skip} of {whole.size}; "
+            f"want parts that fit, of equal counts"
+        )
+    if part is out:
+        return whole, inside
+    inside[:] = x
+    return inside, whole
 
 
 def _garbage(rng: np.random.Generator, size: int, stored: np.dtype[Any]) -> Array:

@@ -71,7 +71,7 @@ def simulate(
     finished = engine.run(deadline_us)
     time_us = _continued(engine.epoch_ends_us, bound.tiles)
     if not finished or time_us > deadline_us:
-        raise explain(engine, deadline_us)
+        raise explain(engine, deadline_us, time_us)
     algbw = nbytes / time_us / 1e3 if time_us > 0 else 0.0
     return Simulation(
         plan=p.name,
