@@ -1,5 +1,91 @@
 """Collective communication for AI: written, proved, tuned and run from Python."""
 
-from stretto._version import __version__
+from __future__ import annotations
 
-__all__ = ["__version__"]
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from stretto._version import __version__
+from stretto.errors import (
+    BoundsError,
+    CallError,
+    CollectiveMismatch,
+    CollectiveTimeout,
+    CommunicationError,
+    CommunicatorBroken,
+    DeviceError,
+    LaunchEnvironmentError,
+    MissingExtraError,
+    ParseError,
+    PeerLost,
+    PlanError,
+    ProgramError,
+    PromiseError,
+    RankFailed,
+    RendezvousError,
+    StrettoError,
+    TopologyError,
+    UndefinedError,
+    UnknownNameError,
+)
+
+if TYPE_CHECKING:
+    from stretto.lang import algorithm, reduce
+    from stretto.plan import Schedule
+    from stretto.runtime import Communicator, Work, connect, spawn
+
+__all__ = [
+    "BoundsError",
+    "CallError",
+    "CollectiveMismatch",
+    "CollectiveTimeout",
+    "CommunicationError",
+    "Communicator",
+    "CommunicatorBroken",
+    "DeviceError",
+    "LaunchEnvironmentError",
+    "MissingExtraError",
+    "ParseError",
+    "PeerLost",
+    "PlanError",
+    "ProgramError",
+    "PromiseError",
+    "RankFailed",
+    "RendezvousError",
+    "Schedule",
+    "StrettoError",
+    "TopologyError",
+    "UndefinedError",
+    "UnknownNameError",
+    "Work",
+    "__version__",
+    "algorithm",
+    "connect",
+    "reduce",
+    "spawn",
+]
+
+_HOMES = {
+    "Communicator": "stretto.runtime",
+    "Schedule": "stretto.plan",
+    "Work": "stretto.runtime",
+    "algorithm": "stretto.lang",
+    "connect": "stretto.runtime",
+    "reduce": "stretto.lang",
+    "spawn": "stretto.runtime",
+}
+"""What is imported when it is first asked for, so that `import stretto` is quick."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its room."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'stretto' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return sorted(__all__)

@@ -1,0 +1,77 @@
+"""The `stretto` command: one file a verb, found by scanning this folder."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import pkgutil
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+from stretto._version import __version__
+from stretto.errors import (
+    CommunicationError,
+    ParseError,
+    ProgramError,
+    RankFailed,
+    StrettoError,
+)
+
+__all__ = ["commands", "main", "parser"]
+
+_DONE, _FAILED, _MISUSED = 0, 1, 2
+
+
+def commands() -> dict[str, ModuleType]:
+    """Return the modules of this folder that are commands, by name."""
+    found = {}
+    for module in pkgutil.iter_modules(__path__):
+        loaded = importlib.import_module(f"{__name__}.{module.name}")
+        if hasattr(loaded, "add_arguments"):
+            found[module.name] = loaded
+    return found
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line."""
+    top = argparse.ArgumentParser(
+        prog="stretto",
+        description="Collective communication: write, prove, simulate, run.",
+    )
+    top.add_argument("--version", action="version", version=f"stretto {__version__}")
+    verbs = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, module in commands().items():
+        summary = (module.__doc__ or "").split("\n", 1)[0]
+        verb = verbs.add_parser(name, help=summary, description=summary)
+        module.add_arguments(verb)
+        verb.set_defaults(run=module.run)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; return 0, 1 when something is wrong, 2 when misused."""
+    args = parser().parse_args(argv)
+    try:
+        status: int = args.run(args)
+    except StrettoError as e:
+        sys.stderr.write(f"stretto {args.command}: {e}\n")
+        return _status(e)
+    except OSError as e:
+        if isinstance(e, BrokenPipeError):  # the reader has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return _DONE
+        sys.stderr.write(f"stretto {args.command}: {e}\n")
+        return _MISUSED
+    except KeyboardInterrupt:
+        return 130
+    return status
+
+
+def _status(error: StrettoError) -> int:
+    """Return 1 for what was judged and found wrong, 2 for what cannot be judged."""
+    if isinstance(error, ParseError):
+        return _MISUSED
+    judged = isinstance(error, ProgramError | CommunicationError | RankFailed)
+    return _FAILED if judged else _MISUSED

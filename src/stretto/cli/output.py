@@ -1,0 +1,107 @@
+"""Print rows: as a table for people, as one JSON document for programs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+__all__ = ["Progress", "add_json", "print_json", "print_rows", "table"]
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add `--json`."""
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON document, nothing else"
+    )
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """Print one JSON document, without numbers that JSON does not have."""
+    print(json.dumps(_plain(document), indent=2, allow_nan=False))
+
+
+def print_rows(
+    args: argparse.Namespace, rows: Sequence[Mapping[str, Any]], title: str = ""
+) -> None:
+    """Print rows in the form that was asked for."""
+    if args.json:
+        print_json({"command": args.command, "rows": list(rows)})
+        return
+    if title:
+        print(title)
+    print(table(rows))
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows as aligned columns under their names."""
+    if not rows:
+        return "nothing"
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    cells = [names] + [[_spell(row.get(name)) for name in names] for row in rows]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
+    right = [
+        all(isinstance(row.get(name), int | float | None) for row in rows)
+        for name in names
+    ]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if is_number else cell.ljust(width)
+            for cell, width, is_number in zip(line, widths, right, strict=True)
+        ).rstrip()
+        for line in cells
+    )
+
+
+def _spell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}"
+    return str(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+class Progress:
+    """One line on a terminal that says what is being done; nothing elsewhere."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._done = total, 0
+        self._shown = sys.stderr.isatty()
+
+    def step(self, what: str) -> None:
+        """Say what comes next."""
+        if self._shown:
+            sys.stderr.write(f"\r\x1b[K[{self._done}/{self._total}] {what}")
+            sys.stderr.flush()
+        self._done += 1
+
+    def __enter__(self) -> Progress:
+        """Start."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Leave the terminal as it was."""
+        if self._shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()

@@ -1,0 +1,88 @@
+"""Time an algorithm on a described machine, in virtual time."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from stretto import executors, topology
+from stretto.cli.output import Progress, add_json, print_rows
+from stretto.cli.targets import add_target, build, find, params_of
+from stretto.collectives import storage
+from stretto.ir import Program, Verified
+from stretto.lower import lower
+from stretto.plan import Plan, Schedule
+from stretto.runtime import parse_sizes, spell_size
+from stretto.verify import verify, verify_plan
+
+__all__ = ["add_arguments", "run"]
+
+_SMALL = 16 << 10
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's options."""
+    add_target(parser)
+    parser.add_argument(
+        "--machine", default="h200x8", help="of `stretto list` [h200x8]"
+    )
+    parser.add_argument("--ranks", type=int, help="how many [all of the machine]")
+    parser.add_argument(
+        "--sizes", "--size", default="1K:1G:4", help="such as 8, 4K, 1K:1G:4 [1K:1G:4]"
+    )
+    parser.add_argument("--dtype", default="float32", help="element type [float32]")
+    parser.add_argument(
+        "--schedule", default="", metavar="WORDS", help="[push; packets when small]"
+    )
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print time and bandwidth by size."""
+    sizes = parse_sizes(args.sizes)
+    machine = topology.load(args.machine)
+    ranks = args.ranks or machine.num_ranks
+    program = verify(build(find(args.algorithm), ranks, params_of(args)))
+    itemsize = storage(args.dtype).itemsize
+    rows = []
+    with Progress(len(sizes)) as progress:
+        for nbytes in sizes:
+            progress.step(f"{program.value.name} of {spell_size(nbytes)}")
+            plan = _plan(program, nbytes, args.schedule)
+            found = executors.get("sim").simulate(
+                plan, machine, nbytes=nbytes, itemsize=itemsize
+            )
+            rows.append(_row(args, plan.value, nbytes, found))
+    name, digest = program.value.name, program.value.digest
+    print_rows(args, rows, f"{name} ({digest}) on {machine.name}, {ranks} ranks")
+    return 0
+
+
+def _row(
+    args: argparse.Namespace, plan: Plan, nbytes: int, found: Any
+) -> dict[str, Any]:
+    row: dict[str, Any] = {"size": spell_size(nbytes)}
+    if args.json:
+        row |= {
+            "nbytes": nbytes,
+            "algorithm": plan.name,
+            "machine": args.machine,
+            "ranks": plan.num_ranks,
+        }
+    return row | {
+        "time_us": found.time_us,
+        "algbw_gbps": found.algbw_gbps,
+        "busbw_gbps": found.busbw_gbps,
+        "schedule": str(plan.schedule),
+    }
+
+
+def _plan(program: Verified[Program], nbytes: int, words: str) -> Verified[Plan]:
+    """Return the plan under the schedule that was asked for, or one for the size."""
+    small = nbytes <= _SMALL * program.value.num_ranks
+    schedule = (
+        Schedule.parse(words)
+        if words
+        else Schedule(protocol="packets" if small else "bulk")
+    )
+    return verify_plan(lower(program, schedule))

@@ -1,0 +1,161 @@
+"""What a command is about: a catalogue name, `FILE.py:variable`, a program's text.
+
+A file is run as Python runs it. What goes wrong in it is told in one line, with the
+file and line where it did.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib.util
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from stretto import algorithms, collectives
+from stretto.errors import CallError, ParseError, StrettoError
+from stretto.ir import Program, parse_program
+from stretto.lang import Algorithm
+
+__all__ = [
+    "add_params",
+    "add_target",
+    "build",
+    "find",
+    "numbers",
+    "params_of",
+]
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """Add the algorithm that a command is about, and its parameters."""
+    parser.add_argument(
+        "algorithm",
+        metavar="ALGORITHM",
+        help="a name of `stretto list`, FILE.py:variable, or a program's text file",
+    )
+    add_params(parser)
+
+
+def add_params(parser: argparse.ArgumentParser) -> None:
+    """Add the parameters that an algorithm's function takes."""
+    parser.add_argument(
+        "--param",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a parameter of the algorithm, such as root=1; may be repeated",
+    )
+
+
+def params_of(args: argparse.Namespace) -> dict[str, object]:
+    """Return the parameters that were given."""
+    found: dict[str, object] = {}
+    for text in args.param:
+        name, equals, value = text.partition("=")
+        try:
+            found[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            equals = ""
+        if not equals:
+            raise CallError(
+                f"--param {text}: want NAME=VALUE, VALUE as Python writes it"
+            )
+    return found
+
+
+def numbers(text: str) -> list[int]:
+    """Return the numbers of ranks in `2,3,4-8`."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()) or int(first) < 1:
+            raise CallError(f"ranks {text!r}: {part!r}; want numbers such as 2,3,4-8")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def find(name: str) -> Algorithm | Program:
+    """Return what a name on the command line means."""
+    path, colon, variable = name.rpartition(":")
+    if colon and path.endswith(".py"):
+        return _from_python(Path(path), variable)
+    if name.endswith(".py"):
+        return _from_python(Path(name), "")
+    if "/" in name and name.split("/")[0] in collectives.names():
+        return algorithms.get(name)
+    if Path(name).is_file():
+        return _from_text(Path(name))
+    return algorithms.get(name)
+
+
+def build(
+    found: Algorithm | Program, num_ranks: int, params: dict[str, Any]
+) -> Program:
+    """Return the program for a number of ranks."""
+    if isinstance(found, Algorithm):
+        return found.build(num_ranks, **params)
+    if found.num_ranks != num_ranks or params:
+        raise CallError(
+            f"program {found.name} is for {found.num_ranks} ranks, without parameters; "
+            f"got {num_ranks} and {params}"
+        )
+    return found
+
+
+def _from_text(path: Path) -> Program:
+    try:
+        return parse_program(path.read_text(encoding="utf-8"))
+    except (ParseError, UnicodeDecodeError) as e:
+        raise ParseError(f"{path}: {e}") from None
+
+
+def _from_python(path: Path, variable: str) -> Algorithm | Program:
+    if not path.is_file():
+        raise CallError(f"no file {path}; want FILE.py:variable")
+    here = _variables(path)
+    if not variable:
+        if len(here) != 1:
+            raise CallError(
+                f"{path} has {len(here)} algorithms; want {path}:NAME with NAME one of "
+                f"{', '.join(sorted(here)) or 'those that @algorithm makes'}"
+            )
+        return next(iter(here.values()))
+    if variable not in here:
+        raise CallError(
+            f"{path}: no algorithm or program named {variable!r}; it has "
+            f"{', '.join(sorted(here)) or 'none'}"
+        )
+    return here[variable]
+
+
+def _variables(path: Path) -> dict[str, Algorithm | Program]:
+    spec = importlib.util.spec_from_file_location(f"stretto_user_{path.stem}", path)
+    assert spec is not None, "a .py file has a loader"
+    assert spec.loader is not None, "a .py file has a loader"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except StrettoError as e:
+        raise type(e)(f"{_place(path, e)}: {e}") from None
+    except Exception as e:
+        raise CallError(
+            f"{_place(path, e)}: {type(e).__name__}: {e}; want a file that runs"
+        ) from None
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, Algorithm | Program)
+    }
+
+
+def _place(path: Path, error: BaseException) -> str:
+    if isinstance(error, SyntaxError) and error.lineno:
+        return f"{path}:{error.lineno}"
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if Path(frame.filename) == path:
+            return f"{path}:{frame.lineno}"
+    return str(path)
