@@ -1,6 +1,8 @@
 """What users and we test with: the reference interpreter, oracles, strategies."""
 
+from stretto.testing.cases import SCHEDULES, counts_for, programs
 from stretto.testing.interpret import input_counts, interpret, output_counts
+from stretto.testing.mutants import plan_mutants, program_mutants
 from stretto.testing.oracle import (
     draw,
     expected,
@@ -16,7 +18,9 @@ from stretto.testing.strategies import (
 )
 
 __all__ = [
+    "SCHEDULES",
     "counts",
+    "counts_for",
     "draw",
     "element_counts",
     "expected",
@@ -26,6 +30,9 @@ __all__ = [
     "numbers_of_ranks",
     "output_counts",
     "pairings",
+    "plan_mutants",
+    "program_mutants",
+    "programs",
     "tolerance",
     "types_and_operators",
 ]

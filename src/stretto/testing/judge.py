@@ -1,0 +1,86 @@
+"""Judge what a proof accepted by running it: on random numbers, in random orders."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stretto import collectives, executors
+from stretto.collectives import Array, Operator, Run
+from stretto.errors import StrettoError
+from stretto.ir import Program, Verified
+from stretto.plan import Plan
+from stretto.testing.cases import counts_for, shape_of
+from stretto.testing.interpret import interpret
+from stretto.testing.oracle import expected
+
+__all__ = ["plan_is_right", "program_is_right"]
+
+_KIND = "int64"
+
+
+def _draw(program: Program | Plan, counts: list[int], seed: int) -> list[Array]:
+    rng = np.random.default_rng(seed)
+    kind, shape = collectives.get(program.collective), shape_of(program)
+    sizes = kind.symbol_sizes(shape, np.asarray(counts), 8)
+    return [
+        rng.integers(0, 1 << 40, _elements(kind.input_runs(shape, rank), sizes))
+        for rank in range(program.num_ranks)
+    ]
+
+
+def _elements(runs: tuple[Run, ...], sizes: Array) -> int:
+    return sum(int(sizes[r.first : r.first + r.stop - r.start].sum()) for r in runs)
+
+
+def _oracle(
+    program: Program | Plan, inputs: list[Array], counts: list[int]
+) -> list[Array]:
+    return expected(
+        program.collective,
+        shape_of(program),
+        inputs,
+        dtype=_KIND,
+        op=Operator.SUM,
+        counts=counts,
+    )
+
+
+def program_is_right(program: Program, seed: int) -> bool:
+    """Return whether a program computes its collective on random numbers."""
+    counts = counts_for(program, 5 * program.num_ranks)
+    inputs = _draw(program, counts, seed)
+    try:
+        got = interpret(program, inputs, dtype=_KIND, counts=counts)
+    except (StrettoError, ValueError, AssertionError):
+        return False
+    return _same(got, _oracle(program, inputs, counts))
+
+
+def plan_is_right(plan: Plan, seed: int, tries: int = 4) -> bool:
+    """Return whether a plan computes its collective in random orders, over epochs."""
+    counts = counts_for(plan, 9 * plan.num_ranks)
+    if plan.in_place:  # then parts lie at the same places in input and output
+        counts = counts[:1] * len(counts)
+    inputs = _draw(plan, counts, seed)
+    want = _oracle(plan, inputs, counts)
+    run = executors.get("sim").interleave
+    for order in range(seed, seed + tries):
+        try:
+            got = run(
+                Verified(plan),
+                [part.copy() for part in inputs],
+                dtype=_KIND,
+                counts=counts,
+                seed=order,
+                in_place=plan.in_place,
+                tile_bytes=16,
+            )
+        except StrettoError:
+            return False
+        if not _same(got, want):
+            return False
+    return True
+
+
+def _same(got: list[Array], want: list[Array]) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(got, want, strict=True))

@@ -1,0 +1,63 @@
+"""No mutant that computes something else, races or can hang passes a proof."""
+
+import random
+
+import pytest
+
+from stretto.errors import StrettoError
+from stretto.lower import lower
+from stretto.plan import Schedule
+from stretto.testing import SCHEDULES, plan_mutants, program_mutants, programs
+from stretto.testing.judge import plan_is_right, program_is_right
+from stretto.verify import verify, verify_plan
+
+SAMPLE = 12
+
+
+def accepts(proof, subject):
+    try:
+        proof(subject)
+    except StrettoError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 6])
+def test_no_wrong_program_is_accepted(n):
+    """An accepted mutant of a program computes the collective all the same."""
+    rng = random.Random(n)
+    tried = caught = 0
+    for label, program in programs(n):
+        mutants = list(program_mutants(program))
+        for what, mutant in rng.sample(mutants, min(SAMPLE, len(mutants))):
+            tried += 1
+            if not accepts(verify, mutant):
+                caught += 1
+                continue
+            assert program_is_right(mutant, seed=tried), f"{label}: {what}"
+
+    assert caught > tried // 2
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_no_wrong_plan_is_accepted(n, in_place):
+    """An accepted mutant of a plan computes the collective in every order tried."""
+    rng = random.Random(n)
+    tried = caught = 0
+    for label, program in programs(n):
+        schedule = rng.choice(SCHEDULES)
+        plan = lower(verify(program), Schedule.parse(schedule), in_place=in_place)
+        if not accepts(verify_plan, plan):
+            assert in_place, label
+            assert "zero_copy" in schedule
+            continue
+        mutants = list(plan_mutants(plan))
+        for what, mutant in rng.sample(mutants, min(SAMPLE, len(mutants))):
+            tried += 1
+            if not accepts(verify_plan, mutant):
+                caught += 1
+                continue
+            assert plan_is_right(mutant, seed=tried), f"{label} {schedule}: {what}"
+
+    assert caught > tried // 2
