@@ -1,5 +1,8 @@
 """Machine files: what a user may write, and the one clear line for what is wrong."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from stretto.errors import TopologyError
@@ -160,3 +163,14 @@ def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path):
     """A path that ends in .toml is a file, never a name."""
     with pytest.raises(TopologyError, match=r"gone.toml: cannot be read .*want a TOML"):
         load(str(tmp_path / "gone.toml"))
+
+
+def test_the_guide_s_file_is_a_machine(tmp_path):
+    """What docs/guides/machines.md shows can be loaded."""
+    page = Path(__file__).parents[3] / "docs" / "guides" / "machines.md"
+    (text,) = re.findall(r"```toml\n(.*?)```", page.read_text(), re.DOTALL)
+    path = tmp_path / "square.toml"
+    path.write_text(text)
+
+    m = load(path)
+    assert ["bridge", "2"] == [m.node_name(m.links[i].dst) for i in m.route(0, 2).links]
