@@ -51,6 +51,8 @@ class Demand:
     root: int = 0
     weights: tuple[int, ...] = ()
     """Relative sizes of the ranks' parts; empty means equal parts."""
+    pieces: int = 0
+    """Of broadcast and reduce: equal pieces of the vector; 0 means N k."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
@@ -67,6 +69,8 @@ class Demand:
                 f"synth {self.collective}: {len(self.weights)} weights;"
                 f" want one for each of {len(members)} ranks"
             )
+        if self.pieces and self.collective not in ("broadcast", "reduce"):
+            raise CallError(f"synth {self.collective}: pieces={self.pieces}; want 0")
         if self.root not in members:
             raise CallError(f"root={self.root}; want one of {members}")
 
@@ -85,6 +89,10 @@ class Demand:
     def chunks(self) -> Iterator[Chunk]:
         """Yield every chunk, numbered as in the program."""
         members, k = self.network.members, self.split
+        if self.pieces:
+            for j in range(self.pieces):
+                yield Chunk(j, self.root, members, Fraction(1, self.pieces))
+            return
         pairs = self.collective == "all_to_all"
         for i, r in enumerate(members):
             for j in range(k * (len(members) if pairs else 1)):

@@ -1,0 +1,190 @@
+"""all_to_all at its bound: the optimal flow, cut into paths, then put on the clock.
+
+The flow of `flows.exchange_flow` is taken apart into paths. Every pair's k pieces are
+given to paths so that the fullest link is as empty as can be, and the transfers are
+booked one after another, those with the longest way still to go first.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from fractions import Fraction
+from typing import Any, TypeAlias
+
+from stretto.synth.extras import cp_model
+from stretto.synth.flows import ExchangeFlow
+from stretto.synth.model import Network, microseconds
+from stretto.synth.schedule import Demand, Move, Schedule
+from stretto.synth.unfold import unfold
+
+__all__ = ["decompose", "exchange"]
+
+_Path: TypeAlias = tuple[int, ...]
+"""Links from a source to a destination, over switches and relaying ranks."""
+
+
+def exchange(demand: Demand, flow: ExchangeFlow) -> Schedule:
+    """Return a schedule of all_to_all that follows the flow."""
+    network = demand.network
+    chosen = _choose(demand, flow, decompose(network, flow))
+    members = {r: i for i, r in enumerate(network.members)}
+    count, k = len(members), demand.split
+    jobs: list[tuple[int, Fraction, list[_Path]]] = []
+    for (src, dst), paths in sorted(chosen.items()):
+        base = (members[src] * count + members[dst]) * k
+        share = demand.share(members[src])
+        for j, path in enumerate(paths):
+            jobs.append((base + j, share, _segments(network, path)))
+    moves = _book(demand, flow, jobs)
+    return unfold(demand, moves, flow.symmetry, "exchange")
+
+
+def decompose(
+    network: Network, flow: ExchangeFlow
+) -> dict[tuple[int, int], dict[_Path, float]]:
+    """Return, for every source and destination, paths and what share each carries."""
+    found: dict[tuple[int, int], dict[_Path, float]] = {}
+    for s, load in flow.flows.items():
+        left = dict(load)
+        into: dict[int, list[int]] = defaultdict(list)
+        for e in left:
+            into[network.links[e].dst].append(e)
+        for v in network.members:
+            if v == s:
+                continue
+            paths: dict[_Path, float] = defaultdict(float)
+            missing = flow.achieved
+            while missing > 1e-6 * flow.achieved:
+                path = _walk_back(network, s, v, into, left, 1e-7 * flow.achieved)
+                amount = min(missing, *(left[e] for e in path)) if path else missing
+                if not path:
+                    break  # what is left is the solver's rounding
+                for e in path:
+                    left[e] -= amount
+                paths[path] += amount / flow.achieved
+                missing -= amount
+            found[s, v] = dict(paths)
+    return found
+
+
+def _walk_back(
+    network: Network,
+    source: int,
+    node: int,
+    into: dict[int, list[int]],
+    left: dict[int, float],
+    least: float,
+) -> _Path:
+    """Return the shortest path of links that still carry flow, found from its end."""
+    after: dict[int, int] = {}
+    queue = [node]
+    for v in queue:
+        for e in sorted(into[v], key=lambda e: -left[e]):
+            u = network.links[e].src
+            if left[e] > least and u not in after and u != node:
+                after[u] = e
+                queue.append(u)
+        if source in after:
+            break
+    path: list[int] = []
+    at = source
+    while at != node:
+        if at not in after:
+            return ()
+        path.append(after[at])
+        at = network.links[after[at]].dst
+    return tuple(path)
+
+
+def _choose(
+    demand: Demand,
+    flow: ExchangeFlow,
+    paths: dict[tuple[int, int], dict[_Path, float]],
+) -> dict[tuple[int, int], list[_Path]]:
+    """Give each pair's k pieces to its paths so that no link is fuller than need be."""
+    orbit = flow.symmetry.link_orbit
+    sizes = {o: orbit.count(o) for o in set(orbit)}
+    names = cp_model()
+    cp: Any = names.CpModel()
+    scale = 10**6
+    load: dict[int, list[Any]] = defaultdict(list)
+    counts: dict[tuple[tuple[int, int], _Path], Any] = {}
+    slowest = float(min(k.rate for k in demand.network.links))
+    for pair, ways in paths.items():
+        for path in ways:
+            n = cp.new_int_var(0, demand.split, "")
+            counts[pair, path] = n
+            cp.add_hint(n, round(ways[path] * demand.split))
+            for e in path:
+                per = flow.symmetry.order / sizes[orbit[e]]
+                cost = per * slowest / float(demand.network.links[e].rate)
+                load[orbit[e]].append(round(cost * scale) * n)
+        cp.add(sum(counts[pair, p] for p in ways) == demand.split)
+    worst = cp.new_int_var(0, 10**12, "")
+    for terms in load.values():
+        cp.add(sum(terms) <= worst)
+    cp.minimize(worst)
+    solver = names.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.max_deterministic_time = 5.0
+    solver.parameters.relative_gap_limit = 1e-3
+    status = solver.solve(cp)
+    assert status in (names.OPTIMAL, names.FEASIBLE)  # every pair has a path
+    return {
+        pair: [p for p in ways for _ in range(solver.value(counts[pair, p]))]
+        for pair, ways in paths.items()
+    }
+
+
+def _segments(network: Network, path: _Path) -> list[_Path]:
+    """Cut a path where ranks store and forward."""
+    cut: list[_Path] = []
+    part: list[int] = []
+    for e in path:
+        part.append(e)
+        if network.links[e].dst < network.num_ranks:
+            cut.append(tuple(part))
+            part = []
+    return cut
+
+
+def _book(
+    demand: Demand,
+    flow: ExchangeFlow,
+    jobs: list[tuple[int, Fraction, list[_Path]]],
+) -> list[Move]:
+    """Book every transfer at its earliest time; ties go to the longest way left."""
+    links, orbit = demand.network.links, flow.symmetry.link_orbit
+
+    def took(share: Fraction, part: _Path) -> Fraction:
+        rate = min(links[e].rate for e in part)
+        alpha = sum((links[e].alpha for e in part), Fraction(0))
+        return microseconds(demand.nbytes * share, rate) + alpha
+
+    free: dict[int, Fraction] = defaultdict(Fraction)
+    tails: list[list[Fraction]] = []
+    heap: list[tuple[Fraction, Fraction, int, int]] = []
+    for i, (_, share, parts) in enumerate(jobs):
+        times = [took(share, p) for p in parts]
+        tails.append([sum(times[j + 1 :], Fraction(0)) for j in range(len(parts))])
+        heap.append((Fraction(0), -tails[i][0], i, 0))
+    heapq.heapify(heap)
+    moves = []
+    while heap:
+        ready, tail, i, j = heapq.heappop(heap)
+        index, share, parts = jobs[i]
+        start = max(ready, *(free[orbit[e]] for e in parts[j]))
+        if start > ready:
+            heapq.heappush(heap, (start, tail, i, j))
+            continue
+        for e in parts[j]:
+            free[orbit[e]] = start + microseconds(
+                demand.nbytes * share, links[e].rate
+            )
+        src, dst = links[parts[j][0]].src, links[parts[j][-1]].dst
+        moves.append(Move(start, index, src, dst, parts[j]))
+        if j + 1 < len(parts):
+            arrival = start + took(share, parts[j])
+            heapq.heappush(heap, (arrival, -tails[i][j + 1], i, j + 1))
+    return moves
