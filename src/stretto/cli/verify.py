@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="WORDS",
-        help="prove the plan under this schedule too; may be repeated [the staged ones]",
+        help="prove plans under these schedules; may be repeated [the staged]",
     )
     parser.add_argument(
         "--in-place", action="store_true", help="plans must be safe in place"
