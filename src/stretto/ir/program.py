@@ -50,6 +50,14 @@ class Op(NamedTuple):
     where: int = -1
     """Index into the program's `places`: the author's file and line."""
 
+    def __eq__(self, other: object) -> bool:
+        """Compare what is done, not where it was written."""
+        return isinstance(other, Op) and self[:3] == other[:3]
+
+    def __hash__(self) -> int:
+        """Hash what is compared."""
+        return hash(self[:3])
+
 
 def freeze(params: Params) -> Params:
     """Return the parameters in name order, read-only."""

@@ -71,7 +71,7 @@ def reduce(*parts: Reference | Iterable[Reference]) -> Reduction:
     """Combine references with the collective's operator, left to right."""
     refs: list[Ref] = []
     for part in parts:
-        many = (part,) if isinstance(part, Reference) else part
+        many = part if isinstance(part, Iterable) else (part,)
         for one in many:
             if not isinstance(one, Reference):
                 raise ProgramError(f"reduce() got {one!r}; want references like r.x[0]")

@@ -79,9 +79,9 @@ class _Proof:
             self._inside(op, ref)
         if dst.buffer == INPUT:
             raise BoundsError(f"{self._at(op)}: {dst}: input is never written")
+        pieces = [self._read(op, src) for src in op.srcs]
         for src in op.srcs:
             self._same_size(op, src)
-        pieces = [self._read(op, src) for src in op.srcs]
         cuts = sorted({a for p in pieces for a, _, _ in p} | {dst.stop - dst.start})
         target = self.held[dst.rank, dst.buffer]
         if len(cuts) == 2:
