@@ -19,7 +19,7 @@ from stretto.runtime import Communicator, parse_sizes, spawn, spell_size
 from stretto.testing import draw, expected, largest_error, tolerance
 from stretto.trace import MONOTONIC
 
-__all__ = ["Trial", "add_arguments", "run"]
+__all__ = ["Trial", "add_arguments", "measure", "run"]
 
 _UNTIMED = 3
 _LARGE = 8 << 20
@@ -64,13 +64,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print correctness and time by size."""
+    rows = measure(args)
+    print_rows(args, rows, f"{args.algorithm} on {args.ranks} processes of this host")
+    return 0 if all(row["ok"] for row in rows) else 1
+
+
+def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return one row a size."""
     trial = _trial(args)
     with Progress(1) as progress:
         progress.step(f"{args.algorithm} on {args.ranks} processes")
         by_rank = spawn(_work, trial, num_ranks=args.ranks)
-    rows = [_joined(trial, args, rows) for rows in zip(*by_rank, strict=True)]
-    print_rows(args, rows, f"{args.algorithm} on {args.ranks} processes of this host")
-    return 0 if all(row["ok"] for row in rows) else 1
+    return [_joined(trial, args, rows) for rows in zip(*by_rank, strict=True)]
 
 
 def _trial(args: argparse.Namespace) -> Trial:

@@ -1,0 +1,149 @@
+"""Take the tour in a minute: write, prove, simulate, run, compare."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from stretto import executors, topology
+from stretto.cli import run as run_command
+from stretto.cli.gloo import gloo_times_us, is_there
+from stretto.cli.output import Progress, print_json, table
+from stretto.cli.targets import find
+from stretto.errors import PromiseError
+from stretto.lang import Algorithm
+from stretto.lower import lower
+from stretto.plan import Schedule
+from stretto.runtime import parse_sizes, spell_size
+from stretto.trace import MONOTONIC
+from stretto.verify import verify, verify_plan
+
+__all__ = ["add_arguments", "run"]
+
+_FILE = '''\
+"""Two-shot all-reduce, in eight lines."""
+
+from stretto import algorithm, reduce
+
+
+@algorithm("all_reduce/mine")
+def mine(ranks):
+    """Rank r adds up chunk r, then hands it round."""
+    for r in ranks:
+        r.output[r] = reduce(q.input[r] for q in ranks)
+    for r in ranks:
+        for q in r.others:
+            q.output[r] = r.output[r]
+'''
+_SLIP = ("reduce(q.input[r] for q in ranks)", "reduce(q.input[r] for q in r.others)")
+_RANKS = 4
+_SIZES = "1K,64K,1M,16M"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's options."""
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON document, nothing else"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what was done, step by step."""
+    start_us = MONOTONIC.now_us()
+    say = (lambda _: None) if args.json else print
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "mine.py"
+        path.write_text(_FILE, encoding="utf-8")
+        found = find(f"{path}:mine")
+        assert isinstance(found, Algorithm), "the file above makes one"
+        say("1. Write an algorithm: plain assignments between the ranks' arrays.\n")
+        say("     " + _FILE.strip().replace("\n", "\n     ") + "\n")
+        say("2. Prove it, for every rank, before anything runs.\n")
+        for line in _proofs(found, path):
+            say(f"     {line}")
+        say("\n3. Simulate it on 8 GPUs (H200, NVLink) that are not here.\n")
+        say(_indent(table(_simulated(found))))
+        say(f"\n4. Run it on {_RANKS} processes of this machine, checked.\n")
+        rows = _measured(f"{path}:mine")
+    if is_there():
+        with Progress(1) as progress:
+            progress.step("running Gloo beside it")
+            _compare(rows, say)
+    else:
+        say("     (PyTorch is not installed: no Gloo to compare with)")
+    say(_indent(table([{k: v for k, v in r.items() if k != "nbytes"} for r in rows])))
+    seconds = (MONOTONIC.now_us() - start_us) / 1e6
+    say(f"\nDone in {seconds:.1f} s. Next: stretto list, stretto show all_reduce/ring")
+    if args.json:
+        print_json({"command": args.command, "rows": rows})
+    return 0 if all(row["ok"] for row in rows) else 1
+
+
+def _proofs(algorithm: Algorithm, path: Path) -> list[str]:
+    """Return what is proved, and what is said of a slip."""
+    lines = []
+    for n in (2, 3, 4, 8):
+        begin_us = MONOTONIC.now_us()
+        program = verify(algorithm.build(n))
+        verify_plan(lower(program, Schedule()))
+        took_ms = (MONOTONIC.now_us() - begin_us) / 1e3
+        lines.append(
+            f"{n} ranks: the program and its plan keep the promise ({took_ms:.1f} ms)"
+        )
+    slip = path.with_name("slip.py")
+    slip.write_text(_FILE.replace(*_SLIP), encoding="utf-8")
+    wrong = find(f"{slip}:mine")
+    assert isinstance(wrong, Algorithm), "the file above makes one"
+    try:
+        verify(wrong.build(3))
+    except PromiseError as e:
+        told = str(e).replace(f"{slip.parent}/", "")
+        lines += ["", f"With `{_SLIP[1]}` instead, verify says:", f"  {told}"]
+    return lines
+
+
+def _simulated(algorithm: Algorithm) -> list[dict[str, Any]]:
+    machine = topology.load("h200x8")
+    program = verify(algorithm.build(8))
+    rows = []
+    for nbytes in parse_sizes(_SIZES):
+        words = "packets" if nbytes <= 1 << 17 else "bulk"
+        plan = verify_plan(lower(program, Schedule(protocol=words)))
+        found = executors.get("sim").simulate(plan, machine, nbytes=nbytes)
+        rows.append(
+            {
+                "size": spell_size(nbytes),
+                "time_us": found.time_us,
+                "busbw_gbps": found.busbw_gbps,
+            }
+        )
+    return rows
+
+
+def _measured(target: str) -> list[dict[str, Any]]:
+    """Return what `stretto run` finds, for the program above."""
+    parser = argparse.ArgumentParser()
+    run_command.add_arguments(parser)
+    words = [target, "--ranks", str(_RANKS), "--sizes", _SIZES, "--json"]
+    args = parser.parse_args(words)
+    return [
+        {k: row[k] for k in ("size", "nbytes", "ok", "max_error", "time_us")}
+        for row in run_command.measure(args)
+    ]
+
+
+def _compare(rows: list[dict[str, Any]], say: Any) -> None:
+    """Add Gloo's times, measured just now, to the rows."""
+    theirs = gloo_times_us([row["nbytes"] for row in rows], _RANKS)
+    if isinstance(theirs, str):
+        say(f"     (Gloo could not be timed: {theirs})")
+        return
+    for row, gloo_us in zip(rows, theirs, strict=True):
+        row["gloo_us"] = gloo_us
+        row["times_faster"] = gloo_us / row["time_us"]
+
+
+def _indent(text: str) -> str:
+    return "     " + text.replace("\n", "\n     ")

@@ -1,0 +1,81 @@
+"""Say what this machine has, and what is missing."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import platform
+from collections.abc import Iterator
+from importlib import metadata
+
+from stretto import executors, topology
+from stretto.cli.output import add_json, print_rows
+from stretto.errors import StrettoError
+
+__all__ = ["add_arguments", "run"]
+
+_EXTRAS = {
+    "numba": "cpu: pip install 'stretto[cpu]'",
+    "torch": "torch: pip install torch, then stretto.torch is there",
+    "cuda": "cuda13: pip install 'stretto[cuda13]'",
+    "scipy": "synth: pip install 'stretto[synth]'",
+    "matplotlib": "studio: pip install 'stretto[studio]'",
+}
+_DISTRIBUTIONS = {"cuda": "cuda-core"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's options."""
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print one row a subject."""
+    rows = [
+        {"part": part, "subject": subject, "found": found}
+        for part, subject, found in _findings()
+    ]
+    print_rows(args, rows)
+    return 0
+
+
+def _findings() -> Iterator[tuple[str, str, str]]:
+    yield "machine", "python", f"{platform.python_version()} on {platform.platform()}"
+    yield "machine", "cores", str(_cores())
+    try:
+        yield "machine", "topology", topology.detect().name
+    except StrettoError as e:
+        yield "machine", "topology", f"unknown: {e}"
+    yield "package", "numpy", metadata.version("numpy")
+    for module, advice in _EXTRAS.items():
+        yield "package", module, _version(module) or f"missing ({advice})"
+    for name in executors.names():
+        yield from _examine(name)
+
+
+def _examine(name: str) -> Iterator[tuple[str, str, str]]:
+    """Yield what an executor says of itself, or why it cannot be asked."""
+    try:
+        ask = getattr(executors.get(name), "doctor", None)
+        found = {"ready": "yes"} if ask is None else ask()
+    except (ImportError, StrettoError, OSError) as e:
+        yield f"executor {name}", "ready", f"no: {e}"
+        return
+    for subject, words in found.items():
+        yield f"executor {name}", subject, str(words)
+
+
+def _version(module: str) -> str:
+    if importlib.util.find_spec(module) is None:
+        return ""
+    try:
+        return metadata.version(_DISTRIBUTIONS.get(module, module))
+    except metadata.PackageNotFoundError:
+        return "there, of unknown version"
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
