@@ -1,8 +1,9 @@
 """Links shared fairly: every flow gets as much as it can without taking from a smaller.
 
-Rates are max-min fair. Between two events they are constant, so a flow's end is known.
-When flows come and go, only flows that share a link with them, directly or through
-others, can change; `settle` fills just these anew.
+Rates are max-min fair: whoever could have more meets a full link, its *neck*, on which
+nobody has more. Between two events rates are constant, so a flow's end is known. When
+flows come and go, those whose neck is touched are filled anew; if that is unfair to
+others, or they to it, these too, until it is fair to all.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ __all__ = ["Flow", "Sharing"]
 class Flow:
     """Bytes on their way over some links, at a rate that others change."""
 
-    __slots__ = ("at_most", "ends_at", "left", "links", "owner", "rate", "since")
+    __slots__ = (
+        "at_most", "ends_at", "left", "links", "neck", "owner", "rate", "since",
+    )  # fmt: skip
 
     def __init__(
         self, links: tuple[int, ...], nbytes: float, at_most: float, owner: object
@@ -26,6 +29,8 @@ class Flow:
         self.at_most = at_most
         """What the sender itself can do, in bytes a microsecond."""
         self.owner = owner
+        self.neck = _ITSELF
+        """The full link that holds it back, unless it does so itself."""
         self.rate = 0.0
         self.since = 0.0
         self.ends_at = math.inf
@@ -61,75 +66,108 @@ class Sharing:
     def settle(self, now: float) -> list[Flow]:
         """Give every flow its fair rate, and return those whose end has changed."""
         changed: list[Flow] = []
+        affected: dict[Flow, None] = {}
         for flow in self._fresh:
-            alone = flow.at_most
-            for link in flow.links:
-                if len(self._on[link]) > 1:
-                    self._touched[link] = None
-                    alone = -1.0
-                elif self._capacity[link] < alone:
-                    alone = self._capacity[link]
-            if alone >= 0:
-                self._set(flow, alone, now, changed)
-        seen: dict[Flow, None] = {}
+            if all(len(self._on[link]) == 1 for link in flow.links):
+                neck = min(flow.links, key=self._capacity.__getitem__)
+                rate = min(flow.at_most, self._capacity[neck])
+                flow.neck = neck if rate < flow.at_most else _ITSELF
+                _set(flow, rate, now, changed)
+            else:
+                affected[flow] = None
         for link in self._touched:
-            for flow in self._on[link]:
-                if flow not in seen:
-                    self._fill(self._reach(flow, seen), now, changed)
+            affected.update((f, None) for f in self._on[link] if f.neck == link)
+        while affected:
+            rates, necks = self._fill(affected)
+            wronged = self._wronged(rates, necks)
+            if not wronged:
+                for flow, rate in rates.items():
+                    flow.neck = necks[flow]
+                    _set(flow, rate, now, changed)
+                break
+            affected.update(wronged)
         self._fresh.clear()
         self._touched.clear()
         return changed
 
-    def _reach(self, start: Flow, seen: dict[Flow, None]) -> list[Flow]:
-        """Return the flows that share links with one, directly or through others."""
-        found = [start]
-        seen[start] = None
-        links: set[int] = set()
-        for flow in found:
-            for link in flow.links:
-                if link not in links:
-                    links.add(link)
-                    for other in self._on[link]:
-                        if other not in seen:
-                            seen[other] = None
-                            found.append(other)
-        return found
+    def _fill(
+        self, flows: dict[Flow, None]
+    ) -> tuple[dict[Flow, float], dict[Flow, int]]:
+        """Raise the rates of some flows together, the others left as they are.
 
-    def _fill(self, flows: list[Flow], now: float, changed: list[Flow]) -> None:
-        """Raise all rates together; whoever meets a full link or its limit stops."""
+        Whoever meets a full link, its neck, or its own limit stops there.
+        """
         room: dict[int, float] = {}
         count: dict[int, int] = {}
         for flow in flows:
             for link in flow.links:
-                room[link] = self._capacity[link]
+                if link not in room:
+                    taken = sum(f.rate for f in self._on[link] if f not in flows)
+                    room[link] = max(0.0, self._capacity[link] - taken)
                 count[link] = count.get(link, 0) + 1
-        rising = dict.fromkeys(flows)
-        while rising:
+        rates: dict[Flow, float] = {}
+        necks: dict[Flow, int] = {}
+        limited = sorted(flows, key=lambda flow: flow.at_most, reverse=True)
+        while limited:
+            if limited[-1] in rates:
+                limited.pop()
+                continue
             level = min((room[k] / count[k] for k in count), default=math.inf)
-            limit = min(flow.at_most for flow in rising)
-            if limit <= level:
-                level = limit
-                stopped = [flow for flow in rising if flow.at_most <= level]
+            if limited[-1].at_most <= level:
+                level = limited[-1].at_most
+                stopped = {limited.pop(): _ITSELF}
             else:
                 full = [k for k in count if room[k] / count[k] <= level * _SAME]
-                stopped = [f for k in full for f in self._on[k] if f in rising]
-            for flow in dict.fromkeys(stopped):
-                self._set(flow, level, now, changed)
-                del rising[flow]
+                stopped = {
+                    f: k
+                    for k in full
+                    for f in self._on[k]
+                    if f in flows
+                    if f not in rates
+                }
+            for flow, neck in stopped.items():
+                rates[flow], necks[flow] = level, neck
                 for link in flow.links:
                     room[link] = max(0.0, room[link] - level)
                     count[link] -= 1
                     if not count[link]:
                         del count[link]
+        return rates, necks
 
-    def _set(self, flow: Flow, rate: float, now: float, changed: list[Flow]) -> None:
-        if rate == flow.rate:
-            return
-        flow.left = max(0.0, flow.left - flow.rate * (now - flow.since))
-        flow.since = now
-        flow.rate = rate
-        flow.ends_at = now + flow.left / rate if rate > 0 else math.inf
-        changed.append(flow)
+    def _wronged(
+        self, rates: dict[Flow, float], necks: dict[Flow, int]
+    ) -> dict[Flow, None]:
+        """Return the other flows that these rates are unfair to, or that are to them.
+
+        Fair is: whoever could have more meets a full link on which nobody has more.
+        """
+        wronged: dict[Flow, None] = {}
+        links = dict.fromkeys(link for flow in rates for link in flow.links)
+        for link in links | self._touched:
+            others = [f for f in self._on[link] if f not in rates]
+            if not others:
+                continue
+            ours = [f for f in self._on[link] if f in rates]
+            most = max((rates[f] for f in ours), default=0.0)
+            level = max((rates[f] for f in ours if necks[f] == link), default=math.inf)
+            total = sum(rates[f] for f in ours) + sum(f.rate for f in others)
+            is_full = total * _NEAR >= self._capacity[link]
+            for flow in others:
+                behind = not is_full or flow.rate * _NEAR < most
+                if (flow.neck == link and behind) or flow.rate > level * _NEAR:
+                    wronged[flow] = None
+        return wronged
 
 
-_SAME = 1 + 1e-12
+def _set(flow: Flow, rate: float, now: float, changed: list[Flow]) -> None:
+    if abs(rate - flow.rate) <= rate * 1e-12:
+        return
+    flow.left = max(0.0, flow.left - flow.rate * (now - flow.since))
+    flow.since = now
+    flow.rate = rate
+    flow.ends_at = now + flow.left / rate if rate > 0 else math.inf
+    changed.append(flow)
+
+
+_ITSELF = -1
+_SAME, _NEAR = 1 + 1e-12, 1 + 1e-9
