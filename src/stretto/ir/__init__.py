@@ -1,6 +1,7 @@
 """The vocabulary: ranks, buffers, chunks, and the program that moves them."""
 
 from stretto.ir.chunks import ALIGNMENT, partition
+from stretto.ir.parser import parse_program
 from stretto.ir.program import (
     INPUT,
     OUTPUT,
@@ -10,9 +11,9 @@ from stretto.ir.program import (
     Ref,
     Verified,
     freeze,
+    spell_op,
 )
 from stretto.ir.spans import Spans
-from stretto.ir.text import parse_program, print_program, spell_op
 from stretto.ir.undisturbed import undisturbed
 
 __all__ = [
@@ -28,7 +29,6 @@ __all__ = [
     "freeze",
     "parse_program",
     "partition",
-    "print_program",
     "spell_op",
     "undisturbed",
 ]

@@ -8,12 +8,22 @@ is `a = combine(a, b)`. All references of an operation span the same number of c
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
-__all__ = ["INPUT", "OUTPUT", "Op", "Params", "Program", "Ref", "Verified", "freeze"]
+__all__ = [
+    "INPUT",
+    "OUTPUT",
+    "Op",
+    "Params",
+    "Program",
+    "Ref",
+    "Verified",
+    "freeze",
+    "spell_op",
+]
 
 INPUT, OUTPUT = "input", "output"
 
@@ -93,10 +103,32 @@ class Program:
         return hash((self.name, self.num_ranks, self.split, self.ops))
 
     def __str__(self) -> str:
-        """Return the text form, which `ir.parse` reads back."""
-        from stretto.ir.text import print_program
+        """Return the text form, which `parse_program` reads back."""
+        return "\n".join(_lines(self)) + "\n"
 
-        return print_program(self)
+
+def _lines(program: Program) -> Iterator[str]:
+    head = [
+        f"program {program.name} collective={program.collective}",
+        f"ranks={program.num_ranks} split={program.split}",
+    ]
+    head += [f"{k}={repr(v).replace(' ', '')}" for k, v in program.params.items()]
+    yield " ".join(head)
+    for name, chunks in sorted(program.scratch.items()):
+        yield f"  scratch {name}[{chunks}]"
+    phase = ""
+    for op in program.ops:
+        if op.phase != phase:
+            phase = op.phase
+            yield f"  @{phase}"
+        yield f"  {spell_op(op)}"
+
+
+def spell_op(op: Op) -> str:
+    """Return one operation as it is printed."""
+    if len(op.srcs) == 2 and op.srcs[0] == op.dst:
+        return f"{op.dst} += {op.srcs[1]}"
+    return f"{op.dst} = {' + '.join(map(str, op.srcs))}"
 
 
 T_co = TypeVar("T_co", covariant=True)

@@ -1,20 +1,20 @@
 """The executable form: steps, schedules, layout, text, digest."""
 
 from stretto.plan.layout import Layout, layout
-from stretto.plan.plan import (
-    BufferRun,
+from stretto.plan.parser import parse_plan
+from stretto.plan.plan import BufferRun, Plan
+from stretto.plan.schedule import DIRECTIONS, MEMORIES, PROTOCOLS, Schedule
+from stretto.plan.steps import (
     Loc,
     Move,
-    Plan,
     Primitive,
     Signal,
     Space,
     Step,
     Wait,
     primitive,
+    spell_step,
 )
-from stretto.plan.schedule import DIRECTIONS, MEMORIES, PROTOCOLS, Schedule
-from stretto.plan.text import parse_plan, print_plan, spell_step
 
 __all__ = [
     "DIRECTIONS",
@@ -34,6 +34,5 @@ __all__ = [
     "layout",
     "parse_plan",
     "primitive",
-    "print_plan",
     "spell_step",
 ]

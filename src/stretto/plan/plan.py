@@ -11,101 +11,16 @@ n, from 1; a wait names the n it needs. Signals are counted, never reset.
 
 from __future__ import annotations
 
-import enum
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from stretto.ir import Params, freeze
 from stretto.plan.schedule import Schedule
+from stretto.plan.steps import Move, Step, spell_step
 
-__all__ = [
-    "BufferRun",
-    "Loc",
-    "Move",
-    "Plan",
-    "Primitive",
-    "Signal",
-    "Space",
-    "Step",
-    "Wait",
-    "primitive",
-]
-
-
-class Space(enum.IntEnum):
-    """Where a location lies."""
-
-    INPUT = 0
-    OUTPUT = 1
-    STAGE = 2
-
-
-class Primitive(enum.Enum):
-    """What a step is, as people call it."""
-
-    COPY = "copy"
-    REDUCE = "reduce"
-    PUT = "put"
-    PUT_PACKETS = "put_packets"
-    READ_PACKETS = "read_packets"
-    REDUCE_PACKETS = "reduce_packets"
-    GET = "get"
-    SIGNAL = "signal"
-    WAIT = "wait"
-
-
-class Loc(NamedTuple):
-    """A place for the atoms of a move: a position in a buffer of a rank.
-
-    Positions count atoms in input and output. In staging they count *units*: room for
-    one tile of one atom. A location in packets carries its own announcement: writing it
-    tells, and reading it waits.
-    """
-
-    rank: int
-    space: Space
-    pos: int
-    packets: bool = False
-
-
-class Move(NamedTuple):
-    """Store the combination of the sources, left to right, in every destination."""
-
-    dsts: tuple[Loc, ...]
-    srcs: tuple[Loc, ...]
-    start: int
-    """First atom; operands hold atoms `start` to `stop` in consecutive positions."""
-    stop: int
-    finish: bool = False
-    """Whether the value is final: outputs get it divided when the operator is avg."""
-    op: int = -1
-    """The program's operation that this serves, for messages."""
-
-
-class Signal(NamedTuple):
-    """Tell a peer's lane that everything before this is done.
-
-    A signal that does not `release` says only that this lane got here: it orders what
-    was read before it, and promises nothing about data written.
-    """
-
-    rank: int
-    lane: int
-    n: int
-    release: bool = True
-
-
-class Wait(NamedTuple):
-    """Wait for the n-th signal of this epoch from a peer's lane."""
-
-    rank: int
-    lane: int
-    n: int
-
-
-Step: TypeAlias = Move | Signal | Wait
+__all__ = ["BufferRun", "Plan"]
 
 
 class BufferRun(NamedTuple):
@@ -163,27 +78,26 @@ class Plan:
 
     def __str__(self) -> str:
         """Return the text form, which `plan.parse_plan` reads back."""
-        from stretto.plan.text import print_plan
-
-        return print_plan(self)
+        return "\n".join(_lines(self)) + "\n"
 
 
-def primitive(rank: int, step: Step) -> Primitive:
-    """Return what people call a step of a rank."""
-    match step:
-        case Signal():
-            return Primitive.SIGNAL
-        case Wait():
-            return Primitive.WAIT
-    reads_packets = any(src.packets for src in step.srcs)
-    if len(step.srcs) > 1:
-        return Primitive.REDUCE_PACKETS if reads_packets else Primitive.REDUCE
-    if reads_packets:
-        return Primitive.READ_PACKETS
-    if any(dst.packets for dst in step.dsts):
-        return Primitive.PUT_PACKETS
-    if step.srcs[0].rank != rank:
-        return Primitive.GET
-    if any(dst.rank != rank for dst in step.dsts):
-        return Primitive.PUT
-    return Primitive.COPY
+def _lines(plan: Plan) -> Iterator[str]:
+    words = [f"plan {plan.name} collective={plan.collective}"]
+    words += [f"ranks={plan.num_ranks} split={plan.split}"]
+    words += [f"{k}={str(v).replace(' ', '')}" for k, v in sorted(plan.params.items())]
+    yield " ".join(words)
+    yield f"schedule {plan.schedule}{' in_place' if plan.in_place else ''}"
+    yield "atoms" + "".join(f" {a}:{b}" for a, b in plan.atoms)
+    for rank, lanes in enumerate(plan.ranks):
+        yield (
+            f"rank {rank} input{_runs(plan.inputs[rank])}"
+            f" output{_runs(plan.outputs[rank])} stage {plan.stage_units[rank]}"
+        )
+        for lane, steps in enumerate(lanes):
+            yield f"  lane {lane}"
+            for step in steps:
+                yield f"    {spell_step(rank, step)}"
+
+
+def _runs(runs: tuple[BufferRun, ...]) -> str:
+    return "".join(f" {r.start}:{r.stop}@{r.atom}" for r in runs)

@@ -1,4 +1,4 @@
-"""Plans as text: what is printed parses back to the same plan.
+"""Read plans from text: what is printed parses back to the same plan.
 
     plan all_reduce/two_shot collective=all_reduce ranks=2 split=1
     schedule push packets staged
@@ -17,24 +17,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 
 from stretto.errors import ParseError
 from stretto.ir import freeze
-from stretto.plan.plan import (
-    BufferRun,
-    Loc,
-    Move,
-    Plan,
-    Signal,
-    Space,
-    Step,
-    Wait,
-    primitive,
-)
+from stretto.plan.plan import BufferRun, Plan
 from stretto.plan.schedule import Schedule
+from stretto.plan.steps import Loc, Move, Signal, Space, Step, Wait
 
-__all__ = ["parse_plan", "print_plan", "spell_step"]
+__all__ = ["parse_plan"]
 
 _LOC = re.compile(r"(?:r(\d+)\.)?(input|output|stage)\[(\d+)\](!?)\Z")
 _MOVE = re.compile(
@@ -42,54 +32,6 @@ _MOVE = re.compile(
     r"(?P<finish> finish)?(?: #(?P<op>\d+))?\Z"
 )
 _SYNC = re.compile(r"(signal|wait) r(\d+)\.(\d+) n=(\d+)( relaxed)?\Z")
-
-
-def print_plan(plan: Plan) -> str:
-    """Return the plan's text."""
-    return "\n".join(_lines(plan)) + "\n"
-
-
-def _lines(plan: Plan) -> Iterator[str]:
-    words = [f"plan {plan.name} collective={plan.collective}"]
-    words += [f"ranks={plan.num_ranks} split={plan.split}"]
-    words += [f"{k}={str(v).replace(' ', '')}" for k, v in sorted(plan.params.items())]
-    yield " ".join(words)
-    yield f"schedule {plan.schedule}{' in_place' if plan.in_place else ''}"
-    yield "atoms" + "".join(f" {a}:{b}" for a, b in plan.atoms)
-    for rank, lanes in enumerate(plan.ranks):
-        yield (
-            f"rank {rank} input{_runs(plan.inputs[rank])}"
-            f" output{_runs(plan.outputs[rank])} stage {plan.stage_units[rank]}"
-        )
-        for lane, steps in enumerate(lanes):
-            yield f"  lane {lane}"
-            for step in steps:
-                yield f"    {spell_step(rank, step)}"
-
-
-def _runs(runs: tuple[BufferRun, ...]) -> str:
-    return "".join(f" {r.start}:{r.stop}@{r.atom}" for r in runs)
-
-
-def spell_step(rank: int, step: Step) -> str:
-    """Return one step of a rank as it is printed."""
-    match step:
-        case Signal():
-            tail = "" if step.release else " relaxed"
-            return f"signal r{step.rank}.{step.lane} n={step.n}{tail}"
-        case Wait():
-            return f"wait r{step.rank}.{step.lane} n={step.n}"
-    dsts = ", ".join(_loc(rank, d) for d in step.dsts)
-    srcs = ", ".join(_loc(rank, s) for s in step.srcs)
-    one = step.stop == step.start + 1
-    atoms = f"@{step.start}" if one else f"@{step.start}:{step.stop}"
-    tail = (" finish" if step.finish else "") + (f" #{step.op}" * (step.op >= 0))
-    return f"{primitive(rank, step).value} {dsts} <- {srcs} {atoms}{tail}"
-
-
-def _loc(rank: int, loc: Loc) -> str:
-    owner = "" if loc.rank == rank else f"r{loc.rank}."
-    return f"{owner}{loc.space.name.lower()}[{loc.pos}]{'!' * loc.packets}"
 
 
 def parse_plan(text: str) -> Plan:
@@ -123,7 +65,7 @@ def parse_plan(text: str) -> Plan:
             ranks=ranks,
         )
     except (KeyError, ValueError, SyntaxError) as e:
-        raise ParseError(f"plan {name}: {e}; want what print_plan writes") from None
+        raise ParseError(f"plan {name}: {e}; want what str(plan) gives") from None
 
 
 def _span(word: str) -> tuple[int, int]:

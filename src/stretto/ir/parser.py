@@ -1,4 +1,4 @@
-"""Programs as text: what is printed parses back to the same program.
+"""Read programs from text: what is printed parses back to the same program.
 
 program all_reduce/two_shot collective=all_reduce ranks=2 split=1
   r0.output[0] = r0.input[0] + r1.input[0]
@@ -10,48 +10,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 
 from stretto.errors import ParseError
 from stretto.ir.program import Op, Program, Ref, freeze
 
-__all__ = ["parse_program", "parse_ref", "print_program", "spell_op"]
+__all__ = ["parse_program", "parse_ref"]
 
 _HEADER = {"collective", "ranks", "split"}
 _REF = re.compile(r"r(\d+)\.([A-Za-z_]\w*)\[(\d+)(?::(\d+))?\]\Z")
-
-
-def print_program(program: Program) -> str:
-    """Return the program's text."""
-    return "\n".join(_lines(program)) + "\n"
-
-
-def _lines(program: Program) -> Iterator[str]:
-    head = [
-        f"program {program.name} collective={program.collective}",
-        f"ranks={program.num_ranks} split={program.split}",
-    ]
-    head += [f"{k}={_spell(v)}" for k, v in sorted(program.params.items())]
-    yield " ".join(head)
-    for name, chunks in sorted(program.scratch.items()):
-        yield f"  scratch {name}[{chunks}]"
-    phase = ""
-    for op in program.ops:
-        if op.phase != phase:
-            phase = op.phase
-            yield f"  @{phase}"
-        yield f"  {spell_op(op)}"
-
-
-def spell_op(op: Op) -> str:
-    """Return one operation as it is printed."""
-    if len(op.srcs) == 2 and op.srcs[0] == op.dst:
-        return f"{op.dst} += {op.srcs[1]}"
-    return f"{op.dst} = {' + '.join(map(str, op.srcs))}"
-
-
-def _spell(value: object) -> str:
-    return repr(value).replace(" ", "")
 
 
 def parse_program(text: str) -> Program:
