@@ -27,6 +27,8 @@ class LocalGroup:
         self.num_ranks = len(socks) + 1
         self.deadline_s = 20.0
         self._socks = socks
+        for sock in socks.values():
+            sock.settimeout(20.0)
         self._cell = cell
 
     def exchange(
@@ -39,9 +41,9 @@ class LocalGroup:
         got: dict[int, Any] = {self.rank: (payload, tuple(fds))}
         for peer, sock in self._socks.items():
             head, theirs, _, _ = socket.recv_fds(sock, 8, 16)
-            body = b""
-            while len(body) < struct.unpack("<q", head)[0]:
-                body += sock.recv(1 << 16)
+            body, size = b"", struct.unpack("<q", head)[0]
+            while len(body) < size:
+                body += sock.recv(size - len(body))
             got[peer] = (json.loads(body), tuple(theirs))
         return [got[rank] for rank in range(self.num_ranks)]
 

@@ -2,7 +2,8 @@
 
 Rounding is that of `stretto.collectives`: half types are widened to float32, combined
 there left to right and rounded once; integers wrap; min and max carry NaN; bool adds as
-`or`. A complex number adds as two floats, and multiplies by the schoolbook.
+`or`. A complex number adds as two floats. Its product is the schoolbook's with every
+step rounded, the same everywhere; NumPy's may differ in the last bit where it fuses.
 """
 
 from __future__ import annotations

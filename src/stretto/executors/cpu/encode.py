@@ -99,8 +99,8 @@ class _Encoder:
         payload = self.layout.tile * self.itemsize
         self.slot_class = slot_class(payload + PACKET_HEADER)
         self.writers = self._writers() if self.slots else {}
-        self.shares = self._shares()
-        self._check_lanes()
+        self.reached = self._reached()
+        self._check()
 
     def _layout(self) -> Layout:
         """Choose the largest tile that the schedule allows and staging holds."""
@@ -138,37 +138,32 @@ class _Encoder:
             for a in range(step.stop - step.start)
         }
 
-    def _shares(self) -> set[Space]:
-        """Return which of the caller's buffers peers touch, on any rank."""
+    def _reached(self) -> set[tuple[int, Space]]:
+        """Return which rank reaches into which of the others' own buffers."""
         return {
-            loc.space
+            (rank, loc.space)
             for rank, _, _, step in self.plan.steps()
             if isinstance(step, Move)
             for loc in (*step.dsts, *step.srcs)
             if loc.rank != rank and loc.space is not Space.STAGE
         }
 
-    def _check_lanes(self) -> None:
-        most = max(map(len, self.plan.ranks))
+    def _check(self) -> None:
+        """Refuse what cannot run, on every rank alike."""
+        plan = self.plan
+        most = max(map(len, plan.ranks))
         if most > MAX_LANES:
             raise PlanError(
-                f"plan {self.plan.name}: {most} lanes a rank, want at most {MAX_LANES}"
+                f"plan {plan.name}: {most} lanes a rank, want at most {MAX_LANES}"
             )
-        for space, runs in (
-            (Space.INPUT, self.plan.inputs),
-            (Space.OUTPUT, self.plan.outputs),
-        ):
-            steps = [s for lane in self.lanes for s in lane if isinstance(s, Move)]
-            reaches = any(
-                loc.rank != self.rank and loc.space is space
-                for s in steps
-                for loc in (*s.dsts, *s.srcs)
-            )
-            if reaches and not runs[self.rank]:
+        for rank, space in sorted(self.reached):
+            runs = plan.inputs if space is Space.INPUT else plan.outputs
+            if not runs[rank]:
+                name = space.name.lower()
                 raise PlanError(
-                    f"plan {self.plan.name}: rank {self.rank} reaches into the "
-                    f"{space.name.lower()} of others and has none of its own to tell "
-                    "where it lies; use the other direction, or staged memory"
+                    f"plan {plan.name}: rank {rank} reaches into the {name} of others "
+                    f"and has no {name} to tell where theirs lies; use the other "
+                    "direction, or staged memory"
                 )
 
     def encoded(self) -> Encoded:
@@ -211,11 +206,12 @@ class _Encoder:
         table[Header.SCRATCH] = scratch
         table[Header.HAS_INPUT] = bool(self.plan.inputs[self.rank])
         table[Header.HAS_OUTPUT] = bool(self.plan.outputs[self.rank])
+        shared = {space for _, space in self.reached}
         table[Header.SHARES_INPUT] = bool(
-            Space.INPUT in self.shares and self.plan.inputs[self.rank]
+            Space.INPUT in shared and self.plan.inputs[self.rank]
         )
         table[Header.SHARES_OUTPUT] = bool(
-            Space.OUTPUT in self.shares and self.plan.outputs[self.rank]
+            Space.OUTPUT in shared and self.plan.outputs[self.rank]
         )
 
     def _lane(self, lane: int) -> Iterator[list[int]]:

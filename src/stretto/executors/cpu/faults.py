@@ -16,7 +16,14 @@ from stretto.errors import CallError
 from stretto.executors import Group
 from stretto.executors.cpu.encode import Encoded
 from stretto.executors.cpu.slab import Slab
-from stretto.executors.cpu.words import Code, Header, Line, SessionWord, Status
+from stretto.executors.cpu.words import (
+    PRIVATE,
+    Code,
+    Header,
+    Line,
+    SessionWord,
+    Status,
+)
 from stretto.plan import Move, Plan, Wait, spell_step
 from stretto.trace import MONOTONIC, Clock
 
@@ -103,22 +110,9 @@ class Watch:
         calls = self._calls()
         mine = calls[self._group.rank]
         return any(
-            call[Line.EPOCH] == mine[Line.EPOCH] and self._differs(rank, mine, call)
-            for rank, call in enumerate(calls)
+            call[Line.EPOCH] == mine[Line.EPOCH] and _differ(mine, call)
+            for call in calls
         )
-
-    def _differs(self, rank: int, mine: _Line, other: _Line) -> bool:
-        if mine[Line.FINGERPRINT] != other[Line.FINGERPRINT]:
-            return True
-        mixed = False
-        for word, runs in (
-            (Line.INPUT_OFFSET, self._plan.inputs),
-            (Line.OUTPUT_OFFSET, self._plan.outputs),
-        ):
-            # A rank without that buffer has no offset to compare.
-            both = runs[self._group.rank] and runs[rank]
-            mixed |= bool(both and mine[word] != other[word])
-        return mixed
 
     def _missing(self) -> list[int]:
         """Return who has not come; if all have, whom we wait for."""
@@ -166,7 +160,15 @@ class Watch:
                 said.append(f"rank {rank} has not come")
                 continue
             what = slab.describe(line[Line.FINGERPRINT])
-            where = [f"{n:#x}" for n in line[Line.INPUT_OFFSET :] if n]
+            where = [f"{n:#x}" for n in line[Line.INPUT_OFFSET :] if n != PRIVATE]
             at = f" in registered memory at {' and '.join(where)}" if where else ""
             said.append(f"rank {rank} called {what}{at}")
         return "; ".join(said)
+
+
+def _differ(mine: _Line, other: _Line) -> bool:
+    """Return whether two ranks are in different calls, or in one with other memory."""
+    pairs = zip(mine[Line.INPUT_OFFSET :], other[Line.INPUT_OFFSET :], strict=True)
+    return mine[Line.FINGERPRINT] != other[Line.FINGERPRINT] or any(
+        a != b and PRIVATE not in (a, b) for a, b in pairs
+    )

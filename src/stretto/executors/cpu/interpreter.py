@@ -29,6 +29,7 @@ from stretto.executors.cpu.slab import (
 )
 from stretto.executors.cpu.words import (
     FLAG,
+    PRIVATE,
     Base,
     Code,
     Header,
@@ -69,7 +70,7 @@ _STAGE_BASE, _INPUT_BASE = int(Base.STAGE), int(Base.INPUT)
 _OUTPUT_BASE, _PACKET_BASE = int(Base.OUTPUT), int(Base.PACKET)
 _DONE, _WAITING, _MISMATCH, _UNREGISTERED = (int(s) for s in Status)
 _OPERANDS, _WORDS = 64, 24
-_PAYLOAD = PACKET_HEADER
+_PAYLOAD, _UNREACHABLE = PACKET_HEADER, -2
 
 
 @compiled("int64(int64)")
@@ -87,11 +88,11 @@ def spin(times: int) -> None:
 
 @compiled("int64(int64,int64,int64,int64)")
 def _offset(call: int, session: int, memory: int, shared: int) -> int:
-    """Return a shared buffer's offset; 0 if peers leave it alone; -1 if unreachable."""
+    """Return a shared buffer's offset, or PRIVATE, or UNREACHABLE."""
     if not shared:
-        return 0
+        return PRIVATE
     at = memory - load(session + _HEAP)
-    return at if 0 <= at < load(session + _HEAP_BYTES) else -1
+    return at if 0 <= at < load(session + _HEAP_BYTES) else _UNREACHABLE
 
 
 @compiled("void(int64)")
@@ -109,7 +110,7 @@ def _begin(call: int, x: int, out: int) -> int:
     target = load(out + _DATA) if load(call + _HAS_OUTPUT) else 0
     source_at = _offset(call, session, source, load(call + _SHARES_INPUT))
     target_at = _offset(call, session, target, load(call + _SHARES_OUTPUT))
-    if source_at < 0 or target_at < 0:
+    if source_at == _UNREACHABLE or target_at == _UNREACHABLE:
         return _UNREGISTERED
     store(call + _INPUT, source)
     store(call + _OUTPUT, target)
@@ -190,9 +191,8 @@ def _signal(call: int, at: int, epoch: int) -> None:
     flag = load(at + 16)
     side = flag + 8 + 24 * (epoch & 1)
     store(side, load(call + _FINGERPRINT))
-    if load(call + _SHARES_INPUT) | load(call + _SHARES_OUTPUT):
-        store(side + 8, load(call + _INPUT_AT))
-        store(side + 16, load(call + _OUTPUT_AT))
+    store(side + 8, load(call + _INPUT_AT))
+    store(side + 16, load(call + _OUTPUT_AT))
     store_release(flag, (epoch << FLAG) + load(at + 24))
 
 
@@ -204,10 +204,12 @@ def _wait(call: int, at: int, epoch: int) -> int:
         return _WAITING
     side = flag + 8 + 24 * (epoch & 1)
     same = load(side) == load(call + _FINGERPRINT)
-    if same and load(call + _SHARES_INPUT):
-        same = load(side + 8) == load(call + _INPUT_AT)
-    if same and load(call + _SHARES_OUTPUT):
-        same = load(side + 16) == load(call + _OUTPUT_AT)
+    if load(call + _SHARES_INPUT):
+        theirs = load(side + 8)
+        same &= (theirs == PRIVATE) | (theirs == load(call + _INPUT_AT))
+    if load(call + _SHARES_OUTPUT):
+        theirs = load(side + 16)
+        same &= (theirs == PRIVATE) | (theirs == load(call + _OUTPUT_AT))
     if same:
         return _DONE
     store(call + _FAULT_PEER, load(at + 32))

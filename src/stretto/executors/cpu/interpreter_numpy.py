@@ -32,6 +32,7 @@ from stretto.executors.cpu.slab import (
 )
 from stretto.executors.cpu.words import (
     FLAG,
+    PRIVATE,
     Base,
     Code,
     Header,
@@ -42,7 +43,7 @@ from stretto.executors.cpu.words import (
 
 __all__ = ["address", "kernel_of", "run"]
 
-_RESUME = -1
+_RESUME, _UNREACHABLE = -1, -2
 _DATA = object.__basicsize__
 _ORDERED = platform.machine().lower() in ("x86_64", "amd64", "i686")
 _LOCK = threading.Lock()
@@ -156,7 +157,7 @@ class _Run:
         target = address(out) if self.word(Header.HAS_OUTPUT) else 0
         source_at = self.offset(source, Header.SHARES_INPUT)
         target_at = self.offset(target, Header.SHARES_OUTPUT)
-        if source_at < 0 or target_at < 0:
+        if _UNREACHABLE in (source_at, target_at):
             return False
         self.put(Header.INPUT, source)
         self.put(Header.OUTPUT, target)
@@ -173,11 +174,11 @@ class _Run:
         return True
 
     def offset(self, memory: int, shared: Header) -> int:
-        """Return a shared buffer's offset; 0 if peers leave it; -1 if unreachable."""
+        """Return a shared buffer's offset, or PRIVATE, or unreachable."""
         if not self.word(shared):
-            return 0
+            return PRIVATE
         at = memory - self.setting(SessionWord.HEAP)
-        return at if 0 <= at < self.setting(SessionWord.HEAP_BYTES) else -1
+        return at if 0 <= at < self.setting(SessionWord.HEAP_BYTES) else _UNREACHABLE
 
     def rewind(self) -> None:
         """Set every lane to its first instruction."""
@@ -231,9 +232,9 @@ class _Run:
         side = flag + 8 + 24 * (epoch & 1)
         same = _load(side) == self.fingerprint
         if self.word(Header.SHARES_INPUT):
-            same &= _load(side + 8) == self.word(Header.INPUT_OFFSET)
+            same &= _load(side + 8) in (PRIVATE, self.word(Header.INPUT_OFFSET))
         if self.word(Header.SHARES_OUTPUT):
-            same &= _load(side + 16) == self.word(Header.OUTPUT_OFFSET)
+            same &= _load(side + 16) in (PRIVATE, self.word(Header.OUTPUT_OFFSET))
         if not same:
             self.put(Header.FAULT_PEER, _load(at + 32))
         return Status.DONE if same else Status.MISMATCH

@@ -16,10 +16,21 @@ from __future__ import annotations
 
 import enum
 
-__all__ = ["FLAG", "Base", "Code", "Header", "Line", "SessionWord", "Status"]
+__all__ = [
+    "FLAG",
+    "PRIVATE",
+    "Base",
+    "Code",
+    "Header",
+    "Line",
+    "SessionWord",
+    "Status",
+]
 
 FLAG = 20
 """A flag is (epoch << FLAG) + n."""
+PRIVATE = -1
+"""The offset of a buffer that no peer touches, or that a rank does not have."""
 
 
 class Status(enum.IntEnum):
