@@ -1,8 +1,8 @@
 """Send and receive: a channel for every ordered pair of ranks that talk.
 
-A channel is a group of two, sender first, opened when both first use it: the others
-need not come. So sends to one rank keep their order, and different channels do not wait
-for one another.
+A channel is a group of two, sender first, opened by the first transfer: the others need
+not come. So sends to one rank keep their order, and different channels do not wait for
+one another.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from stretto.errors import CommunicationError
 from stretto.ir import freeze
-from stretto.runtime.arrays import HOST, Operand
+from stretto.runtime.arrays import Operand
 from stretto.runtime.engine import Engine
 from stretto.runtime.request import Caller
 from stretto.runtime.select import Pin
@@ -83,7 +83,7 @@ class ChannelVerbs(Engine):
             None if sends else operand,
             counts=(operand.count,) * 2,
             params=_PAIR,
-            equal=operand.device != HOST,
+            equal=False,
         )
         try:
             return channel._run(request, pin, stream)
@@ -103,7 +103,8 @@ class ChannelVerbs(Engine):
                 group = self._group.subgroup(name, pair)  # type: ignore[attr-defined]
             except CommunicationError as e:
                 raise self._broke(e) from None
-            channel = known[pair] = Engine(group, profile=self._profile)
+            channel = Engine(group, executor="", profile=self._profile)
+            known[pair] = channel
         return channel
 
     def _close_channels(self) -> None:
