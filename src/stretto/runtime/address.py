@@ -48,7 +48,7 @@ def socket_path(job: str) -> Path:
 
 def listen(path: Path, backlog: int = 128) -> socket.socket:
     """Serve a path; RendezvousError when somebody else does."""
-    if path.exists() and reach(path) is not None:
+    if _is_served(path):
         raise RendezvousError(
             f"another job already meets at {path}; give this one an address of its "
             "own, or end the other"
@@ -93,6 +93,13 @@ def is_tombstone(path: Path, launcher: int | None) -> bool:
     return any(start is not None and made_s > start for start in starts)
 
 
+def _is_served(path: Path) -> bool:
+    sock = reach(path) if path.exists() else None
+    if sock is not None:
+        sock.close()
+    return sock is not None
+
+
 def _sweep(where: Path) -> None:
     """Remove what hubs that were killed have left."""
     now = time.clock_gettime(time.CLOCK_REALTIME)
@@ -100,8 +107,5 @@ def _sweep(where: Path) -> None:
         with suppress(OSError):
             if now - path.stat().st_ctime < _TOMBSTONE_S:
                 continue
-            alive = reach(path)
-            if alive is None:
+            if not _is_served(path):
                 path.unlink()
-            else:
-                alive.close()

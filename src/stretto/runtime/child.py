@@ -36,6 +36,7 @@ class Task:
 
     num_ranks: int
     deadline_s: float
+    start_s: float
     preparation: dict[str, Any]
     """What multiprocessing's spawn tells a child of its parent's main module."""
     module: str
@@ -79,6 +80,7 @@ def _run(rank: int, sock: socket.socket, task_fd: int) -> Outcome:
             rank=rank,
             num_ranks=task.num_ranks,
             deadline_s=task.deadline_s,
+            start_s=task.start_s,
         )
         value = function(meeting, *arguments)
         meeting.close()

@@ -59,16 +59,18 @@ def name_ranks(ranks: Iterable[int]) -> str:
     return f"rank{'s' * (len(names) != 1)} {', '.join(map(str, names)) or 'none'}"
 
 
-def lost_fault(rank: int, how: str) -> Fault:
-    """Return the fault of a rank that died or failed."""
-    text = f"rank {rank} {how}; this communicator is broken. Restart the job"
+def lost_fault(rank: int, how: str, name: str = "") -> Fault:
+    """Return the fault of a world rank that died or failed."""
+    who = name or name_ranks([rank])
+    text = f"{who} {how}; this communicator is broken. Restart the job"
     return Fault(error="PeerLost", text=text, blamed=(rank,))
 
 
-def left_fault(rank: int, doing: str) -> Fault:
+def left_fault(rank: int, doing: str, name: str = "") -> Fault:
     """Return the fault of a rank that closed while others still needed it."""
+    who = name or name_ranks([rank])
     text = (
-        f"rank {rank} closed its communicator and will not come to {doing}. "
+        f"{who} closed its communicator and will not come to {doing}. "
         "Make every rank call the same collectives before it closes"
     )
     return Fault(error="PeerLost", text=text, blamed=(rank,))

@@ -22,6 +22,7 @@ def greet(
     rank: int,
     num_ranks: int,
     deadline_s: float,
+    start_s: float,
     launcher: Descriptor | None = None,
 ) -> Meeting:
     """Return this rank's meeting once all have come; raise what the hub says."""
@@ -38,7 +39,7 @@ def greet(
     except OSError as e:
         raise RendezvousError(f"rank {rank}: the rendezvous hung up: {e}") from e
     connection.trust()
-    frames = _first_frames(connection, rank, deadline_s)
+    frames = _first_frames(connection, rank, start_s)
     match messages.from_body(frames[0].body):
         case Welcome() as welcome:
             return Meeting(
@@ -60,10 +61,8 @@ def greet(
             raise RendezvousError(f"rank {rank}: the rendezvous answered {said}")
 
 
-def _first_frames(
-    connection: Connection, rank: int, deadline_s: float
-) -> Sequence[Frame]:
-    until = time.monotonic() + deadline_s + 1.0  # the hub names the absent before
+def _first_frames(connection: Connection, rank: int, start_s: float) -> Sequence[Frame]:
+    until = time.monotonic() + start_s + 1.0  # the hub names the absent before
     while (left_s := until - time.monotonic()) > 0:
         wait_ready(connection, left_s)
         try:
@@ -74,5 +73,5 @@ def _first_frames(
             raise RendezvousError(f"rank {rank}: {text}") from e
         if frames:
             return frames
-    text = f"the rendezvous did not answer within {deadline_s:g} s; its host hangs"
+    text = f"the rendezvous did not answer within {start_s:g} s; its host hangs"
     raise CollectiveTimeout(f"rank {rank}: {text}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from stretto.runtime.faults import name_ranks
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
@@ -16,6 +18,14 @@ class Group:
     def index(self, world_rank: int) -> int:
         """Return the group's own number of a world rank."""
         return self.members.index(world_rank)
+
+    def name_ranks(self, world_ranks: Iterable[int]) -> str:
+        """Return `rank 1`, with the world's number too where it is another."""
+        indices = sorted(map(self.index, world_ranks))
+        if all(self.members[i] == i for i in indices):
+            return name_ranks(indices)
+        names = [f"{i} (world rank {self.members[i]})" for i in indices]
+        return f"rank{'s' * (len(names) != 1)} {', '.join(names)}"
 
 
 def world(num_ranks: int) -> Group:

@@ -52,6 +52,7 @@ def join(place: Place, *, deadline_s: float = 30.0) -> Meeting:
         rank=place.rank,
         num_ranks=place.num_ranks,
         deadline_s=deadline_s,
+        start_s=deadline_s,
         launcher=open_pidfd(place.launcher_pid) if launched else None,
     )
     atexit.register(partial(_end, meeting, hosting))

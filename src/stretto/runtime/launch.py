@@ -29,6 +29,8 @@ from stretto.runtime.process import exit_words, open_pidfd
 from stretto.runtime.rendezvous import Rendezvous
 from stretto.runtime.wire import Descriptor
 
+START_S = 30.0
+"""How long a rank may take to start, at least: a deadline for calls may be short."""
 GRACE_S = 1.0
 """How long the others may take to end once a rank has failed."""
 _BOOT = (
@@ -87,8 +89,9 @@ class _Run:
     """One launch: its children, and the hub they meet at."""
 
     def __init__(self, num_ranks: int, deadline_s: float) -> None:
-        deadline = time.monotonic() + deadline_s
-        machine = Rendezvous(num_ranks, deadline=deadline, timeout_s=deadline_s)
+        start_s = max(START_S, deadline_s)
+        deadline = time.monotonic() + start_s
+        machine = Rendezvous(num_ranks, deadline=deadline, timeout_s=start_s)
         self._num_ranks = num_ranks
         self._hub = Hub(machine, explain=self._explain)
         self._children: list[_Child] = []
@@ -131,11 +134,12 @@ class _Run:
         for child in self._children:
             if child.popen.poll() is None:
                 child.popen.kill()
+        self._hub.close()
         for child in self._children:
             child.popen.wait()
+            child.pidfd = None
             if not child.is_read:
                 os.close(child.pipe)
-        self._hub.close()
 
     def results(self) -> list[Any]:
         """Return what the ranks returned; raise RankFailed when one did not."""
@@ -279,6 +283,7 @@ def _pack(
     task = Task(
         num_ranks=num_ranks,
         deadline_s=deadline_s,
+        start_s=max(START_S, deadline_s),
         preparation=_preparation(needs_main=b"__main__" in work),
         module=name,
         file=None if name == "__main__" else file,

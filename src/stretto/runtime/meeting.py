@@ -135,6 +135,13 @@ class Meeting:
         chosen = divide(peers.group, nth, votes).get(self.rank)
         return None if chosen is None else self._open(chosen)
 
+    def subgroup(
+        self, peers: PeerGroup, name: str, members: Sequence[int]
+    ) -> PeerGroup:
+        """Return a group of some members, which nobody else hears of."""
+        chosen = tuple(peers.group.members[i] for i in members)
+        return self._open(Group(name=f"{peers.group.name}/{name}", members=chosen))
+
     def leave(self, peers: PeerGroup) -> None:
         """Forget a group; with the last one, leave the meeting."""
         with self._lock:

@@ -91,7 +91,8 @@ class Membership:
         self.groups[group.name] = group
         for rank, how in self.lost.items():
             if rank in group.members:
-                self.broken.setdefault(group.name, lost_fault(rank, how))
+                fault = lost_fault(rank, how, group.name_ranks([rank]))
+                self.broken.setdefault(group.name, fault)
         return self.broken.get(group.name)
 
     def on(self, event: Event, now: float) -> list[Action]:
@@ -159,8 +160,12 @@ class Membership:
         if rank in self.lost or rank in self.departed:
             return []
         self.lost[rank] = how
-        hit = [g.name for g in self.groups.values() if rank in g.members]
-        return self._break(hit, lost_fault(rank, how))
+        actions: list[Action] = []
+        for group in self.groups.values():
+            if rank in group.members:
+                fault = lost_fault(rank, how, group.name_ranks([rank]))
+                actions += self._break([group.name], fault)
+        return actions
 
     def _break(self, names: list[str] | None, fault: Fault) -> list[Action]:
         chosen = list(self.groups) if names is None else names

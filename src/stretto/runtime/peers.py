@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.errors import StrettoError
-from stretto.runtime.faults import Fault, left_fault, name_ranks
+from stretto.runtime.faults import Fault, left_fault
 from stretto.runtime.groups import Group
 from stretto.runtime.messages import Message, Report
 from stretto.runtime.wire import Descriptor
@@ -45,6 +45,11 @@ class Host(Protocol):
 
     def split(self, peers: PeerGroup, color: int | None, key: int) -> PeerGroup | None:
         """Return this rank's new group."""
+
+    def subgroup(
+        self, peers: PeerGroup, name: str, members: Sequence[int]
+    ) -> PeerGroup:
+        """Return a group of some members, which nobody else hears of."""
 
     def leave(self, peers: PeerGroup) -> None:
         """Forget a group; with the last one, leave the meeting."""
@@ -98,6 +103,14 @@ class PeerGroup:
         self.check()
         return self._host.split(self, color, key)
 
+    def subgroup(self, name: str, members: Sequence[int]) -> PeerGroup:
+        """Return the group of some ranks of this one, in that order.
+
+        Only they call it, with the same name; nothing is exchanged.
+        """
+        self.check()
+        return self._host.subgroup(self, name, members)
+
     def close(self) -> None:
         """Leave the group; with its last group a process leaves the meeting."""
         self._host.leave(self)
@@ -138,15 +151,15 @@ class PeerGroup:
             text = f"ranks called different things: {mismatch}. All must call the same"
             return Fault(error="CollectiveMismatch", text=text)
         blamed = tuple(self.group.members[r] for r in waiting_for)
-        if gone := sorted(self._departed & set(blamed)):
-            return left_fault(gone[0], where)
         if self._departed:
-            return left_fault(min(self._departed), where)
+            gone = min(self._departed & set(blamed) or self._departed)
+            return left_fault(gone, where, self.group.name_ranks([gone]))
         if not waiting_for:
             return Fault(error="CommunicatorBroken", text=where)
         text = (
-            f"{name_ranks(waiting_for)} did not come within {self.deadline_s:g} s: "
-            f"{where}. See what they do, or allow more time with deadline_s"
+            f"{self.group.name_ranks(blamed)} did not come within "
+            f"{self.deadline_s:g} s: {where}. See what they do, or allow more time "
+            "with deadline_s"
         )
         return Fault(error="CollectiveTimeout", text=text, blamed=blamed)
 

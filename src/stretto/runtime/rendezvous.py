@@ -99,7 +99,6 @@ Action = Send | Drop
 class _Present:
     link: int
     hello: Hello
-    pidfd: tuple[Descriptor, ...]
 
 
 class Rendezvous:
@@ -113,6 +112,7 @@ class Rendezvous:
         self._timeout_s = timeout_s
         self._host_rank = host_rank
         self._present: dict[int, _Present] = {}
+        self._pidfds: dict[int, tuple[Descriptor, ...]] = {}
         self._rank_of: dict[int, int] = {}
         self._lost: dict[int, str] = {}
         self._departed: set[int] = set()
@@ -182,7 +182,8 @@ class Rendezvous:
         if refusal is not None:
             return [self._verdict(link, refusal), Drop(link=link)]
         self._rank_of[link] = hello.rank
-        self._present[hello.rank] = _Present(link=link, hello=hello, pidfd=held[:1])
+        self._present[hello.rank] = _Present(link=link, hello=hello)
+        self._pidfds[hello.rank] = held[:1]
         hosts = {p.hello.host for p in self._present.values()}
         if not all(is_same_host(host, hello.host) for host in hosts):
             return self._end(several_hosts(hosts))
@@ -190,7 +191,8 @@ class Rendezvous:
             return []
         self._complete = True
         order = [self._present[rank] for rank in range(self.num_ranks)]
-        pidfds = tuple(d for p in order for d in p.pidfd)
+        pidfds = tuple(d for r in range(self.num_ranks) for d in self._pidfds[r])
+        self._pidfds.clear()
         welcome = Welcome(
             pids=tuple(p.hello.pid for p in order), host_rank=self._host_rank
         )
@@ -231,6 +233,8 @@ class Rendezvous:
     def _hear(
         self, rank: int, message: Message, held: tuple[Descriptor, ...], now: float
     ) -> list[Action]:
+        if rank in self._lost or rank in self._departed:
+            return []  # its last words have been heard
         match message:
             case Leave(failure=""):
                 return self._depart(rank)
@@ -335,6 +339,7 @@ class Rendezvous:
     def _end(self, fault: Fault) -> list[Action]:
         """Break the meeting before it was complete; tell those who came."""
         self._over = fault
+        self._pidfds.clear()
         links = list(self._links())
         told = [self._verdict(link, fault) for link in links]
         return [*told, *(Drop(link=link) for link in links)]

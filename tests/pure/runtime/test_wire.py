@@ -1,0 +1,136 @@
+"""Frames: whole ones come out, whatever else is refused without harm."""
+
+import json
+import os
+import socket
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stretto.runtime import messages
+from stretto.runtime.messages import Hello, Leave, Offer
+from stretto.runtime.wire import (
+    HEADER,
+    MAGIC,
+    STRANGER_LIMIT,
+    Connection,
+    Decoder,
+    Descriptor,
+    WireError,
+    encode,
+    wait_ready,
+)
+
+BODIES = st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=9))
+
+
+@given(st.lists(BODIES, max_size=5), st.lists(st.integers(1, 40)))
+def test_frames_survive_any_cutting(bodies, cuts):
+    """However the stream is cut, the same objects come out in order."""
+    data = b"".join(encode(body) for body in bodies)
+    decoder, found = Decoder(), []
+    for cut in [*cuts, len(data) or 1]:
+        found += [f.body for f in decoder.feed(data[:cut])]
+        data = data[cut:]
+
+    assert bodies == found
+
+
+@given(st.binary(min_size=4, max_size=200))
+def test_garbage_is_refused_or_awaited_never_accepted(data):
+    """Bytes that do not start with our magic end the connection."""
+    if data.startswith(MAGIC):
+        return
+    with pytest.raises(WireError, match="not a stretto frame"):
+        Decoder().feed(data)
+
+
+def test_an_oversized_frame_is_refused_before_it_has_come():
+    """The length alone is enough to refuse it."""
+    header = HEADER.pack(MAGIC, STRANGER_LIMIT + 1, 0)
+
+    with pytest.raises(WireError, match=f"at most {STRANGER_LIMIT}"):
+        Decoder().feed(header)
+
+
+@pytest.mark.parametrize("text", [b"{", b"[1]", b"\xff\xfe", b"[" * 4000])
+def test_a_body_that_is_no_object_is_refused(text):
+    """Broken JSON, other JSON and JSON of any depth are one clear error."""
+    with pytest.raises(WireError, match="body is"):
+        Decoder().feed(HEADER.pack(MAGIC, len(text), 0) + text)
+
+
+def test_promised_descriptors_must_come():
+    """A frame that claims descriptors without any is refused."""
+    with pytest.raises(WireError, match="2 descriptors promised"):
+        Decoder().feed(encode({}, 2))
+
+
+def test_descriptors_arrive_in_order_and_close_themselves():
+    """Three hundred descriptors pass, more than one message of the kernel holds."""
+    one, two = socket.socketpair()
+    sender, receiver = Connection(one), Connection(two)
+    read, write = os.pipe()
+    held = [Descriptor(os.dup(write)) for _ in range(300)]
+    sender.post({"a": 1}, held)
+    sender.post({"b": 2}, held[:1])
+    frames = []
+    while len(frames) < 2:
+        assert wait_ready(receiver, 1.0)
+        frames += receiver.receive()
+    for number in (read, write):
+        os.close(number)
+    numbers = [d.number for f in frames for d in f.descriptors]
+
+    assert [300, 1] == [len(f.descriptors) for f in frames]
+    assert len(set(numbers)) == 301
+    del frames, held
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(numbers[0])
+    sender.close()
+    receiver.close()
+
+
+def test_a_reader_that_never_reads_costs_the_sender_no_waiting():
+    """What a stopped peer does not take is queued, not waited for."""
+    one, two = socket.socketpair()
+    sender = Connection(one)
+    for _ in range(20):
+        sender.post({"text": "x" * 100_000})
+
+    assert sender.is_sending
+    sender.close()
+    two.close()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Hello(rank=1, num_ranks=2, pid=3, host="h", version="1"),
+        Leave(failure=""),
+        Offer(group="g", members=(0, 1), tag="t", payload={"a": [1]}, timeout_s=1.0),
+    ],
+)
+def test_messages_survive_the_journey(message):
+    """What is said is what is heard."""
+    body = json.loads(json.dumps(messages.to_body(message)))
+
+    assert message == messages.from_body(body)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"rank": "1"}, r"Hello.rank is '1', not int"),
+        ({"rank": True}, r"Hello.rank is True, not int"),
+        ({"say": "Boo"}, r"no message is called 'Boo'"),
+        ({"say": None}, r"no message is called 'None'"),
+    ],
+)
+def test_a_message_with_a_wrong_field_is_refused(change, text):
+    """Every field is checked, and the text says which one was wrong."""
+    body = messages.to_body(Hello(rank=1, num_ranks=2, pid=3, host="h", version="1"))
+
+    with pytest.raises(WireError, match=text):
+        messages.from_body({**body, **change})
