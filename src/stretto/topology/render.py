@@ -44,7 +44,7 @@ def render(machine: Machine) -> str:
         )
     plain = Costs()
     costs = [
-        f"{key} {getattr(m.costs, key):g}"
+        key if (value := getattr(m.costs, key)) is True else f"{key} {value:g}"
         for key in Costs.__dataclass_fields__
         if getattr(m.costs, key) != getattr(plain, key)
     ]

@@ -47,8 +47,8 @@ class Engine:
         """Ranks that had something for another, and no way to it."""
         self._recorder = recorder
         self._ends = [0.0, *accumulate(atom_nbytes)]
-        blocks = self.costs.block_gbytes_per_s * plan.schedule.blocks
-        self._lane_rate = 1e3 * min(self.costs.lane_gbytes_per_s, blocks)
+        self._blocks_rate = self.costs.block_gbytes_per_s * plan.schedule.blocks * 1e3
+        self._lane_rate = min(self.costs.lane_gbytes_per_s * 1e3, self._blocks_rate)
         self._ready: deque[Lane] = deque()
         self._arrived: dict[Key, Arrival] = {}
         self._waiting: dict[Key, list[Lane]] = defaultdict(list)
@@ -146,10 +146,10 @@ class Engine:
     def _own_us(self, lane: Lane, move: Move, nbytes: float) -> float:
         """Return what the lane's own memory needs to combine or store that much."""
         if len(move.srcs) > 1:
-            rate = min(self.costs.reduce_gbytes_per_s * 1e3, 2 * self._lane_rate)
+            rate = min(self.costs.reduce_gbytes_per_s * 1e3, 2 * self._blocks_rate)
             return nbytes * (len(move.srcs) + 1) / rate
         if any(dst.rank == lane.rank for dst in move.dsts):
-            return nbytes / min(self.costs.copy_gbytes_per_s * 1e3, self._lane_rate)
+            return nbytes / min(self.costs.copy_gbytes_per_s * 1e3, self._blocks_rate)
         return 0.0
 
     def _moved(self, lane: Lane, move: Move, *, pulled: bool) -> bool:
