@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
+from stretto.ir import Spans
 from stretto.plan import Loc, Move, Signal, Space, Step, Wait
 
 __all__ = ["synchronise"]
@@ -40,6 +41,7 @@ class _Await:
 
 
 _Item = Move | _Send | _Await
+_Buffer = tuple[int, Space]
 _Place = tuple[int, Space, int]
 
 
@@ -56,9 +58,9 @@ class _Walk:
         self.ranks = [_Rank(heard=1 << r) for r in range(num_ranks)]
         self.readers = readers
         """Ranks that will read a place of another rank."""
-        self.ready: dict[_Place, list[Token]] = defaultdict(list)
-        """Signals that a reader of this place must have."""
-        self.landed: dict[_Place, int] = {}
+        self.ready: dict[_Buffer, Spans[tuple[Token, ...]]] = defaultdict(Spans)
+        """Signals that a reader of a place must have."""
+        self.landed: dict[_Buffer, Spans[int]] = defaultdict(Spans)
         """Ranks known to have entered by whoever reads these packets."""
         self.knows: dict[Token, int] = {}
         self.entered: dict[tuple[int, int], Token] = {}
@@ -79,42 +81,57 @@ class _Walk:
         at = len(me.items)
         told: dict[int, Token] = {}
         for dst in move.dsts:
-            for place in _places(dst, move):
-                self._tell(rank, dst, place, told)
+            self._tell(rank, dst, move, told)
         for src in move.srcs:
             if src.rank != rank and src.space is not Space.STAGE:
                 self.last_pull[rank, src.rank] = at
 
-    def _tell(self, rank: int, dst: Loc, place: _Place, told: dict[int, Token]) -> None:
-        """Tell whoever reads this place that it was stored: the owner, or peers."""
+    def _tell(self, rank: int, dst: Loc, move: Move, told: dict[int, Token]) -> None:
+        """Tell whoever reads this location that it was stored: the owner, or peers."""
+        stop = dst.pos + move.stop - move.start
+        buffer = (dst.rank, dst.space)
         if dst.packets:
-            self.landed[place] = self.ranks[rank].heard
+            self.landed[buffer].write(dst.pos, stop, self.ranks[rank].heard)
             return
         mine = dst.rank == rank
-        for peer in sorted(self.readers.get(place, ())) if mine else [dst.rank]:
+        peers = self._readers_of(dst, stop) if mine else [dst.rank]
+        for peer in peers:
             if peer not in told:
                 told[peer] = self._send(rank, peer)
                 if not mine and dst.space is not Space.STAGE:
                     self.at_exit.append(told[peer])
-            self.ready[place].append(told[peer])
+        if peers:
+            tokens = tuple(told[peer] for peer in peers)
+            self.ready[buffer].write(dst.pos, stop, tokens)
+
+    def _readers_of(self, loc: Loc, stop: int) -> list[int]:
+        if not self.readers:
+            return []
+        found: set[int] = set()
+        for pos in range(loc.pos, stop):
+            found |= self.readers.get((loc.rank, loc.space, pos), set())
+        return sorted(found)
 
     def _before_read(self, rank: int, src: Loc, move: Move) -> None:
         me = self.ranks[rank]
-        if src.rank != rank and src.space is Space.INPUT:
-            self._enter(src.rank, rank, release=True)
-        for place in _places(src, move):
-            if src.packets:
-                me.heard |= self.landed[place]
-                continue
-            tokens = self.ready.get(place, [])
-            far = src.rank != rank and src.space is not Space.INPUT
-            if far and all(token.dst != rank for token in tokens):
-                tokens = [self._relay(src.rank, rank, tokens)]
-            for token in tokens:
-                if token.dst == rank:
-                    self._await(token)
+        stop = src.pos + move.stop - move.start
+        buffer = (src.rank, src.space)
+        if src.packets:
+            for _, _, heard in self.landed[buffer].read(src.pos, stop):
+                me.heard |= heard
+            return
+        if src.space is Space.INPUT:
+            if src.rank != rank:
+                self._enter(src.rank, rank, release=True)
+            return
+        for _, _, tokens in self.ready[buffer].read(src.pos, stop):
+            mine = [token for token in tokens if token.dst == rank]
+            if src.rank != rank and not mine:
+                mine = [self._relay(src.rank, rank, tokens)]
+            for token in mine:
+                self._await(token)
 
-    def _relay(self, owner: int, reader: int, tokens: list[Token]) -> Token:
+    def _relay(self, owner: int, reader: int, tokens: tuple[Token, ...]) -> Token:
         """Let the owner of what a third rank stored say that it is there."""
         for token in tokens:
             if token.dst == owner:
@@ -230,8 +247,8 @@ def _readers(moves: tuple[tuple[int, Move], ...]) -> dict[_Place, set[int]]:
     for rank, move in moves:
         for src in move.srcs:
             if src.rank != rank and src.space is not Space.INPUT:
-                for place in _places(src, move):
-                    readers[place].add(rank)
+                for i in range(move.stop - move.start):
+                    readers[src.rank, src.space, src.pos + i].add(rank)
     return readers
 
 
@@ -253,8 +270,3 @@ def _number(rank: _Rank, numbers: dict[Token, int]) -> tuple[Step, ...]:
 
 def _token(item: _Item) -> Token | None:
     return None if isinstance(item, Move) else item.token
-
-
-def _places(loc: Loc, move: Move) -> list[_Place]:
-    width = move.stop - move.start
-    return [(loc.rank, loc.space, loc.pos + i) for i in range(width)]
