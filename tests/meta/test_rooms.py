@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import os
 import re
 import subprocess
 import sys
@@ -68,7 +69,13 @@ def test_import_contracts_hold():
     ]
     command[-1] += "; lint_imports_command()"
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+        command,
+        cwd=ROOT,
+        env=dict(os.environ) | {"PYTHONPATH": str(SOURCE.parent)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
 
     assert 0 == done.returncode, done.stdout + done.stderr
