@@ -1,1 +1,30 @@
 """Topology and collective to a program: bounds with proofs, and schedules near them."""
+
+from stretto.synth.bounds import COLLECTIVES, Bound, Term, bound
+from stretto.synth.joint import Budget
+from stretto.synth.model import Network, from_machine
+from stretto.synth.portfolio import Result, Trial, synthesize
+from stretto.synth.replay import Replay, replay
+from stretto.synth.schedule import Demand, Move, Schedule
+from stretto.synth.steps import Point, frontier, rounds_bound
+
+__all__ = [
+    "COLLECTIVES",
+    "Bound",
+    "Budget",
+    "Demand",
+    "Move",
+    "Network",
+    "Point",
+    "Replay",
+    "Result",
+    "Schedule",
+    "Term",
+    "Trial",
+    "bound",
+    "from_machine",
+    "frontier",
+    "replay",
+    "rounds_bound",
+    "synthesize",
+]

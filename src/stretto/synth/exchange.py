@@ -25,15 +25,16 @@ _Path: TypeAlias = tuple[int, ...]
 
 
 def exchange(demand: Demand, flow: ExchangeFlow) -> Schedule:
-    """Return a schedule of all_to_all that follows the flow."""
+    """Return a schedule of all_to_all, or of scatter, that follows the flow."""
     network = demand.network
     chosen = _choose(demand, flow, decompose(network, flow))
     members = {r: i for i, r in enumerate(network.members)}
     count, k = len(members), demand.split
     jobs: list[tuple[int, Fraction, list[_Path]]] = []
     for (src, dst), paths in sorted(chosen.items()):
-        base = (members[src] * count + members[dst]) * k
-        share = demand.share(members[src])
+        pairs = demand.collective == "all_to_all"
+        base = (members[dst] + (members[src] * count if pairs else 0)) * k
+        share = demand.share(members[dst])
         for j, path in enumerate(paths):
             jobs.append((base + j, share, _segments(network, path)))
     moves = _book(demand, flow, jobs)
@@ -179,9 +180,7 @@ def _book(
             heapq.heappush(heap, (start, tail, i, j))
             continue
         for e in parts[j]:
-            free[orbit[e]] = start + microseconds(
-                demand.nbytes * share, links[e].rate
-            )
+            free[orbit[e]] = start + microseconds(demand.nbytes * share, links[e].rate)
         src, dst = links[parts[j][0]].src, links[parts[j][-1]].dst
         moves.append(Move(start, index, src, dst, parts[j]))
         if j + 1 < len(parts):

@@ -8,7 +8,7 @@ That inequality is checked in exact fractions, so the bound does not trust the s
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 from stretto.errors import TopologyError
 from stretto.synth.extras import optimize, sparse
 from stretto.synth.model import Network
-from stretto.synth.symmetry import Symmetry, find_symmetry
+from stretto.synth.symmetry import Symmetry, find_symmetry, trivial
 
 __all__ = ["ExchangeFlow", "exchange_flow"]
 
@@ -38,13 +38,19 @@ class ExchangeFlow:
 
 
 def exchange_flow(
-    network: Network, symmetry: Symmetry | None = None, *, concise: float = 1e-6
+    network: Network,
+    symmetry: Symmetry | None = None,
+    *,
+    root: int | None = None,
+    concise: float = 1e-6,
 ) -> ExchangeFlow:
-    """Return the optimum for all_to_all among the members.
+    """Return the optimum for all_to_all among the members; with a root, of scatter.
 
     `concise` is the price of one unit of flow on a link: it breaks ties in favour of
     short ways and is too small to cost rate.
     """
+    if root is not None:
+        symmetry = replace(trivial(network), representatives=(root,))
     symmetry = symmetry or find_symmetry(network)
     sources = symmetry.representatives
     num_links = len(network.links)

@@ -8,13 +8,14 @@ replay and execution let them overlap as far as data and links allow.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
 from stretto.errors import CallError, UnknownNameError
 from stretto.synth.bounds import COLLECTIVES
 from stretto.synth.model import Network
+from stretto.synth.symmetry import Symmetry
 
 __all__ = ["Chunk", "Demand", "Move", "Schedule"]
 
@@ -106,7 +107,7 @@ class Demand:
                     wanted = (self.root,)
                 elif self.collective == "scatter":
                     origin, wanted = self.root, (r,)
-                yield Chunk(index, origin, wanted, self.share(i))
+                yield Chunk(index, origin, wanted, self.share(j // k if pairs else i))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,4 +118,6 @@ class Schedule:
     moves: tuple[Move, ...]
     generator: str = ""
     """Who found it, for the record."""
-    notes: dict[str, object] = field(default_factory=dict)
+    symmetry: Symmetry | None = None
+    folded: tuple[Move, ...] = ()
+    """The moves of representatives, whose images under `symmetry` are `moves`."""

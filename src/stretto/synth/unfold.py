@@ -32,6 +32,7 @@ def unfold(
     demand: Demand, moves: Iterable[Move], symmetry: Symmetry, generator: str
 ) -> Schedule:
     """Return the schedule of all images, in order of their planned starts."""
+    folded = tuple(sorted(moves, key=lambda m: (m.start, m.chunk, m.src, m.dst)))
     whole = [
         Move(
             m.start,
@@ -41,8 +42,13 @@ def unfold(
             tuple(links[i] for i in m.links),
             m.combine,
         )
-        for m in moves
+        for m in folded
         for nodes, links in zip(symmetry.nodes, symmetry.links, strict=True)
     ]
-    whole.sort(key=lambda m: (m.start, m.chunk, m.src, m.dst))
-    return Schedule(demand=demand, moves=tuple(whole), generator=generator)
+    return Schedule(
+        demand=demand,
+        moves=tuple(whole),
+        generator=generator,
+        symmetry=symmetry,
+        folded=folded,
+    )

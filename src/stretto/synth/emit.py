@@ -1,0 +1,146 @@
+"""A schedule as a readable file in the language, and as the program it builds.
+
+The table in the file holds the moves of representative ranks; a loop over the symmetry
+makes all images. What is returned as a program was built by running that very text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from stretto.errors import CallError
+from stretto.ir import Program
+from stretto.lang import Algorithm
+from stretto.synth.bodies import BODIES, Rows
+from stretto.synth.schedule import Schedule
+from stretto.synth.symmetry import Symmetry
+
+__all__ = ["build", "emit", "identifier"]
+
+
+def identifier(text: str) -> str:
+    """Return a name that Python accepts."""
+    word = "".join(c if c.isalnum() else "_" for c in text.lower())
+    return word if word[:1].isalpha() else f"found_{word}"
+
+
+def emit(schedule: Schedule, name: str, *, facts: Sequence[str] = ()) -> str:
+    """Return a Python file that defines the algorithm `collective/name`."""
+    demand, symmetry = schedule.demand, schedule.symmetry
+    network = demand.network
+    if len(network.members) != network.num_ranks:
+        raise CallError(
+            f"{network.name}: ranks {network.members} use the others as relays;"
+            " a program needs all ranks of a communicator to take part"
+            " (relays=False leaves the others out)"
+        )
+    assert symmetry is not None  # generators always say how they folded
+    n, k = network.num_ranks, demand.split
+    rows = BODIES[demand.collective](schedule, symmetry)
+    word = identifier(name)
+    function = word if word not in ("ranks", "image") else f"{word}_"
+    summary = f"{demand.collective} for {network.name}, found by synthesis."
+    lines = [
+        f'"""{summary}',
+        "",
+        *facts,
+        '"""',
+        "",
+        "from stretto.lang import Rank, Ranks, algorithm"
+        + (", reduce" if demand.combines else ""),
+        "",
+        f"N, K = {n}, {k}",
+        *_images(symmetry, n),
+        *_tables(rows),
+        "",
+        "",
+        f'@algorithm("{demand.collective}/{word}", split=K, requires=lambda n:'
+        f' None if n == N else f"made for {{N}} ranks, not {{n}}")',
+        f"def {function}(ranks: Ranks{rows.parameters}) -> None:",
+        f'    """Follow the table{"" if symmetry.order == 1 else " and its images"}."""',
+        *(f"    {line}" if line else "" for line in rows.body),
+    ]
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def build(text: str, schedule: Schedule) -> Program:
+    """Return the program that an emitted file builds."""
+    space: dict[str, Any] = {"__name__": "stretto_synth"}
+    exec(compile(text, f"<{schedule.generator}>", "exec"), space)  # noqa: S102
+    found = [v for v in space.values() if isinstance(v, Algorithm)]
+    assert len(found) == 1  # emit wrote one
+    params = (
+        {"root": schedule.demand.root} if "root" in text.split("-> None")[0] else {}
+    )
+    demand = schedule.demand
+    if demand.collective not in ("broadcast", "reduce", "gather", "scatter"):
+        params = {}
+    return found[0].build(demand.network.num_ranks, **params)
+
+
+def _images(symmetry: Symmetry, n: int) -> list[str]:
+    """Return the lines that say where a symmetry sends a rank."""
+    perms = [g[:n] for g in symmetry.nodes]
+    if len(perms) == 1:
+        return []
+    turns = [p[0] for p in perms]
+    if all(
+        p == tuple((r + t) % n for r in range(n))
+        for p, t in zip(perms, turns, strict=True)
+    ):
+        return [
+            f"IMAGES = {_range(turns)}",
+            "",
+            "",
+            "def image(rank: int, turn: int) -> int:",
+            '    """Return where a rank goes when all move on by `turn`."""',
+            "    return (rank + turn) % N",
+            "",
+            "",
+        ]
+    for z in (z for z in range(2, n) if n % z == 0):
+        want = [
+            tuple((r % z + t % z) % z + (r // z + t // z) * z % n for r in range(n))
+            for t in turns
+        ]
+        if want == perms:
+            return [
+                f"IMAGES = {_range(turns)}",
+                "",
+                "",
+                "def image(rank: int, turn: int) -> int:",
+                f'    """Return where a rank goes: boxes of {z} and places move on."""',
+                f"    return (rank + turn) % {z} + (rank // {z} + turn // {z}) * {z} % N",
+                "",
+                "",
+            ]
+    return [
+        "IMAGES = (  # where each symmetry of the machine sends ranks 0, 1, ...",
+        *(f"    {p}," for p in sorted(perms)),
+        ")",
+        "",
+        "",
+        "def image(rank: int, moved: tuple[int, ...]) -> int:",
+        '    """Return where a symmetry sends a rank."""',
+        "    return moved[rank]",
+        "",
+        "",
+    ]
+
+
+def _range(turns: Iterable[int]) -> str:
+    values = sorted(turns)
+    step = values[1] - values[0]
+    if values == list(range(0, values[-1] + 1, step)):
+        return f"range(0, {values[-1] + step}, {step})"
+    return str(tuple(values))
+
+
+def _tables(rows: Rows) -> list[str]:
+    lines: list[str] = []
+    for name, legend, entries in rows.tables:
+        lines.append(f"{name} = (  # {legend}")
+        lines += [f"    {entry}," for entry in entries]
+        lines.append(")")
+    return lines

@@ -1,0 +1,275 @@
+"""Ask for an algorithm: try the generators that fit, keep the best, say how good it is.
+
+Every candidate is replayed exactly before it counts. The answer depends on the demand,
+the seed and the budget (counted in the solver's deterministic clock), not on the machine
+that computes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from stretto.errors import TopologyError
+from stretto.ir import Program
+from stretto.synth.bounds import Bound, bound
+from stretto.synth.compose import backwards, joined
+from stretto.synth.emit import build, emit
+from stretto.synth.exchange import exchange
+from stretto.synth.flows import exchange_flow
+from stretto.synth.greedy import greedy
+from stretto.synth.joint import Budget, Rule, solve_joint
+from stretto.synth.model import Hop, Network
+from stretto.synth.replay import replay
+from stretto.synth.schedule import Chunk, Demand, Schedule
+from stretto.synth.symmetry import Symmetry, find_symmetry, trivial
+
+__all__ = ["Result", "Trial", "synthesize"]
+
+_MOST_LITERALS = 2500
+_MOST_MOVES = 3_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One candidate: who made it and how long it takes."""
+
+    generator: str
+    split: int
+    us: Fraction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """The best schedule found, its exact time, and what no schedule can beat."""
+
+    schedule: Schedule
+    us: Fraction
+    bound: Bound
+    trials: tuple[Trial, ...]
+    budget: Budget
+    proved: bool = False
+    """The joint model proved that nothing symmetric with this split is faster."""
+
+    @property
+    def bound_us(self) -> Fraction:
+        """Return the lower bound for this size."""
+        return self.bound.us(self.schedule.demand.nbytes)
+
+    @property
+    def gap(self) -> float:
+        """Return by how much the time exceeds the bound; 0.04 is 4 %."""
+        return float(self.us / self.bound_us) - 1 if self.bound_us else 0.0
+
+    def text(self, name: str) -> str:
+        """Return the program as a file in the language."""
+        demand = self.schedule.demand
+        facts = [
+            f"Made for {demand.nbytes} bytes on {demand.network.name}:"
+            f" {float(self.us):.6g} us in the link model,",
+            f"bound {float(self.bound_us):.6g} us, gap {self.gap:.2%}."
+            f" Seed {self.budget.seed}, budget {self.budget.seconds:g} s.",
+            f"Generator: {self.schedule.generator}.",
+        ]
+        return emit(self.schedule, name, facts=facts)
+
+    def program(self, name: str) -> Program:
+        """Return the program, built from its own text."""
+        return build(self.text(name), self.schedule)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Search:
+    """The state of one search: what is wanted and the best so far."""
+
+    demand: Demand
+    symmetry: Symmetry
+    budget: Budget
+    splits: tuple[int, ...]
+    allowed: Callable[[Chunk, Hop], bool] | None = None
+    rule: Rule | None = None
+    progress: Callable[[Trial], None] | None = None
+
+
+def synthesize(
+    collective: str,
+    network: Network,
+    nbytes: int,
+    *,
+    splits: tuple[int, ...] = (),
+    root: int | None = None,
+    weights: tuple[int, ...] = (),
+    budget: Budget | None = None,
+    symmetry: Symmetry | None = None,
+    allowed: Callable[[Chunk, Hop], bool] | None = None,
+    rule: Rule | None = None,
+    progress: Callable[[Trial], None] | None = None,
+) -> Result:
+    """Return the best schedule that the generators find, with its gap to the bound."""
+    demand = Demand(
+        collective=collective,
+        network=network,
+        nbytes=nbytes,
+        root=network.members[0] if root is None else root,
+        weights=weights,
+    )
+    rooted = collective in ("broadcast", "reduce", "gather", "scatter")
+    if rooted or len(set(weights)) > 1:
+        symmetry = trivial(network)
+    search = _Search(
+        demand=demand,
+        symmetry=symmetry or find_symmetry(network),
+        budget=budget or Budget(),
+        splits=splits or _splits(demand),
+        allowed=allowed,
+        rule=rule,
+        progress=progress,
+    )
+    limit = bound(collective, network, root=demand.root)
+    best: tuple[Fraction, Schedule] | None = None
+    trials = []
+    proved = False
+    checked = limit if len(set(weights)) < 2 else None  # the bound is for equal parts
+    for schedule, done in _candidates(search, limit):
+        us = replay(schedule, bound=checked).us
+        trial = Trial(generator=schedule.generator, split=schedule.demand.split, us=us)
+        trials.append(trial)
+        if best is None or us < best[0]:
+            best, proved = (us, schedule), done
+            if progress is not None:
+                progress(trial)
+    if best is None:
+        raise TopologyError(f"{network.name}: no generator serves {collective}")
+    return Result(
+        schedule=best[1],
+        us=best[0],
+        bound=limit,
+        trials=tuple(trials),
+        budget=search.budget,
+        proved=proved,
+    )
+
+
+def _splits(demand: Demand) -> tuple[int, ...]:
+    """Return how finely to cut: small machines can afford more pieces."""
+    n = len(demand.network.members)
+    if demand.collective == "all_to_all":
+        return (1, 2, 4, 8) if n <= 16 else (1, 2) if n <= 64 else (1,)
+    return (1, 2, 4) if n <= 32 else (1, 2) if n <= 64 else (1,)
+
+
+def _candidates(search: _Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]:
+    """Yield schedules and whether they are proved best of their kind."""
+    collective, network = search.demand.collective, search.demand.network
+    match collective:
+        case "all_gather" | "broadcast":
+            yield from _spreading(search, limit)
+        case "reduce_scatter" | "reduce":
+            other = "all_gather" if collective == "reduce_scatter" else "broadcast"
+            for schedule, done in _turned(search, other):
+                yield backwards(schedule, _as(schedule, search.demand)), done
+        case "all_reduce":
+            yield from _both(search)
+        case "all_to_all":
+            flow = exchange_flow(network, search.symmetry)
+            for k in search.splits:
+                yield exchange(replace(search.demand, split=k), flow), False
+        case "scatter":
+            flow = exchange_flow(network, root=search.demand.root)
+            for k in search.splits:
+                yield exchange(replace(search.demand, split=k), flow), False
+        case _:
+            flow = exchange_flow(network.reversed, root=search.demand.root)
+            for k in search.splits:
+                demand = replace(
+                    search.demand,
+                    split=k,
+                    collective="scatter",
+                    network=network.reversed,
+                )
+                schedule = exchange(demand, flow)
+                yield backwards(schedule, _as(schedule, search.demand)), False
+
+
+def _as(schedule: Schedule, demand: Demand) -> Demand:
+    return replace(demand, split=schedule.demand.split, pieces=schedule.demand.pieces)
+
+
+def _turned(search: _Search, collective: str) -> Iterator[tuple[Schedule, bool]]:
+    """Yield spreading schedules of the network whose links are turned round."""
+    network = search.demand.network.reversed
+    demand = replace(search.demand, network=network, collective=collective)
+    limit = bound(collective, network, root=demand.root)
+    yield from _spreading(replace(search, demand=demand), limit)
+
+
+def _both(search: _Search) -> Iterator[tuple[Schedule, bool]]:
+    """Yield reduce_scatter then all_gather, both at their best for each split."""
+    network = search.demand.network
+    spread = replace(search.demand, collective="all_gather")
+    limit = bound("all_gather", network)
+    for k in search.splits:
+        one = replace(search, splits=(k,), budget=replace(search.budget))
+        there = [s for s, _ in _turned(one, "all_gather")]
+        back = [s for s, _ in _spreading(replace(one, demand=spread), limit)]
+        first = min(there, key=lambda s: replay(s).us)
+        second = min(back, key=lambda s: replay(s).us)
+        demand = replace(search.demand, split=k)
+        scattered = replace(demand, collective="reduce_scatter")
+        yield joined(backwards(first, scattered), second, demand), False
+
+
+def _spreading(search: _Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]:
+    """Yield schedules for data that may be copied on the way."""
+    demand = search.demand
+    n = len(demand.network.members)
+    seeds = range(search.budget.seed, search.budget.seed + (3 if n <= 64 else 1))
+    best: tuple[Fraction, Schedule] | None = None
+    boxes = len(set(demand.network.box)) > 1
+    for k in search.splits:
+        for once in (True, False) if boxes and n <= 128 else (boxes,):
+            for seed in seeds:
+                cut = replace(demand, split=k, pieces=0)
+                schedule = greedy(
+                    cut,
+                    search.symmetry,
+                    seed=seed,
+                    enter_once=once,
+                    allowed=search.allowed,
+                )
+                us = replay(schedule).us
+                if best is None or us < best[0]:
+                    best = (us, schedule)
+                yield schedule, False
+    assert best is not None  # there is at least one split
+    yield from _refined(search, limit, best)
+
+
+def _refined(
+    search: _Search, limit: Bound, best: tuple[Fraction, Schedule]
+) -> Iterator[tuple[Schedule, bool]]:
+    """Yield what the joint model makes of the best, when it is small enough."""
+    us, hint = best
+    size = limit.us(search.demand.nbytes)
+    leaving = search.demand.network.leaving()
+    hops = [
+        h
+        for r in range(search.demand.network.num_ranks)
+        for h in search.demand.network.hops(r, leaving)
+    ]
+    chunks = hint.demand.split * len(search.symmetry.representatives)
+    literals = chunks * len(hops)
+    if search.budget.seconds <= 0 or literals > _MOST_LITERALS or us == size:
+        return
+    found = solve_joint(
+        hint.demand,
+        search.symmetry,
+        limit,
+        budget=search.budget,
+        hint=hint,
+        hops=hops,
+        rule=search.rule,
+    )
+    if found.schedule is not None:
+        yield found.schedule, found.proved
