@@ -7,11 +7,13 @@ pushed is already somewhere when it arrives; it needs a move only to go further.
 
 Moves are ordered by level (transfers on the longest way), and at one level: first what
 is sent, then what waits. This order is the same on all ranks and follows the data, so
-it cannot hang.
+it cannot hang. Peers are served in turn, starting after oneself, so that they are not
+all served by everybody at once.
 """
 
 from __future__ import annotations
 
+import enum
 from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -23,8 +25,21 @@ from stretto.plan import BufferRun, Loc, Move, Space
 
 __all__ = ["Draft", "Homes", "give_homes"]
 
-Key = tuple[int, int, int, int]
-"""Level; 0 sends inputs, 1 makes values, 2 sends parts of them; operation; tie."""
+
+class Turn(enum.IntEnum):
+    """Within a level, what comes first."""
+
+    SEND = 0
+    """An input is sent."""
+    FORWARD = 1
+    """What arrived is sent on, or is fetched."""
+    SUM = 2
+    KEEP = 3
+    """What arrived stays here."""
+    LAY = 4
+    """A part is laid beside others."""
+    PART = 5
+    """A part of a value is sent or stored."""
 
 
 @dataclass(slots=True)
@@ -32,12 +47,15 @@ class Draft:
     """A move to be, on a rank."""
 
     rank: int
-    key: Key
+    level: int
+    turn: Turn
     srcs: list[Loc]
     lo: int
     hi: int
     op: int
     dsts: list[Loc] = field(default_factory=list)
+    after: int = 0
+    """How far behind oneself a value that arrived came from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +106,7 @@ class _Homes:
         for final in self.flow.finals:
             self._finish(final.rank, final.value, final.lo, final.hi)
         drafts = [d for d in self.drafts.values() if d.dsts]
-        drafts.sort(key=lambda d: (*d.key, d.rank))
+        drafts.sort(key=self._order)
         return Homes(
             moves=tuple((d.rank, self._move(d)) for d in drafts),
             atoms=tuple(pairwise(self.starts)),
@@ -96,6 +114,16 @@ class _Homes:
             outputs=tuple(map(tuple, self.outputs)),
             units=tuple(self.units),
         )
+
+    def _order(self, draft: Draft) -> tuple[int, Turn, int, int, int]:
+        turn, me, n = draft.turn, draft.rank, self.shape.num_ranks
+        peers = [(d.rank - me) % n for d in draft.dsts if d.rank != me]
+        after = min(peers, default=0)
+        if turn in (Turn.FORWARD, Turn.KEEP):
+            turn = Turn.FORWARD if peers else turn
+            after = draft.after
+        order = draft.op if turn in (Turn.SUM, Turn.LAY, Turn.PART) else after
+        return draft.level, turn, order, draft.op, me
 
     # Places.
 
@@ -153,8 +181,14 @@ class _Homes:
             self._send(number, value, child)
 
     def _draft(self, number: int, value: Value, srcs: list[Loc]) -> None:
-        key = (value.level, 1, value.op, number)
-        self.drafts[number] = Draft(value.rank, key, srcs, value.lo, value.hi, value.op)
+        turn = Turn.SUM
+        draft = Draft(value.rank, value.level, turn, srcs, value.lo, value.hi, value.op)
+        if value.kind is Kind.RECEIPT:
+            source = self.flow.values[value.operands[0]]
+            pulled = value.how.direction == "pull"  # sums here may read it
+            draft.turn = Turn.FORWARD if pulled else Turn.KEEP
+            draft.after = (value.rank - source.rank) % self.shape.num_ranks
+        self.drafts[number] = draft
 
     def _lay(self, number: int, value: Value) -> None:
         """Store the parts of a join side by side, with the moves that make them."""
@@ -167,9 +201,8 @@ class _Homes:
                 self.drafts[part].dsts.append(at)
                 continue
             source = self._read(part, value, lo)
-            key = (value.level, 1, value.op, number)
             self.drafts["part", number, lo] = Draft(
-                value.rank, key, [source], lo, hi, value.op, [at]
+                value.rank, value.level, Turn.LAY, [source], lo, hi, value.op, [at]
             )
 
     def _send(self, number: int, value: Value, child: int) -> None:
@@ -181,13 +214,14 @@ class _Homes:
             self.drafts[number].dsts.append(target)
             return
         source = self._read(number, value, receipt.lo)
-        kind = 0 if value.kind is Kind.INPUT else 2
-        key = (value.level, kind, receipt.op, (receipt.rank - value.rank) % _MANY)
+        turn = Turn.SEND if value.kind is Kind.INPUT else Turn.PART
         slot = ("send", number, receipt.lo, receipt.hi)
-        draft = self.drafts.setdefault(
-            slot, Draft(value.rank, key, [source], receipt.lo, receipt.hi, receipt.op)
-        )
-        draft.key = min(draft.key, key)
+        if slot not in self.drafts:
+            lo, hi, op = receipt.lo, receipt.hi, receipt.op
+            self.drafts[slot] = Draft(
+                value.rank, value.level, turn, [source], lo, hi, op
+            )
+        draft = self.drafts[slot]
         draft.dsts.append(target)
 
     def _read(self, number: int, reader: Value, lo: int) -> Loc:
@@ -215,8 +249,9 @@ class _Homes:
         if slot not in self.drafts:
             source = [self._buffer(Space.INPUT, value.rank, lo)]
             shown = [self._stage(value.rank, lo, hi)]
-            key = (0, 0, -1, lo)
-            self.drafts[slot] = Draft(value.rank, key, source, lo, hi, -1, shown)
+            self.drafts[slot] = Draft(
+                value.rank, 0, Turn.SEND, source, lo, hi, -1, shown
+            )
         return self.drafts[slot].dsts[0]
 
     # Outputs.
@@ -238,16 +273,17 @@ class _Homes:
             sent.dsts.insert(0, target)
             return
         source = self._read(number, value, lo)
-        key = (value.level, 1 if value.kind is Kind.INPUT else 2, value.op, number)
+        turn = Turn.KEEP if value.kind is Kind.INPUT else Turn.PART
         self.drafts["final", number, lo] = Draft(
-            rank, key, [source], lo, hi, value.op, [target]
+            rank, value.level, turn, [source], lo, hi, value.op, [target]
         )
 
     def _move(self, draft: Draft) -> Move:
+        n = self.shape.num_ranks
         raw = draft.srcs[0].space is not Space.OUTPUT
         final = any(d.space is Space.OUTPUT for d in draft.dsts)
         return Move(
-            tuple(draft.dsts),
+            tuple(sorted(draft.dsts, key=lambda d: (d.rank - draft.rank) % n)),
             tuple(draft.srcs),
             self._atom(draft.lo),
             self._atom(draft.hi),
@@ -256,7 +292,6 @@ class _Homes:
         )
 
 
-_MANY = 1 << 30
 _MOVED = (Kind.SUM, Kind.RECEIPT)
 """Values that a move of their own makes."""
 

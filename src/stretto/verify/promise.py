@@ -90,6 +90,11 @@ class _Proof:
                 contents = add(contents, other[0][2])
             target.write(dst.start, dst.stop, (moved(contents, dst.start), index))
             return
+        if len(pieces) == 1:
+            for a, b, held in pieces[0]:
+                contents = moved(held, dst.start)
+                target.write(dst.start + a, dst.start + b, (contents, index))
+            return
         for a, b in itertools.pairwise(cuts):
             contents = _at_offset(pieces[0], a)
             for other in pieces[1:]:
