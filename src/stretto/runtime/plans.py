@@ -10,11 +10,11 @@ import functools
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from stretto.errors import StrettoError
+from stretto.errors import PlanError, StrettoError
 from stretto.ir import Params, Program, Verified
 from stretto.lang import Algorithm
 from stretto.lower import lower
-from stretto.plan import Plan, Schedule
+from stretto.plan import Move, Plan, Schedule, Space
 from stretto.verify import verify, verify_plan
 
 __all__ = [
@@ -59,9 +59,31 @@ def proved_plan(
     """
     program = proved_program(algorithm, num_ranks, params)
     plan = lower(program, schedule, in_place=in_place)
-    if in_place and not touches_callers(schedule):
+    if touches_callers(schedule):
+        _see_peers(plan)
+    elif in_place:
         verify_plan(replace(plan, in_place=False))
     return verify_plan(plan)
+
+
+def _see_peers(plan: Plan) -> None:
+    """Refuse a plan in which a rank cannot tell where a peer's array lies.
+
+    Registered arrays lie at the same place on every rank, so a rank's own tells; but
+    the leaf of a gather has no output.
+    """
+    sides = {Space.INPUT: plan.inputs, Space.OUTPUT: plan.outputs}
+    for rank, _, _, step in plan.steps():
+        if not isinstance(step, Move):
+            continue
+        for loc in (*step.dsts, *step.srcs):
+            if loc.rank != rank and loc.space in sides and not sides[loc.space][rank]:
+                name = loc.space.name.lower()
+                raise PlanError(
+                    f"{plan.name} under {plan.schedule}: rank {rank} reaches into the "
+                    f"{name} of rank {loc.rank} and has no {name} of its own to tell "
+                    f"where that lies; want another direction, or staged memory"
+                )
 
 
 def touches_callers(schedule: Schedule) -> bool:
