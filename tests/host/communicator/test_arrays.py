@@ -1,0 +1,178 @@
+"""What callers pass: tensors, buffers, other kinds of arrays; unequal parts; groups."""
+
+import numpy as np
+import pytest
+
+import stretto
+from stretto.collectives import narrow, widen
+
+pytestmark = [pytest.mark.host, pytest.mark.timeout(120)]
+
+
+def equal(got, want):
+    """Return whether two arrays hold the same, shape and all."""
+    return np.shape(got) == np.shape(want) and np.array_equal(got, want)
+
+
+def kinds_of_arrays(comm):
+    """Return what is wrong, by name, for every kind of argument."""
+    n, r, wrong = comm.num_ranks, comm.rank, []
+    total = n * (n + 1) // 2
+
+    def check(name, good):
+        wrong.extend([] if good else [name])
+
+    raw = bytearray([r + 1] * 5)
+    check("bytearray is returned", comm.all_reduce(raw) is raw)
+    check("bytearray", bytes(raw) == bytes([total] * 5))
+    floats = memoryview(np.full(4, r + 1.0))
+    comm.all_reduce(floats)
+    check("memoryview", floats.tolist() == [float(total)] * 4)
+    swapped = np.full(3, r + 1, ">i4")
+    comm.all_reduce(swapped)
+    check("byte order", equal(swapped, [total] * 3) and swapped.dtype == ">i4")
+    grid = np.full((3, 4), r + 1.0)
+    comm.all_reduce(grid.T[1:, :2])
+    check("a corner", grid[0, 0] == r + 1 and grid[1, 1] == total)
+    scalar = np.array(r + 1.0)
+    check("no axes", comm.all_gather(scalar).tolist() == [i + 1.0 for i in range(n)])
+    check("shape of all_gather", comm.all_gather(grid).shape == (n, 3, 4))
+    check("shape of scatter", comm.reduce_scatter(np.ones((2 * n, 3))).shape == (2, 3))
+    bits = narrow(np.full(3, r + 1.0, np.float32), "bfloat16")
+    comm.all_reduce(bits, dtype="bfloat16")
+    check("raw bfloat16", equal(widen(bits, "bfloat16"), [total] * 3))
+    room = comm.empty((2, 3), np.float32)
+    room[...] = r + 1
+    check("registered", equal(comm.all_reduce(room), np.full((2, 3), total)))
+    tail = comm.empty(8, "int64")[3:]
+    tail[...] = r
+    check("a registered view", equal(comm.all_gather(tail)[:, 0], range(n)))
+    return wrong
+
+
+def tensors(comm):
+    """Return what is wrong with CPU tensors; nothing when PyTorch is missing."""
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return None
+    n, r, wrong = comm.num_ranks, comm.rank, []
+    total = n * (n + 1) // 2
+    for turn in range(3):  # the second time the call is recognised
+        for dtype in (torch.float32, torch.bfloat16, torch.int64):
+            x = torch.full((4, 2), r + 1, dtype=dtype)
+            if comm.all_reduce(x) is not x or (x != total).any():
+                wrong.append(f"all_reduce {dtype} {turn}")
+            both = comm.all_gather(x[:, 0])
+            if not isinstance(both, torch.Tensor) or both.shape != (n, 4):
+                wrong.append(f"all_gather {dtype} {turn}")
+    weight = torch.ones(4, requires_grad=True)
+    for _ in range(3):
+        comm.all_reduce(weight, op="avg")
+    if weight.tolist() != [1.0] * 4:
+        wrong.append("a parameter")
+    moved = torch.ones(4)
+    for turn in range(4):
+        moved.data = torch.full((4,), float(r + turn))  # other memory, same tensor
+        comm.all_reduce(moved)
+        if moved[0] != sum(q + turn for q in range(n)):
+            wrong.append(f"replaced memory {turn}")
+    return wrong
+
+
+def unequal_parts(comm):
+    """Return what is wrong with the verbs whose parts differ."""
+    n, r, wrong = comm.num_ranks, comm.rank, []
+    counts = [(7 * q + 3) % 5 for q in range(n)]
+    ends = np.cumsum([0, *counts])
+
+    def check(name, got, want):
+        if not equal(got, want):
+            wrong.append(f"rank {r}: {name}: {got} for {want}")
+
+    mine = np.arange(counts[r], dtype=np.float64) + 10 * r
+    all_of = np.concatenate(
+        [np.arange(c, dtype=np.float64) + 10 * q for q, c in enumerate(counts)]
+    )
+    check("all_gather_v", comm.all_gather_v(mine, counts), all_of)
+    check("all_gather_v, asking", comm.all_gather_v(mine), all_of)
+    place = np.zeros(all_of.size)
+    place[ends[r] : ends[r + 1]] = mine
+    comm.all_gather_v(place[ends[r] : ends[r + 1]], counts, out=place)
+    check("all_gather_v in place", place, all_of)
+    got = comm.gather_v(mine, root=n - 1)
+    check("gather_v", got, all_of if r == n - 1 else None)
+    own = slice(ends[r], ends[r + 1])
+    summed = comm.reduce_scatter_v(all_of, counts)
+    check("reduce_scatter_v", summed, all_of[own] * n)
+    piece = comm.scatter_v(all_of if r == 0 else None, counts, dtype="float64")
+    check("scatter_v", piece, all_of[own])
+    sends = [(r + q) % 3 for q in range(n)]
+    source = np.concatenate([np.full(c, 10.0 * r + q) for q, c in enumerate(sends)])
+    want = np.concatenate([np.full((q + r) % 3, 10.0 * q + r) for q in range(n)])
+    check("all_to_all_v", comm.all_to_all_v(source, sends), want)
+    table = [[(a + b) % 3 for b in range(n)] for a in range(n)]
+    check("all_to_all_v, told", comm.all_to_all_v(source, table), want)
+    return wrong
+
+
+def calls_beside_others(comm):
+    """Return the results of started calls, a split, and transfers between two."""
+    n, r = comm.num_ranks, comm.rank
+    arrays = [np.full(3, float(r + i)) for i in range(5)]
+    works = [comm.all_reduce_async(a) for a in arrays]
+    blocking = comm.all_gather(np.array([r])).ravel().tolist()
+    started = [float(w.wait()[0]) for w in works]
+    after, before = (r + 1) % n, (r - 1) % n
+    sent = comm.send_async(np.full(2, r), to=after)
+    received = comm.recv(np.empty(2, int), source=before).tolist()
+    sent.wait()
+    half = comm.split(r % 2, key=-r)
+    members = half.all_gather(np.array([r])).ravel().tolist()
+    nobody = comm.split(None if r else 0)
+    pair = half.num_ranks, half.rank, nobody is not None
+    half.close()
+    if nobody is not None:
+        nobody.close()
+    return blocking, started, received, members, pair
+
+
+def mixed_in_place(comm):
+    """Return results where only rank 0 is in place, and again the other way round."""
+    found = []
+    for turn in range(4):
+        x = np.full(100, comm.rank + 1.0)
+        out = x if (turn + comm.rank) % 2 else np.empty(100)
+        comm.all_reduce(x, out=out)
+        found.append(float(out[99]))
+    return found
+
+
+@pytest.mark.parametrize("what", [kinds_of_arrays, unequal_parts])
+def test_nothing_is_wrong_on_three_ranks(what):
+    """Whatever kind of array comes, and however parts differ."""
+    assert [[]] * 3 == stretto.spawn(what, num_ranks=3)
+
+
+def test_tensors_are_arrays():
+    """CPU tensors of PyTorch work in place and out of it, and come back as tensors."""
+    pytest.importorskip("torch")
+
+    assert [[]] * 2 == stretto.spawn(tensors, num_ranks=2)
+
+
+def test_started_calls_keep_their_order():
+    """Works, a blocking call between them, channels and splits do not disturb."""
+    results = stretto.spawn(calls_beside_others, num_ranks=4)
+
+    for rank, (blocking, started, received, members, pair) in enumerate(results):
+        assert [0, 1, 2, 3] == blocking
+        assert [6.0 + 4 * i for i in range(5)] == started
+        assert [(rank - 1) % 4] * 2 == received
+        assert [rank % 2 + 2, rank % 2] == members
+        assert (2, 1 - rank // 2, rank == 0) == pair
+
+
+def test_ranks_may_differ_in_being_in_place():
+    """Being in place is a rank's own affair."""
+    assert [[3.0] * 4] * 2 == stretto.spawn(mixed_in_place, num_ranks=2)
