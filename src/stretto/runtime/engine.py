@@ -75,6 +75,9 @@ class Engine:
         self._worker: Worker | None = None
         self._fault: BaseException | None = None
         self._closed = False
+        on_break = getattr(group, "on_break", None)
+        if on_break is not None:  # a rank that is elsewhere hears it at its next call
+            on_break.append(self._slow_down)
         if executor:
             self._session(executor)
 
@@ -132,6 +135,12 @@ class Engine:
             raise CallError(
                 f"rank {self.rank}: {what}: this communicator is closed; connect anew"
             )
+        if self._group.broken[0]:
+            raise self._broke(self._group.fail((), f"rank {self.rank}: {what}"))
+
+    def _slow_down(self) -> None:
+        """Send every call the long way, where it hears that the group is broken."""
+        self._hot = {}
 
     def _broke(self, error: BaseException) -> BaseException:
         """Remember the first fault; nothing works after it. Return what to raise."""
@@ -288,7 +297,8 @@ class Engine:
 
     def _set_busy(self, busy: bool) -> None:
         """Send every call the long way while started calls are under way."""
-        self._hot = {} if busy or self._fault is not None else self._table
+        unusual = busy or self._fault is not None or self._group.broken[0]
+        self._hot = {} if unusual else self._table
 
     def _end(self) -> None:
         """Wait for started calls, then give sessions and the group back."""

@@ -31,7 +31,7 @@ from stretto.runtime.wire import Descriptor
 
 START_S = 30.0
 """How long a rank may take to start, at least: a deadline for calls may be short."""
-GRACE_S = 1.0
+GRACE_S = 3.0
 """How long the others may take to end once a rank has failed."""
 _BOOT = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[1]); "

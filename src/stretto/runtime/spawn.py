@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stretto.runtime.communicator import Communicator
-from stretto.runtime.environment import find_place
-from stretto.runtime.join import join
-from stretto.runtime.launch import launch
-from stretto.runtime.meeting import Meeting
+
+if TYPE_CHECKING:
+    from stretto.runtime.meeting import Meeting
 
 DEADLINE_S = 30.0
 """How long a rank may keep the others waiting, unless told otherwise."""
@@ -26,6 +25,8 @@ def spawn(
     `RankFailed` names the rank that raised or died, with its traceback; the results
     of those that returned are in its `results`. No process outlives the call.
     """
+    from stretto.runtime.launch import launch  # ranks themselves need none of it
+
     return launch(_work, (fn, *args), num_ranks=num_ranks, deadline_s=deadline_s)
 
 
@@ -42,6 +43,9 @@ def connect(
     give `rank` and `num_ranks`, and an `address` that the ranks share: any name for
     the job, or `tcp://HOST:PORT` (which needs a secret in STRETTO_SECRET_FILE).
     """
+    from stretto.runtime.environment import find_place
+    from stretto.runtime.join import join
+
     place = find_place(rank, num_ranks, address)
     return Communicator(join(place, deadline_s=deadline_s).world)
 

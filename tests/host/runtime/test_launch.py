@@ -254,7 +254,7 @@ def test_a_rank_that_hangs_does_not_outlive_a_failure():
     with pytest.raises(RankFailed, match=r"rank 1 of 2 .* raised ValueError: only I"):
         run(stuck, num_ranks=2)
 
-    assert time.monotonic() - begin < 4
+    assert time.monotonic() - begin < 8
 
 
 def leave_a_child(meeting):
