@@ -14,7 +14,7 @@ def candidates(collective: str, nbytes: int, ranks: int) -> list[tuple[str, str]
     if collective == "all_reduce":
         if nbytes <= 256 * K:
             found += _packets("all_reduce/one_shot", nbytes)
-        if nbytes >= 16 * K:
+        if 16 * K <= nbytes <= 16 * M:
             found += _packets("all_reduce/two_shot", chunk)
         if nbytes >= 512 * K:
             found += _bulk("all_reduce/two_shot", chunk)
@@ -34,12 +34,13 @@ def candidates(collective: str, nbytes: int, ranks: int) -> list[tuple[str, str]
 def _packets(name: str, part: int) -> list[tuple[str, str]]:
     """Return packets, and lines, with about one vector a thread, more, and fewer."""
     vectors = max(1, part // 16)
-    found = []
-    for threads in (128, 256, 512):
-        want = -(-vectors // threads)
-        for blocks in sorted({min(128, max(1, want // d)) for d in (1, 2, 4)}):
-            if vectors <= 64 * K or blocks >= 32:
-                found.append((threads, blocks))
+    found = [
+        (threads, blocks)
+        for threads in (128, 256, 512)
+        for blocks in sorted(
+            {min(128, max(1, vectors // (threads * d))) for d in (1, 2, 4)}
+        )
+    ]
     small = vectors <= 128
     picked = found[:3] if small else found
     schedules = [

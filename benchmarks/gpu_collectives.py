@@ -47,7 +47,7 @@ RECORDED_MSCCLPP = {
         4 * M: 16.6, 16 * M: 45.9, 64 * M: 165, 256 * M: 632,
     },
 }  # fmt: skip
-"""us, 4x H200, MSCCL++ 0.9 without multicast, measured on 2026-11-21, not in this run."""
+"""us, 4x H200, MSCCL++ 0.9 without multicast; of 2026-11-21, not of this run."""
 
 
 class PeerSet:
@@ -289,7 +289,8 @@ class Run:
                 row["speedup_nccl"] = theirs["nccl default"] / row["ours_us"]
         self.rows.append(row)
         self.say(
-            f"{collective:14} {size(nbytes):>5}  ours {row.get('ours_us', math.nan):9.2f}"
+            f"{collective:14} {size(nbytes):>5}  "
+            f"ours {row.get('ours_us', math.nan):9.2f}"
             f"  best peer {row.get('best_peer_us', math.nan):9.2f}"
             f" ({row.get('best_peer', '-')})  {row.get('ours', '')}"
         )
@@ -353,15 +354,15 @@ def size(nbytes: int) -> str:
 
 def markdown(document: dict[str, Any]) -> str:
     """Return the tables."""
-    lines = [
-        f"# Collectives on {document['ranks']} GPUs ({document['machine']['gpu']})",
-        "",
+    machine = document["machine"]
+    about = (
         f"bf16, CUDA graphs, median of the slowest rank, us. Commit "
         f"{document['commit']}; `{' '.join(document['command'])}`; driver "
-        f"{document['machine'].get('driver')}, torch {document['machine']['torch']}. "
-        "MSCCL++ is recorded on such a machine on 2026-11-21, not in this run.",
-        "",
-    ]
+        f"{machine.get('driver')}, torch {machine['torch']}, NCCL {machine['nccl']}. "
+        "MSCCL++ is recorded on such a machine on 2026-11-21, not in this run."
+    )
+    lines = [f"# Collectives on {machine['gpu']}, {document['ranks']} ranks", ""]
+    lines += [about, ""]
     for collective in COLLECTIVES:
         rows = [r for r in document["rows"] if r["collective"] == collective]
         if not rows:
