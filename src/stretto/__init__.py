@@ -29,10 +29,12 @@ from stretto.errors import (
     UnknownNameError,
 )
 
-if TYPE_CHECKING:
-    from stretto.lang import algorithm, reduce
+if TYPE_CHECKING:  # not from facades: mypy takes `lang.algorithm` for the module
+    from stretto.lang.algorithm import algorithm
+    from stretto.lang.ranks import reduce
     from stretto.plan import Schedule
-    from stretto.runtime import Communicator, Work, connect, spawn
+    from stretto.runtime import Communicator, Work
+    from stretto.runtime.spawn import connect, spawn
 
 __all__ = [
     "BoundsError",

@@ -1,0 +1,64 @@
+"""What users write, as the type checker sees it: scripts/test checks this file."""
+
+from typing import Any, assert_type
+
+import numpy as np
+
+import stretto
+from stretto import executors, topology
+from stretto.ir import Program, Verified
+from stretto.lang import Algorithm, Ranks
+from stretto.lower import lower
+from stretto.plan import Plan, Schedule
+from stretto.verify import verify, verify_plan
+
+
+@stretto.algorithm("all_reduce/through_rank_0")
+def through_rank_0(ranks: Ranks) -> None:
+    ranks[0].output[:] = stretto.reduce(q.input[:] for q in ranks)
+    for r in ranks[0].others:
+        r.output[:] = ranks[0].output[:]
+
+
+def prove() -> Verified[Plan]:
+    assert_type(through_rank_0, Algorithm)
+    program = through_rank_0.build(4)
+    proved = verify(program)
+    assert_type(program, Program)
+    assert_type(proved, Verified[Program])
+    lower(program, Schedule())  # type: ignore[arg-type]  # what is unproved
+    plan = lower(proved, stretto.Schedule(protocol="packets"))
+    assert_type(plan, Plan)
+    return verify_plan(plan)
+
+
+def simulate() -> float:
+    machine = topology.load("h200x8")
+    time_us: float = executors.get("sim").simulate(prove(), machine, nbytes=8).time_us
+    return time_us
+
+
+def work(comm: stretto.Communicator, scale: float) -> float:
+    x = np.full(8, scale * comm.rank, np.float32)
+    comm.all_reduce(x, "avg", algorithm="all_reduce/ring")
+    parts = comm.all_gather(x)
+    total = comm.reduce(x, root=comm.num_ranks - 1)
+    pending: stretto.Work = comm.all_reduce_async(x)
+    pending.wait()
+    mine = comm.split(comm.rank % 2)
+    assert mine is not None
+    with mine:
+        mine.barrier()
+    return float(parts[0][0]) if total is None else float(total[0])
+
+
+def run() -> list[Any]:
+    try:
+        return stretto.spawn(work, 2.0, num_ranks=4)
+    except stretto.RankFailed as failed:
+        raise SystemExit(str(failed)) from failed
+
+
+def launched() -> None:
+    with stretto.connect() as comm:
+        comm.barrier()
