@@ -90,5 +90,8 @@ class Communicator(ChannelVerbs, AsyncVerbs):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close."""
+        """Close; after an exception the others are told that this rank gave up."""
+        abandon = getattr(self._group, "abandon", None)
+        if error is not None and abandon is not None and not self._closed:
+            abandon(f"raised {type(error).__name__}: {error}")
         self.close()

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.errors import StrettoError
-from stretto.runtime.faults import Fault, left_fault
+from stretto.runtime.faults import Fault, left_fault, lost_fault
 from stretto.runtime.groups import Group
 from stretto.runtime.messages import Message, Report
 from stretto.runtime.wire import Descriptor
@@ -115,6 +115,12 @@ class PeerGroup:
         """Leave the group; with its last group a process leaves the meeting."""
         self._host.leave(self)
 
+    def abandon(self, how: str) -> None:
+        """Break the group because this rank gives up; `how` follows "rank 1"."""
+        if self._fault is None:
+            rank = self._host.rank
+            self._report(lost_fault(rank, how, self.group.name_ranks([rank])))
+
     def check(self) -> None:
         """Raise why the group is broken, if it is."""
         if self._fault is not None:
@@ -129,14 +135,7 @@ class PeerGroup:
         """
         if self._fault is None:
             fault = self._judge(waiting_for, where, mismatch)
-            report = Report(
-                group=self.group.name,
-                members=self.group.members,
-                error=fault.error,
-                text=fault.text,
-                blamed=fault.blamed,
-            )
-            self._host.say(report)
+            self._report(fault)
             if not self._ended.wait(VERDICT_S):
                 self.break_(fault)
         assert self._fault is not None
@@ -145,6 +144,16 @@ class PeerGroup:
             text = f"{text} [{where}]"
         error, blamed = self._fault.error, self._fault.blamed
         return Fault(error=error, text=text, blamed=blamed).to_error()
+
+    def _report(self, fault: Fault) -> None:
+        report = Report(
+            group=self.group.name,
+            members=self.group.members,
+            error=fault.error,
+            text=fault.text,
+            blamed=fault.blamed,
+        )
+        self._host.say(report)
 
     def _judge(self, waiting_for: Sequence[int], where: str, mismatch: str) -> Fault:
         if mismatch:

@@ -168,6 +168,31 @@ def test_a_rank_that_raises_is_blamed_not_those_that_waited():
     assert 1 == e.value.rank
 
 
+def give_up(comm):
+    half = comm.split(0)
+    x = np.ones(10, np.float32)
+    try:
+        with half:
+            if comm.rank == 1:
+                raise KeyError("mine")
+            half.all_reduce(x)
+    except KeyError:
+        pass
+    except PeerLost as e:
+        text = str(e)
+    comm.all_reduce(x)
+    return "mine" if comm.rank == 1 else text
+
+
+def test_who_leaves_its_block_by_an_exception_is_named_to_the_others():
+    """That group is broken with the reason; the world goes on."""
+    zero, one, two = stretto.spawn(give_up, num_ranks=3)
+
+    assert "mine" == one
+    for text in (zero, two):
+        assert "rank 1 raised KeyError: 'mine'; this communicator is broken" in text
+
+
 def split_and_lose(comm):
     half = comm.split(comm.rank % 2)
     x = np.ones(10, np.float32)

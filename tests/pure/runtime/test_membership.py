@@ -188,6 +188,23 @@ def test_a_mismatch_says_who_called_what():
     assert "CollectiveMismatch" == host.said[0].error
 
 
+def broken_by(kind):
+    """A pair that such a fault has broken."""
+    peers = group_of(FakeHost())
+    peers.break_(Fault(error=kind, text="rank 3 called all_gather"))
+    return peers
+
+
+def test_a_broken_group_refuses_to_exchange():
+    """It raises what broke it, in the same words."""
+    with pytest.raises(errors.CollectiveMismatch, match="rank 3 called all_gather"):
+        broken_by("CollectiveMismatch").exchange({})
+    with pytest.raises(errors.CommunicatorBroken, match="rank 3 called all_gather"):
+        broken_by("CommunicatorBroken").exchange({})
+    with pytest.raises(errors.CollectiveTimeout, match="rank 3 called all_gather"):
+        broken_by("CollectiveTimeout").split(0)
+
+
 def test_after_a_fault_nothing_is_reported_again():
     """The reason is kept."""
     host = FakeHost()
