@@ -97,7 +97,7 @@ def bound(
             terms = list(_gather_terms(network, symmetry, away))
         case "all_reduce":
             assert symmetry is not None
-            terms = list(_reduce_terms(network, symmetry))
+            terms = list(_reduce_terms(network))
             twice = gather_cut(network, symmetry).rate * count / 2
             note = (
                 f"reduce_scatter then all_gather reaches {_gbps(twice)} at best;"
@@ -177,7 +177,7 @@ def _private_switches(network: Network, inside: set[int]) -> set[int]:
     return {v for v in range(n, network.num_nodes) if joined.get(v, set()) <= inside}
 
 
-def _reduce_terms(network: Network, symmetry: Symmetry) -> Iterator[Term]:
+def _reduce_terms(network: Network) -> Iterator[Term]:
     """Yield what is proved of all_reduce: every sum is made and told to everyone."""
     count = len(network.members)
     members = set(network.members)
@@ -188,16 +188,17 @@ def _reduce_terms(network: Network, symmetry: Symmetry) -> Iterator[Term]:
         why=f"2 x {count - 1} vectors must enter ranks whose links sum to"
         f" {_gbps(ingress)}",
     )
-    for v in symmetry.representatives:
-        for into in (True, False):
-            rate = sum(
-                (k.rate for k in network.links if (k.dst if into else k.src) == v),
-                Fraction(0),
-            )
-            way = "enter" if into else "leave"
-            yield Term(
-                alpha=Fraction(0), algbw=rate, why=f"one vector must {way} rank {v}"
-            )
+    root = network.members[0]
+    for way in (network, network.reversed):
+        cut = broadcast_cut(way, root)
+        inside = sorted(v for v in members if v in cut.nodes)
+        verb = "leave" if way is network else "enter"
+        yield Term(
+            alpha=Fraction(0),
+            algbw=cut.capacity,
+            why=f"one vector must {verb} {_spell(network, inside)} through"
+            f" {_gbps(cut.capacity)}",
+        )
 
 
 def _term(

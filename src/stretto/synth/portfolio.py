@@ -7,6 +7,8 @@ that computes it.
 
 from __future__ import annotations
 
+import math
+
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -23,12 +25,14 @@ from stretto.synth.joint import Budget, Rule, solve_joint
 from stretto.synth.model import Hop, Network
 from stretto.synth.replay import replay
 from stretto.synth.schedule import Chunk, Demand, Schedule
+from stretto.synth.steps import frontier
 from stretto.synth.symmetry import Symmetry, find_symmetry, trivial
+from stretto.synth.trees import book_trees, pack_trees
 
 __all__ = ["Result", "Trial", "synthesize"]
 
 _MOST_LITERALS = 2500
-_MOST_MOVES = 3_000_000
+_MOST_TREE_MOVES = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +91,7 @@ class _Search:
     symmetry: Symmetry
     budget: Budget
     splits: tuple[int, ...]
+    splits_given: bool = False
     allowed: Callable[[Chunk, Hop], bool] | None = None
     rule: Rule | None = None
     progress: Callable[[Trial], None] | None = None
@@ -122,6 +127,7 @@ def synthesize(
         symmetry=symmetry or find_symmetry(network),
         budget=budget or Budget(),
         splits=splits or _splits(demand),
+        splits_given=bool(splits),
         allowed=allowed,
         rule=rule,
         progress=progress,
@@ -209,15 +215,27 @@ def _both(search: _Search) -> Iterator[tuple[Schedule, bool]]:
     network = search.demand.network
     spread = replace(search.demand, collective="all_gather")
     limit = bound("all_gather", network)
-    for k in search.splits:
-        one = replace(search, splits=(k,), budget=replace(search.budget))
-        there = [s for s, _ in _turned(one, "all_gather")]
-        back = [s for s, _ in _spreading(replace(one, demand=spread), limit)]
-        first = min(there, key=lambda s: replay(s).us)
-        second = min(back, key=lambda s: replay(s).us)
-        demand = replace(search.demand, split=k)
-        scattered = replace(demand, collective="reduce_scatter")
-        yield joined(backwards(first, scattered), second, demand), False
+    there = _best_by_kind(_turned(search, "all_gather"))
+    back = _best_by_kind(_spreading(replace(search, demand=spread), limit))
+    for kind, (_, first) in there.items():
+        if kind in back:
+            demand = replace(search.demand, split=kind[0])
+            scattered = replace(demand, collective="reduce_scatter")
+            yield joined(backwards(first, scattered), back[kind][1], demand), False
+
+
+def _best_by_kind(
+    found: Iterator[tuple[Schedule, bool]],
+) -> dict[tuple[int, int], tuple[Fraction, Schedule]]:
+    """Return the fastest schedule for each split and order of symmetry."""
+    best: dict[tuple[int, int], tuple[Fraction, Schedule]] = {}
+    for schedule, _ in found:
+        assert schedule.symmetry is not None  # generators always say how they folded
+        kind = (schedule.demand.split, schedule.symmetry.order)
+        us = replay(schedule).us
+        if kind not in best or us < best[kind][0]:
+            best[kind] = (us, schedule)
+    return best
 
 
 def _spreading(search: _Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]:
@@ -230,6 +248,8 @@ def _spreading(search: _Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]
     for k in search.splits:
         for once in (True, False) if boxes and n <= 128 else (boxes,):
             for seed in seeds:
+                if demand.collective == "broadcast" and (seed > seeds[0] or n > 64):
+                    continue  # trees serve better, and nothing folds
                 cut = replace(demand, split=k, pieces=0)
                 schedule = greedy(
                     cut,
@@ -243,7 +263,61 @@ def _spreading(search: _Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]
                     best = (us, schedule)
                 yield schedule, False
     assert best is not None  # there is at least one split
+    if search.allowed is None:
+        yield from _forests(search, limit, best[0])
+        yield from _stepped(search, limit)
     yield from _refined(search, limit, best)
+
+
+def _forests(
+    search: _Search, limit: Bound, us: Fraction
+) -> Iterator[tuple[Schedule, bool]]:
+    """Yield tree packings where bandwidth is what counts."""
+    demand = search.demand
+    network = demand.network
+    n = len(network.members)
+    far = us > limit.us(demand.nbytes) * Fraction(101, 100)
+    if not far or n > 32 or len(set(demand.weights)) > 1 or n < network.num_ranks:
+        return
+    rooted = demand.collective == "broadcast"
+    root = demand.root if rooted else None
+    forest = pack_trees(network, root=root)
+    if forest.trees > (64 if rooted else 8):
+        forest = pack_trees(network, trees=5, root=root)
+    for pieces in (1, 4, 16, 64) if rooted else (1, 4, 8):
+        count = forest.trees * pieces
+        if count * n * (1 if rooted else n) > _MOST_TREE_MOVES:
+            break
+        cut = replace(demand, split=count)
+        if rooted:
+            cut = replace(demand, split=count // math.gcd(n, count), pieces=count)
+        if search.splits_given and cut.split not in search.splits:
+            continue
+        for eager in (1, 8):
+            yield book_trees(forest, cut, pieces=pieces, eager=eager), False
+
+
+def _stepped(search: _Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]:
+    """Yield the frontier of steps and rounds, of one small box without switches."""
+    demand = search.demand
+    network = demand.network
+    small = network.num_nodes == len(network.members) <= 8
+    if not small or demand.collective != "all_gather" or demand.weights:
+        return
+    unit = min(k.rate for k in network.links)
+    if any((k.rate / unit).denominator != 1 for k in network.links):
+        return
+    for point in frontier("all_gather", network, limit, seconds=search.budget.seconds):
+        if not search.splits_given or point.chunks in search.splits:
+            found = replace(
+                point.schedule, demand=replace(demand, split=point.chunks)
+            )
+            moves = tuple(
+                m._replace(start=start)
+                for m, start in zip(found.moves, replay(found).starts, strict=True)
+            )
+            whole = trivial(network)
+            yield replace(found, moves=moves, folded=moves, symmetry=whole), False
 
 
 def _refined(

@@ -25,6 +25,8 @@ class Replay:
     us: Fraction
     busy: tuple[Fraction, ...]
     """Microseconds that each link was occupied."""
+    starts: tuple[Fraction, ...]
+    """When each move began."""
     steps: int
     """The longest chain of moves."""
 
@@ -49,6 +51,7 @@ def replay(
     free = [Fraction(0)] * len(network.links)
     busy = [Fraction(0)] * len(network.links)
     ready: dict[tuple[int, int], tuple[Fraction, int]] = {}
+    starts = []
     end, steps = Fraction(0), 0
     for move in schedule.moves:
         nbytes_moved = size * chunks[move.chunk].share
@@ -57,6 +60,7 @@ def replay(
         source = (move.src, move.chunk)
         known, depth = ready.get(source, (Fraction(0), 0))
         start = max(known, *(free[i] for i in move.links))
+        starts.append(start)
         alpha = sum((k.alpha for k in way), Fraction(0))
         for i, link in zip(move.links, way, strict=True):
             taken = microseconds(nbytes_moved, link.rate)
@@ -75,7 +79,7 @@ def replay(
             f"{schedule.generator}: {float(end):.6g} us is below the bound of"
             f" {float(bound.us(int(size))):.6g} us; a demand or a link was lost"
         )
-    return Replay(us=end, busy=tuple(busy), steps=steps)
+    return Replay(us=end, busy=tuple(busy), starts=tuple(starts), steps=steps)
 
 
 def _check_way(schedule: Schedule, move: Move) -> None:
