@@ -129,7 +129,7 @@ def differs(group, engine, kind):
 @pytest.mark.parametrize("kind", CALLS)
 def test_ranks_in_different_calls_hear_who_called_what(ranks, engine, kind):
     """Nobody waits for the deadline; everybody reads both calls."""
-    name, _, dtype, op, counts = CALLS[kind]
+    name, _, dtype, _, counts = CALLS[kind]
 
     results = ranks(2, differs, engine, kind)
 
