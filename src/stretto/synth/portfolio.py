@@ -251,13 +251,18 @@ def _spreading(search: _Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]
                 if demand.collective == "broadcast" and (seed > seeds[0] or n > 64):
                     continue  # trees serve better, and nothing folds
                 cut = replace(demand, split=k, pieces=0)
-                schedule = greedy(
-                    cut,
-                    search.symmetry,
-                    seed=seed,
-                    enter_once=once,
-                    allowed=search.allowed,
-                )
+                try:
+                    schedule = greedy(
+                        cut,
+                        search.symmetry,
+                        seed=seed,
+                        enter_once=once,
+                        allowed=search.allowed,
+                    )
+                except TopologyError:
+                    if not once or n > 128:
+                        raise
+                    continue  # a sketch may leave a box only several ways in
                 us = replay(schedule).us
                 if best is None or us < best[0]:
                     best = (us, schedule)
@@ -309,9 +314,7 @@ def _stepped(search: _Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]:
         return
     for point in frontier("all_gather", network, limit, seconds=search.budget.seconds):
         if not search.splits_given or point.chunks in search.splits:
-            found = replace(
-                point.schedule, demand=replace(demand, split=point.chunks)
-            )
+            found = replace(point.schedule, demand=replace(demand, split=point.chunks))
             moves = tuple(
                 m._replace(start=start)
                 for m, start in zip(found.moves, replay(found).starts, strict=True)

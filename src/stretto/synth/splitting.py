@@ -193,7 +193,8 @@ def _splittable(
                 continue
             flow.change(edge, _ENDLESS)
             flow.reset()
-            most = min(most, flow.solve(start, end if start == u else t, need + most) - need)
+            most = min(
+                most, flow.solve(start, end if start == u else t, need + most) - need
+            )
             flow.change(edge, 0)
     return max(0, most)
-

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from stretto.synth.model import Network
 
-__all__ = ["Symmetry", "find_symmetry", "trivial"]
+__all__ = ["Symmetry", "find_symmetry", "symmetry_of", "trivial"]
 
 Permutation = tuple[int, ...]
 
@@ -148,3 +148,14 @@ def _extend(network: Network, ranks: Permutation) -> Permutation | None:
         if speeds.get((whole[a], whole[b])) != speed:
             return None
     return whole
+
+
+def symmetry_of(network: Network, turns: Sequence[Permutation]) -> Symmetry | None:
+    """Return the group that these permutations of ranks generate, if it serves."""
+    steps = [_extend(network, ranks) for ranks in turns]
+    identity = tuple(range(network.num_nodes))
+    known = [step for step in steps if step is not None]
+    if len(known) < len(steps):
+        return None
+    members = _closure([identity, *known], network.num_ranks, None)
+    return None if members is None else _group(network, members)

@@ -155,9 +155,7 @@ class _Ground:
         """Put a batch on the ground."""
         batch.node = self._first + self._used
         self._used += 1
-        self._start[batch.node] = self._flow.add(
-            self._source, batch.node, batch.count
-        )
+        self._start[batch.node] = self._flow.add(self._source, batch.node, batch.count)
         for v in batch.reached:
             self._flow.add(batch.node, v, _ENDLESS)
 

@@ -1,0 +1,130 @@
+"""Find an algorithm for a machine, say how far it is from the best possible, write it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from stretto import synth, topology
+from stretto.cli.output import add_json, print_rows
+from stretto.cli.targets import numbers
+from stretto.errors import CallError
+from stretto.runtime import parse_sizes, spell_size
+from stretto.topology import Machine
+from stretto.verify import verify
+
+__all__ = ["add_arguments", "add_place", "network_of", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's options."""
+    parser.add_argument(
+        "collective", metavar="COLLECTIVE", help=", ".join(synth.COLLECTIVES)
+    )
+    add_place(parser)
+    parser.add_argument("--size", default="1M", help="such as 64K, 1M, 1G [1M]")
+    parser.add_argument("--split", default="", help="chunks a part, such as 1,2 [try]")
+    parser.add_argument(
+        "--sketch", metavar="FILE", help="a TOML file or a shipped sketch's name"
+    )
+    parser.add_argument(
+        "--budget", type=float, default=10.0, help="seconds for the solver [10]"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of every search [0]")
+    parser.add_argument("-o", "--output", type=Path, help="write the program, FILE.py")
+    add_json(parser)
+
+
+def add_place(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say where: machine, group, what is broken."""
+    parser.add_argument("--machine", required=True, help="of `stretto list`")
+    parser.add_argument("--root", type=int, default=0, help="of rooted collectives [0]")
+    parser.add_argument("--group", default="", help="only these ranks, such as 0-3,8")
+    parser.add_argument(
+        "--relays", action="store_true", help="ranks outside the group pass data on"
+    )
+    parser.add_argument(
+        "--dead-link",
+        action="append",
+        default=[],
+        metavar="LINK",
+        help="a link that does not work, such as '0->1'; may be repeated",
+    )
+
+
+def network_of(machine: Machine, args: argparse.Namespace) -> synth.Network:
+    """Return the network that these options describe."""
+    if args.dead_link:
+        machine = machine.degraded(dead_links=args.dead_link)
+    network = synth.from_machine(machine)
+    if args.group:
+        network = network.group(_ranks(args.group), relays=args.relays)
+    return network
+
+
+def _ranks(text: str) -> list[int]:
+    found = []
+    for part in text.split(","):
+        low, _, high = part.partition("-")
+        if not low.isdigit() or (high and not high.isdigit()):
+            raise CallError(f"--group {text}: got {part!r}; want ranks such as 0-3,8")
+        found += range(int(low), int(high or low) + 1)
+    return found
+
+
+def run(args: argparse.Namespace) -> int:
+    """Search, prove, print the gap, write the program."""
+    machine = topology.load(args.machine)
+    network = network_of(machine, args)
+    sizes = parse_sizes(args.size)
+    if len(sizes) != 1:
+        raise CallError(f"--size {args.size}: {len(sizes)} sizes; want one")
+    rules: dict[str, Any] = {}
+    if args.sketch:
+        rules = synth.load_sketch(args.sketch).options(network)
+    if args.split:
+        rules["splits"] = tuple(numbers(args.split))
+    found = synth.synthesize(
+        args.collective,
+        network,
+        sizes[0],
+        root=args.root,
+        budget=synth.Budget(seconds=args.budget, seed=args.seed),
+        progress=_show if sys.stderr.isatty() else None,
+        **rules,
+    )
+    name = synth.identifier(f"{network.name}_{spell_size(sizes[0])}")
+    whole = len(network.members) == network.num_ranks
+    proved = whole and bool(verify(found.program(name)))
+    print_rows(args, [_row(args, found, proved)], "")
+    if not args.json:
+        print(f"bound: {found.bound.binding(sizes[0]).why}")
+    if args.output:
+        args.output.write_text(found.text(name), encoding="utf-8")
+    return 0
+
+
+def _show(trial: synth.Trial) -> None:
+    sys.stderr.write(
+        f"{float(trial.us):.6g} us: {trial.generator}, split {trial.split}\n"
+    )
+
+
+def _row(args: argparse.Namespace, found: synth.Result, proved: bool) -> dict[str, Any]:
+    demand = found.schedule.demand
+    us = float(found.us)
+    return {
+        "collective": demand.collective,
+        "machine": demand.network.name,
+        "size": spell_size(demand.nbytes),
+        "time_us": us,
+        "bound_us": float(found.bound_us),
+        "gap": round(found.gap, 6),
+        "algbw_gbps": demand.nbytes / us / 1e3,
+        "generator": found.schedule.generator,
+        "split": demand.split,
+        "seed": found.budget.seed,
+        "verified": proved,
+    }
