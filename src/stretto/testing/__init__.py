@@ -1,6 +1,6 @@
 """What users and we test with: the reference interpreter, oracles, strategies."""
 
-from stretto.testing.cases import SCHEDULES, counts_for, programs
+from stretto.testing.cases import SCHEDULES, counts_for, programs, shape_of
 from stretto.testing.interpret import input_counts, interpret, output_counts
 from stretto.testing.mutants import plan_mutants, program_mutants
 from stretto.testing.oracle import (
@@ -33,6 +33,7 @@ __all__ = [
     "plan_mutants",
     "program_mutants",
     "programs",
+    "shape_of",
     "tolerance",
     "types_and_operators",
 ]
