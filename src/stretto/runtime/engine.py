@@ -35,6 +35,8 @@ from stretto.runtime.work import Work, Worker
 
 __all__ = ["Engine", "Kind"]
 
+_ALIKE = ("all_gather", "all_reduce", "all_to_all", "broadcast", "reduce_scatter")
+"""Collectives in which every rank has an output."""
 _MOST_KINDS = 4096
 _MOST_HOT = 512
 
@@ -188,10 +190,11 @@ class Engine:
     def _memory(self, request: Request, session: Session) -> str:
         """Return zero_copy when all the memory of this call is registered.
 
-        Parts of unequal sizes stay staged: an empty array lies nowhere, so the ranks
-        could not agree.
+        Only where every rank can tell what the others do: not when parts differ in
+        size (an empty array lies nowhere), nor when only some ranks have an output.
         """
-        if not request.equal or not any(request.counts):
+        known = request.collective in _ALIKE and request.equal
+        if not known or not any(request.counts):
             return STAGED
         for operand in request.operands:
             if operand.staged or session.offset(operand.flat) is None:
@@ -252,7 +255,7 @@ class Engine:
             Operator.SUM,
             (count,) * parts,
             frozen(params),
-            ZERO_COPY if registered else STAGED,
+            ZERO_COPY if registered and collective in _ALIKE else STAGED,
             True,
             algorithm,
         )
@@ -324,8 +327,7 @@ def _plans_in_place(request: Request, memory: str) -> bool:
     """
     if memory == STAGED:
         return True
-    lonely = collectives.get(request.collective).rooted
-    return request.in_place or lonely or request.collective == "permute"
+    return request.in_place or collectives.get(request.collective).rooted
 
 
 def full_size(kind: Kind, num_ranks: int) -> int:
