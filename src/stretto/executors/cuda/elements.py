@@ -1,0 +1,72 @@
+"""Element types and operators, as kernels name them."""
+
+from __future__ import annotations
+
+from stretto import collectives
+from stretto.collectives import DTYPES, Operator
+from stretto.errors import CallError, UnknownNameError
+
+__all__ = ["ELEMENTS", "OPERATORS", "element", "itemsize"]
+
+ELEMENTS = {
+    "bool": "Bool",
+    "int8": "Int8",
+    "int16": "Int16",
+    "int32": "Int32",
+    "int64": "Int64",
+    "uint8": "UInt8",
+    "uint16": "UInt16",
+    "uint32": "UInt32",
+    "uint64": "UInt64",
+    "float16": "Float16",
+    "bfloat16": "BFloat16",
+    "float32": "Float32",
+    "float64": "Float64",
+    "complex64": "Complex64s",
+    "complex128": "Complex128s",
+    "float8_e4m3fn": "Float8E4M3",
+    "float8_e5m2": "Float8E5M2",
+}
+"""Structures of element.cuh, by our names of element types."""
+
+OPERATORS = {
+    Operator.SUM: "Sum",
+    Operator.PROD: "Prod",
+    Operator.MIN: "Min",
+    Operator.MAX: "Max",
+    Operator.AVG: "Avg",
+    Operator.BAND: "And",
+    Operator.BOR: "Or",
+    Operator.BXOR: "Xor",
+}
+"""Structures of reduce.cuh."""
+
+_BITWISE = (Operator.BAND, Operator.BOR, Operator.BXOR)
+_BITS = {1: "UInt8", 2: "UInt16", 4: "UInt32", 8: "UInt64", 16: "Complex128s"}
+
+
+def itemsize(dtype: str) -> int:
+    """Return the bytes of an element."""
+    if dtype in DTYPES:
+        return DTYPES[dtype].itemsize
+    if dtype in ELEMENTS:
+        return 1
+    raise UnknownNameError.among("dtype", dtype, ELEMENTS)
+
+
+def element(dtype: str, op: Operator, *, reduces: bool) -> tuple[str, str]:
+    """Return the structures of a type and an operator that go together.
+
+    What is only moved is bits: one kernel serves all types of a size.
+    """
+    size = itemsize(dtype)
+    if not reduces:
+        return _BITS[size], "Sum"
+    if dtype in DTYPES:
+        collectives.check(op, dtype)
+    elif op in _BITWISE:
+        raise CallError(
+            f"op={op.value!r} makes no sense for {dtype}; "
+            "it takes sum, prod, min, max, avg"
+        )
+    return ELEMENTS[dtype], OPERATORS[op]

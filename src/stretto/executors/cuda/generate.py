@@ -1,0 +1,237 @@
+"""From a plan to the text of its kernel: one call for every step of every lane.
+
+What is known now is in the text (rank, peers, positions, slices' threads); what a call
+brings is in the parameters (addresses, counts). The text is identity: equal texts are
+one compiled kernel.
+
+Legend: r rank, q peer, a atom, t tile-iteration. A *call* is one atom of one move: what
+packets are numbered by, so that both ends agree on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stretto import collectives
+from stretto.collectives import Operator
+from stretto.errors import PlanError
+from stretto.executors.cuda.abi import (
+    CLERK,
+    ESCAPES,
+    MAX_BLOCKS,
+    MAX_LANES,
+    MAX_RANKS,
+    MAX_THREADS,
+    Kernel,
+)
+from stretto.executors.cuda.elements import element
+from stretto.executors.cuda.operands import Operands
+from stretto.plan import Move, Plan, Signal, Space, Step, Wait, primitive, spell_step
+
+__all__ = ["generate"]
+
+
+def generate(
+    plan: Plan,
+    *,
+    rank: int | None,
+    dtype: str,
+    op: Operator = Operator.SUM,
+) -> Kernel:
+    """Return the kernel of one rank, or (`rank=None`) of all ranks in one launch."""
+    _refuse(plan)
+    ranks = tuple(range(plan.num_ranks)) if rank is None else (rank,)
+    kind = collectives.get(plan.collective)
+    names = element(dtype, op, reduces=kind.reduces)
+    operands = Operands(plan)
+    bodies = [
+        _lane(plan, r, lane, operands)
+        for r in ranks
+        for lane in range(len(plan.ranks[r]))
+    ]
+    lanes = max(map(len, plan.ranks))
+    text = "\n".join(
+        [
+            *_head(plan, ranks, names, operands),
+            *(_config(plan, r, i, names) for r in ranks for i in range(lanes)),
+            *bodies,
+            *_entry(plan, ranks),
+        ]
+    )
+    return Kernel(
+        text=text,
+        ranks=ranks,
+        grid=plan.schedule.blocks * lanes * len(ranks),
+        threads=threads(plan) + CLERK,
+        table=operands.table,
+        options=("--fmad=false",),
+    )
+
+
+def threads(plan: Plan) -> int:
+    """Return the data threads of a block: whole warps, and room for the clerk."""
+    return min(MAX_THREADS, -(-plan.schedule.threads // 32) * 32)
+
+
+def _refuse(plan: Plan) -> None:
+    lanes = max(map(len, plan.ranks), default=0)
+    workers = plan.schedule.blocks * lanes
+    for what, got, most in (
+        ("ranks", plan.num_ranks, MAX_RANKS),
+        ("blocks", plan.schedule.blocks, MAX_BLOCKS),
+        ("lanes of a rank", lanes, MAX_LANES),
+        ("threads of a rank", workers * threads(plan), ESCAPES),
+    ):
+        if got > most:
+            raise PlanError(f"plan {plan.name}: {got} {what}; a kernel has {most}")
+    if plan.schedule.protocol == "engine":
+        raise PlanError(f"plan {plan.name} is run by copy engines: it has no kernel")
+
+
+def _head(
+    plan: Plan, ranks: tuple[int, ...], names: tuple[str, str], operands: Operands
+) -> Iterator[str]:
+    who = f"rank {ranks[0]}" if len(ranks) == 1 else "all ranks, in one launch"
+    yield f"// {plan.name}, {plan.num_ranks} ranks: {who}"
+    yield f"// {names[0]} {names[1]}; {plan.schedule}"
+    yield '#include "stretto.cuh"'
+    yield "using namespace stretto;\n"
+    words = [f"  i64 {w};" for w in operands.words] or ["  i64 nothing;"]
+    yield "\n".join(["struct Table {  // elements", *words, "};\n"])
+
+
+def _config(plan: Plan, rank: int, lane: int, names: tuple[str, str]) -> str:
+    """Return what is known about one lane, as constants."""
+    units = ", ".join(map(str, plan.stage_units))
+    schedule = plan.schedule
+    shared = "true" if _is_shared(plan) else "false"
+    return f"""struct R{rank}L{lane} {{
+  using Element = {names[0]};
+  using Operator = {names[1]};
+  static constexpr int rank = {rank}, lane = {lane};
+  static constexpr u32 ranks = {plan.num_ranks}, lanes = {max(map(len, plan.ranks))};
+  static constexpr u32 blocks = {schedule.blocks}, threads = {threads(plan)};
+  static constexpr u32 depth = {schedule.depth};
+  static constexpr bool shared = {shared};  // peers touch the caller's arrays
+  __device__ static constexpr u32 units(int r) {{
+    constexpr u32 of[] = {{{units}}};
+    return of[r];
+  }}
+}};
+"""
+
+
+def _is_shared(plan: Plan) -> bool:
+    return any(
+        loc.rank != rank and loc.space is not Space.STAGE
+        for rank, _, _, step in plan.steps()
+        if isinstance(step, Move)
+        for loc in (*step.dsts, *step.srcs)
+    )
+
+
+def _lane(plan: Plan, rank: int, lane: int, operands: Operands) -> str:
+    name = f"R{rank}L{lane}"
+    steps = plan.ranks[rank][lane]
+    lines = [
+        f"__device__ __forceinline__ void steps_{name}(Lane<{name}>& me, "
+        "const Table& at,\n                                          u32 t) {"
+    ]
+    sliced: set[int] = set()
+    call = 0
+    for index, group in _grouped(steps):
+        for offset, step in enumerate(group):
+            lines.append(f"  // {index + offset}: {spell_step(rank, step)}")
+        first = group[0]
+        if not isinstance(first, Move):
+            lines.append(f"  {_sync(index, group)}")
+            continue
+        for atom in range(first.start, first.stop):
+            if atom not in sliced:
+                size, turn = operands.word("size", atom), operands.turn(atom)
+                slice_ = f"me.slice(at.{size}, t, {turn})"
+                lines.append(f"  const Slice s{atom} = {slice_};")
+                sliced.add(atom)
+            lines += _move(rank, lane, index, first, atom, call, operands)
+            call += 1
+    return "\n".join([*lines, "}\n"])
+
+
+def _grouped(steps: tuple[Step, ...]) -> Iterator[tuple[int, list[Step]]]:
+    """Yield moves by themselves, and signals (or waits) in a row together."""
+    start = 0
+    while start < len(steps):
+        stop = start + 1
+        kind = type(steps[start])
+        while (
+            kind is not Move
+            and stop < len(steps)
+            and type(steps[stop]) is kind
+            and stop - start < 32
+        ):
+            stop += 1
+        yield start, list(steps[start:stop])
+        start = stop
+
+
+def _sync(index: int, group: list[Step]) -> str:
+    flags = []
+    for step in group:
+        assert isinstance(step, Signal | Wait)  # grouped by kind
+        relaxed = isinstance(step, Signal) and not step.release
+        tail = ", false" if relaxed else ""
+        flags.append(f"Flag<{step.rank}, {step.lane}, {step.n}{tail}>{{}}")
+    name = "signal" if isinstance(group[0], Signal) else "wait"
+    return f"{name}<{index}>(me, {', '.join(flags)});"
+
+
+def _move(
+    rank: int,
+    lane: int,
+    index: int,
+    step: Move,
+    atom: int,
+    call: int,
+    operands: Operands,
+) -> Iterator[str]:
+    name = primitive(rank, step).value
+    finish = ", true" if step.finish else ""
+    nth = atom - step.start
+    dsts = [operands.target(rank, d, nth, call) for d in step.dsts]
+    srcs = [operands.source(rank, lane, s, nth, call) for s in step.srcs]
+    yield f"  {name}<{index}{finish}>(me, s{atom},"
+    yield f"      to({', '.join(dsts)}),"
+    yield f"      from({', '.join(srcs)}));"
+
+
+def _entry(plan: Plan, ranks: tuple[int, ...]) -> Iterator[str]:
+    """Yield the kernel: which block runs which lane of which rank."""
+    lanes = max(map(len, plan.ranks))
+    workers = plan.schedule.blocks * lanes
+    yield "struct Call {\n  Params p;\n  Table at;\n};"
+    yield f"struct Calls {{\n  Call of[{len(ranks)}];\n}};\n"
+    bound = threads(plan) + CLERK
+    yield f'extern "C" __global__ void __launch_bounds__({bound}, 1)'
+    yield "stretto_kernel(const __grid_constant__ Calls calls) {"
+    indent = "  "
+    if len(ranks) > 1:
+        yield f"  const u32 worker = blockIdx.x % {workers};"
+        yield f"  switch (blockIdx.x / {workers}) {{"
+        indent = "      "
+    else:
+        yield "  const u32 worker = blockIdx.x;"
+    for i, r in enumerate(ranks):
+        if len(ranks) > 1:
+            yield f"    case {i}:"
+        for lane in range(len(plan.ranks[r])):
+            name = f"R{r}L{lane}"
+            which = f"if (worker % {lanes} == {lane}) " if lanes > 1 else ""
+            yield (
+                f"{indent}{which}run<{name}>(calls.of[{i}].p, calls.of[{i}].at, "
+                f"worker / {lanes}, steps_{name});"
+            )
+        if len(ranks) > 1:
+            yield "      break;"
+    if len(ranks) > 1:
+        yield "  }"
+    yield "}\n"

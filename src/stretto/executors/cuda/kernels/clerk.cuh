@@ -1,0 +1,76 @@
+// clerk.cuh -- the books of a launch, kept by a warp of their own beside the data.
+//
+// Roll call: the clerk of the first worker tells every peer (launch, fingerprint) in one
+// relaxed 64-bit word, and waits for theirs. Whoever called something else is found at
+// once, whoever does not come is named at the deadline; nobody's data wait for this. Two
+// slots, by parity of the launch: a peer cannot enter launch L + 2 before we left L,
+// because every plan is closed (each rank's entry is before every rank's exit).
+//
+// Epochs: each worker reads its own epoch word, and when all its threads have (a barrier
+// at which the data's threads do not wait), the clerk writes the next launch's epoch, to
+// its own word and to those of workers that this launch does not have.
+#pragma once
+
+#include "deadline.cuh"
+
+namespace stretto {
+
+// Every data thread, once, when it has read the epoch.
+template <u32 THREADS>
+__device__ __forceinline__ void sign_off(u64 epoch) {
+  // The operand makes the load of the epoch end before the barrier is told.
+  asm volatile("barrier.cta.arrive 2, %0; // %1" ::"n"(THREADS + CLERK), "l"(epoch));
+}
+
+// Tell the peers who entered, with what. Returns the number of this launch.
+template <class C>
+__device__ __forceinline__ u64 tell_peers(const Params& p, u32 lane) {
+  u64* launches = control_word(p.control[C::rank], LAUNCHES);
+  const u64 launch = load_relaxed_word(launches) + 1;
+  __syncwarp();
+  if (lane == C::rank) store_relaxed_word(launches, launch);
+  if (lane < C::ranks && lane != C::rank) {
+    const u64 slot = (launch & 1) * MAX_RANKS + C::rank;
+    const u64 said = launch << 32 | p.fingerprint;
+    store_relaxed_word(control_word(p.control[lane], ROLL, slot), said);
+  }
+  return launch;
+}
+
+// Wait for the peers' word, and compare.
+template <class C>
+__device__ __forceinline__ void hear_peers(const Params& p, u32 lane, u64 launch,
+                                           u64 epoch) {
+  if (lane >= C::ranks || lane == C::rank) return;
+  const u64 slot = (launch & 1) * MAX_RANKS + lane;
+  const u64* word = control_word(p.control[C::rank], ROLL, slot);
+  const u64 want = launch << 32 | p.fingerprint;
+  const Place at{C::rank, 0, 0, static_cast<int>(threadIdx.x), epoch};
+  const int peer = static_cast<int>(lane);
+  Patience patience;
+  while (true) {
+    const u64 got = load_relaxed_word(word);
+    if (got >> 32 == want >> 32) {
+      if (got != want) give_up<C::ranks>(p, at, MISMATCH, -1, peer, got, want);
+      return;
+    }
+    if (!patience.holds(p, C::rank)) {
+      return give_up<C::ranks>(p, at, TIMEOUT, -1, peer, got, want);
+    }
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void keep_books(const Params& p, u32 worker, u64 epoch) {
+  constexpr u32 workers = C::blocks * C::lanes;
+  const u32 lane = threadIdx.x - C::threads;
+  const u64 launch = worker == 0 ? tell_peers<C>(p, lane) : 0;
+  asm volatile("barrier.cta.sync 2, %0;" ::"n"(C::threads + CLERK) : "memory");
+  u64* epochs = control_word(p.control[C::rank], EPOCHS);
+  for (u32 w = worker + lane * workers; w < MAX_WORKERS; w += CLERK * workers) {
+    store_relaxed_word(epochs + w, epoch + p.tiles);
+  }
+  if (worker == 0) hear_peers<C>(p, lane, launch, epoch);
+}
+
+}  // namespace stretto

@@ -1,0 +1,101 @@
+// deadline.cuh -- no spin is for ever, and nobody gives up without saying for whom.
+//
+// A spin polls relaxed. Every `PATIENCE` polls it looks at its rank's broken word, and
+// at the device's clock: the first look starts the time, a later one ends it. The first
+// thread to give up claims the broken word, writes the record in host
+// memory, and tells the peers' broken words, so that everybody leaves without waiting
+// for a deadline of their own. Nothing traps: whoever gives up skips what is left of the
+// plan, barriers included in the count, and the context stays usable.
+#pragma once
+
+#include "abi.cuh"
+
+namespace stretto {
+
+constexpr u32 PATIENCE = 128;
+
+// Where a thread is, for the record.
+struct Place {
+  int rank, block, lane, thread;
+  u64 epoch;
+};
+
+// A broken word: bit 63, kind, who says so, whom it missed (8 bits, all ones: nobody),
+// and the ranks that had not entered.
+__device__ __forceinline__ u64 broken_value(Kind kind, int rank, int peer, u32 absent) {
+  return 1ull << 63 | static_cast<u64>(kind) << 48 | static_cast<u64>(rank) << 40 |
+         static_cast<u64>(peer & 0xff) << 32 | absent;
+}
+
+// Which ranks have not entered launch `launch` (low half), and which did with another
+// fingerprint (high half).
+template <u32 RANKS>
+__device__ __noinline__ u64 read_roll(const Params& p, int rank, u64 launch) {
+  u64 found = 0;
+  for (u32 q = 0; q < RANKS; ++q) {
+    if (q == static_cast<u32>(rank)) continue;
+    const u64 slot = (launch & 1) * MAX_RANKS + q;
+    const u64 said = load_relaxed_word(control_word(p.control[rank], ROLL, slot));
+    if (static_cast<u32>(said >> 32) != static_cast<u32>(launch)) {
+      found |= 1ull << q;
+    } else if (static_cast<u32>(said) != p.fingerprint) {
+      found |= 1ull << (32 + q);
+    }
+  }
+  return found;
+}
+
+// Give up, once per rank: claim, record, tell.
+template <u32 RANKS>
+__device__ __noinline__ void give_up(const Params& p, Place at, Kind kind, int step,
+                                     int peer, u64 got, u64 want) {
+  const u64 mine = p.control[at.rank];
+  const u64 launch = load_relaxed_word(control_word(mine, LAUNCHES));
+  const u64 roll = read_roll<RANKS>(p, at.rank, launch);
+  const u32 absent = static_cast<u32>(roll), differ = static_cast<u32>(roll >> 32);
+  const u64 claim = broken_value(kind, at.rank, peer, absent);
+  const u64 found = atomicCAS(control_word(mine, BROKEN), 0ull, claim);
+  if (atomicCAS(control_word(mine, BROKEN, 1), 0ull, 1ull) != 0) return;
+  const bool told = found != 0 && static_cast<int>(found >> 40 & 0xff) != at.rank;
+  Record* record = reinterpret_cast<Record*>(p.record);
+  store_relaxed_word(&record->state, 1);
+  store_relaxed_word(&record->kind, told ? TOLD : kind);
+  record->rank = at.rank;
+  record->block = at.block;
+  record->lane = at.lane;
+  record->thread = at.thread;
+  record->step = step;
+  record->peer = told ? static_cast<int>(found >> 40 & 0xff) : peer;
+  record->absent = told ? static_cast<u32>(found) : absent;
+  record->differ = differ;
+  record->fingerprint = p.fingerprint;
+  record->fingerprint = p.fingerprint;
+  record->epoch = at.epoch;
+  record->got = got;
+  record->want = want;
+  record->launch = launch;
+  fence();
+  store_relaxed_word(&record->state, 2);
+  for (u32 q = 0; q < RANKS && !told; ++q) {
+    if (q != static_cast<u32>(at.rank)) {
+      store_relaxed_word(control_word(p.control[q], BROKEN), claim);
+    }
+  }
+}
+
+// One spin's patience.
+struct Patience {
+  u32 polls = 0;
+  u64 since = 0;
+
+  // Whether to go on polling; false: give up.
+  __device__ __forceinline__ bool holds(const Params& p, int rank) {
+    if (++polls % PATIENCE != 0) return true;
+    if (load_relaxed_word(control_word(p.control[rank], BROKEN)) != 0) return false;
+    const u64 now = clock_ns();
+    if (since == 0) since = now;
+    return now - since < p.deadline_ns;
+  }
+};
+
+}  // namespace stretto

@@ -1,0 +1,36 @@
+// tile.cuh -- which part of an atom is this block's in this epoch, and whose thread's.
+//
+// Block b, iteration t takes elements [(t*blocks + b) * tile, + tile) of every atom.
+// Cell i of that slice (16 bytes of it, the last one perhaps less) belongs to thread
+// (i + turn) mod threads *in every step and on every rank*. So whatever a thread reads
+// in its own rank's memory it has written itself, and what it finds in a packet was sent
+// by the thread of its own number: order within a thread is all the order that steps of
+// a lane need. `turn` differs between atoms that are moved at the same time, so that
+// small moves run side by side in different warps.
+#pragma once
+
+#include "abi.cuh"
+
+namespace stretto {
+
+struct Slice {
+  u64 start;   // bytes from the atom's first element
+  u32 nbytes;  // 0 where the atom is shorter
+  u32 turn;
+};
+
+template <u32 SIZE>
+__device__ __forceinline__ Slice slice_of(const Params& p, i64 atom, u64 index,
+                                          u32 turn) {
+  const i64 start = static_cast<i64>(index * p.tile);
+  const i64 left = atom - start, tile = static_cast<i64>(p.tile);
+  const i64 count = left < 0 ? 0 : left < tile ? left : tile;
+  return {static_cast<u64>(start) * SIZE, static_cast<u32>(count * SIZE), turn};
+}
+
+template <u32 THREADS>
+__device__ __forceinline__ u32 first_cell(u32 thread, u32 turn) {
+  return thread >= turn ? thread - turn : thread + THREADS - turn;
+}
+
+}  // namespace stretto

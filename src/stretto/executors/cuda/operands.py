@@ -1,0 +1,105 @@
+"""How a kernel's text spells where a move reads and writes.
+
+Packets are numbered by the call that sends them, and must be read once by their owner:
+packet memory is empty between epochs. So this knows all lanes of all ranks.
+"""
+
+from __future__ import annotations
+
+from stretto.errors import PlanError
+from stretto.plan import Loc, Move, Plan, Space
+
+__all__ = ["Operands"]
+
+
+class Operands:
+    """The operands of a plan's moves, and the words of the table they use."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._senders: dict[tuple[int, int], tuple[int, int, int]] = {}
+        self._readers: dict[tuple[int, int], tuple[int, int]] = {}
+        self._words: dict[tuple[str, int, int], str] = {}
+        for rank, lanes in enumerate(plan.ranks):
+            for lane, steps in enumerate(lanes):
+                self._number(rank, lane, [s for s in steps if isinstance(s, Move)])
+        unread = self._senders.keys() - self._readers.keys()
+        unsent = self._readers.keys() - self._senders.keys()
+        for rank, pos in sorted(unread | unsent):
+            what = "sent and not read" if (rank, pos) in unread else "read and not sent"
+            raise PlanError(
+                f"plan {plan.name}: packets r{rank}.stage[{pos}] are {what}; packet "
+                "memory must be empty between epochs"
+            )
+
+    def _number(self, rank: int, lane: int, moves: list[Move]) -> None:
+        call = 0
+        for move in moves:
+            for nth in range(move.stop - move.start):
+                for loc in move.dsts:
+                    if loc.packets:
+                        self._senders[loc.rank, loc.pos + nth] = (rank, lane, call)
+                for loc in move.srcs:
+                    if loc.packets:
+                        self._read(rank, lane, (loc.rank, loc.pos + nth), call)
+                call += 1
+
+    def _read(self, rank: int, lane: int, slot: tuple[int, int], call: int) -> None:
+        before = self._readers.get(slot, (lane, call))
+        if slot[0] != rank or before[0] != lane:
+            raise PlanError(
+                f"plan {self._plan.name}: rank {rank} lane {lane} reads packets "
+                f"r{slot[0]}.stage[{slot[1]}]; one lane of their owner polls them"
+            )
+        self._readers[slot] = (lane, call)
+
+    @property
+    def table(self) -> tuple[tuple[str, int, int], ...]:
+        """Return the words of the table that were asked for, in order."""
+        return tuple(self._words)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Return their names."""
+        return tuple(self._words.values())
+
+    def word(self, kind: str, first: int, second: int = 0) -> str:
+        """Return the name of a word of the table."""
+        name = f"size_{first}" if kind == "size" else f"r{first}_{kind}_{second}"
+        return self._words.setdefault((kind, first, second), name)
+
+    def turn(self, atom: int) -> int:
+        """Return by how many threads an atom's cells are turned.
+
+        Atoms that are moved one after the other (a row or a column of an exchange)
+        begin in different warps. Every rank must answer alike.
+        """
+        ranks = self._plan.num_ranks
+        warps = -(-self._plan.schedule.threads // 32)
+        place = (atom // ranks + atom) % ranks
+        return 32 * (place * max(1, warps // ranks) % warps)
+
+    def target(self, rank: int, loc: Loc, nth: int, call: int) -> str:
+        """Return a destination of a rank's move."""
+        if loc.packets:
+            return f"me.packet_to<{loc.rank}, {call}>({loc.pos + nth})"
+        return self._plain(rank, loc, nth)
+
+    def source(self, rank: int, lane: int, loc: Loc, nth: int, call: int) -> str:
+        """Return a source of a rank's move."""
+        if not loc.packets:
+            return self._plain(rank, loc, nth)
+        sender = self._senders[loc.rank, loc.pos + nth]
+        kept = self._readers[loc.rank, loc.pos + nth] != (lane, call)
+        tail = ", true" if kept else ""
+        names = ", ".join(map(str, sender))
+        return f"me.packet_from<{names}{tail}>({loc.pos + nth})"
+
+    def _plain(self, rank: int, loc: Loc, nth: int) -> str:
+        pos = loc.pos + nth
+        if loc.space is Space.STAGE:
+            return f"me.stage<{loc.rank}>({pos})"
+        space = loc.space.name.lower()
+        word = f"at.{self.word(space, loc.rank, pos)}"
+        peer = "" if loc.rank == rank else f"_of<{loc.rank}>"
+        return f"me.{space}{peer}({word})"
