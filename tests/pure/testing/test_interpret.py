@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stretto.collectives import Operator, Shape, combine, narrow, widen
-from stretto.errors import CallError, UndefinedError
+from stretto.errors import CallError, MissingExtraError, UndefinedError
 from stretto.ir import parse_program
 from stretto.lang import Ranks, algorithm, reduce
 from stretto.testing import (
@@ -137,3 +139,11 @@ def test_an_input_of_the_wrong_size_is_refused():
 def test_input_counts_are_the_whole_vector_of_an_all_reduce():
     """Every rank passes all of it."""
     assert [7, 7, 7] == input_counts(two_shot.build(3), (7,))
+
+
+def test_strategies_say_what_they_need(monkeypatch):
+    """Hypothesis is not a dependency; its absence is explained."""
+    monkeypatch.setitem(sys.modules, "hypothesis", None)
+
+    with pytest.raises(MissingExtraError, match="pip install hypothesis"):
+        numbers_of_ranks()
