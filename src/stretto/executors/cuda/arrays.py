@@ -127,9 +127,11 @@ _exported: dict[int, tuple[Any, ...]] = {}
 """What consumers of our capsules still hold, by the address of its record."""
 
 
-@_Deleter
 def _forget(managed: Any) -> None:
     _exported.pop(ctypes.addressof(managed.contents), None)
+
+
+_forget_c = _Deleter(_forget)
 
 
 class DeviceArray:
@@ -183,7 +185,7 @@ class DeviceArray:
         tensor.code = _BFLOAT if self.dtype == "bfloat16" else _CODES[kind]
         tensor.bits, tensor.lanes = self.itemsize * 8, 1
         tensor.shape = ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64))
-        managed.deleter = _forget
+        managed.deleter = _forget_c
         address = ctypes.addressof(managed)
         _exported[address] = (managed, shape, self)
         return _new_capsule(address, b"dltensor", None)

@@ -167,7 +167,7 @@ class Pinned:
         self._host = int(ask("cuMemHostAlloc", words * 8, flags))
         self.device_pointer = int(ask("cuMemHostGetDevicePointer", self._host, 0))
         raw = (ctypes.c_uint64 * words).from_address(self._host)
-        self.words: NDArray[np.uint64] = np.frombuffer(raw, np.uint64)
+        self.words: NDArray[np.uint64] = np.ctypeslib.as_array(raw)
         self.words[:] = 0
 
     def close(self) -> None:

@@ -100,7 +100,8 @@ class EngineWatch:
         where = ctypes.addressof(raw)
         ask("cuMemcpyDtoHAsync", where, start, ENGINE_BYTES, stream)
         ask("cuStreamSynchronize", stream)
-        return np.frombuffer(raw, np.uint32).reshape(2, -1, ENGINE_SLOTS)
+        words = np.ctypeslib.as_array(raw).view(np.uint32)
+        return words.reshape(2, -1, ENGINE_SLOTS)
 
 
 def _upload(to: int, words: NDArray[np.uint32], stream: object) -> None:

@@ -110,8 +110,14 @@ class Arguments:
         if len(self.kept) >= KEPT:
             self.kept.clear()
             self._alive.clear()
-        raw = (ctypes.c_uint8 * self._template.size).from_buffer_copy(self._template)
-        self._bind(np.frombuffer(raw, PARAMS, count=1)[0], source, target)
+        raw = (ctypes.c_uint8 * self._template.size).from_buffer_copy(
+            self._template.tobytes()
+        )
+        self._bind(
+            np.ctypeslib.as_array(raw)[: PARAMS.itemsize].view(PARAMS)[0],
+            source,
+            target,
+        )
         array = (ctypes.c_void_p * 1)(ctypes.addressof(raw))
         self._alive.append((raw, array))
         where = ctypes.addressof(array)

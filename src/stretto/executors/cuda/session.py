@@ -23,11 +23,9 @@ from stretto.executors.cuda.abi import (
 from stretto.executors.cuda.arena import Arena
 from stretto.executors.cuda.arrays import DeviceArray, where
 from stretto.executors.cuda.bound import KernelLaunch
-from stretto.executors.cuda.compile import compile_kernel
 from stretto.executors.cuda.driver import Side, api, ask, capturing, open_device
 from stretto.executors.cuda.engine import EngineLaunch, runs_on_engine
 from stretto.executors.cuda.enginewatch import EngineWatch
-from stretto.executors.cuda.generate import generate
 from stretto.executors.cuda.launch import Loaded, load
 from stretto.executors.cuda.memory import open_slab
 from stretto.executors.cuda.regions import Region, fit, regions
@@ -131,6 +129,9 @@ class CudaSession:
         )
 
     def _load(self, plan: Plan, call: Call, where: Layout) -> Loaded:
+        from stretto.executors.cuda.compile import compile_kernel  # they need NVRTC
+        from stretto.executors.cuda.generate import generate
+
         kernel: Kernel = generate(
             plan, rank=self.group.rank, dtype=call.dtype, op=call.op
         )

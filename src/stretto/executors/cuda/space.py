@@ -89,8 +89,7 @@ class AddressSpace:
                 peers.append(base)
                 continue
             opened = api().CUipcMemHandle()
-            raw = bytes.fromhex(theirs["handle"])
-            ctypes.memmove(int(opened.getPtr()), raw, 64)
+            ctypes.memmove(int(opened.getPtr()), bytes.fromhex(theirs["handle"]), 64)
             peers.append(int(ask("cuIpcOpenMemHandle", opened, 1)))
             self._opened.append(peers[-1])
         self._registered.append(

@@ -40,7 +40,7 @@ class Watch:
         self._broken_words = tuple(broken_words)
         self._pinned = Pinned(-(-RECORD.itemsize // 8))
         self.record = self._pinned.device_pointer
-        self.state = memoryview(self._pinned.words).cast("B").cast("I")
+        self.state = self._pinned.words.data.cast("B").cast("I")
         self.fault: Exception | None = None
         self._plans: dict[int, Plan] = {}
         self.engine: EngineWatch | None = None

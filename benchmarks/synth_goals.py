@@ -1,0 +1,345 @@
+"""Check every synthesis goal: bounds, frontiers, schedules; write JSON and a table.
+
+Figures are of the link model, exact and the same on every computer; only `seconds`
+depends on the machine. Peers' figures are their publications'. Run from the repository:
+`python benchmarks/synth_goals.py --out benchmarks/results/synth_goals`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from pathlib import Path
+
+from stretto import topology
+from stretto.synth import (
+    Budget,
+    bound,
+    from_machine,
+    frontier,
+    rounds_bound,
+    synthesize,
+)
+from stretto.synth.trees import pack_trees
+
+Row = dict[str, object]
+_GB, _MB = 10**9, 10**6
+
+
+def rates() -> Iterator[Row]:
+    """Yield the proved rates of large sizes."""
+    wanted = {
+        "all_gather": {
+            "dgx1": Fraction(1200, 7),
+            "ndv2x2": Fraction(25),
+            "ndv2x4": Fraction(50, 3),
+            "dgx2x2": Fraction(4000, 31),
+            "dgx_a100x2": Fraction(1040, 3),
+            "dgx_a100x4": Fraction(800, 3),
+            "dgx_a100x8": Fraction(1600, 7),
+            "mi250x": Fraction(2400, 7),
+            "mi250x2": Fraction(5312, 15),
+            "dgx_h100x2": Fraction(1600, 3),
+            "dgx_h100x4": Fraction(16000, 31),
+            "dgx_h100x16": Fraction(1280, 3),
+            "torus4x4": Fraction(64, 15),
+            "torus8x8": Fraction(256, 63),
+            "torus4x4x4": Fraction(128, 21),
+        },
+        "all_to_all": {
+            "dgx1": Fraction(75),
+            "ndv2x2": Fraction(25, 8),
+            "dgx2x2": Fraction(25, 2),
+            "mi250x": Fraction(75),
+            "mi250x2": Fraction(32),
+            "torus4x4": Fraction(2),
+            "torus8x8": Fraction(1),
+            "torus4x4x4": Fraction(2),
+        },
+    }
+    for collective, machines in wanted.items():
+        for machine, rate in machines.items():
+            network = from_machine(topology.load(machine))
+            start = time.perf_counter()
+            got = bound(collective, network).algbw
+            took = time.perf_counter() - start
+            yield _row(
+                "bound",
+                machine,
+                collective,
+                "GB/s",
+                float(rate),
+                float(got),
+                ok=abs(got / rate - 1) < Fraction(1, 10**6) and took < 2,
+                took=took,
+            )
+
+
+def frontiers() -> Iterator[Row]:
+    """Yield DGX-1's frontier of steps and rounds."""
+    network = from_machine(topology.load("dgx1"))
+    for collective, chunks, limit, want in (
+        ("all_gather", range(1, 7), 10, {(1, 2, 2), (2, 2, 3), (6, 3, 7)}),
+        ("all_to_all", range(1, 4), 5, {(1, 2, 3), (3, 2, 8)}),
+    ):
+        start = time.perf_counter()
+        least = bound(collective, network)
+        found = list(frontier(collective, network, least, chunks=chunks))
+        took = time.perf_counter() - start
+        points = {(p.chunks, p.steps, p.rounds) for p in found}
+        last = found[-1].ratio == rounds_bound(least, network)
+        proved = all(p.proved for p in found)
+        row = _row(
+            "frontier",
+            "dgx1",
+            collective,
+            "s",
+            float(limit),
+            took,
+            ok=want <= points and last and proved and took < limit,
+            took=took,
+        )
+        yield row | {"points": sorted(points)}
+
+
+_TIMES = (
+    ("ndv2x2", "all_gather", 64_000, 5.85, "TE-CCL 6.08 (15 GPUs); TACCL 13.08"),
+    ("ndv2x2", "all_gather", _MB, 44.6, "TE-CCL 48.75 (15 GPUs); TACCL 62.15"),
+    ("ndv2x2", "all_gather", _GB, 41000, "TE-CCL 43750 (15 GPUs); TACCL 53767"),
+    ("ndv2x2", "all_to_all", _GB, 321000, "TACCL 320049"),
+    ("ndv2x4", "all_gather", _MB, 69.4, "TE-CCL 69.38"),
+    ("ndv2x4", "all_gather", _GB, 62500, "TE-CCL 65000"),
+    ("dgx2x2", "all_gather", _MB, 10.6, "TE-CCL 10.75"),
+    ("dgx2x2", "all_gather", 4 * _MB, 32.4, "TE-CCL 33.0"),
+    ("dgx2x2", "all_gather", 16 * _MB, 125, "TE-CCL 124 (alpha dropped)"),
+    ("dgx2x2", "all_to_all", _GB, 80500, "TE-CCL 80500"),
+)
+
+
+def times() -> Iterator[Row]:
+    """Yield exact times of schedules against published ones."""
+    for machine, collective, size, goal, peer in _TIMES:
+        network = from_machine(topology.load(machine))
+        start = time.perf_counter()
+        found = synthesize(collective, network, size, budget=Budget(seconds=0))
+        took = time.perf_counter() - start
+        us = float(found.us)
+        row = _row(
+            "time", machine, collective, "us", goal, us, ok=us <= goal, took=took
+        )
+        yield row | {
+            "size": size,
+            "bound": float(found.bound_us),
+            "peer": peer,
+            "generator": found.schedule.generator,
+            "split": found.schedule.demand.split,
+        }
+
+
+def shares() -> Iterator[Row]:
+    """Yield which share of the bound large sizes reach."""
+    cases = [
+        *(
+            ("all_to_all", m, 0.95)
+            for m in (
+                "dgx1",
+                "ndv2x2",
+                "ndv2x4",
+                "dgx2x2",
+                "dgx_a100x2",
+                "dgx_a100x4",
+                "dgx_a100x8",
+                "mi250x",
+                "mi250x2",
+                "dgx_h100x2",
+                "dgx_h100x4",
+                "dgx_h100x16",
+                "torus4x4",
+                "torus8x8",
+                "torus4x4x4",
+                "h200x4",
+                "h200x8",
+            )
+        ),
+        ("all_gather", "dgx1", 0.99),
+        ("all_reduce", "dgx1", 0.99),
+    ]
+    for collective, machine, goal in cases:
+        network = from_machine(topology.load(machine))
+        start = time.perf_counter()
+        found = synthesize(collective, network, _GB, budget=Budget(seconds=20))
+        took = time.perf_counter() - start
+        share = float(found.bound_us / found.us)
+        row = _row(
+            "share",
+            machine,
+            collective,
+            "of bound",
+            goal,
+            share,
+            ok=share >= goal,
+            took=took,
+        )
+        yield row | {"size": _GB, "generator": found.schedule.generator}
+    for machine, rounds in (("torus4x4", 4), ("torus8x8", 16), ("torus4x4x4", 11)):
+        network = from_machine(topology.load(machine))
+        start = time.perf_counter()
+        found = synthesize(
+            "all_gather", network, _GB, splits=(1,), budget=Budget(seconds=0)
+        )
+        took = time.perf_counter() - start
+        chunk = _GB / network.num_ranks / 1000
+        got = float(found.us) / chunk
+        yield _row(
+            "rounds",
+            machine,
+            "all_gather",
+            "rounds",
+            rounds,
+            got,
+            ok=got < rounds + 0.01,
+            took=took,
+        )
+
+
+def forests() -> Iterator[Row]:
+    """Yield the rates of packed trees; every packing is checked link by link."""
+    cases = [
+        ("dgx_a100", None, 342.857),
+        ("dgx_a100x2", 1, 342.857),
+        ("dgx_a100x2", 8, 345.946),
+        ("dgx_a100x2", None, 346.667),
+        ("dgx_a100x4", 1, 266.667),
+        ("dgx_a100x8", None, 228.571),
+        ("mi250x", 1, 266.667),
+        ("mi250x", 2, 320),
+        ("mi250x", 3, 342.857),
+        ("mi250x", 4, 320),
+        ("mi250x", 5, 333.333),
+        ("mi250x", 8, 336.842),
+        ("mi250x2", 1, 320),
+        ("mi250x2", 2, 341.333),
+        ("mi250x2", 3, 342.857),
+        ("mi250x2", 5, 347.826),
+        ("mi250x2", None, 354.133),
+        ("dgx_h100x2", None, 533.333),
+        ("dgx_h100x4", None, 516.129),
+    ]
+    for machine, k, goal in cases:
+        network = from_machine(topology.load(machine))
+        start = time.perf_counter()
+        forest = pack_trees(network, trees=k)
+        took = time.perf_counter() - start
+        got = float(forest.root_rate * network.num_ranks)
+        row = _row(
+            "trees",
+            machine,
+            "all_gather",
+            "GB/s",
+            goal,
+            got,
+            ok=got > goal - 0.001,
+            took=took,
+        )
+        yield row | {"trees": forest.trees}
+
+
+def cluster() -> Iterator[Row]:
+    """Yield the cluster of 1,024 GPUs on rails."""
+    network = from_machine(topology.load("dgx_h100x128"))
+    for collective in ("all_gather", "all_to_all"):
+        start = time.perf_counter()
+        found = synthesize(collective, network, _GB, budget=Budget(seconds=0))
+        took = time.perf_counter() - start
+        row = _row(
+            "share",
+            network.name,
+            collective,
+            "of bound",
+            0.9,
+            float(found.bound_us / found.us),
+            ok=found.gap < 0.1 and took < 600,
+            took=took,
+        )
+        yield row | {"size": _GB, "moves": len(found.schedule.moves)}
+
+
+def _row(
+    kind: str,
+    machine: str,
+    collective: str,
+    unit: str,
+    goal: float,
+    got: float,
+    *,
+    ok: bool,
+    took: float,
+) -> Row:
+    row: Row = {
+        "kind": kind,
+        "machine": machine,
+        "collective": collective,
+        "unit": unit,
+        "goal": goal,
+        "got": got,
+        "reached": bool(ok),
+        "seconds": round(took, 3),
+    }
+    print(json.dumps(row), file=sys.stderr, flush=True)
+    return row
+
+
+_PARTS: dict[str, Callable[[], Iterator[Row]]] = {
+    "rates": rates,
+    "frontiers": frontiers,
+    "times": times,
+    "shares": shares,
+    "forests": forests,
+    "cluster": cluster,
+}
+
+
+def main() -> None:
+    """Run the parts asked for and write what they found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="without a suffix")
+    parser.add_argument("--parts", default=",".join(_PARTS))
+    args = parser.parse_args()
+    rows = [row for part in args.parts.split(",") for row in _PARTS[part]()]
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout.strip()
+    document = {
+        "command": " ".join(["python", "benchmarks/synth_goals.py", *sys.argv[1:]]),
+        "commit": commit,
+        "model": "links: bytes/rate occupies, alpha does not; exact replay",
+        "rows": rows,
+    }
+    args.out.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
+    lines = [
+        "# Synthesis goals",
+        "",
+        f"`{document['command']}` at {commit}. {document['model']}.",
+        "",
+        "| kind | machine | collective | size | unit | goal | got | reached | s |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {r['kind']} | {r['machine']} | {r['collective']} | {r.get('size', '')} |"
+        f" {r['unit']} | {r['goal']:.6g} | {r['got']:.6g} |"
+        f" {'yes' if r['reached'] else 'NO'} | {r['seconds']} |"
+        for r in rows
+    ]
+    args.out.with_suffix(".md").write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

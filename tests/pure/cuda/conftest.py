@@ -1,0 +1,40 @@
+"""The fake driver in place of the real one."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
+
+_spec = importlib.util.spec_from_file_location(
+    "cuda_fakes", Path(__file__).parent / "fakes.py"
+)
+_fakes = importlib.util.module_from_spec(_spec)
+sys.modules["cuda_fakes"] = _fakes
+_spec.loader.exec_module(_fakes)
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """Return a fake driver that every module asks."""
+    from stretto.executors.cuda import regions
+
+    made = _fakes.FakeDriver()
+    replace_driver(monkeypatch, made)
+    small = {"stage": 1 << 20, "packets": 1 << 20, "lines": 1 << 20}
+    monkeypatch.setattr(regions, "HALVES", small)
+    monkeypatch.setenv("STRETTO_CUDA_STREAMS", "2")
+    return made
+
+
+def replace_driver(monkeypatch, made):
+    """Make every module of the executor ask `made`."""
+    import stretto.executors.cuda.session  # noqa: F401  every module is loaded by it
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("stretto.executors.cuda.") and hasattr(module, "api"):
+            monkeypatch.setattr(module, "api", lambda: made)

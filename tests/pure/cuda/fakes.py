@@ -1,0 +1,328 @@
+"""A CUDA driver made of host memory, and ranks that are threads.
+
+Addresses are real: memory is mapped by memfd, so what one rank exports another maps.
+Streams are queues; an operation that waits holds its queue until it is satisfied.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import threading
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import numpy as np
+from cuda.bindings import driver as real
+
+from stretto.errors import CollectiveMismatch, CollectiveTimeout
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (
+    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int,
+    ctypes.c_long,
+)  # fmt: skip
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+OK = real.CUresult.CUDA_SUCCESS
+NO = real.CUresult.CUDA_ERROR_NOT_SUPPORTED
+FIXED, NORESERVE, PRIVATE, SHARED, ANONYMOUS = 0x10, 0x4000, 2, 1, 0x20
+GRAIN = 2 << 20
+
+
+class FakeDriver:
+    """The functions that the executor asks for; types are the real ones."""
+
+    def __init__(self, vmm=True):
+        self.vmm = vmm
+        self.launches = []
+        self.queues = {}
+        self.lock = threading.RLock()
+        self.kept = []
+        self.maps = []
+        self.who = threading.local()
+        self.uuids = {}
+
+    def __getattr__(self, name):
+        if name.startswith("cu") and not name.startswith("cuda"):
+            raise AttributeError(f"the fake driver has no {name}")
+        return getattr(real, name)
+
+    # Devices
+    def cuCtxGetCurrent(self):
+        return OK, 1
+
+    def cuCtxGetDevice(self):
+        return OK, 0
+
+    def cuDevicePrimaryCtxRetain(self, device):
+        return OK, 1
+
+    def cuCtxSetCurrent(self, context):
+        return (OK,)
+
+    def cuCtxSynchronize(self):
+        return (OK,)
+
+    def cuDeviceGetUuid(self, device):
+        rank = getattr(self.who, "rank", 0)
+        return OK, SimpleNamespace(bytes=bytes([self.uuids.get(rank, rank)] * 16))
+
+    def cuDeviceGetName(self, length, device):
+        return OK, b"Fake\0\0"
+
+    def cuDeviceGetAttribute(self, attribute, device):
+        names = real.CUdevice_attribute
+        known = {
+            names.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: 9,
+            names.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: 132,
+            names.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: 227 << 10,
+        }
+        return OK, known.get(attribute, 0)
+
+    def cuGetErrorString(self, error):
+        return OK, b"the fake refuses"
+
+    # Memory
+    def cuMemAddressReserve(self, nbytes, align, address, flags):
+        flags = PRIVATE | ANONYMOUS | NORESERVE
+        return OK, _libc.mmap(None, nbytes, 0, flags, -1, 0)
+
+    def cuMemAddressFree(self, start, nbytes):
+        _libc.munmap(start, nbytes)
+        return (OK,)
+
+    def cuMemGetAllocationGranularity(self, properties, flag):
+        return OK, GRAIN
+
+    def cuMemCreate(self, nbytes, properties, flags):
+        if not self.vmm:
+            return NO, None
+        assert nbytes % GRAIN == 0, "the driver refuses other sizes"
+        fd = os.memfd_create("fake")
+        os.ftruncate(fd, nbytes)
+        return OK, fd
+
+    def cuMemMap(self, start, nbytes, offset, handle, flags):
+        prot = mmap.PROT_READ | mmap.PROT_WRITE
+        got = _libc.mmap(start, nbytes, prot, SHARED | FIXED, os.dup(handle), 0)
+        assert got == start, "mapped elsewhere"
+        self.maps.append((start, nbytes, os.dup(handle)))
+        return (OK,)
+
+    def cuMemUnmap(self, start, nbytes):
+        flags = PRIVATE | ANONYMOUS | NORESERVE | FIXED
+        _libc.mmap(start, nbytes, 0, flags, -1, 0)
+        return (OK,)
+
+    def cuMemSetAccess(self, start, nbytes, access, count):
+        return (OK,)
+
+    def cuMemRelease(self, handle):
+        os.close(handle)
+        return (OK,)
+
+    def cuMemRetainAllocationHandle(self, address):
+        handle = next(h for s, n, h in self.maps if s <= address < s + n)
+        return OK, os.dup(handle)
+
+    def cuMemExportToShareableHandle(self, handle, kind, flags):
+        return OK, os.dup(handle)
+
+    def cuMemImportFromShareableHandle(self, fd, kind):
+        return OK, os.dup(fd)
+
+    def cuMemAlloc(self, nbytes):
+        buffer = ctypes.create_string_buffer(nbytes)
+        self.kept.append(buffer)
+        return OK, ctypes.addressof(buffer)
+
+    def cuMemFree(self, start):
+        return (OK,)
+
+    def cuIpcGetMemHandle(self, start):
+        handle = real.CUipcMemHandle()
+        ctypes.memmove(int(handle.getPtr()), start.to_bytes(8, "little"), 8)
+        return OK, handle
+
+    def cuIpcOpenMemHandle(self, handle, flags):
+        return OK, int.from_bytes(ctypes.string_at(int(handle.getPtr()), 8), "little")
+
+    def cuIpcCloseMemHandle(self, start):
+        return (OK,)
+
+    def cuMemsetD8(self, start, value, nbytes):
+        ctypes.memset(start, value, nbytes)
+        return (OK,)
+
+    def cuMemHostAlloc(self, nbytes, flags):
+        return self.cuMemAlloc(nbytes)
+
+    def cuMemHostGetDevicePointer(self, start, flags):
+        return OK, start
+
+    def cuMemFreeHost(self, start):
+        return (OK,)
+
+    # Streams
+    def cuStreamCreate(self, flags):
+        with self.lock:
+            self.kept.append(handle := 1000 + len(self.queues))
+            self.queues[handle] = deque()
+        return OK, real.CUstream(handle)
+
+    def cuStreamDestroy(self, stream):
+        return (OK,)
+
+    def cuStreamIsCapturing(self, stream):
+        return OK, real.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+
+    def cuThreadExchangeStreamCaptureMode(self, mode):
+        return OK, mode
+
+    def cuEventCreate(self, flags):
+        return OK, SimpleNamespace(recorded=0, done=0)
+
+    def cuEventDestroy(self, event):
+        return (OK,)
+
+    def _own(self, stream):
+        """Return the key of a stream: handles are each rank's own."""
+        handle = int(stream)
+        return handle if handle >= 1000 else (self.who.rank, handle)
+
+    def _enqueue(self, stream, *operations):
+        with self.lock:
+            queue = self.queues.setdefault(self._own(stream), deque())
+            queue.extend(operations)
+            self._pump()
+        return (OK,)
+
+    def _pump(self):
+        moved = True
+        while moved:
+            moved = False
+            for queue in list(self.queues.values()):
+                while queue and queue[0]():
+                    queue.popleft()
+                    moved = True
+
+    def cuEventRecord(self, event, stream):
+        event.recorded += 1
+        number = event.recorded
+
+        def record():
+            event.done = max(event.done, number)
+            return True
+
+        return self._enqueue(stream, record)
+
+    def cuStreamWaitEvent(self, stream, event, flags):
+        number = event.recorded
+        return self._enqueue(stream, lambda: event.done >= number)
+
+    def cuMemcpyDtoDAsync(self, to, source, nbytes, stream):
+        return self._enqueue(stream, lambda: ctypes.memmove(to, source, nbytes) or True)
+
+    cuMemcpyHtoDAsync = cuMemcpyDtoHAsync = cuMemcpyDtoDAsync
+
+    def cuStreamBatchMemOp(self, stream, count, operations, flags):
+        assert count == len(operations), "the count is of these operations"
+        kinds = real.CUstreamBatchMemOpType
+        enqueued = []
+        for one in operations:
+            if one.operation == kinds.CU_STREAM_MEM_OP_WRITE_VALUE_32:
+                part = one.writeValue
+                word = ctypes.c_uint32.from_address(int(part.address))
+                enqueued.append(_writes(word, int(part.value)))
+            else:
+                part = one.waitValue
+                word = ctypes.c_uint32.from_address(int(part.address))
+                enqueued.append(_equals(word, int(part.value)))
+        return self._enqueue(stream, *enqueued)
+
+    def cuStreamSynchronize(self, stream):
+        stop_at = time.monotonic() + 5
+        while time.monotonic() < stop_at:
+            with self.lock:
+                self._pump()
+                if not self.queues.get(self._own(stream)):
+                    return (OK,)
+            time.sleep(0.001)
+        return (real.CUresult.CUDA_ERROR_LAUNCH_TIMEOUT,)
+
+    def cuLaunchKernel(self, function, *rest):
+        *shape, stream, arguments, _ = rest
+        where = ctypes.c_void_p.from_address(arguments).value
+        self.launches.append((function, shape, int(stream), where))
+        return (OK,)
+
+
+def _writes(word, value):
+    def write():
+        word.value = value
+        return True
+
+    return write
+
+
+def _equals(word, value):
+    return lambda: word.value == value
+
+
+class ThreadGroup:
+    """The ranks of a group as threads of this process."""
+
+    def __init__(self, shared, rank, deadline_s):
+        self.shared, self.rank = shared, rank
+        self.num_ranks = shared.num_ranks
+        self.deadline_s = deadline_s
+        self.broken = shared.broken
+
+    def exchange(self, payload, fds=()):
+        """Give everybody's payload and descriptors to everybody."""
+        shared = self.shared
+        shared.said[self.rank] = (dict(payload), tuple(fds))
+        shared.barrier.wait(timeout=20)
+        answer = [
+            (m, tuple(map(os.dup, f)) if q != self.rank else ())
+            for q, (m, f) in enumerate(shared.said)
+        ]
+        shared.barrier.wait(timeout=20)
+        return answer
+
+    def fail(self, waiting_for, where, *, mismatch=""):
+        """Break the group."""
+        self.broken[0] = 1
+        if mismatch:
+            return CollectiveMismatch(mismatch)
+        return CollectiveTimeout(f"missing {list(waiting_for)}: {where}")
+
+
+def on_ranks(fake, num_ranks, work, deadline_s=20.0):
+    """Run `work(group)` in a thread for each rank; return their results."""
+    shared = SimpleNamespace(
+        num_ranks=num_ranks,
+        said=[None] * num_ranks,
+        barrier=threading.Barrier(num_ranks),
+        broken=np.zeros(1, np.int64),
+    )
+
+    def run(rank):
+        fake.who.rank = rank
+        try:
+            return work(ThreadGroup(shared, rank, deadline_s))
+        except BaseException:
+            shared.barrier.abort()
+            raise
+
+    with ThreadPoolExecutor(num_ranks) as pool:
+        started = [pool.submit(run, rank) for rank in range(num_ranks)]
+        failed = [e for f in started if (e := f.exception()) is not None]
+        for error in failed:
+            if not isinstance(error, threading.BrokenBarrierError):
+                raise error
+        return [f.result() for f in started]

@@ -1,0 +1,319 @@
+"""Sessions over a driver made of host memory: slabs, offsets, streams, engines."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+
+import numpy as np
+import pytest
+from cuda_fakes import on_ranks
+
+from stretto import algorithms, collectives
+from stretto.collectives import Operator, Shape
+from stretto.errors import (
+    CallError,
+    CollectiveMismatch,
+    CollectiveTimeout,
+    DeviceError,
+    PlanError,
+)
+from stretto.executors import Call
+from stretto.executors.cuda.session import CudaSession
+from stretto.lower import lower
+from stretto.plan import Schedule
+from stretto.testing import draw, input_counts, interpret
+from stretto.verify import verify, verify_plan
+
+
+def view(array):
+    """Return our array's memory as bytes."""
+    raw = (ctypes.c_uint8 * array.nbytes).from_address(array.pointer)
+    return np.ctypeslib.as_array(raw)
+
+
+def test_peers_see_each_others_memory_at_the_same_offset(fake):
+    """What rank q writes at an offset is read there by everybody."""
+
+    def work(group):
+        session = CudaSession(group)
+        mine = session.empty((100,), "uint8")
+        view(mine)[:] = group.rank + 1
+        group.exchange({})
+        seen = [
+            ctypes.c_uint8.from_address(
+                session.space.peer_address(q, session.offset(mine))
+            ).value
+            for q in range(group.num_ranks)
+        ]
+        group.exchange({})
+        session.close()
+        return seen
+
+    assert [[1, 2, 3]] * 3 == on_ranks(fake, 3, work)
+
+
+def test_a_slab_grows_and_stays_where_it_was(fake):
+    """Large arrays add memory; earlier addresses stay good."""
+
+    def work(group):
+        session = CudaSession(group)
+        small = session.empty((10,), "float32")
+        view(small)[:] = 7
+        large = session.empty((80 << 20,), "uint8")
+        view(large)[-1] = 9
+        offsets = session.offset(small), session.offset(large)
+        kept = bool((view(small) == 7).all())
+        group.exchange({})
+        session.close()
+        return offsets, kept
+
+    first, *others = on_ranks(fake, 2, work)
+
+    assert first[1]
+    assert [first] == others
+
+
+def test_memory_is_given_again_only_when_all_ranks_let_go(fake):
+    """A rank that still holds its part keeps everybody's."""
+
+    def work(group):
+        session = CudaSession(group)
+        one = session.empty((1000,), "uint8")
+        start = session.offset(one)
+        if group.rank == 0:
+            del one
+        second = session.offset(session.empty((1000,), "uint8"))
+        one = None
+        third = session.offset(session.empty((1000,), "uint8"))
+        group.exchange({})
+        session.close()
+        return second == start, third == start
+
+    assert [(False, True)] * 2 == on_ranks(fake, 2, work)
+
+
+def test_without_file_descriptors_legacy_ipc_serves(fake):
+    """Where cuMem is refused, one allocation is shared by its IPC handle."""
+    fake.vmm = False
+
+    def work(group):
+        session = CudaSession(group)
+        mine = session.empty((4,), "uint8")
+        view(mine)[:] = 40 + group.rank
+        group.exchange({})
+        other = session.space.peer_address(1 - group.rank, session.offset(mine))
+        seen = ctypes.c_uint8.from_address(other).value
+        group.exchange({})
+        kind = session.slab.kind
+        session.close()
+        return kind, seen
+
+    assert [("ipc", 41), ("ipc", 40)] == on_ranks(fake, 2, work)
+
+
+def test_two_ranks_on_one_gpu_is_an_error_that_names_them(fake):
+    """A waiting kernel would keep its peer from running."""
+    fake.uuids = {0: 5, 1: 6, 2: 5}
+
+    with pytest.raises(DeviceError, match=r"ranks \[0, 2\] use one GPU"):
+        on_ranks(fake, 3, CudaSession)
+
+
+def test_empty_of_different_sizes_is_an_error(fake):
+    """empty() is collective."""
+
+    def work(group):
+        return CudaSession(group).empty((10 + group.rank,), "uint8")
+
+    with pytest.raises(CallError, match=r"empty\(\) of \[10, 11\] bytes"):
+        on_ranks(fake, 2, work)
+
+
+def test_multicast_switched_on_is_refused(fake, monkeypatch):
+    """Whoever switches NVLink multicast on does not get a session."""
+    monkeypatch.setenv("NCCL_NVLS_ENABLE", "1")
+
+    with pytest.raises(DeviceError, match="NCCL_NVLS_ENABLE=0"):
+        on_ranks(fake, 2, CudaSession)
+
+
+ENGINE = "push engine zero_copy blocks=3"
+
+
+class Engine:
+    """A copy-engine plan of one rank, with registered arrays."""
+
+    def __init__(self, session, name, count, schedule=ENGINE, dtype="int32"):
+        group = session.group
+        self.session, self.rank = session, group.rank
+        self.program = algorithms.get(name).build(group.num_ranks)
+        kind = collectives.get(self.program.collective)
+        shape = Shape(num_ranks=group.num_ranks, split=self.program.split)
+        self.counts = (count,) * kind.num_parts(shape)
+        plan = verify_plan(lower(verify(self.program), Schedule.parse(schedule)))
+        call = Call(dtype=dtype, op=Operator.SUM, counts=self.counts)
+        self.launch = session.prepare(plan, call)
+        self.n_in = input_counts(self.program, self.counts)
+        most = count * group.num_ranks
+        self.x = session.empty((most,), dtype)
+        self.out = session.empty((most,), dtype)
+
+    def fill(self, seed):
+        """Write this rank's part of fresh data; return all of it."""
+        rng = np.random.default_rng(seed)
+        given = [draw(rng, c, "int32", Operator.SUM) for c in self.n_in]
+        mine = given[self.rank].view(np.uint8)
+        view(self.x)[: mine.size] = mine
+        view(self.out)[:] = 0xA5
+        return given
+
+    def right(self, given):
+        """Return whether the output is as the interpreter says."""
+        want = interpret(self.program, given, dtype="int32", counts=self.counts)
+        due = want[self.rank].view(np.uint8)
+        return bool((view(self.out)[: due.size] == due).all())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "all_gather/one_shot",
+        "all_to_all/one_shot",
+        "broadcast/flat",
+        "gather/flat",
+        "scatter/flat",
+        "all_gather/ring",
+    ],
+)
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_copy_engines_keep_the_promise_call_after_call(fake, name, ranks):
+    """Five calls, each on fresh data, ranks at their own pace."""
+
+    def work(group):
+        session = CudaSession(group)
+        engine = Engine(session, name, 37)
+        right = []
+        for seed in range(5):
+            given = engine.fill(seed)
+            group.exchange({})
+            time.sleep(0.002 * ((seed + group.rank) % 3))
+            engine.launch(engine.x, engine.out, stream=1)
+            session.synchronize(1)
+            right.append(engine.right(given))
+            group.exchange({})
+        session.close()
+        return right
+
+    assert [[True] * 5] * ranks == on_ranks(fake, ranks, work)
+
+
+def test_engine_calls_may_be_enqueued_back_to_back(fake):
+    """Flags are as they were when a call ends, so a graph could replay it."""
+
+    def work(group):
+        session = CudaSession(group)
+        engine = Engine(session, "all_to_all/one_shot", 16)
+        given = engine.fill(1)
+        group.exchange({})
+        for _ in range(20 + group.rank):
+            if _ < 20:
+                engine.launch(engine.x, engine.out, stream=1)
+        session.synchronize(1)
+        group.exchange({})
+        region = session.region_of(1).engine
+        left = (ctypes.c_uint8 * 2048).from_address(session.slab.base + region)
+        answer = engine.right(given), any(left)
+        session.close()
+        return answer
+
+    assert [(True, False)] * 3 == on_ranks(fake, 3, work)
+
+
+def test_an_absent_rank_is_named_by_copy_engine_calls(fake):
+    """The watcher frees the wait and says who did not come, in which step."""
+
+    def work(group):
+        session = CudaSession(group)
+        engine = Engine(session, "all_gather/one_shot", 16)
+        engine.fill(1)
+        group.exchange({})
+        if group.rank == 2:
+            time.sleep(1.5)
+            return ""
+        engine.launch(engine.x, engine.out, stream=1 + group.rank)
+        with pytest.raises(CollectiveTimeout) as caught:
+            session.synchronize(1 + group.rank)
+            time.sleep(0.5)
+            session.check()
+        with pytest.raises(CollectiveTimeout):
+            engine.launch(engine.x, engine.out, stream=1 + group.rank)
+        return str(caught.value)
+
+    said = on_ranks(fake, 3, work, deadline_s=0.4)
+
+    assert all("[2]" in text and "all_gather/one_shot" in text for text in said[:2])
+    assert all("step" in text for text in said[:2])
+
+
+def test_copy_engine_ranks_that_call_different_things_are_told(fake):
+    """Flags carry the call's fingerprint."""
+
+    def work(group):
+        session = CudaSession(group)
+        engine = Engine(session, "all_gather/one_shot", 16)
+        other = Engine(session, "all_gather/one_shot", 17)
+        group.exchange({})
+        (engine if group.rank else other).launch(engine.x, engine.out, stream=1)
+        with pytest.raises((CollectiveMismatch, CollectiveTimeout)) as caught:
+            session.synchronize(1)
+            time.sleep(0.3)
+            session.check()
+        return type(caught.value).__name__
+
+    assert "CollectiveMismatch" in on_ranks(fake, 2, work, deadline_s=0.4)
+
+
+def test_engines_refuse_what_they_cannot_do(fake):
+    """Reductions and staging need a kernel; unregistered arrays need staging."""
+
+    def work(group):
+        session = CudaSession(group)
+        with pytest.raises(PlanError, match="reduces"):
+            Engine(session, "all_reduce/two_shot", 16)
+        with pytest.raises(PlanError, match="stages"):
+            Engine(session, "all_gather/one_shot", 16, "push engine staged")
+        engine = Engine(session, "all_gather/one_shot", 16)
+        with pytest.raises(CallError, match=r"comm.empty\(\)"):
+            engine.launch(engine.x, Elsewhere(), stream=1)
+        session.close()
+
+    on_ranks(fake, 2, work)
+
+
+class Elsewhere:
+    """An array that is not registered."""
+
+    __cuda_array_interface__ = {  # noqa: RUF012
+        "shape": (64,),
+        "typestr": "<i4",
+        "data": (4096, False),
+        "version": 3,
+    }
+
+
+def test_the_stream_after_the_last_set_of_flags_is_refused(fake):
+    """Two sets here: the third stream is told what to do."""
+
+    def work(group):
+        session = CudaSession(group)
+        engine = Engine(session, "all_gather/one_shot", 16)
+        for stream in (1, 2):
+            engine.launch(engine.x, engine.out, stream=stream)
+            session.synchronize(stream)
+        with pytest.raises(CallError, match="STRETTO_CUDA_STREAMS"):
+            engine.launch(engine.x, engine.out, stream=3)
+        group.exchange({})
+        session.close()
+
+    on_ranks(fake, 2, work)
