@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from stretto import collectives
 from stretto.collectives import Operator
-from stretto.errors import PlanError
+from stretto.errors import CallError, PlanError
 from stretto.executors.cuda.abi import (
     CLERK,
     ESCAPES,
@@ -24,7 +24,7 @@ from stretto.executors.cuda.abi import (
     MAX_THREADS,
     Kernel,
 )
-from stretto.executors.cuda.elements import element
+from stretto.executors.cuda.elements import element, itemsize
 from stretto.executors.cuda.operands import Operands
 from stretto.plan import Move, Plan, Signal, Space, Step, Wait, primitive, spell_step
 
@@ -43,6 +43,11 @@ def generate(
     ranks = tuple(range(plan.num_ranks)) if rank is None else (rank,)
     kind = collectives.get(plan.collective)
     names = element(dtype, op, reduces=kind.reduces)
+    if plan.schedule.protocol == "lines" and kind.reduces and itemsize(dtype) > 8:
+        raise CallError(
+            f"plan {plan.name}: {dtype} elements do not fit the 8-byte words of lines; "
+            "want packets or bulk"
+        )
     operands = Operands(plan)
     bodies = [
         _lane(plan, r, lane, operands)
@@ -105,9 +110,11 @@ def _config(plan: Plan, rank: int, lane: int, names: tuple[str, str]) -> str:
     units = ", ".join(map(str, plan.stage_units))
     schedule = plan.schedule
     shared = "true" if _is_shared(plan) else "false"
+    cells = "Lines" if schedule.protocol == "lines" else "Vectors"
     return f"""struct R{rank}L{lane} {{
   using Element = {names[0]};
   using Operator = {names[1]};
+  using Cells = {cells};
   static constexpr int rank = {rank}, lane = {lane};
   static constexpr u32 ranks = {plan.num_ranks}, lanes = {max(map(len, plan.ranks))};
   static constexpr u32 blocks = {schedule.blocks}, threads = {threads(plan)};
@@ -134,8 +141,8 @@ def _lane(plan: Plan, rank: int, lane: int, operands: Operands) -> str:
     name = f"R{rank}L{lane}"
     steps = plan.ranks[rank][lane]
     lines = [
-        f"__device__ __forceinline__ void steps_{name}(Lane<{name}>& me, "
-        "const Table& at,\n                                          u32 t) {"
+        f"__device__ __forceinline__ void steps_{name}(",
+        f"    Lane<{name}>& me, const Table& at, u32 t) {{",
     ]
     sliced: set[int] = set()
     call = 0

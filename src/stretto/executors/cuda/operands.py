@@ -17,6 +17,8 @@ class Operands:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
+        lines = plan.schedule.protocol == "lines"
+        self._announced = "line" if lines else "packet"
         self._senders: dict[tuple[int, int], tuple[int, int, int]] = {}
         self._readers: dict[tuple[int, int], tuple[int, int]] = {}
         self._words: dict[tuple[str, int, int], str] = {}
@@ -82,7 +84,7 @@ class Operands:
     def target(self, rank: int, loc: Loc, nth: int, call: int) -> str:
         """Return a destination of a rank's move."""
         if loc.packets:
-            return f"me.packet_to<{loc.rank}, {call}>({loc.pos + nth})"
+            return f"me.{self._announced}_to<{loc.rank}, {call}>({loc.pos + nth})"
         return self._plain(rank, loc, nth)
 
     def source(self, rank: int, lane: int, loc: Loc, nth: int, call: int) -> str:
@@ -93,7 +95,7 @@ class Operands:
         kept = self._readers[loc.rank, loc.pos + nth] != (lane, call)
         tail = ", true" if kept else ""
         names = ", ".join(map(str, sender))
-        return f"me.packet_from<{names}{tail}>({loc.pos + nth})"
+        return f"me.{self._announced}_from<{names}{tail}>({loc.pos + nth})"
 
     def _plain(self, rank: int, loc: Loc, nth: int) -> str:
         pos = loc.pos + nth

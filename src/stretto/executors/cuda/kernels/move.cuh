@@ -59,11 +59,19 @@ __device__ __forceinline__ bool all_aligned(const Operands<T...>& all) {
 template <class... T>
 constexpr bool any_polled = (T::polled || ...);
 
+template <class T>
+__device__ __forceinline__ Vec peek_one(const T& src, u32 cell, bool whole, u32 nbytes) {
+  if constexpr (T::worded) {
+    if (!whole) return src.peek_words(cell, nbytes);
+  }
+  return src.peek(cell);
+}
+
 template <class... T>
 __device__ __forceinline__ void peek_all(const Operands<T...>& all, u32 cell, bool whole,
                                          u32 nbytes, Vec* parts) {
   if constexpr (sizeof...(T) > 0) {
-    *parts = whole ? all.head.peek(cell) : all.head.peek_words(cell, nbytes);
+    *parts = peek_one(all.head, cell, whole, nbytes);
     peek_all(all.rest, cell, whole, nbytes, parts + 1);
   }
 }
@@ -114,6 +122,15 @@ __device__ __forceinline__ void done_all(const Operands<T...>& all, u32 cell) {
   }
 }
 
+template <class Lane, class T>
+__device__ __forceinline__ bool put_one(Lane& lane, const T& dst, u32 cell, bool whole,
+                                        u32 nbytes, const Vec& v) {
+  if constexpr (T::worded) {
+    if (!whole) return dst.put_words(lane, cell, v, nbytes);
+  }
+  return dst.put(lane, cell, v);
+}
+
 template <class Lane, class... T>
 __device__ __forceinline__ bool put_all(Lane& lane, const Operands<T...>& all, u32 cell,
                                         bool whole, u32 nbytes, const Vec& raw,
@@ -122,8 +139,7 @@ __device__ __forceinline__ bool put_all(Lane& lane, const Operands<T...>& all, u
     return false;
   } else {
     const Vec v = all.head.finished ? final : raw;
-    const bool escape = whole ? all.head.put(lane, cell, v)
-                              : all.head.put_words(lane, cell, v, nbytes);
+    const bool escape = put_one(lane, all.head, cell, whole, nbytes, v);
     return put_all(lane, all.rest, cell, whole, nbytes, raw, final) || escape;
   }
 }
@@ -204,6 +220,7 @@ template <bool FINISH, class Lane, class... D, class... S>
 __device__ __forceinline__ void move(Lane& lane, const Slice& s, Operands<D...> dsts,
                                      Operands<S...> srcs) {
   using C = typename Lane::C;
+  using Cells = typename Lane::Cells;
   constexpr u32 depth = depth_for(C::depth, sizeof...(S), any_polled<S...>);
   shift_all(dsts, s);
   shift_all(srcs, s);
@@ -211,17 +228,18 @@ __device__ __forceinline__ void move(Lane& lane, const Slice& s, Operands<D...> 
   u32 cell = first_cell<C::threads>(lane.thread, s.turn);
   bool escape = false;
   if constexpr (depth > 1) {
-    const u32 whole = aligned ? s.nbytes / 16 : 0;
+    const u32 whole = aligned ? Cells::whole_cells(s.nbytes) : 0;
 #pragma unroll 1
     for (; cell + (depth - 1) * C::threads < whole; cell += depth * C::threads) {
       escape |= move_cells<FINISH, depth>(lane, dsts, srcs, cell, true, 16);
     }
   }
 #pragma unroll 1
-  for (; cell * 16 < s.nbytes; cell += C::threads) {
-    const u32 left = s.nbytes - cell * 16;
-    const bool whole = aligned && left >= 16;
-    const u32 nbytes = left < 16 ? left : 16;
+  for (; Cells::covers(cell, s.nbytes); cell += C::threads) {
+    const u32 start = Cells::offset(cell), full = Cells::bytes(cell);
+    const u32 left = start < s.nbytes ? s.nbytes - start : 0;
+    const bool whole = aligned && left >= full;
+    const u32 nbytes = left < full ? left : full;
     escape |= move_cells<FINISH, 1>(lane, dsts, srcs, cell, whole, nbytes);
   }
   close_all(lane, dsts, escape);

@@ -35,7 +35,7 @@ __device__ __forceinline__ bool all_there(Vec v) {
 template <int PEER, int CALL>
 struct PacketTo {
   u64 base;
-  static constexpr bool finished = false;
+  static constexpr bool finished = false, worded = false;
 
   __device__ bool aligned() const { return true; }
   __device__ void shift(const Slice&) {}
@@ -45,10 +45,6 @@ struct PacketTo {
     const Vec sealed = keyed(v);
     store_relaxed(reinterpret_cast<Vec*>(base) + cell, sealed);
     return !all_there(sealed);
-  }
-  template <class Lane>
-  __device__ bool put_words(Lane& lane, u32 cell, Vec v, u32) const {
-    return put(lane, cell, v);
   }
   template <class Lane>
   __device__ void close(Lane& lane, bool escape) const {
@@ -62,7 +58,7 @@ template <int FROM, int FROM_LANE, int CALL, bool KEPT>
 struct PacketFrom {
   u64 base;
 
-  static constexpr bool polled = true;
+  static constexpr bool polled = true, worded = false;
   static constexpr int peer = FROM;
 
   __device__ bool aligned() const { return true; }
@@ -70,7 +66,6 @@ struct PacketFrom {
   __device__ Vec peek(u32 cell) const {
     return load_relaxed(reinterpret_cast<const Vec*>(base) + cell);
   }
-  __device__ Vec peek_words(u32 cell, u32) const { return peek(cell); }
   __device__ bool there(Vec v) const { return all_there(v); }
   __device__ Vec opened(Vec v) const { return keyed(v); }
   __device__ void done(u32 cell) const {

@@ -33,4 +33,29 @@ __device__ __forceinline__ u32 first_cell(u32 thread, u32 turn) {
   return thread >= turn ? thread - turn : thread + THREADS - turn;
 }
 
+// How a slice is cut into cells: every 16 bytes one. (The other way: line.cuh.)
+struct Vectors {
+  static constexpr u32 alignment = 16;
+  __device__ static u32 offset(u32 cell) { return cell * 16; }
+  __device__ static u32 bytes(u32) { return 16; }
+  __device__ static u32 whole_cells(u32 nbytes) { return nbytes / 16; }
+  __device__ static bool covers(u32 cell, u32 nbytes) { return cell * 16 < nbytes; }
+  template <bool SHARED>
+  __device__ static Vec load(u64 address, u32) {
+    const Vec* p = reinterpret_cast<const Vec*>(address);
+    return SHARED ? load_relaxed(p) : *p;
+  }
+  template <bool SHARED>
+  __device__ static void store(u64 address, u32, Vec v) {
+    Vec* p = reinterpret_cast<Vec*>(address);
+    if (SHARED) {
+      store_relaxed(p, v);
+    } else {
+      *p = v;
+    }
+  }
+  // What the threads that share a cell's fate say together: here each is alone.
+  __device__ static bool all(bool mine) { return mine; }
+};
+
 }  // namespace stretto

@@ -65,24 +65,24 @@ __device__ __forceinline__ void store_words(u64 address, Vec v, u32 nbytes) {
   }
 }
 
-// An operand of a move. `finished`: takes the final value; `aligned`: moves vectors.
+// An operand of a move. `finished`: takes the final value; `worded`: may be moved by
+// words, where it is not `aligned` or ends.
 // `peek` loads; what is `polled` is peeked again until it is `there`, and then `opened`;
 // `done` is told when a value has been used.
 // `put` stores; `close` is told when a call's stores are done (see packet.cuh).
-template <u32 GRAIN, bool SHARED, bool OUTPUT>
+template <class Cells, u32 GRAIN, bool SHARED, bool OUTPUT>
 struct Caller {
   u64 base;
-  static constexpr bool finished = OUTPUT, polled = false;
+  static constexpr bool finished = OUTPUT, polled = false, worded = true;
   static constexpr int peer = -1;
 
-  __device__ bool aligned() const { return base % 16 == 0; }
+  __device__ bool aligned() const { return base % Cells::alignment == 0; }
   __device__ void shift(const Slice& s) { base += s.start; }
   __device__ Vec peek(u32 cell) const {
-    const Vec* p = reinterpret_cast<const Vec*>(base) + cell;
-    return SHARED ? load_relaxed(p) : *p;
+    return Cells::template load<SHARED>(base + Cells::offset(cell), cell);
   }
   __device__ Vec peek_words(u32 cell, u32 nbytes) const {
-    return load_words<GRAIN, SHARED>(base + 16ull * cell, nbytes);
+    return load_words<GRAIN, SHARED>(base + Cells::offset(cell), nbytes);
   }
   __device__ bool there(Vec) const { return true; }
   __device__ Vec opened(Vec v) const { return v; }
@@ -93,17 +93,12 @@ struct Caller {
   }
   template <class Lane>
   __device__ bool put(Lane&, u32 cell, Vec v) const {
-    Vec* p = reinterpret_cast<Vec*>(base) + cell;
-    if (SHARED) {
-      store_relaxed(p, v);
-    } else {
-      *p = v;
-    }
+    Cells::template store<SHARED>(base + Cells::offset(cell), cell, v);
     return false;
   }
   template <class Lane>
   __device__ bool put_words(Lane&, u32 cell, Vec v, u32 nbytes) const {
-    store_words<GRAIN, SHARED>(base + 16ull * cell, v, nbytes);
+    store_words<GRAIN, SHARED>(base + Cells::offset(cell), v, nbytes);
     return false;
   }
   template <class Lane>
@@ -111,17 +106,17 @@ struct Caller {
 };
 
 // A unit of staging, ours or a peer's.
+template <class Cells>
 struct Staged {
   u64 base;
-  static constexpr bool finished = false, polled = false;
+  static constexpr bool finished = false, polled = false, worded = false;
   static constexpr int peer = -1;
 
   __device__ bool aligned() const { return true; }
   __device__ void shift(const Slice&) {}
   __device__ Vec peek(u32 cell) const {
-    return load_relaxed(reinterpret_cast<const Vec*>(base) + cell);
+    return Cells::template load<true>(base + Cells::offset(cell), cell);
   }
-  __device__ Vec peek_words(u32 cell, u32) const { return peek(cell); }
   __device__ bool there(Vec) const { return true; }
   __device__ Vec opened(Vec v) const { return v; }
   __device__ void done(u32) const {}
@@ -131,12 +126,8 @@ struct Staged {
   }
   template <class Lane>
   __device__ bool put(Lane&, u32 cell, Vec v) const {
-    store_relaxed(reinterpret_cast<Vec*>(base) + cell, v);
+    Cells::template store<true>(base + Cells::offset(cell), cell, v);
     return false;
-  }
-  template <class Lane>
-  __device__ bool put_words(Lane& lane, u32 cell, Vec v, u32) const {
-    return put(lane, cell, v);
   }
   template <class Lane>
   __device__ void close(Lane&, bool) const {}
