@@ -103,7 +103,7 @@ class ChannelVerbs(Engine):
                 group = self._group.subgroup(name, pair)  # type: ignore[attr-defined]
             except CommunicationError as e:
                 raise self._broke(e) from None
-            channel = Engine(group, executor="", profile=self._profile)
+            channel = Engine(group, executor="", profiles=self._profiles)
             known[pair] = channel
         return channel
 

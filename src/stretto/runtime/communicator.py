@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 from stretto.collectives import dtype_name
 from stretto.errors import CommunicationError
+from stretto.executors import Group
 from stretto.runtime.arrays import HOST
 from stretto.runtime.asynchronous import AsyncVerbs
 from stretto.runtime.channels import ChannelVerbs
+from stretto.runtime.select import Profile
 
 __all__ = ["Communicator"]
 
@@ -23,6 +25,23 @@ class Communicator(ChannelVerbs, AsyncVerbs):
     timeout it is broken: every later call says so, and outputs are undefined. One
     thread at a time may use it.
     """
+
+    def __init__(
+        self,
+        group: Group,
+        *,
+        executor: str = HOST,
+        profiles: Mapping[str, str] | None = None,
+    ) -> None:
+        """Open the executor's session (collective).
+
+        What was measured on this machine, rank 0 reads for all: `profiles` are texts by
+        executor.
+        """
+        if profiles is None and group.num_ranks > 1:
+            own = Profile.of_user() if group.rank == 0 else {}
+            profiles = group.exchange({"profiles": own})[0][0]["profiles"]
+        super().__init__(group, executor=executor, profiles=profiles)
 
     def __repr__(self) -> str:
         """Return which rank of how many this is, and how it fares."""
@@ -72,7 +91,7 @@ class Communicator(ChannelVerbs, AsyncVerbs):
             group = self._group.split(color, self.rank if key is None else key)  # type: ignore[attr-defined]
         except CommunicationError as e:
             raise self._broke(e) from None
-        return None if group is None else type(self)(group, profile=self._profile)
+        return None if group is None else type(self)(group, profiles=self._profiles)
 
     def close(self) -> None:
         """Give everything back, once; started calls are waited for first."""

@@ -8,6 +8,7 @@ proved, lowered and bound to the executor, once.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from stretto import collectives, executors
@@ -59,7 +60,11 @@ class Engine:
     """The part of a communicator that runs requests."""
 
     def __init__(
-        self, group: Group, *, executor: str = HOST, profile: str | None = None
+        self,
+        group: Group,
+        *,
+        executor: str = HOST,
+        profiles: Mapping[str, str] | None = None,
     ) -> None:
         """Open the executor's session (collective)."""
         self.rank = group.rank
@@ -69,7 +74,7 @@ class Engine:
         self._group = group
         self._sessions: dict[str, Session] = {}
         self._selectors: dict[str, Selector] = {}
-        self._profile = profile
+        self._profiles = profiles or {}
         self._launches: dict[Kind, Launch] = {}
         self._table: dict[Any, Hot] = {}
         self._hot: dict[Any, Hot] = self._table
@@ -219,10 +224,9 @@ class Engine:
     def _choose(self, kind: Kind) -> Choice:
         selector = self._selectors.get(kind.device)
         if selector is None:
-            profile = None
-            if self._profile is not None:
-                profile = Profile.parse(self._profile, "of rank 0")
-            selector = Selector(kind.device, profile)
+            text = self._profiles.get(kind.device)
+            measured = Profile.parse(text, "of rank 0") if text else None
+            selector = Selector(kind.device, measured)
             self._selectors[kind.device] = selector
         asked = Question(
             executor=kind.device,

@@ -7,16 +7,19 @@ cheapest. The answer depends only on what all ranks know, so all find the same.
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from stretto import algorithms
 from stretto.errors import CallError, TopologyError
 from stretto.lang import Algorithm
 from stretto.plan import Schedule
+from stretto.runtime.arrays import HOST
 from stretto.runtime.plans import FrozenParams, serves, touches_callers
 from stretto.runtime.sizes import parse_size
 
@@ -131,12 +134,34 @@ class Profile:
             ) from None
 
     @classmethod
+    def of_user(cls) -> dict[str, str]:
+        """Return the texts of the user's own profiles, by executor.
+
+        They lie in STRETTO_PROFILES, or in the cache, where `stretto tune` puts them.
+        """
+        found = {}
+        for path in sorted(profile_folder().glob("*.toml")):
+            try:
+                found[path.stem] = path.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as e:
+                raise TopologyError(f"profile {path}: {e}; want a TOML file") from None
+        return found
+
+    @classmethod
     def shipped(cls, executor: str) -> Profile:
         """Return the profile that comes with the library."""
         file = resources.files("stretto.topology") / "profiles" / f"{executor}.toml"
         if not file.is_file():
             return cls(executor=executor)
         return cls.parse(file.read_text(encoding="utf-8"), f"{executor}.toml")
+
+
+def profile_folder() -> Path:
+    """Return where the user's profiles lie."""
+    if named := os.environ.get("STRETTO_PROFILES"):
+        return Path(named)
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "stretto" / "profiles"
 
 
 def _rule(row: Mapping[str, Any]) -> Rule:
@@ -161,18 +186,27 @@ def _working(pin: str, asked: Question) -> Choice | None:
 
 def plain_schedule(asked: Question) -> Schedule:
     """Return a good schedule for a call, whatever the algorithm."""
+    blocks = _blocks(asked)
     if asked.memory == ZERO_COPY:
-        return Schedule(direction="pull", memory=ZERO_COPY)
+        return Schedule(direction="pull", memory=ZERO_COPY, blocks=blocks)
     small = asked.nbytes <= PACKETS_UP_TO * asked.num_ranks
-    return Schedule(protocol="packets" if small else "bulk")
+    return Schedule(protocol="packets" if small else "bulk", blocks=blocks)
+
+
+def _blocks(asked: Question) -> int:
+    """Return how many slices run side by side: one on a core, many on a GPU."""
+    if asked.executor == HOST:
+        return 1
+    return min(32, max(4, asked.nbytes // asked.num_ranks >> 14))
 
 
 def candidates(asked: Question) -> Iterable[Choice]:
     """Return what may serve a call, in the order of the catalogue."""
-    schedules = [Schedule(protocol="packets"), Schedule(protocol="bulk")]
+    blocks = _blocks(asked)
+    schedules = [Schedule(protocol=word, blocks=blocks) for word in ("packets", "bulk")]
     if asked.memory == ZERO_COPY:
         schedules += [
-            Schedule(direction=direction, memory=ZERO_COPY)
+            Schedule(direction=direction, memory=ZERO_COPY, blocks=blocks)
             for direction in ("pull", "push")
         ]
     for algorithm in algorithms.of(asked.collective, asked.num_ranks):

@@ -276,6 +276,11 @@ class Verbs(Engine):
 
         Ranks that nobody targets get zeros. All ranks pass arrays of the same shape.
         """
+        key = ("permute", id(x), id(out), pairs, algorithm, stream, dtype)
+        hashable = type(pairs) is tuple and all(type(p) is tuple for p in pairs)
+        hot = self._hot.get(key) if hashable else None
+        if hot is not None and (done := hot(x, out)) is not MISS:
+            return done
         who = self._caller("permute", dtype)
         moves = tuple((who.peer(a, "source"), who.peer(b, "target")) for a, b in pairs)
         for side, ranks in enumerate(zip(*moves, strict=True)):
@@ -293,7 +298,8 @@ class Verbs(Engine):
             params=freeze({"pairs": moves}),
             idle=None if targeted else target,
         )
-        return self._run(request, algorithm, stream)
+        seen = (key, x, out) if hashable else None
+        return self._run(request, algorithm, stream, seen)
 
     def barrier(self, *, stream: Any = None) -> None:
         """Return when everybody has come."""

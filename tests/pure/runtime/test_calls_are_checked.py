@@ -74,7 +74,7 @@ def session(monkeypatch):
 @pytest.fixture
 def comm(session):
     """A communicator that sends nothing."""
-    return Communicator(Group())
+    return Communicator(Group(), profiles={})
 
 
 X = np.ones(6)
@@ -315,6 +315,17 @@ def test_a_malformed_profile_is_one_clear_line():
     """It names the file and what was wanted."""
     with pytest.raises(TopologyError, match=r"profile here: KeyError.*want executor"):
         Profile.parse("[[rule]]\ncollective = 'all_reduce'", "here")
+
+
+def test_a_users_profiles_are_read_where_they_lie(monkeypatch, tmp_path):
+    """By executor; what cannot be read is named."""
+    (tmp_path / "cpu.toml").write_text(PROFILE)
+    monkeypatch.setenv("STRETTO_PROFILES", str(tmp_path))
+
+    assert {"cpu": PROFILE} == Profile.of_user()
+    (tmp_path / "gpu.toml").write_bytes(b"\xff")
+    with pytest.raises(TopologyError, match=r"gpu\.toml.*want a TOML file"):
+        Profile.of_user()
 
 
 @pytest.mark.parametrize("executor", names())
