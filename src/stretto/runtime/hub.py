@@ -172,8 +172,11 @@ class Hub:
                 case Send(message=message, descriptors=held):
                     try:
                         link.connection.post(messages.to_body(message), held)
-                    except (OSError, WireError):
+                    except OSError:
                         continue  # its end will be read in its turn
+                    except WireError as e:
+                        self._end(action.link, f"hangs ({e})")
+                        continue
                     self._mind(action.link)
                 case Drop() if link.connection.is_sending:
                     link.closing = True

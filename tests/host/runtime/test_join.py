@@ -60,7 +60,7 @@ def test_a_killed_rank_is_named_to_all_others(start, bad):
 
         assert "PeerLost" == kind
         assert text[0].startswith(f"({bad},) rank {bad} died")
-        assert float(when) - begin < 0.5
+        assert float(when) - begin < 1.0
 
 
 def test_two_ranks_killed_at_once_are_noticed(start):
@@ -72,7 +72,7 @@ def test_two_ranks_killed_at_once_are_noticed(start):
     _, when, kind, _ = ranks[1].hear().split(" ", 3)
 
     assert "PeerLost" == kind
-    assert float(when) - begin < 0.5
+    assert float(when) - begin < 1.0
 
 
 def test_nothing_is_left_when_all_are_killed_at_once(start, tmp_path):
@@ -156,28 +156,28 @@ def test_a_late_comer_learns_at_once_that_its_host_has_died(start, environment):
     assert float(took_s) < 1
 
 
-@pytest.mark.parametrize(
-    "garbage",
-    [
-        b"GET / HTTP/1.1\r\n\r\n",
-        b"\x80\x04\x95pickle",
-        HEADER.pack(MAGIC, 1 << 31, 0),
-        HEADER.pack(MAGIC, 5000, 0) + b"x" * 5000,
-        HEADER.pack(MAGIC, 3, 0) + b"{}}",
-        HEADER.pack(MAGIC, 2, 9) + b"{}",
-        HEADER.pack(MAGIC, 15, 0) + b'{"say":"Hello"}',
-        HEADER.pack(MAGIC, 28, 0) + b'{"say":"Leave","failure":""}',
-    ],
-)
-def test_garbage_on_the_socket_ends_only_its_own_connection(start, tmp_path, garbage):
-    """The hub hangs up on it and the ranks meet as if nothing had been."""
-    zero = start(MEET.format(rank=0, size=2, deadline=5))
-    sock = connect(wait_socket(tmp_path))
-    sock.sendall(garbage)
+GARBAGE = [
+    b"GET / HTTP/1.1\r\n\r\n",
+    b"\x80\x04\x95pickle",
+    HEADER.pack(MAGIC, 1 << 31, 0),
+    HEADER.pack(MAGIC, 5000, 0) + b"x" * 5000,
+    HEADER.pack(MAGIC, 3, 0) + b"{}}",
+    HEADER.pack(MAGIC, 2, 9) + b"{}",
+    HEADER.pack(MAGIC, 15, 0) + b'{"say":"Hello"}',
+    HEADER.pack(MAGIC, 28, 0) + b'{"say":"Leave","failure":""}',
+]
 
-    assert b"" == sock.recv(100)
-    sock.close()
-    one = start(MEET.format(rank=1, size=2, deadline=5))
+
+def test_garbage_on_the_socket_ends_only_its_own_connection(start, tmp_path):
+    """The hub hangs up on it and the ranks meet as if nothing had been."""
+    zero = start(MEET.format(rank=0, size=2, deadline=10))
+    path = wait_socket(tmp_path)
+    for garbage in GARBAGE:
+        with connect(path) as sock:
+            sock.sendall(garbage)
+
+            assert b"" == sock.recv(100)
+    one = start(MEET.format(rank=1, size=2, deadline=10))
     assert ["met 0", "met 1"] == [zero.hear(), one.hear()]
 
 
