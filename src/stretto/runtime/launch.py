@@ -29,7 +29,7 @@ from stretto.runtime.process import exit_words, open_pidfd
 from stretto.runtime.rendezvous import Rendezvous
 from stretto.runtime.wire import Descriptor
 
-START_S = 30.0
+START_S = 120.0
 """How long a rank may take to start, at least: a deadline for calls may be short."""
 GRACE_S = 3.0
 """How long the others may take to end once a rank has failed."""
