@@ -240,10 +240,10 @@ class Virtual:
             data.free()
 
     def _join(self, records: list[Any]) -> Any:
-        """Return the parameters of all ranks: their records, then one table."""
-        head = abi.PARAMS.itemsize
-        table = records[0][head:]
-        return np.concatenate([r[:head] for r in records] + [table])
+        """Return the parameters of all ranks, one record after another."""
+        empty = records[0].size == abi.PARAMS.itemsize
+        word = np.zeros(8 * empty, np.uint8)  # an empty table is a word in C
+        return np.concatenate([np.concatenate([r, word]) for r in records])
 
     def _launch(self, packed: Any) -> str:
         raw = np.ascontiguousarray(packed)

@@ -4,6 +4,8 @@ Addresses are real: memory is mapped by memfd, so what one rank exports another 
 Streams are queues; an operation that waits holds its queue until it is satisfied.
 """
 
+# ruff: noqa: N802, N815, TID253  (the driver's own names, and its types)
+
 from __future__ import annotations
 
 import ctypes

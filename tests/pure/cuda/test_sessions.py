@@ -138,6 +138,13 @@ def test_multicast_switched_on_is_refused(fake, monkeypatch):
         on_ranks(fake, 2, CudaSession)
 
 
+def wait_for_fault(session):
+    """Wait until the watcher has found a fault."""
+    stop_at = time.monotonic() + 5
+    while session.watch.fault is None and time.monotonic() < stop_at:
+        time.sleep(0.01)
+
+
 ENGINE = "push engine zero_copy blocks=3"
 
 
@@ -265,9 +272,8 @@ def test_copy_engine_ranks_that_call_different_things_are_told(fake):
         other = Engine(session, "all_gather/one_shot", 17)
         group.exchange({})
         (engine if group.rank else other).launch(engine.x, engine.out, stream=1)
+        wait_for_fault(session)
         with pytest.raises((CollectiveMismatch, CollectiveTimeout)) as caught:
-            session.synchronize(1)
-            time.sleep(0.3)
             session.check()
         return type(caught.value).__name__
 

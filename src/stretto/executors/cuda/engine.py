@@ -199,26 +199,31 @@ class _Builder:
         return Sync([self._write(self._inside, 0)])
 
     def signals(self, steps: list[tuple[int, Step]]) -> Sync:
-        """Raise flags at peers, each once its credit is free."""
-        before, after = [self._write(self._at, steps[0][0] + 1)], []
+        """Raise flags at peers, once their credits are free."""
+        waits, sets, flags = [], [], []
         for _, step in steps:
             assert isinstance(step, Signal), "steps were grouped by their type"
             credit = self._word(self._rank, "credit", step.rank, step.n)
             flag = self._word(step.rank, "flag", self._rank, step.n)
-            before += [self._wait(credit, 0), self._write(credit, 1)]
-            after.append(self._write(flag, self._mark))
-        return Sync(before + after)
+            waits.append(self._wait(credit, 0))
+            sets.append(self._write(credit, 1))
+            flags.append(self._write(flag, self._mark))
+        return Sync([self._write(self._at, steps[0][0] + 1), *waits, *sets, *flags])
 
     def waits(self, steps: list[tuple[int, Step]]) -> Sync:
-        """Wait for peers' flags, take them down, free the peers' credits."""
-        operations = [self._write(self._at, steps[0][0] + 1)]
+        """Wait for peers' flags, then take them down and free the peers' credits.
+
+        All waits come first: while one is missing, the others' flags still stand, and
+        the watcher sees who has come.
+        """
+        waits, clears = [], []
         for _, step in steps:
             assert isinstance(step, Wait), "steps were grouped by their type"
             flag = self._word(self._rank, "flag", step.rank, step.n)
             credit = self._word(step.rank, "credit", self._rank, step.n)
-            operations += [self._wait(flag, self._mark), self._write(flag, 0)]
-            operations.append(self._write(credit, 0))
-        return Sync(operations)
+            waits.append(self._wait(flag, self._mark))
+            clears += [self._write(flag, 0), self._write(credit, 0)]
+        return Sync([self._write(self._at, steps[0][0] + 1), *waits, *clears])
 
     def _word(self, owner: int, kind: str, peer: int, n: int) -> int:
         return self._bases[owner] + engine_word(self._region, kind, peer, n)

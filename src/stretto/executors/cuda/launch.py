@@ -21,6 +21,8 @@ from stretto.executors.cuda.driver import Device, api, ask
 
 __all__ = ["Arguments", "Loaded", "enqueue", "load", "mixed"]
 
+PADDING = 64
+"""Bytes after the parameters: an empty table is a word in C."""
 KEPT = 512
 """Pairs of arrays whose parameters are kept for each plan."""
 
@@ -110,9 +112,8 @@ class Arguments:
         if len(self.kept) >= KEPT:
             self.kept.clear()
             self._alive.clear()
-        raw = (ctypes.c_uint8 * self._template.size).from_buffer_copy(
-            self._template.tobytes()
-        )
+        padded = self._template.tobytes() + bytes(PADDING)
+        raw = (ctypes.c_uint8 * len(padded)).from_buffer_copy(padded)
         self._bind(
             np.ctypeslib.as_array(raw)[: PARAMS.itemsize].view(PARAMS)[0],
             source,
