@@ -1,0 +1,40 @@
+"""Measure: how fast each collective is, beside what people use today."""
+
+from stretto.bench.cases import PAIRS, PATTERNS, TESTS, VECTOR
+from stretto.bench.compare import compare, show_verdicts
+from stretto.bench.contender import BUFFERS
+from stretto.bench.document import as_csv, as_text, document_of, read_document
+from stretto.bench.formats import nccl_format, osu_format
+from stretto.bench.launch import run_ranks, under_launcher
+from stretto.bench.peers import expand, names
+from stretto.bench.plot import open_figure, plot
+from stretto.bench.report import markdown, show
+from stretto.bench.task import MODES, Task
+from stretto.bench.traffic import read_matrix
+
+__all__ = [
+    "BUFFERS",
+    "MODES",
+    "PAIRS",
+    "PATTERNS",
+    "TESTS",
+    "VECTOR",
+    "Task",
+    "as_csv",
+    "as_text",
+    "compare",
+    "document_of",
+    "expand",
+    "markdown",
+    "names",
+    "nccl_format",
+    "open_figure",
+    "osu_format",
+    "plot",
+    "read_document",
+    "read_matrix",
+    "run_ranks",
+    "show",
+    "show_verdicts",
+    "under_launcher",
+]

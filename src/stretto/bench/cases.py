@@ -1,0 +1,235 @@
+"""What is measured: a call with its sizes, its data, and what must come out.
+
+Every measurement is a call of a collective, or a pattern between pairs. Inputs are
+small whole numbers, so that sums are exact in every type and a wrong one cannot hide in
+a tolerance. Legend: n ranks; a matrix has a row for each sender.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stretto import collectives, executors
+from stretto.bench.traffic import spread, weights
+from stretto.collectives import Array, Operator, Shape, narrow, storage, widen
+from stretto.errors import CallError, UnknownNameError
+from stretto.ir import Params, freeze
+
+__all__ = [
+    "PAIRS",
+    "PATTERNS",
+    "TESTS",
+    "VECTOR",
+    "WINDOW",
+    "Case",
+    "Check",
+    "case_of",
+]
+
+VECTOR = ("all_gather_v", "all_to_all_v", "gather_v", "reduce_scatter_v", "scatter_v")
+"""Collectives with unequal parts: rank r's is in proportion to r + 1."""
+PAIRS = ("latency", "bw", "bibw", "multi_lat")
+"""Between two ranks; multi_lat: between ranks r and r + n/2, all at once."""
+PATTERNS = ("pairwise", "incast", "one_to_many", "moe_dispatch", "moe_combine")
+"""Who sends how much to whom, as an all_to_all_v."""
+_EQUAL = (
+    *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"),
+    *("reduce", "gather", "scatter", "permute", "barrier"),
+)
+TESTS = (*PAIRS, *_EQUAL, *VECTOR, *PATTERNS)
+"""Everything that `all` measures; `matrix` needs a file."""
+WINDOW = 16
+"""Messages that bw and bibw send before they wait for an answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One thing that is measured, the same on every rank."""
+
+    test: str
+    collective: str
+    """What carries it; `p2p` for pairs."""
+    nbytes: int
+    """The full vector, as in `stretto simulate`; a message, between pairs."""
+    num_ranks: int
+    dtype: str = "float32"
+    op: str = "sum"
+    counts: tuple[int, ...] = ()
+    params: Params = field(default_factory=lambda: freeze({}))
+    unequal: bool = False
+    in_place: bool = False
+
+    @property
+    def shape(self) -> Shape:
+        """Return the collective's shape."""
+        return Shape(num_ranks=self.num_ranks, params=self.params)
+
+    @property
+    def scale(self) -> int:
+        """Return how many messages, one after another, a call of this test sends."""
+        if self.test in ("bw", "bibw"):
+            return WINDOW
+        return 2 if self.collective == "p2p" else 1
+
+    @property
+    def root(self) -> int:
+        """Return the root, 0 where there is none."""
+        root = self.params.get("root", 0)
+        assert isinstance(root, int), "case_of put it there"
+        return root
+
+    @property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """Return who sends to whom, between pairs."""
+        n = self.num_ranks
+        if self.test == "multi_lat":
+            return tuple((r, r + n // 2) for r in range(n // 2))
+        return ((0, 1),) if n > 1 else ()
+
+    def elements(self, rank: int) -> tuple[int, int]:
+        """Return how many elements a rank passes and receives."""
+        if self.collective == "p2p":
+            count = self.counts[0]
+            mine = any(rank in pair for pair in self.pairs)
+            return (count, count) if mine else (0, 0)
+        kind = collectives.get(self.collective)
+        sizes = kind.symbol_sizes(self.shape, np.asarray(self.counts), 1)
+        return (
+            _total(kind.input_runs(self.shape, rank), sizes),
+            _total(kind.output_runs(self.shape, rank), sizes),
+        )
+
+    def matrix(self) -> NDArray[np.int64]:
+        """Return how many elements each rank sends to each."""
+        return np.asarray(self.counts, np.int64).reshape(self.num_ranks, -1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One rank's fresh input, and what it must receive."""
+
+    x: Array
+    want: Array
+
+    @classmethod
+    def fresh(cls, case: Case, rank: int, seed: int) -> Check:
+        """Draw everybody's inputs, the same on every rank, and ask the oracle."""
+        rng = np.random.default_rng(seed)
+        inputs = [_draw(rng, case, q) for q in range(case.num_ranks)]
+        if case.collective == "p2p":
+            peers = {a: b for pair in case.pairs for a, b in (pair, pair[::-1])}
+            source = peers.get(rank, rank)
+            if case.test == "bw" and rank == 0:
+                source = rank  # it only hears that all has come
+            return cls(x=inputs[rank], want=inputs[source])
+        kind = collectives.get(case.collective)
+        wide = [widen(part, case.dtype) for part in inputs]
+        op = Operator.named(case.op) if kind.reduces else Operator.SUM
+        outputs = kind.oracle(case.shape, wide, op, np.asarray(case.counts))
+        return cls(x=inputs[rank], want=narrow(outputs[rank], case.dtype))
+
+    def wrong(self, got: Array, dtype: str) -> str:
+        """Return what is wrong with an output; nothing when all is right."""
+        if got.size != self.want.size:
+            return f"{got.size} elements, want {self.want.size}"
+        wide, want = (widen(a.ravel(), dtype) for a in (got, self.want))
+        if wide.dtype.kind in "fc":
+            near = np.isclose(wide, want, rtol=2.0**-7 if _is_half(dtype) else 1e-5)
+        else:
+            near = wide == want
+        if near.all():
+            return ""
+        at = int(np.argmin(near))
+        return f"element {at} is {wide[at]}, want {want[at]}"
+
+
+def case_of(
+    test: str,
+    nbytes: int,
+    num_ranks: int,
+    *,
+    dtype: str = "float32",
+    op: str = "sum",
+    root: int = 0,
+    in_place: bool = False,
+    skew: float = 1.0,
+    seed: int = 0,
+    traffic: Sequence[Sequence[float]] | None = None,
+) -> Case:
+    """Return the case of a test at a size."""
+    case = Case(
+        test=test, collective=test, nbytes=nbytes, num_ranks=num_ranks,
+        dtype=dtype, op=op, in_place=in_place,
+    )  # fmt: skip
+    item = storage(dtype).itemsize
+    count = math.ceil(nbytes / item)
+    if test in PAIRS:
+        if num_ranks < 2:
+            raise CallError(f"{test}: {num_ranks} ranks; want at least 2")
+        return replace(case, collective="p2p", counts=(count,))
+    if test in PATTERNS or test == "matrix":
+        shares = weights(test, num_ranks, skew=skew, seed=seed, given=traffic)
+        counts = spread(shares, count)
+        return replace(case, collective="all_to_all", counts=counts, unequal=True)
+    if test in VECTOR:
+        return _vector(case, count, root)
+    if test not in collectives.names():
+        raise UnknownNameError.among("test", test, (*TESTS, "matrix"))
+    return _equal(case, item, root)
+
+
+def _equal(case: Case, item: int, root: int) -> Case:
+    kind, n = collectives.get(case.collective), case.num_ranks
+    params: dict[str, Any] = {"root": root} if kind.rooted else {}
+    if case.collective == "broadcast":  # elsewhere it has no other form
+        case = replace(case, in_place=True)
+    if case.collective == "permute":
+        params["pairs"] = tuple((r, (r + 1) % n) for r in range(n)) if n > 1 else ()
+    case = replace(case, params=freeze(params))
+    if kind.reduces:
+        collectives.check(Operator.named(case.op), case.dtype)
+    counts = executors.get("sim").counts_of(
+        case.collective, case.shape, nbytes=case.nbytes, itemsize=item
+    )
+    return replace(case, counts=tuple(counts))
+
+
+def _vector(case: Case, count: int, root: int) -> Case:
+    name, n = case.test.removesuffix("_v"), case.num_ranks
+    kind = collectives.get(name)
+    params: dict[str, Any] = {"root": root} if kind.rooted else {}
+    parts = [count * 2 * (r + 1) // (n * (n + 1)) for r in range(n)]
+    counts = tuple(parts)
+    if name == "all_to_all":
+        counts = tuple(parts[r] for _ in range(n) for r in range(n))
+    return replace(
+        case, collective=name, params=freeze(params), counts=counts, unequal=True
+    )
+
+
+def _total(runs: Any, sizes: Array) -> int:
+    return int(sum(sizes[r.first : r.first + r.stop - r.start].sum() for r in runs))
+
+
+def _draw(rng: np.random.Generator, case: Case, rank: int) -> Array:
+    count, _ = case.elements(rank)
+    if case.op == "prod":
+        low, high = 1, 3
+    elif case.dtype == "bool":
+        low, high = 0, 2
+    else:
+        low, high = 0, 9
+    values = rng.integers(low, high, count, dtype=np.int8)
+    if case.dtype == "bfloat16":
+        return narrow(values.astype(np.float32), case.dtype)
+    return values.astype(storage(case.dtype))
+
+
+def _is_half(dtype: str) -> bool:
+    return dtype in ("float16", "bfloat16")

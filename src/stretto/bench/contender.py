@@ -1,0 +1,100 @@
+"""What is compared: something that can make a call, on buffers that all share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from stretto.bench.cases import Case
+from stretto.bench.timing import Call
+from stretto.collectives import Array, storage
+from stretto.errors import CallError
+
+__all__ = ["BUFFERS", "Buffer", "Contender", "Prepared", "Setup", "host_buffer"]
+
+BUFFERS = ("bytearray", "numpy", "torch", "cupy", "numba")
+_FORMATS = dict(zip("bBhHiIlLfd?", "bBhHiIqQfd?", strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buffer:
+    """Memory that contenders are given, and a way to look at it from the host."""
+
+    given: Any
+    """What a caller would pass: a NumPy array, a memoryview, a tensor..."""
+    host: Array | None
+    """The same memory as an array; None on a GPU, where the two below copy."""
+    put: Callable[[Array], None] | None = None
+    take: Callable[[], Array] | None = None
+
+    def write(self, values: Array) -> None:
+        """Put values in."""
+        if self.put is not None:
+            self.put(values)
+        elif self.host is not None:
+            self.host[...] = values
+
+    def read(self) -> Array:
+        """Return what is in it."""
+        if self.take is not None:
+            return self.take()
+        assert self.host is not None, "a buffer lies somewhere"
+        return self.host
+
+    def poison(self) -> None:
+        """Fill it with what no result is."""
+        held = self.read()
+        size, stored = held.size, held.dtype
+        bits = np.full(size * stored.itemsize, 0x5B, np.uint8)
+        self.write(bits.view(stored) if stored.kind != "b" else np.ones(size, bool))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What a contender must know to open."""
+
+    rank: int
+    num_ranks: int
+    meet: str
+    """A folder that the ranks share, empty when they start."""
+    device: str = "cpu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A call, bound to its arguments; where its input goes, and where its result is."""
+
+    call: Call
+    x: Buffer
+    out: Buffer
+    note: str = ""
+    settle: Call | None = None
+    """Wait for what was only enqueued."""
+
+
+class Contender(Protocol):
+    """One side of a comparison, open on every rank. It says no by a `CallError`."""
+
+    def prepare(self, case: Case, x: Buffer, out: Buffer) -> Prepared:
+        """Bind a case to buffers (collective); nothing need be in them yet."""
+
+    def close(self) -> None:
+        """Give back what it holds."""
+
+
+def host_buffer(kind: str, array: Array, dtype: str) -> Buffer:
+    """Return a buffer of a kind over the memory of an array, where that is possible."""
+    if kind == "numpy":
+        return Buffer(given=array, host=array)
+    if kind == "bytearray":
+        code = _FORMATS.get(storage(dtype).char)
+        if code is None or dtype == "bfloat16":
+            raise CallError(f"a bytearray has no elements of {dtype}; want float32...")
+        raw = bytearray(array.nbytes)
+        whole: Any = memoryview(raw)
+        view = whole.cast(code) if array.nbytes else whole
+        return Buffer(given=view, host=np.frombuffer(raw, storage(dtype)))
+    raise CallError(f"--buffer {kind} does not lie on the CPU; want bytearray or numpy")

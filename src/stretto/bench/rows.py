@@ -1,0 +1,145 @@
+"""One line of the result: a contender in a case, with its figures."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from stretto import executors
+from stretto.bench.cases import Case
+from stretto.bench.measure import Found
+from stretto.bench.stats import Summary, summarise
+from stretto.bench.task import Task
+
+__all__ = ["OURS", "Row", "row_of"]
+
+OURS = "stretto"
+_KEPT = 200
+"""Times a row keeps for later comparison."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Figures of one contender in one case. GB are 10^9 bytes."""
+
+    test: str
+    collective: str
+    nbytes: int
+    ranks: int
+    dtype: str
+    op: str
+    contender: str
+    mode: str
+    buffer: str
+    registered: bool
+    in_place: bool
+    ok: bool
+    """Whether it gave what the oracle says, before and after it was timed."""
+    wrong: str = ""
+    refused: str = ""
+    """Why there are no figures."""
+    note: str = ""
+    algorithm: str = ""
+    min_us: float | None = None
+    p50_us: float | None = None
+    p95_us: float | None = None
+    p99_us: float | None = None
+    max_us: float | None = None
+    slowest_rank: int | None = None
+    batches: int = 0
+    turns: int = 0
+    """Calls in a batch."""
+    algbw_gbps: float | None = None
+    busbw_gbps: float | None = None
+    messages_per_s: float | None = None
+    cpu_share: float | None = None
+    limit_share: float | None = None
+    """Bus bandwidth over the rate at which all ranks can copy."""
+    ratio: float | None = None
+    """Its median over stretto's: above 1, stretto is faster."""
+    hidden: float | None = None
+    """The share of the call that computing beside it hid."""
+    times_us: tuple[float, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what JSON can carry."""
+        return asdict(self)
+
+
+def row_of(
+    case: Case,
+    task: Task,
+    name: str,
+    found: Found,
+    algorithm: str,
+    ours: Found,
+    floor: dict[str, float],
+    hides: float | None,
+) -> Row:
+    """Return the row of a contender; `ours` are stretto's own figures."""
+    figures: dict[str, Any] = {}
+    if found.us.size:
+        summary = summarise(found.us)
+        figures = _figures(case, summary, floor)
+        figures |= {
+            "batches": found.us.shape[1],
+            "turns": found.turns,
+            "cpu_share": found.cpu_share,
+            "times_us": tuple(
+                float(f"{t:.4g}") for t in found.us.max(axis=0)[:_KEPT].tolist()
+            ),
+        }
+        if name != OURS and ours.us.size:
+            base = float(np.median(ours.us.max(axis=0)))
+            figures["ratio"] = summary.p50_us / base if base else None
+        if name == OURS:
+            figures["hidden"] = hides
+    return Row(
+        test=case.test,
+        collective=case.collective,
+        nbytes=case.nbytes,
+        ranks=case.num_ranks,
+        dtype=case.dtype,
+        op=case.op,
+        contender=name,
+        mode=task.mode,
+        buffer=task.buffer,
+        registered=task.registered,
+        in_place=case.in_place,
+        ok=not found.wrong and not found.refused,
+        wrong=found.wrong,
+        refused=found.note if found.refused else "",
+        note="" if found.refused else found.note,
+        algorithm=algorithm,
+        **figures,
+    )
+
+
+def _figures(case: Case, summary: Summary, floor: dict[str, float]) -> dict[str, Any]:
+    us = summary.p50_us
+    figures: dict[str, Any] = {
+        "min_us": summary.min_us,
+        "p50_us": us,
+        "p95_us": summary.p95_us,
+        "p99_us": summary.p99_us,
+        "max_us": summary.max_us,
+        "slowest_rank": summary.slowest_rank,
+    }
+    if not us > 0:
+        return figures
+    if case.collective == "p2p":
+        streams = 2 if case.test == "bibw" else len(case.pairs)
+        figures["messages_per_s"] = 1e6 / us * streams
+        figures["algbw_gbps"] = case.nbytes / us / 1e3 * streams
+        figures["busbw_gbps"] = figures["algbw_gbps"]
+    elif case.nbytes:
+        factor = executors.get("sim").bus_factor(case.collective, case.num_ranks)
+        figures["algbw_gbps"] = case.nbytes / us / 1e3
+        figures["busbw_gbps"] = case.nbytes / us / 1e3 * factor
+    limit = floor.get("copy_gbps", math.nan)
+    if "busbw_gbps" in figures and limit > 0:
+        figures["limit_share"] = figures["busbw_gbps"] / limit
+    return figures

@@ -1,0 +1,187 @@
+"""Measure collectives, checked in the same run, beside Gloo, MPI, NCCL and others."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from stretto import bench
+from stretto.cli.output import Progress
+from stretto.errors import CallError
+from stretto.runtime import parse_sizes
+
+__all__ = ["add_arguments", "run"]
+
+_FORMATS = {"osu": bench.osu_format, "nccl": bench.nccl_format}
+_ELSEWHERE = (*bench.PAIRS, *bench.VECTOR, *bench.PATTERNS)
+_GROUPS = {
+    "all": bench.TESTS,
+    "p2p": bench.PAIRS,
+    "collectives": tuple(t for t in bench.TESTS if t not in _ELSEWHERE),
+    "vector": bench.VECTOR,
+    "patterns": bench.PATTERNS,
+}
+_RANKS = 2
+_ALL_SIZES, _ONE_SIZES = "8,256,4K,64K,1M,4M", "8:4M:4"
+_ALL_BUDGET_S, _ROW_BUDGET_S = 170.0, 1.5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's options."""
+    parser.add_argument(
+        "tests",
+        nargs="*",
+        metavar="TEST",
+        help=f"{', '.join((*_GROUPS, 'matrix', *bench.TESTS))}",
+    )
+    _what(parser)
+    _how(parser)
+    _output(parser)
+
+
+def _what(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--ranks", type=int, help="start so many [2; those of a launcher]")
+    add("--sizes", "--size", help="full vectors, such as 8, 4K, 1K:1G:4")
+    add("--peers", default="", help=f"all, or of {', '.join(bench.names())} [none]")
+    add("--algorithms", default="", metavar="PINS", help="also these; all; ';' between")
+    add("--dtype", help="element type [float32; bfloat16 on GPUs]")
+    add("--op", default="sum", help="operator [sum]")
+    add("--root", type=int, default=0, help="of rooted collectives [0]")
+    add("--skew", type=float, default=1.0, help="of routed experts, 0: uniform [1]")
+    add("--traffic", metavar="FILE", help="who sends how much to whom, for matrix")
+
+
+def _how(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--device", default="cpu", choices=("cpu", "cuda"), help="[cpu]")
+    add("--buffer", default="numpy", help=f"{', '.join(bench.BUFFERS)} [numpy]")
+    add("--registered", action="store_true", help="memory of comm.empty(): zero-copy")
+    add("--in-place", action="store_true", help="where the collective has such a form")
+    add("--cold", action="store_true", help="caches are emptied before every call")
+    add("--mode", default="blocking", help=f"{', '.join(bench.MODES)} [blocking]")
+    add("--budget", type=float, metavar="S", help="seconds for all rows together")
+    add("--batches", type=int, default=40, help="at most [40]")
+    add("--batch-us", type=float, default=100.0, help="at least 20 [100]")
+    add("--seed", type=int, default=0, help="of inputs and routes [0]")
+
+
+def _output(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--json", nargs="?", const="-", metavar="FILE", help="the whole document")
+    add("--csv", nargs="?", const="-", metavar="FILE", help="the rows")
+    add("--markdown", nargs="?", const="-", metavar="FILE", help="a page")
+    add("--plot", metavar="FILE", help="time by size, .svg or .png")
+    add("--osu-format", dest="format", action="store_const", const="osu", help="print")
+    add(
+        "--nccl-format", dest="format", action="store_const", const="nccl", help="print"
+    )
+    add("--plain", action="store_true", help="a table without colours")
+    add("--compare", nargs=2, metavar=("BEFORE", "AFTER"), help="status 1 when slower")
+    add("--allow", type=float, default=0.05, help="what --compare lets pass [0.05]")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure and show, or compare two documents."""
+    if args.compare:
+        before, after = (bench.read_document(path) for path in args.compare)
+        verdicts = bench.compare(before, after, allowed=args.allow)
+        print(bench.show_verdicts(verdicts))
+        return int(any(v.is_regression for v in verdicts))
+    task = task_of(args)
+    if args.plot:
+        bench.open_figure(args.plot)
+    here = bench.under_launcher() and args.ranks is None
+    with Progress(1) as progress:
+        found = bench.run_ranks(task, progress.step, how="here" if here else "auto")
+    if not found:  # only rank 0 shows anything
+        return 0
+    command = ["stretto", *(shlex.quote(Path(a).name) for a in sys.argv[1:])]
+    document = bench.document_of(task, found, command)
+    _write(args, document)
+    wrong = any(not row["ok"] and not row["refused"] for row in document["rows"])
+    return int(wrong)
+
+
+def task_of(args: argparse.Namespace) -> bench.Task:
+    """Return what is asked for."""
+    tests = _tests(args)
+    on_gpu = args.device == "cuda"
+    ranks = args.ranks or (_launched() if bench.under_launcher() else _RANKS)
+    if args.batch_us < 20:
+        raise CallError(f"--batch-us {args.batch_us:g}; want at least 20, to be timed")
+    whole = "all" in args.tests
+    sizes = parse_sizes(args.sizes or (_ALL_SIZES if whole else _ONE_SIZES))
+    names = tuple(name for name in args.peers.split(",") if name)
+    traffic: tuple[tuple[float, ...], ...] = ()
+    if args.traffic:
+        traffic = tuple(tuple(r) for r in bench.read_matrix(args.traffic, ranks))
+    of_rows = _ROW_BUDGET_S * len(tests) * len(sizes)
+    budget = args.budget or (_ALL_BUDGET_S if whole else of_rows)
+    return bench.Task(
+        tests=tests,
+        sizes=tuple(sizes),
+        num_ranks=ranks,
+        peers=bench.expand(names, args.device),
+        pins=tuple(pin.strip() for pin in args.algorithms.split(";") if pin.strip()),
+        dtype=args.dtype or ("bfloat16" if on_gpu else "float32"),
+        op=args.op,
+        root=args.root,
+        buffer=args.buffer,
+        device=args.device,
+        registered=args.registered,
+        in_place=args.in_place,
+        cold=args.cold,
+        mode=args.mode,
+        skew=args.skew,
+        traffic=traffic,
+        seed=args.seed,
+        batch_us=args.batch_us * (10 if on_gpu else 1),
+        batches=args.batches,
+        budget_s=budget,
+    )
+
+
+def _tests(args: argparse.Namespace) -> tuple[str, ...]:
+    if not args.tests:
+        raise CallError("no test; want all, p2p, collectives, all_reduce, latency...")
+    found: list[str] = []
+    for name in args.tests:
+        found += _GROUPS.get(name, (name,))
+    return tuple(dict.fromkeys(found))
+
+
+def _launched() -> int:
+    for name in ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"):
+        if os.environ.get(name, "").isdigit():
+            return int(os.environ[name])
+    return _RANKS
+
+
+def _write(args: argparse.Namespace, document: dict[str, Any]) -> None:
+    """Give the document in every form that was asked for; else show a table."""
+    page, data = args.markdown, args.json
+    task = document["task"]
+    if "all" in args.tests and page is None and data is None:
+        kind = "gpux" if task["device"] == "cuda" else "cpux"
+        stem = Path("benchmarks/results") / f"bench_{kind}{task['num_ranks']}"
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        page, data = f"{stem}.md", f"{stem}.json"
+    forms = ((data, bench.as_text), (args.csv, bench.as_csv), (page, bench.markdown))
+    shown = False
+    for path, form in forms:
+        if path == "-":
+            print(form(document), end="")
+            shown = True
+        elif path:
+            Path(path).write_text(form(document), encoding="utf-8")
+    if args.plot:
+        bench.plot(document, args.plot)
+    if args.format:
+        print(_FORMATS[args.format](document))
+    elif not shown:
+        print(bench.show(document, rich=False if args.plain else None))
