@@ -142,7 +142,7 @@ __device__ __forceinline__ u32 round_to_8(u32 magnitude) {
   return (magnitude - rebias + (1u << (shift - 1)) - 1 + odd) >> shift;
 }
 
-// e4m3fn: no infinity; what is too large becomes its one NaN, as in torch.
+// e4m3fn: no infinity; what is too large becomes the largest, as in torch (2.13).
 struct E4M3 {
   using Wide = float;
   static constexpr u32 bits = 8;
@@ -153,8 +153,9 @@ struct E4M3 {
   }
   __device__ static u32 narrow(float f) {
     const u32 magnitude = as_bits(f) & 0x7fffffffu, sign = as_bits(f) >> 31 << 7;
-    constexpr u32 overflow = 0x43f00000u;  // 480
-    return sign | (magnitude >= overflow ? 0x7f : round_to_8<3, 7>(magnitude));
+    if (magnitude > 0x7f800000u) return sign | 0x7f;
+    constexpr u32 overflow = 0x43e80000u;  // 464, which still rounds to 448
+    return sign | (magnitude > overflow ? 0x7e : round_to_8<3, 7>(magnitude));
   }
   __device__ static u32 word(const float* in) { return join<E4M3>(in); }
 };

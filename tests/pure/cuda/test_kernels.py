@@ -1,0 +1,297 @@
+"""Kernels are generated and compiled on any machine; these are the ones we ship."""
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+
+from stretto import algorithms
+from stretto.collectives import Operator
+from stretto.errors import CallError, PlanError
+from stretto.executors.cuda import abi, cache
+from stretto.executors.cuda.compile import build, compile_kernel, headers, usage
+from stretto.executors.cuda.elements import ELEMENTS, OPERATORS
+from stretto.executors.cuda.generate import generate
+from stretto.lower import lower
+from stretto.plan import Plan, Schedule, layout, parse_plan
+from stretto.verify import verify
+
+pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed")
+
+SM90 = (9, 0)
+
+
+def plan_of(name: str, words: str, ranks: int = 4) -> Plan:
+    program = verify(algorithms.get(name).build(ranks))
+    return lower(program, Schedule.parse(words))
+
+
+def c_side(*lines: str) -> abi.Kernel:
+    text = '#include "stretto.cuh"\nusing namespace stretto;\n'
+    entry = 'extern "C" __global__ void stretto_kernel() {}\n'
+    return abi.Kernel(
+        text=text + "\n".join(lines) + "\n" + entry, ranks=(0,), grid=1, threads=32
+    )
+
+
+def test_both_sides_lay_out_the_same_memory():
+    """Every offset that the host computes is the one that a kernel computes."""
+    lines = []
+    for struct, dtype in (("Params", abi.PARAMS), ("Record", abi.RECORD)):
+        lines.append(f"static_assert(sizeof({struct}) == {dtype.itemsize});")
+        for name in dtype.names:
+            offset = dtype.fields[name][1]
+            lines.append(
+                f"static_assert(__builtin_offsetof({struct}, {name}) == {offset});"
+            )
+    for name, value in {
+        "MAX_RANKS": abi.MAX_RANKS,
+        "MAX_BLOCKS": abi.MAX_BLOCKS,
+        "MAX_LANES": abi.MAX_LANES,
+        "CLERK": abi.CLERK,
+        "ESCAPES": abi.ESCAPES,
+        "BROKEN": abi.CONTROL["broken"],
+        "ROLL": abi.CONTROL["roll"],
+        "LAUNCHES": abi.CONTROL["launches"],
+        "EPOCHS": abi.CONTROL["epochs"],
+        "FLAGS": abi.CONTROL["flags"],
+        "ESCAPED": abi.CONTROL["escapes"],
+        "TIMEOUT": abi.KINDS.index("timeout"),
+        "MISMATCH": abi.KINDS.index("mismatch"),
+        "TOLD": abi.KINDS.index("told"),
+    }.items():
+        lines.append(f"static_assert({name} == {value});")
+
+    build(c_side(*lines), arch=SM90)
+
+
+def test_flags_of_all_channels_lie_apart_and_inside():
+    """No two channels share a word, and none reaches the escapes."""
+    found = {
+        abi.flag_offset(block, lane, peer, peer_lane)
+        for block in (0, 1, abi.MAX_BLOCKS - 1)
+        for lane in range(abi.MAX_LANES)
+        for peer in range(abi.MAX_RANKS)
+        for peer_lane in range(abi.MAX_LANES)
+    }
+
+    assert len(found) == 3 * abi.MAX_LANES**2 * abi.MAX_RANKS
+    assert abi.CONTROL["flags"] <= min(found)
+    assert max(found) + 8 == abi.CONTROL["escapes"]
+
+
+def test_a_kernel_reads_like_its_plan(golden):
+    """One call for every step, each under the step's own text."""
+    plan = plan_of("all_reduce/two_shot", "push packets staged threads=256", 2)
+
+    golden(generate(plan, rank=0, dtype="bfloat16").text)
+
+
+def test_signals_in_a_row_are_one_call():
+    """Signals (and waits) that follow each other share one barrier."""
+    plan = plan_of("all_reduce/two_shot", "push bulk zero_copy")
+    text = generate(plan, rank=0, dtype="float32").text
+
+    assert re.search(r"signal<0>\(me, Flag<1, 0, 1, false>\{\}, Flag<2, 0, 1", text)
+    assert text.count(" wait<") == 2
+
+
+def test_what_is_only_moved_is_compiled_once_for_all_types_of_a_size():
+    """A gather's kernel knows bytes, not types."""
+    plan = plan_of("all_gather/one_shot", "push packets staged")
+    texts = {
+        generate(plan, rank=1, dtype=d).text for d in ("int16", "float16", "bfloat16")
+    }
+
+    assert len(texts) == 1
+
+
+def test_the_parameters_hold_what_the_text_names():
+    """The table's words come in the order of the text's structure."""
+    plan = plan_of("all_reduce/two_shot", "push packets staged")
+    kernel = generate(plan, rank=2, dtype="float32")
+    where = layout(plan, np.array([8, 8, 8, 4]), 4)
+    packed = abi.pack(kernel, where, {"input": [0, 0, 7, 0], "fingerprint": 5})
+    head = packed[: abi.PARAMS.itemsize].view(abi.PARAMS)[0]
+    table = packed[abi.PARAMS.itemsize :].view(np.int64)
+    names = re.findall(r"i64 (\w+);", kernel.text)
+
+    assert len(names) == len(kernel.table) == table.size
+    assert 7 == head["input"][2]
+    assert 5 == head["fingerprint"]
+    assert 4 == table[names.index("size_3")]
+    assert 24 == table[names.index("r2_input_3")]
+
+
+@pytest.mark.parametrize("protocol", ["packets", "lines", "bulk"])
+@pytest.mark.parametrize("arch", [(8, 0), SM90, (10, 0)], ids=str)
+def test_two_shot_compiles_everywhere(protocol, arch):
+    """Nothing in the headers needs more than sm_80."""
+    plan = plan_of("all_reduce/two_shot", f"push {protocol} staged threads=128")
+    _, log = build(generate(plan, rank=3, dtype="bfloat16"), arch=arch)
+
+    assert 0 == usage(log).stack == usage(log).spill_loads == usage(log).spill_stores
+
+
+CLASSES = ("bool", "int8", "uint64", "float16", "float64", "complex64", "float8_e4m3fn")
+
+
+@pytest.mark.parametrize("dtype", CLASSES)
+def test_every_class_of_type_compiles_without_spilling(dtype):
+    """Each way of widening and rounding, with an operator that it takes."""
+    op = {"bool": Operator.BXOR, "int8": Operator.MIN, "float16": Operator.AVG}
+    plan = plan_of("reduce/flat", "push packets staged depth=1 threads=64", 2)
+    kernel = generate(plan, rank=0, dtype=dtype, op=op.get(dtype, Operator.PROD))
+    _, log = build(kernel, arch=SM90)
+
+    assert 0 == usage(log).spill_loads
+
+
+SAMPLE = (
+    ("all_gather/ring", "push packets staged threads=64"),
+    ("all_to_all/one_shot", "pull bulk staged threads=64"),
+    ("broadcast/binomial", "push bulk zero_copy threads=64"),
+    ("all_reduce/recursive_doubling", "push lines staged threads=64"),
+)
+
+
+@pytest.mark.parametrize(("name", "words"), SAMPLE)
+def test_shipped_algorithms_compile(name, words):
+    """A sample; scripts/compile-kernels compiles all of them."""
+    kernel = generate(plan_of(name, words), rank=1, dtype="float32")
+    _, log = build(kernel, arch=SM90)
+
+    assert 0 == usage(log).spill_loads
+
+
+def test_all_ranks_fit_in_one_launch():
+    """For tests on one GPU: rank r is the r-th group of blocks."""
+    plan = plan_of("all_reduce/one_shot", "push packets staged blocks=2 depth=1", 2)
+    kernel = generate(plan, rank=None, dtype="float32")
+    build(kernel, arch=SM90)
+
+    assert (0, 1) == kernel.ranks
+    assert 4 == kernel.grid
+
+
+def test_registers_are_figures_to_watch(golden):
+    """Registers, stack and spills of the kernels that small calls run."""
+    lines = []
+    for name, words in (
+        ("all_reduce/one_shot", "push packets staged depth=1 threads=128"),
+        ("all_reduce/two_shot", "push packets staged depth=1 threads=256"),
+        ("all_gather/one_shot", "push packets staged depth=1 threads=256"),
+    ):
+        kernel = generate(plan_of(name, words), rank=0, dtype="bfloat16")
+        _, log = build(kernel, arch=SM90)
+        lines.append(f"{name} [{words}] {usage(log)}")
+
+    if _nvrtc_version() != (13, 5):
+        pytest.skip(f"figures are of NVRTC 13.5; this is {_nvrtc_version()}")
+    golden("\n".join(lines) + "\n")
+
+
+def _nvrtc_version():
+    from cuda.bindings import nvrtc
+
+    return tuple(int(v) for v in nvrtc.nvrtcVersion()[1:])
+
+
+def test_a_warning_is_an_error_that_shows_the_line():
+    """The compiler's log and the generated line come with the error."""
+    kernel = c_side("__device__ int odd() { int unused; return 1; }")
+
+    with pytest.raises(PlanError, match=r"(?s)does not compile for sm_90.*int unused"):
+        build(kernel, arch=SM90)
+
+
+def test_a_kernel_is_compiled_once(monkeypatch, tmp_path):
+    """The second time it is read from the disk, bit for bit."""
+    monkeypatch.setenv("STRETTO_CACHE_DIR", str(tmp_path))
+    kernel = c_side()
+    first = compile_kernel(kernel, arch=SM90)
+    monkeypatch.setattr("stretto.executors.cuda.compile.build", None)
+
+    assert first == compile_kernel(kernel, arch=SM90)
+    assert 1 == len(list(cache.folder().iterdir()))
+
+
+def test_the_cache_knows_options_and_architecture(monkeypatch, tmp_path):
+    """What changes the machine code changes the key."""
+    monkeypatch.setenv("STRETTO_CACHE_DIR", str(tmp_path))
+    kernel = c_side()
+    compile_kernel(kernel, arch=SM90)
+    compile_kernel(kernel, arch=(8, 0))
+    compile_kernel(dataclasses.replace(kernel, options=("--fmad=false",)), arch=SM90)
+
+    assert 3 == len(list(cache.folder().iterdir()))
+
+
+def test_a_cache_that_cannot_be_written_costs_only_time(monkeypatch, tmp_path):
+    """A read-only home is no error."""
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setenv("STRETTO_CACHE_DIR", str(blocked))
+
+    assert compile_kernel(c_side(), arch=SM90)
+
+
+def test_packets_nobody_reads_are_refused():
+    """Packet memory must be empty between epochs."""
+    plan = parse_plan(
+        "plan t/t collective=broadcast ranks=2 split=1 root=0\n"
+        "schedule push packets staged\n"
+        "atoms 0:2\n"
+        "rank 0 input 0:1@0 output 0:1@0 stage 0\n"
+        "  lane 0\n"
+        "    put_packets r1.stage[0]! <- input[0] @0\n"
+        "rank 1 input output 0:1@0 stage 1\n"
+        "  lane 0\n"
+    )
+
+    with pytest.raises(PlanError, match=r"r1\.stage\[0\] are sent and not read"):
+        generate(plan, rank=0, dtype="int8")
+
+
+def test_plans_beyond_the_limits_are_refused():
+    """A kernel has so many blocks, and none for copy engines."""
+    many = plan_of("all_reduce/one_shot", "push packets staged blocks=257")
+    engine = plan_of("all_gather/one_shot", "push engine zero_copy")
+
+    with pytest.raises(PlanError, match="257 blocks; a kernel has 256"):
+        generate(many, rank=0, dtype="float32")
+    with pytest.raises(PlanError, match="copy engines"):
+        generate(engine, rank=0, dtype="float32")
+
+
+def test_types_that_lines_cannot_cut_are_refused():
+    """A 16-byte element would be cut by a line's flag."""
+    plan = plan_of("all_reduce/one_shot", "push lines staged")
+
+    with pytest.raises(CallError, match="complex128 elements do not fit"):
+        generate(plan, rank=0, dtype="complex128")
+
+
+def test_every_type_and_operator_has_its_structure():
+    """What the tables name exists in the headers."""
+    text = "".join(headers().values())
+
+    for name in ELEMENTS.values():
+        assert f"struct {name} " in text
+    for name in OPERATORS.values():
+        assert f"struct {name} " in text
+
+
+def test_no_multicast_is_ever_generated():
+    """NVLink multicast is off on the machines we have, whatever they say."""
+    for name, text in headers().items():
+        assert "multimem" not in text, name
+
+
+def test_headers_are_small_and_say_their_protocol():
+    """One concept a header, under 250 lines, named in its first line."""
+    for name, text in headers().items():
+        assert text.startswith(f"// {name} -- "), name
+        assert len(text.splitlines()) < 250, name
+        assert text.isascii(), name
