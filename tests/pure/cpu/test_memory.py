@@ -1,0 +1,185 @@
+"""Slabs, the heap and shared files, in one process."""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stretto.errors import CollectiveMismatch, CommunicationError
+from stretto.executors.cpu.heap import Heap
+from stretto.executors.cpu.memory import Mapping, create_file
+from stretto.executors.cpu.slab import (
+    LINE,
+    MAX_LANES,
+    MAX_SLOT,
+    PACKET_REGION,
+    Slab,
+    SlabLayout,
+    slot_class,
+)
+
+
+class OneRank:
+    """A group of one; `say` changes what the others are taken to have said."""
+
+    rank, num_ranks, deadline_s = 0, 1, 1.0
+    broken = np.zeros(1, np.int64)
+
+    def exchange(self, payload, fds=()):
+        return [(payload, tuple(fds))]
+
+    def fail(self, waiting_for, where, *, mismatch=""):
+        return CollectiveMismatch(mismatch)
+
+
+def test_a_file_is_shared_and_has_no_name():
+    """Two mappings of one file show the same bytes; no directory lists it."""
+    before = set(Path("/dev/shm").iterdir())
+    fd = create_file(8192)
+    one, two = Mapping(fd, 8192), Mapping(fd, 8192)
+    os.close(fd)
+
+    one.words(4096, 2)[1] = 42
+
+    assert 42 == two.words(4096, 2)[1]
+    assert before == set(Path("/dev/shm").iterdir())
+
+
+def test_words_keep_their_mapping():
+    """An array of a mapping that nobody else refers to can still be read."""
+    fd = create_file(4096)
+    words = Mapping(fd, 4096).words(0, 4)
+    os.close(fd)
+    gc.collect()
+
+    words[3] = 7
+
+    assert [0, 0, 0, 7] == words.tolist()
+
+
+@pytest.mark.parametrize("nbytes", [1, 63, 64, 65, 128, 129, 4096, MAX_SLOT])
+def test_a_slot_class_is_the_smallest_that_holds(nbytes):
+    """Classes are 64 bytes and its doublings."""
+    size = LINE << slot_class(nbytes)
+
+    assert size >= nbytes
+    assert size == LINE or size // 2 < nbytes
+
+
+def test_nothing_in_a_slab_overlaps():
+    """Flags, each class of slots at each parity, and staging follow one another."""
+    places = SlabLayout(num_ranks=3)
+    flags = [
+        places.flag(rank, lane, to)
+        for rank in range(3)
+        for lane in range(MAX_LANES)
+        for to in range(MAX_LANES)
+    ]
+    regions = [
+        places.packets(c, p) for c in range(slot_class(MAX_SLOT) + 1) for p in (0, 1)
+    ]
+
+    assert [LINE] * (len(flags) - 1) == np.diff(flags).tolist()
+    assert flags[-1] + LINE == regions[0]
+    assert [PACKET_REGION] * (len(regions) - 1) == np.diff(regions).tolist()
+    assert regions[-1] + PACKET_REGION == places.stage(0)
+    assert places.stage(1) < places.stage(2) <= places.nbytes
+
+
+def new_slab():
+    """Return a slab of one rank."""
+    places = SlabLayout(num_ranks=1)
+    fd = create_file(places.nbytes)
+    slab = Slab(places, fd)
+    os.close(fd)
+    return slab
+
+
+def test_a_catalogue_names_calls_and_forgets_the_oldest():
+    """A fingerprint is answered with its text; unknown ones with what is known."""
+    slab = new_slab()
+    for number in range(1, 301):
+        slab.register(number, f"call number {number}")
+
+    assert "call number 300" == slab.describe(300)
+    assert "call number 46" == slab.describe(46)
+    assert "a call that left no name (fingerprint 0x2d)" == slab.describe(45)
+    assert "a call that left no name (fingerprint 0x0)" == slab.describe(0)
+
+
+def test_a_text_too_long_is_cut():
+    """A catalogue entry has room for 240 characters."""
+    slab = new_slab()
+    slab.register(5, "x" * 1000)
+
+    assert "x" * 240 == slab.describe(5)
+
+
+def test_registered_arrays_are_aligned_apart_and_reused():
+    """Dead blocks are used again, at the next collective allocation."""
+    heap = Heap(OneRank())
+    one = heap.empty((3,), np.dtype("float32"))
+    two = heap.empty((100, 100), np.dtype("complex128"))
+    first = one.ctypes.data
+
+    assert (100, 100) == two.shape
+    assert 0 == first % 128
+    assert 0 == two.ctypes.data % 4096
+    one[:], two[:] = 1, 2
+    assert (one == 1).all()
+
+    view = one[1:]
+    del one
+    gc.collect()
+    other = heap.empty((3,), np.dtype("float32"))
+    assert other.ctypes.data != first
+    del view
+    gc.collect()
+    assert heap.empty((3,), np.dtype("float32")).ctypes.data == first
+
+
+def test_a_heap_grows_and_keeps_its_place():
+    """What is handed out stays where it is when the heap grows."""
+    heap = Heap(OneRank())
+    small = heap.empty((10,), np.dtype("int64"))
+    small[:] = 3
+    large = heap.empty((1 << 20,), np.dtype("float64"))
+    large[:] = 4
+
+    assert (small == 3).all()
+    assert heap.nbytes >= large.nbytes
+    assert 0 <= large.ctypes.data - heap.addresses[0] < heap.nbytes
+
+
+def test_an_empty_array_has_a_place_too():
+    """Zero elements are still registered memory."""
+    heap = Heap(OneRank())
+
+    assert (0, 4) == heap.empty((0, 4), np.dtype("float32")).shape
+
+
+def test_different_allocations_are_a_mismatch():
+    """Everybody must ask for as much."""
+
+    class Other(OneRank):
+        def exchange(self, payload, fds=()):
+            return [(payload, ()), ({"nbytes": 4, "dead": []}, ())]
+
+    with pytest.raises(CollectiveMismatch, match="rank 0: 40 bytes; rank 1: 4 bytes"):
+        Heap(Other()).empty((10,), np.dtype("float32"))
+
+
+def test_another_version_is_refused():
+    """Ranks whose slabs mean something else are told to use one version."""
+    from stretto.executors.cpu import open_session
+
+    class Older(OneRank):
+        def exchange(self, payload, fds=()):
+            return [({**payload, "abi": 0}, tuple(fds))]
+
+    with pytest.raises(CommunicationError, match="run the same version of stretto"):
+        open_session(Older())

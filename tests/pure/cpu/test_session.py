@@ -1,0 +1,194 @@
+"""What a session refuses, names and recognises, without other processes."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+from stretto import algorithms, executors
+from stretto.collectives import Operator
+from stretto.errors import CallError, PlanError, UnknownNameError
+from stretto.executors import Call
+from stretto.executors.cpu import engine, interpreter_numpy
+from stretto.executors.cpu.encode import describe, fingerprint
+from stretto.ir import Verified
+from stretto.lower import lower
+from stretto.plan import Plan, Schedule, parse_plan
+from stretto.verify import verify, verify_plan
+
+ALONE = """plan all_reduce/alone collective=all_reduce ranks=1 split=1
+schedule push packets staged
+atoms 0:1
+rank 0 input 0:1@0 output 0:1@0 stage 0
+  lane 0
+    copy output[0] <- input[0] @0 finish
+"""
+
+
+class OneRank:
+    """A group of one."""
+
+    rank, num_ranks, deadline_s = 0, 1, 1.0
+    broken = np.zeros(1, np.int64)
+
+    def exchange(self, payload, fds=()):
+        return [(payload, tuple(fds))]
+
+    def fail(self, waiting_for, where, *, mismatch=""):
+        raise AssertionError(f"nobody to wait for: {waiting_for} {where} {mismatch}")
+
+
+@pytest.fixture(params=engine.ENGINES)
+def session(request):
+    """Return a session of one rank with either interpreter."""
+    return executors.get("cpu").open_session(OneRank(), interpreter=request.param)
+
+
+def test_a_group_of_one_copies(session):
+    """One rank is a group, too; any alignment will do."""
+    call = Call(dtype="float64", op=Operator.AVG, counts=(77,))
+    launch = session.prepare(Verified(parse_plan(ALONE)), call)
+    x = np.arange(77.0)
+    out = np.zeros(77 * 8 + 1, np.uint8)[1:].view(np.float64)
+
+    for _ in range(3):
+        launch(x, out)
+
+    assert (x == out).all()
+
+
+def test_registered_memory_is_recognised(session):
+    """Views of registered memory have an offset; other arrays have none."""
+    first, second = session.empty((10,), "float32"), session.empty((10,), "bfloat16")
+
+    assert 0 == session.offset(first)
+    assert 4 == session.offset(first[1:])
+    assert session.offset(second) > 0
+    assert session.offset(np.zeros(4)) is None
+
+
+def test_a_plan_for_other_ranks_is_refused(session):
+    """The message says how many there are."""
+    program = verify(algorithms.get("all_reduce/ring").build(2))
+    plan = verify_plan(lower(program, Schedule()))
+
+    with pytest.raises(CallError, match="is for 2 ranks; want 1"):
+        session.prepare(plan, Call(dtype="float32", counts=(4,)))
+
+
+def test_an_operator_that_makes_no_sense_is_refused(session):
+    """Avg of integers would have to round."""
+    call = Call(dtype="int32", op=Operator.AVG, counts=(4,))
+
+    with pytest.raises(CallError, match="op='avg' makes no sense for int32"):
+        session.prepare(Verified(parse_plan(ALONE)), call)
+
+
+def test_too_many_lanes_are_refused(session):
+    """There are flags for eight lanes a rank."""
+    lanes = "".join(f"  lane {i}\n" for i in range(1, 10))
+
+    with pytest.raises(PlanError, match="10 lanes a rank, want at most 8"):
+        session.prepare(
+            Verified(parse_plan(ALONE + lanes)), Call(dtype="int8", counts=(4,))
+        )
+
+
+def test_too_many_units_are_refused(session):
+    """Packets have a region; a plan that cannot fit even byte by byte says so."""
+    text = ALONE.replace("stage 0", "stage 20000").replace(
+        "copy output[0] <- input[0] @0 finish",
+        "put_packets stage[0]! <- input[0] @0\n    "
+        "read_packets output[0] <- stage[0]! @0 finish",
+    )
+
+    with pytest.raises(PlanError, match="20000 units of staging a rank do not fit"):
+        session.prepare(Verified(parse_plan(text)), Call(dtype="int8", counts=(4,)))
+
+
+def test_unregistered_memory_is_refused_where_peers_touch_it():
+    """Nothing is done and the remedy is named."""
+
+    class Two(OneRank):
+        num_ranks = 2
+
+        def exchange(self, payload, fds=()):
+            return [(payload, tuple(fds))] * 2
+
+    program = verify(algorithms.get("all_reduce/two_shot").build(2))
+    plan = verify_plan(lower(program, Schedule(memory="zero_copy", direction="pull")))
+    session = executors.get("cpu").open_session(Two())
+    launch = session.prepare(plan, Call(dtype="float32", counts=(4,)))
+    x = np.ones(4, np.float32)
+
+    with pytest.raises(CallError, match=r"not from comm\.empty\(\)"):
+        launch(x, x)
+
+
+def test_a_call_is_described_by_all_that_must_agree():
+    """Whatever changes the call changes its fingerprint."""
+    plan = parse_plan(ALONE)
+    call = Call(dtype="float32", counts=(5,))
+    others = [
+        Call(dtype="int32", counts=(5,)),
+        Call(dtype="float32", counts=(6,)),
+        Call(dtype="float32", op=Operator.MAX, counts=(5,)),
+    ]
+
+    texts = [describe(plan, c) for c in (call, *others)]
+    texts.append(describe(parse_plan(ALONE.replace(" finish", "")), call))
+
+    assert texts[0].startswith("all_reduce of 5 float32 op=sum by all_reduce/alone")
+    assert len(texts) == len({fingerprint(t) for t in texts})
+
+
+def test_an_unknown_interpreter_is_answered_with_the_known():
+    """A wrong name is answered with the right ones."""
+    with pytest.raises(UnknownNameError, match="known: numba, numpy"):
+        executors.get("cpu").open_session(OneRank(), interpreter="fortran")
+
+
+def test_without_numba_the_slow_interpreter_says_so(monkeypatch):
+    """It serves, with a warning that tells what to install."""
+    why = "No module named 'numba': pip install 'stretto[cpu]'"
+    monkeypatch.setattr(engine, "missing", lambda: why)
+
+    with pytest.warns(RuntimeWarning, match=r"pip install 'stretto\[cpu\]'"):
+        session = executors.get("cpu").open_session(OneRank())
+
+    assert "numpy" == session.interpreter
+
+
+def test_with_numba_there_is_nothing_to_say():
+    """No warning, and the compiled interpreter."""
+    if engine.missing():
+        pytest.skip(engine.missing())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        session = executors.get("cpu").open_session(OneRank())
+
+    assert "numba" == session.interpreter
+
+
+def test_doctor_says_what_there_is():
+    """Interpreter, memory, cores and vectors."""
+    found = executors.get("cpu").doctor()
+
+    assert {"interpreter", "shared memory", "cores"} <= set(found)
+    assert all(isinstance(v, str) and v for v in found.values())
+
+
+def test_numpy_kernels_are_numbered_once():
+    """The same kernel has the same number, and no number is 0."""
+    one = interpreter_numpy.kernel_of("int8", Operator.SUM, 2, (1,), False)
+    two = interpreter_numpy.kernel_of("int8", Operator.MAX, 2, (1,), False)
+
+    assert one == interpreter_numpy.kernel_of("int8", Operator.SUM, 2, (1,), True)
+    assert 0 < one != two
+
+
+def test_a_plan_is_a_plan():
+    """The text these tests are written in is what they think it is."""
+    assert isinstance(parse_plan(ALONE), Plan)
