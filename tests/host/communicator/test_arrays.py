@@ -137,6 +137,20 @@ def calls_beside_others(comm):
     return blocking, started, received, members, pair
 
 
+def registered_in_place(comm):
+    """Return the ends of a gathered and a scattered array of one's own memory."""
+    n, r, found = comm.num_ranks, comm.rank, []
+    for count in (16, 1 << 16):
+        whole = comm.empty((n, count))
+        whole[r] = r + 1
+        comm.all_gather(whole[r], out=whole)
+        found.append((whole[:, 0].tolist(), whole[:, -1].tolist()))
+        whole[...] = r + 1
+        comm.reduce_scatter(whole, out=whole[r])
+        found.append((float(whole[r, 0]), float(whole[r, -1])))
+    return found
+
+
 def mixed_in_place(comm):
     """Return results where only rank 0 is in place, and again the other way round."""
     found = []
@@ -171,6 +185,15 @@ def test_started_calls_keep_their_order():
         assert [(rank - 1) % 4] * 2 == received
         assert [rank % 2 + 2, rank % 2] == members
         assert (2, 1 - rank // 2, rank == 0) == pair
+
+
+def test_own_parts_of_registered_memory_are_in_place():
+    """The part of a rank lies elsewhere than that of the next, and that is right."""
+    gathered, summed = ([1.0, 2.0], [1.0, 2.0]), (3.0, 3.0)
+
+    assert [[gathered, summed] * 2] * 2 == stretto.spawn(
+        registered_in_place, num_ranks=2
+    )
 
 
 def test_ranks_may_differ_in_being_in_place():

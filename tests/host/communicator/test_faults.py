@@ -19,7 +19,7 @@ from stretto import (
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(60)]
 
-DIFFERENCES = ("size", "dtype", "operator", "collective", "algorithm")
+DIFFERENCES = ("size", "dtype", "operator", "collective", "algorithm", "memory")
 
 
 def told(call, *args, **options):
@@ -52,11 +52,15 @@ def differs(world):
     x, odd, found = np.ones(100, np.float32), world.rank == 1, {}
     for what in DIFFERENCES:
         comm = world.split(0)
+        large = comm.empty(1 << 20)
+        if odd:
+            large = np.ones(1 << 20, np.float32)
         calls = {
             "size": lambda c: c.all_reduce(x[:50] if odd else x),
             "dtype": lambda c: c.all_reduce(x.view(np.int32) if odd else x),
             "operator": lambda c: c.all_reduce(x, op="max" if odd else "sum"),
             "collective": lambda c: c.barrier() if odd else c.all_reduce(x),
+            "memory": lambda c, x=large: c.all_reduce(x),
             "algorithm": lambda c: c.all_reduce(
                 x, algorithm="all_reduce/ring" if odd else "all_reduce/one_shot"
             ),
