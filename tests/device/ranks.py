@@ -79,8 +79,9 @@ class Bound:
         zero_copy = parsed.memory == "zero_copy"
         most = max(1, *self.n_in, *self.n_out) * itemsize
         mine_in, mine_out = self.n_in[rank.rank], self.n_out[rank.rank]
-        self.x = rank.bytes(most, zero_copy)[: mine_in * itemsize]
-        self.out = rank.bytes(most, zero_copy)[: mine_out * itemsize]
+        self.whole = rank.bytes(most, zero_copy), rank.bytes(most, zero_copy)
+        self.x = self.whole[0][: mine_in * itemsize]
+        self.out = self.whole[1][: mine_out * itemsize]
 
     def fill(self, seed: int) -> list[Any]:
         """Write fresh data and poison; return every rank's due output."""
@@ -104,8 +105,8 @@ class Bound:
         return f"{bad.size} of {due.size} bytes differ, the first at {int(bad[0])}"
 
     def __call__(self, **how: Any) -> None:
-        """Launch."""
-        self.launch(self.x, self.out, **how)
+        """Launch, on arrays that exist on every rank, also where nothing is in them."""
+        self.launch(*self.whole, **how)
 
 
 class Rank:

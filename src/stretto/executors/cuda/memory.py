@@ -191,10 +191,10 @@ class Slab:
         nbytes: int,
     ) -> None:
         for q, (_, descriptors) in enumerate(said):
-            if q == self._group.rank:
-                continue
-            handle = ask("cuMemImportFromShareableHandle", descriptors[0], _fd_type())
-            self._map(self.peers[q], start, nbytes, handle, own=False)
+            if q != self._group.rank:
+                fd = descriptors[0]
+                handle = ask("cuMemImportFromShareableHandle", fd, _fd_type())
+                self._map(self.peers[q], start, nbytes, handle, own=False)
             for descriptor in descriptors:
                 os.close(descriptor)
 
