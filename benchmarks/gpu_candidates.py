@@ -64,5 +64,8 @@ def _bulk(name: str, part: int) -> list[tuple[str, str]]:
         for way in ("pull", "push")
         for b in sizes
     ]
+    if name == "all_reduce/two_shot":  # pull what is summed, push what is shared
+        words = "pull bulk zero_copy copy:push threads=512 tile_bytes=1073741824"
+        found = [(name, f"{words} blocks={b}") for b in sizes] + found[3:]
     found.append((name, "push bulk staged blocks=64 threads=512"))
     return found
