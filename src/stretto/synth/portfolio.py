@@ -21,6 +21,7 @@ from stretto.synth.emit import build, emit
 from stretto.synth.exchange import exchange
 from stretto.synth.flows import exchange_flow
 from stretto.synth.greedy import greedy
+from stretto.synth.hierarchy import by_levels
 from stretto.synth.joint import Budget, Rule, solve_joint
 from stretto.synth.model import Hop, Network
 from stretto.synth.replay import replay
@@ -245,6 +246,7 @@ def _spreading(search: _Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]
     seeds = range(search.budget.seed, search.budget.seed + (3 if n <= 64 else 1))
     best: tuple[Fraction, Schedule] | None = None
     boxes = len(set(demand.network.box)) > 1
+    levels = by_levels(demand.network) if n > 128 else None
     for k in search.splits:
         for once in (True, False) if boxes and n <= 128 else (boxes,):
             for seed in seeds:
@@ -257,16 +259,18 @@ def _spreading(search: _Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]
                         search.symmetry,
                         seed=seed,
                         enter_once=once,
-                        allowed=search.allowed,
+                        allowed=search.allowed or levels,
                     )
                 except TopologyError:
                     if not once or n > 128:
                         raise
                     continue  # a sketch may leave a box only several ways in
-                us = replay(schedule).us
+                us = Fraction(0) if n > 64 else replay(schedule).us
                 if best is None or us < best[0]:
                     best = (us, schedule)
                 yield schedule, False
+    if n > 64:
+        return  # nothing below serves so many
     assert best is not None  # there is at least one split
     if search.allowed is None:
         yield from _forests(search, limit, best[0])
@@ -286,9 +290,12 @@ def _forests(
         return
     rooted = demand.collective == "broadcast"
     root = demand.root if rooted else None
-    forest = pack_trees(network, root=root)
-    if forest.trees > (64 if rooted else 8):
-        forest = pack_trees(network, trees=5, root=root)
+    try:
+        forest = pack_trees(network, root=root)
+        if forest.trees > (64 if rooted else 8):
+            forest = pack_trees(network, trees=5, root=root)
+    except TopologyError:  # an unbalanced switch: others serve
+        return
     for pieces in (1, 4, 16, 64) if rooted else (1, 4, 8):
         count = forest.trees * pieces
         if count * n * (1 if rooted else n) > _MOST_TREE_MOVES:

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import TypeAlias
 
+from stretto.errors import TopologyError
 from stretto.synth.maxflow import Flow
 from stretto.synth.model import Network
 
@@ -99,6 +100,13 @@ def remove_switches(units: Units, roots: dict[int, int]) -> Units:
     """Return units between ranks only; the rate for `roots` is kept."""
     network = units.network
     for w in range(network.num_nodes - 1, network.num_ranks - 1, -1):
+        enters = sum(c for _, v, c in units.edges() if v == w)
+        leaves = sum(c for u, _, c in units.edges() if u == w)
+        if enters != leaves:
+            raise TopologyError(
+                f"{network.name}: {enters} units enter switch {w} and {leaves} leave;"
+                " trees need as much out as in (a link is dead one way only)"
+            )
         for variant in range(2):
             spread = _spread(units, w, variant)
             if spread is not None and feasible(spread, roots):
@@ -158,9 +166,9 @@ def _exact(units: Units, w: int, roots: dict[int, int]) -> Units:
     sources = sorted({u for u, v in units.ways if v == w})
     for u in sources:
         targets = sorted({v for x, v in units.ways if x == w})
-        for t in targets:
+        for t in [*(t for t in targets if t != u), u]:  # back to u: a loop, dropped
             most = min(units.capacity(u, w), units.capacity(w, t))
-            if most and u != t:
+            if most:
                 most = _splittable(units, u, w, t, most, roots)
             if most:
                 units.split(u, w, t, most)
