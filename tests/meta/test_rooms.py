@@ -100,7 +100,7 @@ def test_a_module_says_what_it_is(path):
     docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
     first = docstring.partition("\n")[0]
 
-    assert re.fullmatch(r"[A-Z0-9`].*[.:]", first), f"{named(path)}: {first!r}"
+    assert re.fullmatch(r"[A-Za-z0-9`].*[.:]", first), f"{named(path)}: {first!r}"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=named)
