@@ -149,11 +149,16 @@ def _tensor_view(given: Any, what: str) -> tuple[Array, str]:
     """Return a CPU tensor's memory; PyTorch is imported already, by the caller."""
     tensor = given.detach()
     name = str(tensor.dtype).removeprefix("torch.")
-    if name == "bfloat16":
-        tensor = tensor.view(sys.modules["torch"].uint16)
-    elif name not in DTYPES:
+    if name not in DTYPES:
         raise _unknown(name, what)
-    found: Array = tensor.numpy()
+    try:
+        if name == "bfloat16":
+            tensor = tensor.view(sys.modules["torch"].uint16)
+        found: Array = tensor.numpy()
+    except (RuntimeError, TypeError) as e:
+        raise CallError(
+            f"{what}: a tensor that has no plain memory: {e}; pass a dense one"
+        ) from e
     return found, name
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from stretto.collectives import dtype_name
 from stretto.errors import CommunicationError
 from stretto.executors import Group
@@ -57,11 +59,9 @@ class Communicator(ChannelVerbs, AsyncVerbs):
         zero-copy: peers read and write them directly. bfloat16 comes as raw uint16.
         """
         self._ready("empty")
-        sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+        sizes = tuple(int(n) for n in np.ravel(shape))
         name = str(dtype).removeprefix("torch.")
         if not isinstance(dtype, str) and name == str(dtype):
-            import numpy as np
-
             name = np.dtype(dtype).name
         session = self._session(device)
         try:

@@ -43,7 +43,7 @@ def hot_call(
     """
     if request.collective == "barrier":
         return _without_arrays(launch, broke)
-    if request.idle is not None or x is None:
+    if request.idle is not None or (x is None and out is None):
         return None
     if any(operand.staged for operand in request.operands):
         return None
@@ -60,6 +60,8 @@ def hot_call(
 
 
 def _known(array: Any) -> _Known:
+    if array is None:
+        return (lambda: None), None, None
     return weakref.ref(array), array.shape, array.dtype
 
 
@@ -89,7 +91,9 @@ def _into(request: Request, launch: Launch, x: Any, out: Any, broke: Broke) -> H
     def run(x: Any, out: Any) -> Any:
         if ref() is not out or out.shape != shape or out.dtype is not dtype:
             return MISS
-        if x_ref() is not x or x.shape != x_shape or x.dtype is not x_dtype:
+        if x_ref() is not x:
+            return MISS
+        if x is not None and (x.shape != x_shape or x.dtype is not x_dtype):
             return MISS
         try:
             launch(x if reads else None, out if writes else None)
@@ -147,7 +151,7 @@ def _tensors(
     writes = request.out is not None
 
     def run(x: Any, out: Any) -> Any:
-        if not is_x(x) or not (out is None or is_out(out)):
+        if not is_x(x) or not is_out(out):
             return MISS
         to = x if writes_x else out
         try:
@@ -169,7 +173,7 @@ def _view(operand: Operand | None) -> Any:
 
 def _recogniser(tensor: Any, forget: Callable[[], object]) -> Callable[[Any], bool]:
     if tensor is None:
-        return lambda _: False
+        return lambda other: other is None
     ref: Callable[[], Any] = weakref.ref(tensor, lambda _: forget())
     at, shape, dtype = tensor.data_ptr(), tensor.shape, tensor.dtype
 

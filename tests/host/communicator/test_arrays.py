@@ -1,5 +1,6 @@
 """What callers pass: tensors, buffers, other kinds of arrays; unequal parts; groups."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -41,6 +42,16 @@ def kinds_of_arrays(comm):
     bits = narrow(np.full(3, r + 1.0, np.float32), "bfloat16")
     comm.all_reduce(bits, dtype="bfloat16")
     check("raw bfloat16", equal(widen(bits, "bfloat16"), [total] * 3))
+    halves = np.full((2, 4), r + 1.0, ml_dtypes.bfloat16)
+    comm.all_reduce(halves[:, ::2])
+    check("bfloat16", halves.astype(float).tolist() == [[total, r + 1.0] * 2] * 2)
+    check("its gather", comm.all_gather(halves).dtype == ml_dtypes.bfloat16)
+    slot = np.empty(3)
+    for _ in range(3):  # the second time the call is recognised
+        comm.scatter(np.arange(3.0 * n) if r == 0 else None, out=slot)
+    check("scatter again", equal(slot, np.arange(3.0) + 3 * r))
+    check("shapes of empty", comm.empty((), "int8").shape == ())
+    check("a count", comm.empty(np.int64(3)).shape == (3,))
     room = comm.empty((2, 3), np.float32)
     room[...] = r + 1
     check("registered", equal(comm.all_reduce(room), np.full((2, 3), total)))

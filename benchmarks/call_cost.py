@@ -1,0 +1,102 @@
+"""Time what Python adds to a small call: a communicator whose executor does nothing.
+
+    python benchmarks/call_cost.py [OUTPUT.json]
+
+The time of calling the empty launcher is taken off. The goal is 1.2 us a call.
+"""
+
+import json
+import platform
+import subprocess
+import sys
+import timeit
+from pathlib import Path
+
+import numpy as np
+
+from stretto.runtime import Communicator
+from stretto.runtime.engine import Engine
+
+CALLS, REPEATS = 50_000, 9
+GOAL_US = 1.2
+
+
+class Nothing:
+    """An executor's session that moves nothing."""
+
+    def offset(self, array):
+        return None
+
+    def prepare(self, plan, call):
+        def launch(x, out):
+            pass
+
+        return launch
+
+
+class Alone:
+    """Rank 0 of 2, without the other."""
+
+    rank, num_ranks, deadline_s = 0, 2, 1.0
+    broken = np.zeros(1, np.int64)
+
+
+def microseconds(call):
+    """Return the least time of a call over several repeats."""
+    call()
+    call()
+    return min(timeit.repeat(call, number=CALLS, repeat=REPEATS)) / CALLS * 1e6
+
+
+def calls(comm):
+    """Yield names and calls on arrays seen before."""
+    x, out = np.ones(256, np.float32), np.ones(256, np.float32)
+    grid, both = np.ones((2, 128), np.float32), np.ones((2, 256), np.float32)
+    yield "all_reduce in place", lambda: comm.all_reduce(x)
+    yield "all_reduce out=", lambda: comm.all_reduce(x, out=out)
+    yield "all_reduce, two axes", lambda: comm.all_reduce(grid)
+    yield "all_gather out=", lambda: comm.all_gather(x, out=both)
+    yield "all_gather, new array", lambda: comm.all_gather(x)
+    yield "all_to_all out=", lambda: comm.all_to_all(x, out=out)
+    yield "broadcast", lambda: comm.broadcast(x)
+    yield "barrier", lambda: comm.barrier()
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return
+    tensor = torch.ones(256)
+    yield "all_reduce of a tensor", lambda: comm.all_reduce(tensor)
+
+
+def main():
+    """Print the table, and write it when a file is named."""
+    Engine._session = lambda self, executor: Nothing()
+    comm = Communicator(Alone(), profiles={})
+    launch = Nothing().prepare(None, None)
+    x = np.ones(256, np.float32)
+    empty_us = microseconds(lambda: launch(x, x))
+    rows = [
+        {"call": name, "us": round(microseconds(call) - empty_us, 3)}
+        for name, call in calls(comm)
+    ]
+    for row in rows:
+        print(f"{row['call']:24} {row['us']:.2f} us")
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    report = {
+        "command": "python benchmarks/call_cost.py",
+        "commit": commit.stdout.strip(),
+        "python": platform.python_version(),
+        "goal_us": GOAL_US,
+        "rows": rows,
+    }
+    if len(sys.argv) > 1:
+        Path(sys.argv[1]).write_text(json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
