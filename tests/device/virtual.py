@@ -29,14 +29,14 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "src"))
 
 import numpy as np  # noqa: E402
-from stretto.executors.cuda.compile import compile_kernel  # noqa: E402
-from stretto.executors.cuda.generate import generate  # noqa: E402
 
 from stretto import algorithms, collectives  # noqa: E402
 from stretto.collectives import Operator, Shape, storage  # noqa: E402
 from stretto.errors import CallError, ProgramError, StrettoError  # noqa: E402
 from stretto.executors.cuda import abi  # noqa: E402
+from stretto.executors.cuda.compile import compile_kernel  # noqa: E402
 from stretto.executors.cuda.driver import api, ask, open_device  # noqa: E402
+from stretto.executors.cuda.generate import generate  # noqa: E402
 from stretto.executors.cuda.launch import enqueue, load  # noqa: E402
 from stretto.executors.cuda.regions import fit  # noqa: E402
 from stretto.executors.cuda.watch import explain  # noqa: E402

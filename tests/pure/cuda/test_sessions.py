@@ -249,9 +249,8 @@ def test_an_absent_rank_is_named_by_copy_engine_calls(fake):
             time.sleep(1.5)
             return ""
         engine.launch(engine.x, engine.out, stream=1 + group.rank)
+        wait_for_fault(session)
         with pytest.raises(CollectiveTimeout) as caught:
-            session.synchronize(1 + group.rank)
-            time.sleep(0.5)
             session.check()
         with pytest.raises(CollectiveTimeout):
             engine.launch(engine.x, engine.out, stream=1 + group.rank)

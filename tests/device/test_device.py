@@ -1,0 +1,61 @@
+"""The device programs as tests: each runs apart, on the GPUs that are there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+def gpus() -> int:
+    """Return how many GPUs there are, 0 without a driver."""
+    try:
+        from stretto.executors.cuda.driver import ask
+
+        return int(ask("cuDeviceGetCount"))
+    except Exception:
+        return 0
+
+
+def run(tmp_path, name, *words, limit):
+    """Run a program; return its report, failing with what it printed."""
+    command = [sys.executable, str(HERE / name), "--out", str(tmp_path), *words]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=limit
+    )
+
+    assert 0 == done.returncode, (done.stdout + done.stderr)[-4000:]
+
+
+@pytest.mark.gpus(1)
+@pytest.mark.skipif(gpus() < 1, reason="needs a GPU")
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("protocol", ["packets", "lines", "bulk staged", "zero_copy"])
+def test_virtual_ranks_match_the_interpreter(tmp_path, protocol):
+    """Every shipped algorithm, bit for bit, all ranks in one launch."""
+    words = ["--ranks", "2,3", "--only", protocol, "--seconds", "600"]
+    run(tmp_path, "virtual.py", *words, limit=850)
+
+
+@pytest.mark.gpus(1)
+@pytest.mark.skipif(gpus() < 1, reason="needs a GPU")
+@pytest.mark.timeout(600)
+def test_two_processes_on_one_gpu_keep_every_check(tmp_path):
+    """Sessions, graphs, streams, faults: kernels take turns, and nothing hangs."""
+    run(tmp_path, "ranks.py", "--ranks", "2", "--share", limit=500)
+
+    rows = json.loads((tmp_path / "ranks2s.json").read_text())
+    assert len(rows) > 10
+
+
+@pytest.mark.gpus(2)
+@pytest.mark.skipif(gpus() < 2, reason="needs two GPUs")
+@pytest.mark.timeout(600)
+def test_a_gpu_a_rank_keeps_every_check(tmp_path):
+    """The same on as many GPUs as there are, four at most."""
+    run(tmp_path, "ranks.py", "--ranks", str(min(4, gpus())), limit=500)

@@ -1,0 +1,267 @@
+"""A prepared kernel: what is packed, what is launched, what a record says."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import pytest
+from cuda_fakes import OK, on_ranks
+
+from stretto import algorithms
+from stretto.collectives import Operator
+from stretto.errors import CallError, CollectiveMismatch, CollectiveTimeout, PlanError
+from stretto.executors import Call
+from stretto.executors.cuda import launch as launch_module
+from stretto.executors.cuda.abi import KINDS, PARAMS, RECORD, Kernel
+from stretto.executors.cuda.arrays import DeviceArray, pointer, where
+from stretto.executors.cuda.launch import Loaded
+from stretto.executors.cuda.regions import HALVES, fit
+from stretto.executors.cuda.session import CudaSession
+from stretto.executors.cuda.watch import explain
+from stretto.ir import Verified
+from stretto.lower import lower
+from stretto.plan import Schedule
+from stretto.verify import verify, verify_plan
+
+PACKETS = "push packets staged blocks=2 threads=128"
+ZERO_COPY = "pull bulk zero_copy blocks=2 threads=128"
+
+
+def proved(name, ranks, schedule):
+    """Return a proved plan."""
+    program = algorithms.get(name).build(ranks)
+    return verify_plan(lower(verify(program), Schedule.parse(schedule)))
+
+
+def without_compiler(session):
+    """Let a session load kernels without compiling them."""
+
+    def load(plan, call, where):
+        kernel = Kernel(text=plan.name, ranks=(0,), grid=2, threads=160)
+        return Loaded(None, "function", kernel)
+
+    session._load = load
+
+
+def launched(fake):
+    """Return the parameters of the last launch."""
+    _, shape, stream, address = fake.launches[-1]
+    raw = ctypes.string_at(address, PARAMS.itemsize)
+    return shape, stream, np.frombuffer(raw, PARAMS)[0]
+
+
+def test_a_staged_launch_packs_own_arrays_and_everybodys_staging(fake):
+    """Peers' arrays are nobody's business when the plan stages."""
+
+    def work(group):
+        session = CudaSession(group)
+        without_compiler(session)
+        call = Call(dtype="float32", op=Operator.SUM, counts=(100,))
+        launch = session.prepare(proved("all_reduce/one_shot", 2, PACKETS), call)
+        if group.rank == 0:
+            launch(Tensor(4096), Tensor(8192), stream=5)
+            launch(Tensor(4096), Tensor(8192), stream=5)
+            shape, stream, head = launched(fake)
+            same = fake.launches[-1][3] == fake.launches[-2][3]
+            answer = (shape, stream, same, list(head["input"][:2]), head["tiles"])
+            bases = [int(b) for b in head["control"][:2]]
+            assert bases == [
+                b + session.region_of(5).control for b in session.slab.peers
+            ]
+            assert head["fingerprint"]
+            assert head["deadline_ns"] == 20_000_000_000
+        else:
+            answer = None
+        group.exchange({})
+        session.close()
+        return answer
+
+    answer, _ = on_ranks(fake, 2, work)
+
+    assert ([2, 1, 1, 160, 1, 1, 0], 5, True, [4096, 0], 1) == answer
+
+
+def test_a_zero_copy_launch_packs_peers_arrays_and_marks_their_offsets(fake):
+    """Other offsets are another call: peers would be told."""
+
+    def work(group):
+        session = CudaSession(group)
+        without_compiler(session)
+        call = Call(dtype="float32", op=Operator.SUM, counts=(100,))
+        launch = session.prepare(proved("all_reduce/two_shot", 2, ZERO_COPY), call)
+        arrays = [session.empty((100,), "float32") for _ in range(3)]
+        found = []
+        for x, out in ((arrays[0], arrays[1]), (arrays[0], arrays[2])):
+            if group.rank == 0:
+                launch(x, out, stream=5)
+                _, _, head = launched(fake)
+                peers = session.slab.peers
+                assert list(head["output"][:2]) == [
+                    p + session.offset(out) for p in peers
+                ]
+                found.append(int(head["fingerprint"]))
+        with pytest.raises(CallError, match="not registered memory"):
+            launch(arrays[0], Tensor(4096), stream=5)
+        group.exchange({})
+        session.close()
+        return found
+
+    (one, other), _ = on_ranks(fake, 2, work)
+
+    assert one != other
+
+
+def test_a_record_is_raised_at_the_next_call(fake):
+    """It names who was absent, in which step of which algorithm."""
+
+    def work(group):
+        session = CudaSession(group)
+        without_compiler(session)
+        call = Call(dtype="float32", op=Operator.SUM, counts=(100,))
+        launch = session.prepare(proved("all_reduce/one_shot", 2, PACKETS), call)
+        launch(Tensor(4096), Tensor(8192), stream=5)
+        group.exchange({})
+        if group.rank == 0:
+            head = launched_of(fake, session)
+            record = np.zeros(1, RECORD)
+            record["kind"], record["step"], record["peer"] = 1, 1, 1
+            record["absent"], record["fingerprint"] = 2, head["fingerprint"]
+            record["state"] = 2
+            ctypes.memmove(session.watch.record, record.tobytes(), RECORD.itemsize)
+            with pytest.raises(CollectiveTimeout) as caught:
+                launch(Tensor(4096), Tensor(8192), stream=5)
+        group.exchange({})
+        session.close()
+        return str(caught.value) if group.rank == 0 else ""
+
+    text, _ = on_ranks(fake, 2, work)
+
+    assert "all_reduce/one_shot" in text
+    assert "ranks [1] did not enter" in text
+    assert "step 1 (" in text
+
+
+def launched_of(fake, session):
+    """Return the parameters of this session's last launch."""
+    for _, _, _, address in reversed(fake.launches):
+        head = np.frombuffer(ctypes.string_at(address, PARAMS.itemsize), PARAMS)[0]
+        if int(head["record"]) == session.watch.record:
+            return head
+    raise AssertionError("nothing was launched")
+
+
+def test_records_say_what_happened():
+    """Mismatch, told, and a flag that did not come."""
+    plan = proved("all_gather/ring", 3, "push bulk staged").value
+    record = np.zeros(1, RECORD)[0]
+    record["fingerprint"], record["peer"] = 7, 2
+    record["kind"], record["differ"], record["step"] = KINDS.index("mismatch"), 4, -1
+    assert "ranks [2] called something else" in explain(record, {7: plan})[1]
+    record["kind"], record["differ"] = KINDS.index("told"), 0
+    assert ([2], True) == _about(record, plan, "rank 2 gave up")
+    record["kind"] = KINDS.index("timeout")
+    assert ([2], True) == _about(record, plan, "waited for rank 2")
+
+
+def _about(record, plan, words):
+    waiting, text = explain(record, {7: plan})
+    return waiting, words in text
+
+
+def test_more_blocks_than_fit_are_refused(fake):
+    """All blocks wait for each other, so all must be resident."""
+    fake.cuModuleLoadData = lambda image: (OK, 1)
+    fake.cuModuleGetFunction = lambda module, name: (OK, 2)
+    fake.cuFuncLoad = lambda function: (OK,)
+    fake.cuOccupancyMaxActiveBlocksPerMultiprocessor = lambda *a: (OK, 1)
+
+    def work(group):
+        session = CudaSession(group)
+        kernel = Kernel(text="", ranks=(0,), grid=133, threads=1024)
+        with pytest.raises(PlanError, match="133 blocks"):
+            launch_module.load(session.device, kernel, b"")
+        session.close()
+
+    on_ranks(fake, 1, work)
+
+
+def test_tiles_shrink_until_staging_fits():
+    """Any count is served with a fixed amount of staging."""
+    plan = proved("all_gather/one_shot", 4, "push bulk staged blocks=64").value
+    sizes = np.full(4, 64 << 20, np.int64)
+    found = fit(plan, sizes, 4)
+
+    assert found.tile * 4 * 64 * max(plan.stage_units) <= HALVES["stage"]
+    assert found.tiles > 1
+
+
+class Tensor:
+    """What torch tensors answer."""
+
+    def __init__(self, address, contiguous=True):
+        self.address, self.contiguous = address, contiguous
+
+    def data_ptr(self):
+        return self.address
+
+    def is_contiguous(self):
+        return self.contiguous
+
+
+def test_arrays_that_are_not_contiguous_are_refused():
+    """A kernel sees one run of elements."""
+    with pytest.raises(CallError, match="contiguous"):
+        pointer(Tensor(4096, contiguous=False))
+
+
+def test_an_array_off_the_gpu_is_refused_with_what_is_wanted():
+    """NumPy arrays say which device they are on."""
+    with pytest.raises(CallError, match="want a GPU"):
+        where(np.zeros(4))
+    with pytest.raises(CallError, match="__cuda_array_interface__"):
+        where(object())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "bool", "complex64"])
+def test_our_arrays_are_read_back_through_dlpack(dtype):
+    """What we export we can read, address and size."""
+
+    class Stranger:
+        """The same array, seen through DLPack alone."""
+
+        def __init__(self, array):
+            self.__dlpack__ = array.__dlpack__
+            self.__dlpack_device__ = array.__dlpack_device__
+
+    array = DeviceArray(4096, (3, 5), dtype, 0, lambda: None)
+
+    assert where(array) == where(Stranger(array))
+
+
+def test_a_mismatch_is_its_own_error(fake):
+    """Ranks that called different things are told so, not that somebody is late."""
+
+    def work(group):
+        session = CudaSession(group)
+        record = np.zeros(1, RECORD)
+        record["kind"], record["differ"], record["state"] = 2, 2, 2
+        ctypes.memmove(session.watch.record, record.tobytes(), RECORD.itemsize)
+        with pytest.raises(CollectiveMismatch, match="called something else"):
+            session.check()
+        session.close()
+
+    on_ranks(fake, 1, work)
+
+
+def test_plans_for_other_numbers_of_ranks_are_refused(fake):
+    """A plan is for exactly so many ranks."""
+
+    def work(group):
+        session = CudaSession(group)
+        plan = Verified(proved("all_reduce/one_shot", 3, PACKETS).value)
+        with pytest.raises(PlanError, match="is for 3 ranks"):
+            session.prepare(plan, Call(dtype="float32", counts=(8,)))
+        session.close()
+
+    on_ranks(fake, 1, work)
