@@ -10,7 +10,9 @@ import platform
 import subprocess
 import sys
 import timeit
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,11 +26,13 @@ GOAL_US = 1.2
 class Nothing:
     """An executor's session that moves nothing."""
 
-    def offset(self, array):
-        return None
+    def offset(self, array: Any) -> None:
+        """Return that nothing is registered."""
 
-    def prepare(self, plan, call):
-        def launch(x, out):
+    def prepare(self, plan: Any, call: Any) -> Callable[[Any, Any], None]:
+        """Return a launcher that does nothing."""
+
+        def launch(x: Any, out: Any) -> None:
             pass
 
         return launch
@@ -41,14 +45,14 @@ class Alone:
     broken = np.zeros(1, np.int64)
 
 
-def microseconds(call):
+def microseconds(call: Callable[[], Any]) -> float:
     """Return the least time of a call over several repeats."""
     call()
     call()
     return min(timeit.repeat(call, number=CALLS, repeat=REPEATS)) / CALLS * 1e6
 
 
-def calls(comm):
+def calls(comm: Communicator) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yield names and calls on arrays seen before."""
     x, out = np.ones(256, np.float32), np.ones(256, np.float32)
     grid, both = np.ones((2, 128), np.float32), np.ones((2, 256), np.float32)
@@ -68,7 +72,7 @@ def calls(comm):
     yield "all_reduce of a tensor", lambda: comm.all_reduce(tensor)
 
 
-def main():
+def main() -> None:
     """Print the table, and write it when a file is named."""
     Engine._session = lambda self, executor: Nothing()
     comm = Communicator(Alone(), profiles={})
