@@ -121,14 +121,15 @@ def _unsignalled(plan: Plan, rank: int, lane: int, i: int, gone: Signal) -> Plan
     for index, step in enumerate(plan.ranks[rank][lane]):
         if index == i:
             continue
-        same = isinstance(step, Signal) and step[:2] == gone[:2] and index > i
-        steps.append(step._replace(n=step.n - 1) if same else step)  # type: ignore[union-attr]
+        if isinstance(step, Signal) and step[:2] == gone[:2] and index > i:
+            step = step._replace(n=step.n - 1)
+        steps.append(step)
     changed = _with(plan, rank, lane, tuple(steps))
     waits: list[Step] = []
     for step in changed.ranks[gone.rank][gone.lane]:
-        late = isinstance(step, Wait) and step[:2] == (rank, lane) and step.n >= gone.n
-        if not late:
+        if isinstance(step, Wait) and step[:2] == (rank, lane) and step.n >= gone.n:
+            if step.n > 1:
+                waits.append(step._replace(n=step.n - 1))
+        else:
             waits.append(step)
-        elif step.n > 1:  # type: ignore[union-attr]
-            waits.append(step._replace(n=step.n - 1))  # type: ignore[union-attr]
     return _with(changed, gone.rank, gone.lane, tuple(waits))
