@@ -6,6 +6,7 @@ from stretto.bench.contender import BUFFERS
 from stretto.bench.document import as_csv, as_text, document_of, read_document
 from stretto.bench.formats import nccl_format, osu_format
 from stretto.bench.launch import run_ranks, under_launcher
+from stretto.bench.machine import machine as machine_of
 from stretto.bench.peers import expand, names
 from stretto.bench.plot import open_figure, plot
 from stretto.bench.report import markdown, show
@@ -25,6 +26,7 @@ __all__ = [
     "compare",
     "document_of",
     "expand",
+    "machine_of",
     "markdown",
     "names",
     "nccl_format",

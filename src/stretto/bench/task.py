@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -41,6 +42,8 @@ class Task:
     """How many at most."""
     budget_s: float = 60.0
     """For all rows together."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What another job than measuring, such as tuning, wants to know."""
     meet: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:

@@ -1,0 +1,118 @@
+"""The outcome: a TOML file that the runtime reads, with the figures it rests on."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from stretto.bench.tune.search import Decision
+from stretto.errors import TopologyError
+from stretto.runtime import spell_size
+
+__all__ = ["default_path", "merged", "rule_of", "text_of"]
+
+_FOREVER = "1T"
+
+
+def default_path(executor: str) -> Path:
+    """Return where a user's own profile lies."""
+    if named := os.environ.get("STRETTO_PROFILES"):
+        return Path(named) / f"{executor}.toml"
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(cache) / "stretto" / "profiles" / f"{executor}.toml"
+
+
+def rule_of(
+    collective: str, memory: str, num_ranks: int, decided: Mapping[int, Decision]
+) -> dict[str, Any]:
+    """Return a row of the profile: up to so many bytes, this.
+
+    Between two sizes that were measured the border lies in their geometric middle.
+    """
+    sizes = sorted(decided)
+    rows: list[list[str]] = []
+    for nbytes, after in zip(sizes, [*sizes[1:], 0], strict=True):
+        up_to = spell_size(_middle(nbytes, after)) if after else _FOREVER
+        pin = decided[nbytes].pin
+        if rows and rows[-1][1] == pin:
+            rows[-1][0] = up_to
+        else:
+            rows.append([up_to, pin])
+    figures = [
+        [spell_size(n), _short(decided[n].us), _short(decided[n].untuned_us)]
+        for n in sizes
+    ]
+    return {
+        "collective": collective,
+        "memory": memory,
+        "ranks": [num_ranks, num_ranks],
+        "sizes": rows,
+        "figures": figures,
+    }
+
+
+def merged(
+    path: Path, executor: str, rules: Sequence[Mapping[str, Any]], about: str
+) -> str:
+    """Return a profile's text: the file's rules, with these in place of their like."""
+    kept: list[Mapping[str, Any]] = []
+    if path.is_file():
+        try:
+            data = tomllib.loads(path.read_text(encoding="utf-8"))
+        except tomllib.TOMLDecodeError as e:
+            raise TopologyError(f"profile {path}: {e}; want it whole, or gone") from e
+        fresh = {_key(rule) for rule in rules}
+        kept = [r for r in data.get("rule", ()) if _key(r) not in fresh]
+    both = sorted((*kept, *rules), key=lambda r: (str(r["collective"]), _key(r)))
+    return text_of(executor, both, about)
+
+
+def text_of(executor: str, rules: Sequence[Mapping[str, Any]], about: str) -> str:
+    """Return the text of a profile."""
+    lines = [
+        "# Written by `stretto tune`. figures: size, microseconds of what was chosen,",
+        "# and of what would have been chosen without this file.",
+        f"executor = {_quoted(executor)}",
+        f"about = {_quoted(about)}",
+    ]
+    for rule in rules:
+        lines += [
+            "",
+            "[[rule]]",
+            f"collective = {_quoted(rule['collective'])}",
+            f"memory = {_quoted(rule['memory'])}",
+            f"ranks = {list(rule['ranks'])}",
+            "sizes = [",
+            *(f"  [{_quoted(size)}, {_quoted(pin)}]," for size, pin in rule["sizes"]),
+            "]",
+            "figures = [",
+            *(
+                f"  [{_quoted(size)}, {us}, {untuned}],"
+                for size, us, untuned in rule.get("figures", ())
+            ),
+            "]",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _key(rule: Mapping[str, Any]) -> tuple[str, str, tuple[int, ...]]:
+    return str(rule["collective"]), str(rule["memory"]), tuple(rule["ranks"])
+
+
+def _middle(low: int, high: int) -> int:
+    """Return the power of two nearest to the geometric middle; not below `low`."""
+    exponent = round((math.log2(max(1, low)) + math.log2(high)) / 2)
+    return max(low, 1 << exponent)
+
+
+def _short(us: float) -> float:
+    return float(f"{us:.3g}") if math.isfinite(us) else 0.0
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(str(text))

@@ -1,0 +1,172 @@
+"""Find the fastest algorithm and schedule for each size; the runtime then uses them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from stretto import bench, topology
+from stretto.bench import tune
+from stretto.cli.output import Progress
+from stretto.errors import CallError
+from stretto.runtime import parse_sizes, spell_size
+
+__all__ = ["add_arguments", "run"]
+
+_JOB = "stretto.bench.tune.job:work"
+_TUNABLE = (
+    *("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
+    *("broadcast", "reduce", "gather", "scatter"),
+)
+_SIZES = {"cpu": "8:16M:4", "cuda": "1K:1G:4"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's options."""
+    add = parser.add_argument
+    add(
+        "collectives",
+        nargs="*",
+        metavar="COLLECTIVE",
+        help=f"all, or of {', '.join(_TUNABLE)} [all_reduce]",
+    )
+    add("--ranks", type=int, default=2, help="start so many [2]")
+    add("--sizes", "--size", help="[8:16M:4; on GPUs 1K:1G:4]")
+    add("--device", default="cpu", choices=("cpu", "cuda"), help="[cpu]")
+    add("--mode", default="", help="blocking or graph [graph on GPUs]")
+    add("--dtype", default="", help="[float32; bfloat16 on GPUs]")
+    add("--memory", default="both", choices=("staged", "zero_copy", "both"))
+    add("--budget", type=float, default=60.0, metavar="S", help="seconds in all [60]")
+    add("--keep", type=int, default=12, help="measured, of those simulated [12]")
+    add("--seed", type=int, default=0, help="of inputs and of the comparison [0]")
+    add("--out", metavar="FILE", help="the profile [this user's, which is then used]")
+    add("--state", metavar="FILE", help="what is decided so far [beside the profile]")
+    add("--again", action="store_true", help="forget what was decided before")
+    add("--report", metavar="FILE", help="everything that was measured, as JSON")
+    add("--plot", metavar="FILE", help="best by size; simulated against measured")
+    add("--fit", metavar="BENCH.json", help="fit the simulator's constants instead")
+    add("--machine", metavar="NAME", help="where --fit begins [cpux2, h200x4...]")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Search, write the profile, and say what it brings."""
+    if args.fit:
+        return _fit(args)
+    path = Path(args.out) if args.out else tune.default_path(args.device)
+    state = Path(args.state) if args.state else path.with_suffix(".state.json")
+    if args.again:
+        state.unlink(missing_ok=True)
+    if args.plot:
+        bench.open_figure(args.plot)
+    memories = ("staged", "zero_copy") if args.memory == "both" else (args.memory,)
+    rules, reports = [], []
+    for memory in memories:
+        task = _task(args, memory, state, args.budget / len(memories))
+        with Progress(1) as progress:
+            found = bench.run_ranks(task, partial(_say, progress), job=_JOB)
+        reports.append({**found, "memory": memory, "ranks": args.ranks})
+        rules += _rules(found, memory, args.ranks)
+    machine = bench.machine_of()
+    about = f"{machine['processor']}, {args.ranks} ranks, {task.dtype}, {task.mode}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(tune.merged(path, args.device, rules, about), encoding="utf-8")
+    if args.report:
+        Path(args.report).write_text(json.dumps(reports, indent=1), encoding="utf-8")
+    if args.plot:
+        tune.draw(_joined(reports), args.plot)
+    _show(reports, path)
+    return 0
+
+
+def _task(
+    args: argparse.Namespace, memory: str, state: Path, budget_s: float
+) -> bench.Task:
+    on_gpu = args.device == "cuda"
+    names = tuple(args.collectives) or ("all_reduce",)
+    names = _TUNABLE if "all" in names else names
+    for name in names:
+        if name not in _TUNABLE:
+            raise CallError(f"{name} cannot be tuned; want all, {', '.join(_TUNABLE)}")
+    if args.keep < 1:
+        raise CallError(f"--keep {args.keep}; want at least 1")
+    return bench.Task(
+        tests=names,
+        sizes=tuple(parse_sizes(args.sizes or _SIZES[args.device])),
+        num_ranks=args.ranks,
+        dtype=args.dtype or ("bfloat16" if on_gpu else "float32"),
+        device=args.device,
+        registered=memory == "zero_copy",
+        mode=args.mode or ("graph" if on_gpu else "blocking"),
+        seed=args.seed,
+        batch_us=500.0 if on_gpu else 100.0,
+        budget_s=budget_s,
+        options={"state": str(state.resolve()), "keep": args.keep},
+    )
+
+
+def _say(progress: Progress, said: str) -> None:
+    progress.step(said)
+    if not sys.stderr.isatty():
+        sys.stderr.write(said + "\n")
+        sys.stderr.flush()
+
+
+def _rules(
+    found: Mapping[str, Any], memory: str, num_ranks: int
+) -> list[dict[str, Any]]:
+    rules = []
+    for name, by_size in found["decided"].items():
+        decided = {
+            int(n): tune.Decision(**{**d, "interval": None}) for n, d in by_size.items()
+        }
+        if decided:
+            rules.append(tune.rule_of(name, memory, num_ranks, decided))
+    return rules
+
+
+def _joined(reports: list[dict[str, Any]]) -> dict[str, Any]:
+    decided = {
+        f"{name} {report['memory']}": by_size
+        for report in reports
+        for name, by_size in report["decided"].items()
+    }
+    return {"decided": decided, "trials": [t for r in reports for t in r["trials"]]}
+
+
+def _show(reports: list[dict[str, Any]], path: Path) -> None:
+    for report in reports:
+        for name, by_size in report["decided"].items():
+            print(f"{name}, {report['memory']}, {report['ranks']} ranks")
+            for n in sorted(by_size, key=int):
+                row = by_size[n]
+                gain = row["untuned_us"] / row["us"] if row["us"] else 1.0
+                size = spell_size(int(n))
+                print(f"  {size:>6}  {row['us']:10.4g} us  {gain:5.2f}x  {row['pin']}")
+        for row in report["held_back"]:
+            size = spell_size(row["nbytes"])
+            print(f"held back: {row['test']} {size}: {row['ratio']:.3f} of untuned")
+        for pin, why in report["wrong"].items():
+            print(f"not used: {pin}: {why}")
+    print(f"profile: {path}")
+
+
+def _fit(args: argparse.Namespace) -> int:
+    """Fit, and print the constants."""
+    path = Path(args.fit)
+    text = json.loads(path.read_text(encoding="utf-8"))
+    documents = text if isinstance(text, list) else [text]
+    seen = [one for doc in documents for one in tune.observations(doc)]
+    ranks = seen[0].plan.value.num_ranks
+    kind = "h200x" if args.device == "cuda" else "cpux"
+    machine = topology.load(args.machine or f"{kind}{ranks}")
+    found = tune.fit(seen, machine)
+    written = tune.toml_of(found)
+    if args.out:
+        Path(args.out).write_text(written, encoding="utf-8")
+    print(written, end="")
+    return 0
