@@ -32,7 +32,9 @@ __all__ = ["Watch"]
 _Line: TypeAlias = tuple[int, int, int, int]
 
 _RESUME = -1
-_FIRST_SLEEP_US, _LAST_SLEEP_US = 20, 1000
+_FIRST_SLEEP_US, _LAST_SLEEP_US = 20, 8000
+_LATE = 32
+"""A sleep is at most that part of the wait so far: nobody is much later for it."""
 
 
 class Watch:
@@ -75,9 +77,10 @@ class Watch:
     def _until_done(self, status: int) -> None:
         since, seen = self._clock.now_us(), self._progress()
         while status != Status.DONE:
-            self._look_around(status, self._clock.now_us() - since)
-            longer = int(self._words[SessionWord.SLEEP_US]) * 2
-            self._words[SessionWord.SLEEP_US] = min(longer, _LAST_SLEEP_US)
+            waited_us = self._clock.now_us() - since
+            self._look_around(status, waited_us)
+            sleep_us = min(int(waited_us / _LATE), _LAST_SLEEP_US)
+            self._words[SessionWord.SLEEP_US] = max(sleep_us, _FIRST_SLEEP_US)
             status = self._run(self._at, _RESUME, _RESUME)
             if (now := self._progress()) != seen:
                 since, seen = self._clock.now_us(), now
