@@ -481,6 +481,109 @@ def soak(r: Rank) -> Any:
             return {**verdict(found), "calls": calls}
 
 
+PING_PONG = """
+#include "channel.cuh"
+using namespace stretto;
+struct P { const MemoryChannel* channels; u64* out; int rank; int rounds; };
+extern "C" __global__ void stretto_kernel(const __grid_constant__ P p) {
+  if (p.rank > 1) return;
+  const MemoryChannel& to = p.channels[1 - p.rank];
+  __shared__ bool ok;
+  if (threadIdx.x == 0) ok = true;
+  __syncthreads();
+  for (int i = 0; i < p.rounds && ok; ++i) {
+    if (i % 2 == p.rank) {
+      u64* mine = reinterpret_cast<u64*>(to.local);
+      for (u32 k = threadIdx.x; k < 512; k += blockDim.x) mine[k] = i * 1000 + k;
+      __syncthreads();
+      to.put(4096, 0, 4096, threadIdx.x, blockDim.x);
+      __syncthreads();
+      if (threadIdx.x == 0) to.signal();
+    } else {
+      if (threadIdx.x == 0) ok = to.wait();
+      __syncthreads();
+      const u64* got = reinterpret_cast<const u64*>(to.local + 4096);
+      for (u32 k = threadIdx.x; ok && k < 512; k += blockDim.x) {
+        const u64 want = i * 1000 + k;
+        if (load_relaxed_word(got + k) != want) p.out[0] = 1 + i;
+      }
+      __syncthreads();
+    }
+  }
+  if (threadIdx.x == 0 && !ok) p.out[0] = 99;
+}
+"""
+ALL_REDUCE = """
+#include "channel.cuh"
+using namespace stretto;
+struct P { const MemoryChannel* channels; u64* out; int rank; int ranks; u32 flag; };
+extern "C" __global__ void stretto_kernel(const __grid_constant__ P p) {
+  const u64 mine = 10 * p.rank + threadIdx.x;
+  const u64 at = 8192 + (p.flag & 1) * 65536;
+  for (int i = 1; i < p.ranks; ++i) {
+    const MemoryChannel& to = p.channels[(p.rank + i) % p.ranks];
+    to.put_packet(at, p.rank * blockDim.x + threadIdx.x, mine, p.flag);
+  }
+  u64 sum = 0;
+  for (int q = 0; q < p.ranks; ++q) {
+    u64 value = mine;
+    const u64 index = q * blockDim.x + threadIdx.x;
+    if (q != p.rank && !p.channels[q].read_packet(at, index, p.flag, value)) return;
+    sum += value;
+  }
+  p.out[1 + threadIdx.x] = sum;
+}
+"""
+
+
+def _own_kernel(r: Rank, text: str, threads: int) -> Any:
+    from stretto.executors.cuda.abi import Kernel
+    from stretto.executors.cuda.compile import compile_kernel
+    from stretto.executors.cuda.launch import load
+
+    kernel = Kernel(text=text, ranks=(r.rank,), grid=1, threads=threads)
+    image = compile_kernel(kernel, arch=r.session.device.arch)
+    return load(r.session.device, kernel, image)
+
+
+@check
+def channels(r: Rank) -> Any:
+    """Kernels written by hand: ping-pong by signals, all_reduce by packets."""
+    import ctypes
+    import struct
+
+    from stretto.executors.cuda.driver import api
+    from stretto.executors.cuda.launch import enqueue
+
+    r.open(DEADLINE_S)
+    made = r.session.channels(1 << 20)
+    out = r.torch.zeros(1024, dtype=r.torch.int64, device="cuda")
+    kernels = _own_kernel(r, PING_PONG, 128), _own_kernel(r, ALL_REDUCE, 64)
+    stream = api().CUstream(r.torch.cuda.current_stream().cuda_stream)
+    r.together()
+    found = []
+
+    def launch(loaded: Any, packed: bytes) -> None:
+        raw = ctypes.create_string_buffer(packed, len(packed))
+        array = (ctypes.c_void_p * 1)(ctypes.addressof(raw))
+        enqueue(r.session.device, loaded, stream, ctypes.addressof(array))
+
+    head = struct.pack("<QQi", made.pointer, out.data_ptr(), r.rank)
+    for _ in range(3):
+        launch(kernels[0], head + struct.pack("<i", 20))
+    r.together()
+    r.session.check()
+    found.append("" if out[0].item() == 0 else f"ping-pong said {out[0].item()}")
+    for flag in range(1, 6):
+        launch(kernels[1], head + struct.pack("<iIi", r.n, flag, 0))
+    r.together()
+    r.session.check()
+    want = [sum(10 * q + t for q in range(r.n)) for t in range(64)]
+    got = out[1:65].tolist()
+    found.append("" if got == want else f"all_reduce: {got[:4]}, want {want[:4]}")
+    return verdict(found)
+
+
 def child(args: argparse.Namespace) -> None:
     """Run every check in one rank, telling all ranks' outcomes to everybody."""
     import torch

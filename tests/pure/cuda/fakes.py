@@ -4,7 +4,7 @@ Addresses are real: memory is mapped by memfd, so what one rank exports another 
 Streams are queues; an operation that waits holds its queue until it is satisfied.
 """
 
-# ruff: noqa: N802, N815, TID253  (the driver's own names, and its types)
+# ruff: noqa: N802, N815  (the driver's own names, and its types)
 
 from __future__ import annotations
 
@@ -158,6 +158,10 @@ class FakeDriver:
 
     def cuMemsetD8(self, start, value, nbytes):
         ctypes.memset(start, value, nbytes)
+        return (OK,)
+
+    def cuMemcpyHtoD(self, to, source, nbytes):
+        ctypes.memmove(to, source, nbytes)
         return (OK,)
 
     def cuMemHostAlloc(self, nbytes, flags):

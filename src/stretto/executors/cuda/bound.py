@@ -65,7 +65,8 @@ class KernelLaunch:
         found = arguments.kept.get(key)
         if found is None:
             found = arguments.pack(*key)
-        enqueue(self._space.device, self._loaded, stream_object, found)
+        if self._loaded.launch(stream_object, found):
+            enqueue(self._space.device, self._loaded, stream_object, found)
 
     def _open(self, handle: int) -> tuple[Any, Arguments]:
         region = self._sets(handle)

@@ -35,26 +35,14 @@ class Loaded:
         self.function = function
         self.kernel = kernel
         self._launch = api().cuLaunchKernel
+        self._shape = (kernel.grid, 1, 1, kernel.threads, 1, 1, kernel.shared_bytes)
 
     def launch(self, stream: Any, arguments: int) -> int:
         """Enqueue the kernel; `arguments` is the address of its argument array.
 
         Returns the driver's error number.
         """
-        kernel = self.kernel
-        (error,) = self._launch(
-            self.function,
-            kernel.grid,
-            1,
-            1,
-            kernel.threads,
-            1,
-            1,
-            kernel.shared_bytes,
-            stream,
-            arguments,
-            0,
-        )
+        (error,) = self._launch(self.function, *self._shape, stream, arguments, 0)
         return int(error)
 
 

@@ -23,6 +23,7 @@ from stretto.executors.cuda.abi import (
 from stretto.executors.cuda.arena import Arena
 from stretto.executors.cuda.arrays import DeviceArray, where
 from stretto.executors.cuda.bound import KernelLaunch
+from stretto.executors.cuda.channels import Channels
 from stretto.executors.cuda.driver import Side, api, ask, capturing, open_device
 from stretto.executors.cuda.engine import EngineLaunch, runs_on_engine
 from stretto.executors.cuda.enginewatch import EngineWatch
@@ -47,7 +48,7 @@ class CudaSession:
             )
         self.group = group
         self.device = open_device(local_rank(group))
-        self._regions, total = regions(group.num_ranks)
+        self.regions, total = regions(group.num_ranks)
         self.slab = open_slab(self.device, group, total)
         self.space = AddressSpace(self.device, group, self.slab)
         self._arena = Arena()
@@ -56,7 +57,7 @@ class CudaSession:
         self.watch = Watch(
             self.device,
             group,
-            [self.slab.base + r.control + CONTROL["broken"] for r in self._regions],
+            [self.slab.base + r.control + CONTROL["broken"] for r in self.regions],
         )
         self._sets: dict[int, Region] = {}
         self._engine_watch: EngineWatch | None = None
@@ -97,6 +98,10 @@ class CudaSession:
     def register(self, array: Any) -> None:
         """Make an array of somebody else's zero-copy (collective)."""
         self.space.register(array)
+
+    def channels(self, nbytes: int) -> Channels:
+        """Return channels to every peer, for kernels of the user's (collective)."""
+        return Channels(self, nbytes)
 
     def offset(self, array: Any) -> int | None:
         """Return where registered memory begins, the same on every rank, or None."""
@@ -149,20 +154,20 @@ class CudaSession:
         """Return the flag set of a stream, the next free one at its first use."""
         found = self._sets.get(stream)
         if found is None:
-            if len(self._sets) == len(self._regions):
+            if len(self._sets) == len(self.regions):
                 raise CallError(
                     f"stream {stream:#x} is the {len(self._sets) + 1}th that this "
-                    f"communicator is used on, and it has {len(self._regions)} sets of "
+                    f"communicator is used on, and it has {len(self.regions)} sets of "
                     "flags: use fewer streams, set STRETTO_CUDA_STREAMS, or split()"
                 )
-            found = self._regions[len(self._sets)]
+            found = self.regions[len(self._sets)]
             self._sets[stream] = found
         return found
 
     def engine_watch(self) -> EngineWatch:
         """Return the deadlines of copy-engine calls, made at their first use."""
         if self._engine_watch is None:
-            made = EngineWatch(self.group, self._regions, self.slab.base)
+            made = EngineWatch(self.group, self.regions, self.slab.base)
             self.watch.engine = self._engine_watch = made
         return self._engine_watch
 
