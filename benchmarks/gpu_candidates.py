@@ -19,11 +19,17 @@ def candidates(collective: str, nbytes: int, ranks: int) -> list[tuple[str, str]
         if nbytes >= 512 * K:
             found += _bulk("all_reduce/two_shot", chunk)
         if nbytes >= 64 * M:
-            found += _bulk("all_reduce/ring", chunk)[:2]
+            words = "push bulk zero_copy threads=512 tile_bytes=1073741824"
+            found += [
+                ("all_reduce/ring", f"{words} blocks=64"),
+                ("all_reduce/ring", f"{words} blocks=128"),
+                ("all_reduce/two_shot", f"{words} blocks=128"),
+                ("all_reduce/two_shot", f"{words} blocks=64 depth=8"),
+            ]
         return found
     name = f"{collective}/one_shot"
     if chunk <= 4 * M:
-        found += _packets(name, chunk)
+        found += _packets(name, chunk, parts=ranks)
     if nbytes >= 128 * K:
         found += _bulk(name, chunk)
     if nbytes >= 4 * M and collective != "reduce_scatter":
@@ -31,14 +37,20 @@ def candidates(collective: str, nbytes: int, ranks: int) -> list[tuple[str, str]
     return found
 
 
-def _packets(name: str, part: int) -> list[tuple[str, str]]:
-    """Return packets, and lines, with about one vector a thread, more, and fewer."""
+def _packets(name: str, part: int, parts: int = 1) -> list[tuple[str, str]]:
+    """Return packets, and lines, with about one vector a thread, more, and fewer.
+
+    Where every rank reads several parts, a thread for each vector of all of them.
+    """
     vectors = max(1, part // 16)
     found = [
         (threads, blocks)
         for threads in (128, 256, 512)
         for blocks in sorted(
-            {min(128, max(1, vectors // (threads * d))) for d in (1, 2, 4)}
+            {
+                min(128, max(1, times * vectors // (threads * 4)))
+                for times in (1, 2, 4, 4 * parts)
+            }
         )
     ]
     small = vectors <= 128
