@@ -23,7 +23,7 @@ from stretto.bench.run import Say
 from stretto.bench.stats import Interval, ratio_interval
 from stretto.bench.task import Task
 from stretto.bench.tune.search import Decision, decide
-from stretto.bench.tune.space import ranked, simulated_us
+from stretto.bench.tune.space import expanded, leaders, simulated_us
 from stretto.runtime import (
     Choice,
     Communicator,
@@ -124,7 +124,7 @@ class _Tuner:
         untuned = str(self._control.agree(str(self._untuned.choose(asked))))
         found: list[str] = []
         if self._control.rank == 0:  # simulating is rank 0's work; others wait
-            found = [str(choice) for choice, _ in ranked(asked, self._keep)]
+            found = [str(choice) for choice in leaders(asked, self._keep)]
             if before:
                 found.insert(0, before[max(before)].pin)
         pins = self._control.agree(found)
@@ -138,7 +138,17 @@ class _Tuner:
             left_us = max(0.05, until - time.monotonic()) * 1e6
             return self._measure(test, nbytes, some, batches, left_us)
 
-        return decide(pins, untuned, measured, is_over, seed=self._task.seed)
+        def expand(some: Sequence[str]) -> Sequence[str]:
+            wider = [p for pin in some for p in self._family(pin, asked)]
+            agreed: list[str] = self._control.agree(wider)
+            return agreed
+
+        return decide(
+            pins, untuned, measured, is_over, expand=expand, seed=self._task.seed
+        )
+
+    def _family(self, pin: str, asked: Question) -> list[str]:
+        return [] if self._control.rank else expanded(pin, asked)
 
     def _question(self, test: str, nbytes: int) -> Question:
         case = self._cases[test, nbytes]

@@ -22,7 +22,7 @@ Measure = Callable[[Sequence[str], int], Mapping[str, Times]]
 
 _FIRST, _LAST = 5, 30
 """Batches of the first round, and of the confirmation."""
-_FINALISTS = 2
+_FAMILIES, _FINALISTS = 3, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,20 +39,18 @@ class Decision:
 
 
 def halve(
-    pins: Sequence[str], measure: Measure, is_over: Callable[[], bool]
+    pins: Sequence[str], measure: Measure, is_over: Callable[[], bool], *, keep: int
 ) -> list[str]:
-    """Return the pins that are left, the best first."""
+    """Return so many of the pins that are left, the best first."""
     left, batches = list(dict.fromkeys(pins)), _FIRST
-    while len(left) > _FINALISTS and not is_over():
+    while len(left) > keep and not is_over():
         found = measure(left, batches)
         ordered = sorted(found, key=lambda pin: float(np.median(found[pin])))
-        if not ordered:
-            return []
-        left = ordered[: max(_FINALISTS, math.ceil(len(ordered) / 2))]
-        if len(ordered) <= _FINALISTS:
-            break
+        if len(ordered) <= keep:
+            return ordered
+        left = ordered[: max(keep, math.ceil(len(ordered) / 2))]
         batches *= 2
-    return left
+    return left[:keep]
 
 
 def decide(
@@ -61,14 +59,19 @@ def decide(
     measure: Measure,
     is_over: Callable[[], bool],
     *,
+    expand: Callable[[Sequence[str]], Sequence[str]],
     seed: int,
 ) -> Decision | None:
     """Return the best of the pins, confirmed against what would serve untuned.
 
-    It is taken only if it is faster beyond noise: tuning never makes anything worse.
+    First one pin stands for each family; then the numbers that the best families have
+    are tried: `expand` gives them. The winner is taken only if it is faster beyond
+    noise, so tuning never makes anything worse.
     """
-    finalists = halve([untuned, *pins], measure, is_over)
-    last = list(dict.fromkeys((untuned, *finalists[:_FINALISTS])))
+    families = halve([untuned, *pins], measure, is_over, keep=_FAMILIES)
+    numbers = [pin for pin in expand(families) if pin not in families]
+    finalists = halve([*families, *numbers], measure, is_over, keep=_FINALISTS)
+    last = list(dict.fromkeys((untuned, *finalists)))
     found = measure(last, _LAST)
     if not found:
         return None
@@ -85,5 +88,5 @@ def decide(
         untuned=untuned,
         untuned_us=medians.get(untuned, math.inf),
         interval=interval,
-        tried=len(dict.fromkeys((untuned, *pins))),
+        tried=len(dict.fromkeys((untuned, *pins, *numbers))),
     )
