@@ -1,4 +1,4 @@
-"""Find an algorithm for a machine, say how far it is from the best possible, write it."""
+"""Find an algorithm for a machine and say how far it is from the best possible."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def network_of(machine: Machine, args: argparse.Namespace) -> synth.Network:
 
 
 def _ranks(text: str) -> list[int]:
-    found = []
+    found: list[int] = []
     for part in text.split(","):
         low, _, high = part.partition("-")
         if not low.isdigit() or (high and not high.isdigit()):

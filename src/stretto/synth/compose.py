@@ -20,7 +20,7 @@ def backwards(schedule: Schedule, demand: Demand) -> Schedule:
     `schedule` was made for the network with its links turned round.
     """
     links = demand.network.links
-    share = {c.index: c.share for c in demand.chunks()}
+    share = {c.number: c.share for c in demand.chunks()}
 
     def ends(m: Move) -> Fraction:
         rate = min(links[e].rate for e in m.links)

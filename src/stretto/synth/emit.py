@@ -12,11 +12,22 @@ from typing import Any
 from stretto.errors import CallError
 from stretto.ir import Program
 from stretto.lang import Algorithm
-from stretto.synth.bodies import BODIES, Rows
+from stretto.synth.bodies import BODIES
+from stretto.synth.rows import Rows
 from stretto.synth.schedule import Schedule
 from stretto.synth.symmetry import Symmetry
 
 __all__ = ["build", "emit", "identifier"]
+
+
+_AND = (" and its images", "")
+_IMPORTS = dict.fromkeys(
+    ("all_gather", "all_to_all", "broadcast", "gather", "scatter"), "Ranks, algorithm"
+) | {
+    "all_reduce": "Ranks, algorithm, reduce",
+    "reduce": "Ranks, algorithm, reduce",
+    "reduce_scatter": "Rank, Ranks, Reference, algorithm, reduce",
+}
 
 
 def identifier(text: str) -> str:
@@ -47,18 +58,21 @@ def emit(schedule: Schedule, name: str, *, facts: Sequence[str] = ()) -> str:
         *facts,
         '"""',
         "",
-        "from stretto.lang import Rank, Ranks, algorithm"
-        + (", reduce" if demand.combines else ""),
+        f"from stretto.lang import {_IMPORTS[demand.collective]}",
         "",
         f"N, K = {n}, {k}",
         *_images(symmetry, n),
         *_tables(rows),
         "",
         "",
-        f'@algorithm("{demand.collective}/{word}", split=K, requires=lambda n:'
-        f' None if n == N else f"made for {{N}} ranks, not {{n}}")',
+        "def only_here(n: int) -> str | None:",
+        '    """Return why another number of ranks is not served."""',
+        '    return None if n == N else f"made for {N} ranks, not {n}"',
+        "",
+        "",
+        f'@algorithm("{demand.collective}/{word}", split=K, requires=only_here)',
         f"def {function}(ranks: Ranks{rows.parameters}) -> None:",
-        f'    """Follow the table{"" if symmetry.order == 1 else " and its images"}."""',
+        f'    """Follow the table{_AND[symmetry.order == 1]}."""',
         *(f"    {line}" if line else "" for line in rows.body),
     ]
     return "\n".join(line.rstrip() for line in lines) + "\n"
@@ -67,7 +81,7 @@ def emit(schedule: Schedule, name: str, *, facts: Sequence[str] = ()) -> str:
 def build(text: str, schedule: Schedule) -> Program:
     """Return the program that an emitted file builds."""
     space: dict[str, Any] = {"__name__": "stretto_synth"}
-    exec(compile(text, f"<{schedule.generator}>", "exec"), space)  # noqa: S102
+    exec(compile(text, f"<{schedule.generator}>", "exec"), space)
     found = [v for v in space.values() if isinstance(v, Algorithm)]
     assert len(found) == 1  # emit wrote one
     params = (
@@ -85,10 +99,7 @@ def _images(symmetry: Symmetry, n: int) -> list[str]:
     if len(perms) == 1:
         return []
     turns = [p[0] for p in perms]
-    if all(
-        p == tuple((r + t) % n for r in range(n))
-        for p, t in zip(perms, turns, strict=True)
-    ):
+    if perms == [tuple((r + t) % n for r in range(n)) for t in turns]:
         return [
             f"IMAGES = {_range(turns)}",
             "",
@@ -111,7 +122,8 @@ def _images(symmetry: Symmetry, n: int) -> list[str]:
                 "",
                 "def image(rank: int, turn: int) -> int:",
                 f'    """Return where a rank goes: boxes of {z} and places move on."""',
-                f"    return (rank + turn) % {z} + (rank // {z} + turn // {z}) * {z} % N",
+                f"    box = rank // {z} + turn // {z}",
+                f"    return (rank + turn) % {z} + box * {z} % N",
                 "",
                 "",
             ]

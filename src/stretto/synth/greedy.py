@@ -1,8 +1,8 @@
 """Earliest arrival first: a greedy schedule on the time-expanded network.
 
-Among all transfers of a chunk from a rank that has it to one that lacks it, the one that
-would arrive first is booked, again and again. It copes with thousands of ranks and with
-machines that have no symmetry; it is also where the exact models start from.
+Among all transfers of a chunk from a rank that has it to one that lacks it, the one
+that would arrive first is booked, again and again. It copes with thousands of ranks and
+with machines that have no symmetry; the exact models start from it.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def greedy(
     are scarce; without it the nearest copy is taken.
     """
     network = demand.network
-    chance = random.Random(seed)  # noqa: S311
+    chance = random.Random(seed)
     leaving = network.leaving()
     kept = set(representatives(demand, symmetry))
-    chunks = {c.index: c for c in demand.chunks() if c.index in kept}
+    chunks = {c.number: c for c in demand.chunks() if c.number in kept}
     hops: dict[int, list[Hop]] = {}
     free: dict[int, Fraction] = {}
     have: dict[tuple[int, int], Fraction] = {}
@@ -46,7 +46,7 @@ def greedy(
     heap: list[tuple[Fraction, int, float, int, Hop]] = []
     orbit, links, box = symmetry.link_orbit, network.links, network.box
     times: dict[tuple[Fraction, Fraction], Fraction] = {}
-    left = {c.index: len(set(c.wanted) - {c.origin}) for c in chunks.values()}
+    left = {c.number: len(set(c.wanted) - {c.origin}) for c in chunks.values()}
     moves: list[Move] = []
 
     def took(share: Fraction, rate: Fraction) -> Fraction:
@@ -58,15 +58,15 @@ def greedy(
         start = max(known, *(free.get(orbit[e], known) for e in hop.links))
         arrival = start + took(c.share, hop.rate) + hop.alpha
         local = int(box[hop.src] == box[hop.dst])
-        heapq.heappush(heap, (arrival, local, chance.random(), c.index, hop))
+        heapq.heappush(heap, (arrival, local, chance.random(), c.number, hop))
 
     def hold(c: Chunk, rank: int, when: Fraction) -> None:
-        have[c.index, rank] = when
-        inside.add((c.index, box[rank]))
+        have[c.number, rank] = when
+        inside.add((c.number, box[rank]))
         if rank not in hops:
             hops[rank] = list(network.hops(rank, leaving))
         for hop in hops[rank]:
-            if (c.index, hop.dst) not in have and (allowed is None or allowed(c, hop)):
+            if (c.number, hop.dst) not in have and (allowed is None or allowed(c, hop)):
                 offer(c, hop, when)
 
     for c in chunks.values():

@@ -84,7 +84,7 @@ def solve_joint(
         leaving = network.leaving()
         hops = [h for r in range(network.num_ranks) for h in network.hops(r, leaving)]
     kept = set(representatives(demand, symmetry))
-    chunks = {c.index: c for c in demand.chunks() if c.index in kept}
+    chunks = {c.number: c for c in demand.chunks() if c.number in kept}
     model = _build(demand, symmetry, bound, chunks, hops, hint)
     if rule is not None:
         rule(model, chunks, hops)
@@ -160,18 +160,18 @@ def _build(
     for c in chunks.values():
         for v in range(network.num_ranks):
             low = 0
-            model.arrival[c.index, v] = model.cp.new_int_var(low, model.horizon, "")
-        model.cp.add(model.arrival[c.index, c.origin] == 0)
+            model.arrival[c.number, v] = model.cp.new_int_var(low, model.horizon, "")
+        model.cp.add(model.arrival[c.number, c.origin] == 0)
         entering: dict[int, list[Any]] = {v: [] for v in range(network.num_ranks)}
         for i, h in enumerate(hops):
             if h.dst == c.origin or (away[h.src] != away[h.dst] == away[c.origin]):
                 continue
             _transfer(model, symmetry, c, i, h, taken[c.share], network, lists)
-            entering[h.dst].append(model.sent[c.index, i])
+            entering[h.dst].append(model.sent[c.number, i])
         for v, into in entering.items():
             if v in c.wanted and v != c.origin:
                 model.cp.add_exactly_one(into)
-                model.cp.add(model.finish >= model.arrival[c.index, v])
+                model.cp.add(model.finish >= model.arrival[c.number, v])
             elif v != c.origin:
                 model.cp.add_at_most_one(into)
         _relays(model, c, hops, entering)
@@ -194,14 +194,14 @@ def _transfer(
     cp, unit = model.cp, model.unit
     sent = cp.new_bool_var("")
     start = cp.new_int_var(0, model.horizon, "")
-    model.sent[c.index, i], model.start[c.index, i] = sent, start
+    model.sent[c.number, i], model.start[c.number, i] = sent, start
     for e in h.links:
         length = math.ceil(taken[network.links[e].rate] / unit)
         interval = cp.new_optional_fixed_size_interval_var(start, length, sent, "")
         lists.setdefault(symmetry.link_orbit[e], []).append(interval)
     delay = math.ceil((taken[h.rate] + h.alpha) / unit)
-    cp.add(start >= model.arrival[c.index, h.src]).only_enforce_if(sent)
-    cp.add(model.arrival[c.index, h.dst] >= start + delay).only_enforce_if(sent)
+    cp.add(start >= model.arrival[c.number, h.src]).only_enforce_if(sent)
+    cp.add(model.arrival[c.number, h.dst] >= start + delay).only_enforce_if(sent)
 
 
 def _relays(
@@ -209,9 +209,9 @@ def _relays(
 ) -> None:
     """A rank that does not want the chunk may send it only when it received it."""
     for i, h in enumerate(hops):
-        if h.src in c.wanted or h.src == c.origin or (c.index, i) not in model.sent:
+        if h.src in c.wanted or h.src == c.origin or (c.number, i) not in model.sent:
             continue
-        model.cp.add_bool_or(entering[h.src]).only_enforce_if(model.sent[c.index, i])
+        model.cp.add_bool_or(entering[h.src]).only_enforce_if(model.sent[c.number, i])
 
 
 def _rates(demand: Demand) -> set[Fraction]:

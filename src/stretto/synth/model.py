@@ -1,4 +1,4 @@
-"""The graph that synthesis works on: exact rates, latencies, switches, a group of ranks.
+"""The graph that synthesis works on: exact rates, latencies, switches, a group.
 
 Nodes are ranks first, then switches. Rates are fractions of 10^9 bytes a second, alphas
 fractions of a microsecond. In the cost model of this room a transfer goes from rank to

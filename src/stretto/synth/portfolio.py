@@ -1,14 +1,13 @@
 """Ask for an algorithm: try the generators that fit, keep the best, say how good it is.
 
 Every candidate is replayed exactly before it counts. The answer depends on the demand,
-the seed and the budget (counted in the solver's deterministic clock), not on the machine
-that computes it.
+the seed and the budget (counted in the solver's deterministic clock), not on the
+machine that computes it.
 """
 
 from __future__ import annotations
 
 import math
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -70,13 +69,13 @@ class Result:
     def text(self, name: str) -> str:
         """Return the program as a file in the language."""
         demand = self.schedule.demand
-        facts = [
-            f"Made for {demand.nbytes} bytes on {demand.network.name}:"
-            f" {float(self.us):.6g} us in the link model,",
-            f"bound {float(self.bound_us):.6g} us, gap {self.gap:.2%}."
-            f" Seed {self.budget.seed}, budget {self.budget.seconds:g} s.",
-            f"Generator: {self.schedule.generator}.",
-        ]
+        us, least = float(self.us), float(self.bound_us)
+        facts = (
+            f"For {demand.nbytes} bytes on {demand.network.name}: {us:.6g} us in the",
+            f"link model; bound {least:.6g} us, gap {self.gap:.2%}.",
+            f"Generator: {self.schedule.generator}; split {demand.split},",
+            f"seed {self.budget.seed}, budget {self.budget.seconds:g} s.",
+        )
         return emit(self.schedule, name, facts=facts)
 
     def program(self, name: str) -> Program:

@@ -7,6 +7,7 @@ nothing may arrive twice or be counted twice, and nothing may be faster than the
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -46,7 +47,7 @@ def replay(
     demand = schedule.demand
     network = demand.network
     size = Fraction(demand.nbytes if nbytes is None else nbytes)
-    chunks = {c.index: c for c in demand.chunks()}
+    chunks = {c.number: c for c in demand.chunks()}
     held = _Held(schedule)
     free = [Fraction(0)] * len(network.links)
     busy = [Fraction(0)] * len(network.links)
@@ -85,7 +86,7 @@ def replay(
 def _check_way(schedule: Schedule, move: Move) -> None:
     links = [schedule.demand.network.links[i] for i in move.links]
     nodes = [links[0].src, *(k.dst for k in links)]
-    joined = all(a.dst == b.src for a, b in zip(links, links[1:], strict=False))
+    joined = all(a.dst == b.src for a, b in itertools.pairwise(links))
     inside = all(v >= schedule.demand.network.num_ranks for v in nodes[1:-1])
     if not joined or not inside or (nodes[0], nodes[-1]) != (move.src, move.dst):
         raise PromiseError(
@@ -106,9 +107,9 @@ class _Held:
         for chunk in self._chunks:
             if demand.combines:
                 for r in demand.network.members:
-                    self._bits[r, chunk.index] = 1 << r
+                    self._bits[r, chunk.number] = 1 << r
             else:
-                self._bits[chunk.origin, chunk.index] = 1 << chunk.origin
+                self._bits[chunk.origin, chunk.number] = 1 << chunk.origin
 
     def move(self, move: Move) -> None:
         """Pass a chunk on."""
@@ -136,10 +137,10 @@ class _Held:
             if demand.collective in ("reduce_scatter", "reduce"):
                 wanted = (chunk.origin,)
             for r in wanted:
-                got = self._bits.get((r, chunk.index), 0)
+                got = self._bits.get((r, chunk.number), 0)
                 if got != full:
                     raise PromiseError(
-                        f"{self._schedule.generator}: rank {r}, chunk {chunk.index}:"
+                        f"{self._schedule.generator}: rank {r}, chunk {chunk.number}:"
                         f" holds contributions of {_ranks(got)},"
                         f" needs {_ranks(full)}; the schedule is incomplete"
                     )

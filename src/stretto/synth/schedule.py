@@ -23,7 +23,7 @@ __all__ = ["Chunk", "Demand", "Move", "Schedule"]
 class Chunk(NamedTuple):
     """One piece of data: who has it, who wants it, its share of S."""
 
-    index: int
+    number: int
     origin: int
     """Who has it at first; when it is combined, who ends with the sum."""
     wanted: tuple[int, ...]

@@ -1,9 +1,9 @@
 """The (chunks, steps, rounds) frontier of a small box, proved by CP-SAT.
 
-S synchronous steps; step s lasts r_s rounds, R in all; in a round a link of multiplicity
-b carries b chunks. With C chunks a part, time is S alpha + (R/C) (bytes of a part) beta:
-S is the axis of latency, R/C that of bandwidth. Collectives that combine are the
-reversal of those that copy.
+S synchronous steps; step s lasts r_s rounds, R in all; in a round a link of
+multiplicity b carries b chunks. With C chunks a part of m bytes, time is S alpha +
+(R/C) m beta: S is the axis of latency, R/C that of bandwidth. Collectives that
+combine are the reversal of those that copy.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class _Steps:
                 if not reachable or not useful or stays:
                     continue
                 x = self.cp.new_bool_var("")
-                self.sent[c.index, i, s] = x
+                self.sent[c.number, i, s] = x
                 into[h.dst].append(x)
                 self.cp.add_implication(x, have[h.src, s])
             for v in range(n):

@@ -25,7 +25,7 @@ def image_chunk(demand: Demand, chunk: int, nodes: tuple[int, ...]) -> int:
 def representatives(demand: Demand, symmetry: Symmetry) -> list[int]:
     """Return the chunks that start at representative ranks."""
     kept = set(symmetry.representatives)
-    return [c.index for c in demand.chunks() if c.origin in kept]
+    return [c.number for c in demand.chunks() if c.origin in kept]
 
 
 def unfold(

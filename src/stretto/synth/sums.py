@@ -1,0 +1,173 @@
+"""The tables and loops of an emitted file for collectives that combine.
+
+A row names who adds up what: the terms in order, each a rank's input or its own sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stretto.synth.rows import Rows, Slots, loop, only_root, width_of
+from stretto.synth.schedule import Move, Schedule
+from stretto.synth.symmetry import Symmetry
+
+__all__ = ["all_reduce_rows", "reduce_rows", "reduce_scatter_rows"]
+
+
+def _sums(
+    schedule: Schedule, symmetry: Symmetry, slots: Slots | None
+) -> list[tuple[Any, ...]]:
+    """Return who adds up what: (chunk, rank, ((from, slot or leaf), ...), own slot).
+
+    A rank adds when everything has come, just before it sends its sum on.
+    """
+    into: dict[tuple[int, int], list[Move]] = {}
+    order: dict[tuple[int, int], None] = {}
+    combining = [m for m in schedule.folded if m.combine]
+    origin = _owners(schedule)
+    for m in combining:
+        into.setdefault((m.chunk, m.dst), []).append(m)
+    for m in combining:
+        if (m.chunk, m.src) in into:
+            order[m.chunk, m.src] = None
+    for m in combining:
+        if m.dst == origin[m.chunk]:
+            order.pop((m.chunk, m.dst), None)
+            order[m.chunk, m.dst] = None
+    rows = []
+    for chunk, rank in order:
+        parts = []
+        for m in into[chunk, rank]:
+            leaf = (chunk, m.src) not in into
+            slot = -1 if leaf else slots.get(chunk, m.src) if slots else 0
+            parts.append((m.src, slot))
+        own = -1
+        if rank != origin[chunk]:
+            own = slots.take(chunk, rank) if slots else 0
+        rows.append((chunk, rank, tuple(parts), own))
+    return rows
+
+
+def _owners(schedule: Schedule) -> Mapping[int, int]:
+    return {c.number: c.origin for c in schedule.demand.chunks()}
+
+
+def reduce_scatter_rows(schedule: Schedule, symmetry: Symmetry) -> Rows:
+    """Return the table and the loop of reduce_scatter."""
+    k = schedule.demand.split
+    slots = Slots(symmetry)
+    entries = [
+        (chunk // k, chunk % k, rank, parts, own)
+        for chunk, rank, parts, own in _sums(schedule, symmetry, slots)
+    ]
+    room = max(1, slots.count)
+    legend = "whose, which piece, who adds, (from, slot of its sum or -1)..., own slot"
+    return Rows(
+        tables=(("SUMS", legend, entries),),
+        body=[
+            "def held(rank: Rank, at: int, slot: int) -> Reference:",
+            "    if slot < 0:",
+            "        return rank.input[at]",
+            f'    return rank.scratch("sums", {room})[slot]',
+            "",
+            *loop(
+                symmetry,
+                "for owner_, piece, dst_, parts, slot in SUMS:",
+                ["owner", "dst"],
+                [
+                    "at = owner * K + piece",
+                    f"others = [(ranks[{_turned(symmetry)}], s) for q, s in parts]",
+                    "terms = [held(r, at, s) for r, s in others]",
+                    "total = reduce(dst.input[at], terms)",
+                    "if slot < 0:",
+                    "    dst.output[piece] = total",
+                    "else:",
+                    f'    dst.scratch("sums", {room})[slot] = total',
+                ],
+            ),
+        ],
+    )
+
+
+def _turned(symmetry: Symmetry) -> str:
+    return "q" if symmetry.order == 1 else "image(q, turn)"
+
+
+def reduce_rows(schedule: Schedule, symmetry: Symmetry) -> Rows:
+    """Return the table and the loop of reduce."""
+    demand = schedule.demand
+    width = width_of(schedule)
+    slots = Slots(symmetry)
+    entries = _sums(schedule, symmetry, slots)
+    room = max(1, slots.count) * width
+    return Rows(
+        tables=(
+            (
+                "SUMS",
+                "which piece, who adds, (from, slot of its sum or -1)..., own slot",
+                entries,
+            ),
+        ),
+        parameters=f", root: int = {demand.root}",
+        body=[
+            *only_root(demand.root),
+            f"W = {width}",
+            "for piece, dst, parts, slot in SUMS:",
+            "    at = slice(piece * W, piece * W + W)",
+            "    terms = [ranks[dst].input[at]]",
+            "    for q, s in parts:",
+            f'        sums = ranks[q].scratch("sums", {room}) if s >= 0 else None',
+            "        ready = slice(s * W, s * W + W)",
+            "        terms.append(ranks[q].input[at] if sums is None else sums[ready])",
+            "    if slot < 0:",
+            "        ranks[dst].output[at] = reduce(terms)",
+            "    else:",
+            f'        sums = ranks[dst].scratch("sums", {room})',
+            "        sums[slot * W : slot * W + W] = reduce(terms)",
+        ],
+    )
+
+
+def all_reduce_rows(schedule: Schedule, symmetry: Symmetry) -> Rows:
+    """Return the table and the loop of all_reduce."""
+    k = schedule.demand.split
+    sums = [
+        (chunk // k, chunk % k, rank, parts)
+        for chunk, rank, parts, _ in _sums(schedule, symmetry, None)
+    ]
+    moves = [
+        (m.chunk // k, m.chunk % k, m.src, m.dst)
+        for m in schedule.folded
+        if not m.combine
+    ]
+    q = _turned(symmetry)
+    return Rows(
+        tables=(
+            ("SUMS", "whose, which piece, who adds, (from, 0: sum, -1: input)", sums),
+            ("MOVES", "whose, which piece, from, to; by planned start", moves),
+        ),
+        body=[
+            *loop(
+                symmetry,
+                "for owner_, piece, dst_, parts in SUMS:",
+                ["owner", "dst"],
+                [
+                    "at = owner * K + piece",
+                    f"others = [(ranks[{q}], leaf) for q, leaf in parts]",
+                    "sides = [r.input if leaf else r.output for r, leaf in others]",
+                    "terms = [side[at] for side in sides]",
+                    "dst.output[at] = reduce(dst.input[at], terms)",
+                ],
+            ),
+            *loop(
+                symmetry,
+                "for owner_, piece, src_, dst_ in MOVES:",
+                ["owner", "src", "dst"],
+                [
+                    "at = owner * K + piece",
+                    "dst.output[at] = src.output[at]",
+                ],
+            ),
+        ],
+    )
