@@ -19,6 +19,9 @@ from stretto.errors import (
     PlanError,
 )
 from stretto.executors import Call
+from stretto.executors.cuda import engine as engine_module
+from stretto.executors.cuda.abi import Kernel
+from stretto.executors.cuda.launch import Loaded
 from stretto.executors.cuda.session import CudaSession
 from stretto.lower import lower
 from stretto.plan import Schedule
@@ -145,6 +148,13 @@ def wait_for_fault(session):
         time.sleep(0.01)
 
 
+@pytest.fixture
+def by_streams(fake, monkeypatch):
+    """Return the fake driver; all plans meet by stream operations."""
+    monkeypatch.setattr(engine_module, "copies_once", lambda plan: False)
+    return fake
+
+
 ENGINE = "push engine zero_copy blocks=3"
 
 
@@ -194,7 +204,7 @@ class Engine:
     ],
 )
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_copy_engines_keep_the_promise_call_after_call(fake, name, ranks):
+def test_copy_engines_keep_the_promise_call_after_call(by_streams, name, ranks):
     """Five calls, each on fresh data, ranks at their own pace."""
 
     def work(group):
@@ -212,10 +222,10 @@ def test_copy_engines_keep_the_promise_call_after_call(fake, name, ranks):
         session.close()
         return right
 
-    assert [[True] * 5] * ranks == on_ranks(fake, ranks, work)
+    assert [[True] * 5] * ranks == on_ranks(by_streams, ranks, work)
 
 
-def test_engine_calls_may_be_enqueued_back_to_back(fake):
+def test_engine_calls_may_be_enqueued_back_to_back(by_streams):
     """Flags are as they were when a call ends, so a graph could replay it."""
 
     def work(group):
@@ -234,10 +244,10 @@ def test_engine_calls_may_be_enqueued_back_to_back(fake):
         session.close()
         return answer
 
-    assert [(True, False)] * 3 == on_ranks(fake, 3, work)
+    assert [(True, False)] * 3 == on_ranks(by_streams, 3, work)
 
 
-def test_an_absent_rank_is_named_by_copy_engine_calls(fake):
+def test_an_absent_rank_is_named_by_copy_engine_calls(by_streams):
     """The watcher frees the wait and says who did not come, in which step."""
 
     def work(group):
@@ -256,13 +266,13 @@ def test_an_absent_rank_is_named_by_copy_engine_calls(fake):
             engine.launch(engine.x, engine.out, stream=1 + group.rank)
         return str(caught.value)
 
-    said = on_ranks(fake, 3, work, deadline_s=0.4)
+    said = on_ranks(by_streams, 3, work, deadline_s=0.4)
 
     assert all("[2]" in text and "all_gather/one_shot" in text for text in said[:2])
     assert all("step" in text for text in said[:2])
 
 
-def test_copy_engine_ranks_that_call_different_things_are_told(fake):
+def test_copy_engine_ranks_that_call_different_things_are_told(by_streams):
     """Flags carry the call's fingerprint."""
 
     def work(group):
@@ -276,10 +286,10 @@ def test_copy_engine_ranks_that_call_different_things_are_told(fake):
             session.check()
         return type(caught.value).__name__
 
-    assert "CollectiveMismatch" in on_ranks(fake, 2, work, deadline_s=0.4)
+    assert "CollectiveMismatch" in on_ranks(by_streams, 2, work, deadline_s=0.4)
 
 
-def test_engines_refuse_what_they_cannot_do(fake):
+def test_engines_refuse_what_they_cannot_do(by_streams):
     """Reductions and staging need a kernel; unregistered arrays need staging."""
 
     def work(group):
@@ -293,7 +303,7 @@ def test_engines_refuse_what_they_cannot_do(fake):
             engine.launch(engine.x, Elsewhere(), stream=1)
         session.close()
 
-    on_ranks(fake, 2, work)
+    on_ranks(by_streams, 2, work)
 
 
 class Elsewhere:
@@ -307,7 +317,7 @@ class Elsewhere:
     }
 
 
-def test_the_stream_after_the_last_set_of_flags_is_refused(fake):
+def test_the_stream_after_the_last_set_of_flags_is_refused(by_streams):
     """Two sets here: the third stream is told what to do."""
 
     def work(group):
@@ -321,4 +331,44 @@ def test_the_stream_after_the_last_set_of_flags_is_refused(fake):
         group.exchange({})
         session.close()
 
-    on_ranks(fake, 2, work)
+    on_ranks(by_streams, 2, work)
+
+
+def test_plans_that_copy_once_meet_by_two_barriers(fake):
+    """A kernel before the copies and a kernel after; no stream operation."""
+
+    def work(group):
+        session = CudaSession(group)
+        kernel = Kernel(text="meet", ranks=(0,), grid=1, threads=64)
+        session._load = lambda plan, call, where: Loaded(None, "meet", kernel)
+        engine = Engine(session, "all_gather/one_shot", 16)
+        given = engine.fill(1)
+        group.exchange({})
+        engine.launch(engine.x, engine.out, stream=1)
+        session.synchronize(1)
+        group.exchange({})
+        answer = engine.right(given)
+        session.close()
+        return answer
+
+    assert [True] * 3 == on_ranks(fake, 3, work)
+    assert 6 == len(fake.launches)
+
+
+@pytest.mark.parametrize(
+    ("name", "once"),
+    [
+        ("all_gather/one_shot", True),
+        ("all_to_all/one_shot", True),
+        ("broadcast/flat", True),
+        ("gather/flat", True),
+        ("all_gather/ring", False),
+        ("broadcast/binomial", False),
+    ],
+)
+def test_only_plans_of_one_hop_copy_once(name, once):
+    """What is passed on needs a signal in between."""
+    program = algorithms.get(name).build(4)
+    plan = lower(verify(program), Schedule.parse(ENGINE))
+
+    assert once == engine_module.copies_once(plan)

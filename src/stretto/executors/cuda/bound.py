@@ -13,9 +13,9 @@ from stretto.executors.cuda.launch import Arguments, Loaded, enqueue, mixed
 from stretto.executors.cuda.regions import HALVES, Region
 from stretto.executors.cuda.space import AddressSpace
 from stretto.executors.cuda.watch import Watch
-from stretto.plan import Layout, Move, Plan, Space
+from stretto.plan import Layout, Move, Plan, Schedule, Signal, Space, Step, Wait
 
-__all__ = ["KernelLaunch", "peer_spaces", "stream_handle"]
+__all__ = ["KernelLaunch", "barrier_plan", "peer_spaces", "stream_handle"]
 
 
 class KernelLaunch:
@@ -33,6 +33,7 @@ class KernelLaunch:
         needs: Footprint,
         fingerprint: int,
         deadline_ns: int,
+        shares: frozenset[Space] | None = None,
     ) -> None:
         self.plan = plan
         self.kernel: Kernel = loaded.kernel
@@ -46,7 +47,7 @@ class KernelLaunch:
         self._fingerprint = fingerprint
         self._deadline_ns = deadline_ns
         self._ordinal = space.device.ordinal
-        self._peers = peer_spaces(plan, space.rank)
+        self._peers = peer_spaces(plan, space.rank) if shares is None else shares
         self._streams: dict[int, tuple[Any, Arguments]] = {}
         watch.know(fingerprint, plan)
 
@@ -134,6 +135,25 @@ def peer_spaces(plan: Plan, rank: int) -> frozenset[Space]:
         if isinstance(step, Move)
         for loc in (*step.dsts, *step.srcs)
         if loc.rank != owner and loc.space is not Space.STAGE
+    )
+
+
+def barrier_plan(name: str, num_ranks: int) -> Plan:
+    """Return the plan in which everybody waits for everybody."""
+    ranks: list[tuple[tuple[Step, ...], ...]] = []
+    for rank in range(num_ranks):
+        others = [(rank + i) % num_ranks for i in range(1, num_ranks)]
+        signals = [Signal(q, 0, 1) for q in others]
+        ranks.append(((*signals, *(Wait(q, 0, 1) for q in others)),))
+    return Plan(
+        name=name,
+        collective="barrier",
+        num_ranks=num_ranks,
+        schedule=Schedule(threads=32),
+        inputs=((),) * num_ranks,
+        outputs=((),) * num_ranks,
+        stage_units=(0,) * num_ranks,
+        ranks=tuple(ranks),
     )
 
 

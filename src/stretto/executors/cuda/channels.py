@@ -65,7 +65,7 @@ class Channels:
         """Return the address of the handles, one a rank."""
         return self._table.pointer
 
-    def _describe(self, session: CudaSession, n: int) -> np.ndarray:  # type: ignore[type-arg]
+    def _describe(self, session: CudaSession, n: int) -> np.ndarray:
         """Return the handles: a word in for each peer, then two counts for each."""
         space, me = session.space, session.group.rank
         buffer, words = session.offset(self.buffer), session.offset(self._words)

@@ -22,7 +22,7 @@ from stretto.executors.cuda.abi import (
 )
 from stretto.executors.cuda.arena import Arena
 from stretto.executors.cuda.arrays import DeviceArray, where
-from stretto.executors.cuda.bound import KernelLaunch
+from stretto.executors.cuda.bound import KernelLaunch, barrier_plan, peer_spaces
 from stretto.executors.cuda.channels import Channels
 from stretto.executors.cuda.driver import Side, api, ask, capturing, open_device
 from stretto.executors.cuda.engine import EngineLaunch, runs_on_engine
@@ -33,7 +33,7 @@ from stretto.executors.cuda.regions import Region, fit, regions
 from stretto.executors.cuda.space import AddressSpace, local_rank
 from stretto.executors.cuda.watch import Watch
 from stretto.ir import Verified
-from stretto.plan import Layout, Plan
+from stretto.plan import Layout, Plan, layout
 
 __all__ = ["CudaSession"]
 
@@ -149,6 +149,24 @@ class CudaSession:
         elif found.kernel != kernel:
             found = Loaded(found.module, found.function, kernel)
         return found
+
+    def barrier(self, mark: int, plan: Plan) -> KernelLaunch:
+        """Return a barrier of everybody as a kernel, for the calls of a plan."""
+        meet = barrier_plan(plan.name, plan.num_ranks)
+        call = Call(dtype="uint8", counts=())
+        where = layout(meet, np.zeros(0, np.int64), 1)
+        return KernelLaunch(
+            meet,
+            self._load(meet, call, where),
+            self.space,
+            self.watch,
+            self.region_of,
+            where=where,
+            needs=footprint(meet, where, self.group.rank),
+            fingerprint=mark,
+            deadline_ns=int(self.group.deadline_s * 1e9),
+            shares=peer_spaces(plan, self.group.rank),
+        )
 
     def region_of(self, stream: int) -> Region:
         """Return the flag set of a stream, the next free one at its first use."""
