@@ -4,6 +4,7 @@ from stretto.synth.bounds import COLLECTIVES, Bound, Term, bound
 from stretto.synth.emit import identifier
 from stretto.synth.joint import Budget
 from stretto.synth.model import Network, from_machine
+from stretto.synth.msccl import from_xml, to_xml
 from stretto.synth.portfolio import Result, Trial, synthesize
 from stretto.synth.replay import Replay, replay
 from stretto.synth.schedule import Demand, Move, Schedule
@@ -26,6 +27,7 @@ __all__ = [
     "Trial",
     "bound",
     "from_machine",
+    "from_xml",
     "frontier",
     "identifier",
     "load_sketch",
@@ -34,4 +36,5 @@ __all__ = [
     "sketches",
     "sketches_for",
     "synthesize",
+    "to_xml",
 ]

@@ -1,0 +1,118 @@
+"""Programs go out as MSCCL XML and come back as programs that keep their promise."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from stretto import algorithms, topology
+from stretto.errors import ParseError, ProgramError, UnknownNameError
+from stretto.synth import Budget, from_machine, from_xml, synthesize, to_xml
+from stretto.verify import verify
+
+SHIPPED = (
+    "all_gather/ring",
+    "all_reduce/ring",
+    "all_reduce/two_shot",
+    "all_reduce/one_shot",
+    "all_to_all/hierarchical",
+    "broadcast/binomial",
+    "reduce_scatter/ring",
+)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_shipped_algorithms_survive_the_round_trip(name, ranks):
+    """What comes back is proved again."""
+    program = algorithms.get(name).build(ranks)
+    text = to_xml(program, min_bytes=1024, max_bytes=1 << 20)
+
+    assert verify(from_xml(text))
+
+
+@pytest.mark.parametrize(
+    "collective", ["all_gather", "all_reduce", "all_to_all", "reduce_scatter"]
+)
+def test_found_programs_survive_the_round_trip(collective):
+    """Also with relays and partial sums in scratch."""
+    network = from_machine(topology.load("ndv2x2"))
+    found = synthesize(
+        collective, network, 10**6, splits=(1,), budget=Budget(seconds=0)
+    )
+    text = to_xml(found.program("it"), min_bytes=0, max_bytes=1 << 30)
+
+    assert verify(from_xml(text))
+
+
+def test_what_runtimes_need_is_always_written():
+    """Without ngpus, minBytes and maxBytes a file is silently ignored."""
+    program = algorithms.get("all_gather/ring").build(4)
+    root = ET.fromstring(to_xml(program, min_bytes=1024, max_bytes=4096))
+
+    assert ("4", "1024", "4096") == (
+        root.get("ngpus"),
+        root.get("minBytes"),
+        root.get("maxBytes"),
+    )
+    assert "allgather" == root.get("coll")
+
+
+IN_PLACE = """<algo name="pair" nchunksperloop="2" ngpus="2" coll="allreduce"
+ inplace="1" outofplace="0"><gpu id="0" i_chunks="2" o_chunks="0" s_chunks="0">
+<tb id="0" send="1" recv="1" chan="0">
+<step s="0" type="s" srcbuf="i" srcoff="1" dstbuf="i" dstoff="1" cnt="1" depid="-1" deps="-1" hasdep="0"/>
+<step s="1" type="rrcs" srcbuf="i" srcoff="0" dstbuf="i" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0"/>
+<step s="2" type="r" srcbuf="i" srcoff="1" dstbuf="i" dstoff="1" cnt="1" depid="-1" deps="-1" hasdep="0"/>
+</tb></gpu><gpu id="1" i_chunks="2" o_chunks="0" s_chunks="0">
+<tb id="0" send="0" recv="0" chan="0">
+<step s="0" type="s" srcbuf="i" srcoff="0" dstbuf="i" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0"/>
+<step s="1" type="rrcs" srcbuf="i" srcoff="1" dstbuf="i" dstoff="1" cnt="1" depid="-1" deps="-1" hasdep="0"/>
+<step s="2" type="r" srcbuf="i" srcoff="0" dstbuf="i" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0"/>
+</tb></gpu></algo>"""
+
+
+def test_an_in_place_file_written_by_hand_is_read():
+    """Two ranks exchange halves, add, and exchange the sums."""
+    program = from_xml(IN_PLACE)
+
+    assert ("all_reduce", 2, 1) == (
+        program.collective,
+        program.num_ranks,
+        program.split,
+    )
+    assert verify(program)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ('type="rrcs"', 'type="add"', "want one of cpy"),
+        ('type="s" srcbuf="i" srcoff="1"', 'type="nop" srcbuf="i" srcoff="1"', "waits"),
+        ('srcbuf="i"', 'srcbuf="x"', "want i, o or s"),
+        ('cnt="1"', "", "want s, type"),
+        ('coll="allreduce"', 'coll="scan"', "allreduce"),
+        ("</algo>", "", "MSCCL XML"),
+    ],
+)
+def test_files_that_cannot_be_read_say_why(old, new, why):
+    """Each with the rank, the thread block and the step."""
+    with pytest.raises(ParseError, match=why):
+        from_xml(IN_PLACE.replace(old, new))
+
+
+def test_a_file_that_computes_something_else_is_not_proved():
+    """Importing believes the file; verify does not."""
+    wrong = IN_PLACE.replace(
+        'type="rrcs" srcbuf="i" srcoff="0"', 'type="rcs" srcbuf="i" srcoff="0"'
+    )
+
+    with pytest.raises(ProgramError):
+        verify(from_xml(wrong))
+
+
+def test_collectives_without_an_msccl_name_are_refused():
+    """MSCCL has no scatter."""
+    with pytest.raises(UnknownNameError, match="no MSCCL collective named 'scatter'"):
+        to_xml(algorithms.get("scatter/flat").build(4), min_bytes=0, max_bytes=1)
