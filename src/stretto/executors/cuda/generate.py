@@ -24,9 +24,10 @@ from stretto.executors.cuda.abi import (
     MAX_THREADS,
     Kernel,
 )
+from stretto.executors.cuda.batches import SIDE_BY_SIDE, Batch, batches
 from stretto.executors.cuda.elements import element, itemsize
 from stretto.executors.cuda.operands import Operands
-from stretto.plan import Move, Plan, Signal, Space, Step, Wait, primitive, spell_step
+from stretto.plan import Move, Plan, Signal, Space, Wait, primitive, spell_step
 
 __all__ = ["generate"]
 
@@ -139,57 +140,58 @@ def _is_shared(plan: Plan) -> bool:
 
 def _lane(plan: Plan, rank: int, lane: int, operands: Operands) -> str:
     name = f"R{rank}L{lane}"
-    steps = plan.ranks[rank][lane]
     lines = [
         f"__device__ __forceinline__ void steps_{name}(",
         f"    Lane<{name}>& me, const Table& at, u32 t) {{",
     ]
     sliced: set[int] = set()
     call = 0
-    for index, group in _grouped(steps):
-        for offset, step in enumerate(group):
-            lines.append(f"  // {index + offset}: {spell_step(rank, step)}")
-        first = group[0]
-        if not isinstance(first, Move):
-            lines.append(f"  {_sync(index, group)}")
-            continue
-        for atom in range(first.start, first.stop):
-            if atom not in sliced:
-                size, turn = operands.word("size", atom), operands.turn(atom)
-                slice_ = f"me.slice(at.{size}, t, {turn})"
-                lines.append(f"  const Slice s{atom} = {slice_};")
-                sliced.add(atom)
-            lines += _move(rank, lane, index, first, atom, call, operands)
-            call += 1
+    for batch in batches(rank, plan.ranks[rank][lane]):
+        lines += [f"  // {i}: {spell_step(rank, step)}" for i, step in batch]
+        calls: list[list[str]] = []
+        for index, step in batch:
+            if not isinstance(step, Move):
+                continue
+            for atom in range(step.start, step.stop):
+                if atom not in sliced:
+                    size, turn = operands.word("size", atom), operands.turn(atom)
+                    slice_ = f"me.slice(at.{size}, t, {turn})"
+                    lines.append(f"  const Slice s{atom} = {slice_};")
+                    sliced.add(atom)
+                calls.append(_move(rank, lane, index, step, atom, call, operands))
+                call += 1
+        lines += _spell_calls(batch[0][0], calls) if calls else [f"  {_sync(batch)}"]
     return "\n".join([*lines, "}\n"])
 
 
-def _grouped(steps: tuple[Step, ...]) -> Iterator[tuple[int, list[Step]]]:
-    """Yield moves by themselves, and signals (or waits) in a row together."""
-    start = 0
-    while start < len(steps):
-        stop = start + 1
-        kind = type(steps[start])
-        while (
-            kind is not Move
-            and stop < len(steps)
-            and type(steps[stop]) is kind
-            and stop - start < 32
-        ):
-            stop += 1
-        yield start, list(steps[start:stop])
-        start = stop
+def _spell_calls(index: int, calls: list[list[str]]) -> list[str]:
+    """Return calls one by one, or side by side when there are several."""
+    lines: list[str] = []
+    while calls:
+        now, calls = calls[:SIDE_BY_SIDE], calls[SIDE_BY_SIDE:]
+        if len(now) == 1:
+            head, *rest = now[0]
+            lines.append("  " + head.replace("(", "(me, ", 1))
+            lines += [f"      {r}" for r in rest]
+            lines[-1] += ";"
+            continue
+        lines.append(f"  together<{index}>(me,")
+        for nth, (head, *rest) in enumerate(now):
+            lines.append(f"      {head}")
+            lines += [f"          {r}" for r in rest]
+            lines[-1] += "," if nth + 1 < len(now) else ");"
+    return lines
 
 
-def _sync(index: int, group: list[Step]) -> str:
+def _sync(batch: Batch) -> str:
     flags = []
-    for step in group:
-        assert isinstance(step, Signal | Wait)  # grouped by kind
+    for _, step in batch:
+        assert isinstance(step, Signal | Wait)  # batches are of one kind
         relaxed = isinstance(step, Signal) and not step.release
         tail = ", false" if relaxed else ""
         flags.append(f"Flag<{step.rank}, {step.lane}, {step.n}{tail}>{{}}")
-    name = "signal" if isinstance(group[0], Signal) else "wait"
-    return f"{name}<{index}>(me, {', '.join(flags)});"
+    name = "signal" if isinstance(batch[0][1], Signal) else "wait"
+    return f"{name}<{batch[0][0]}>(me, {', '.join(flags)});"
 
 
 def _move(
@@ -200,15 +202,17 @@ def _move(
     atom: int,
     call: int,
     operands: Operands,
-) -> Iterator[str]:
+) -> list[str]:
     name = primitive(rank, step).value
     finish = ", true" if step.finish else ""
     nth = atom - step.start
     dsts = [operands.target(rank, d, nth, call) for d in step.dsts]
     srcs = [operands.source(rank, lane, s, nth, call) for s in step.srcs]
-    yield f"  {name}<{index}{finish}>(me, s{atom},"
-    yield f"      to({', '.join(dsts)}),"
-    yield f"      from({', '.join(srcs)}));"
+    return [
+        f"{name}<{index}{finish}>(s{atom},",
+        f"to({', '.join(dsts)}),",
+        f"from({', '.join(srcs)}))",
+    ]
 
 
 def _entry(plan: Plan, ranks: tuple[int, ...]) -> Iterator[str]:

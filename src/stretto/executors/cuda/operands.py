@@ -74,8 +74,12 @@ class Operands:
         """Return by how many threads an atom's cells are turned.
 
         Atoms that are moved one after the other (a row or a column of an exchange)
-        begin in different warps. Every rank must answer alike.
+        begin in different warps. Every rank must answer alike. In place, the same
+        memory may be two atoms, one read and one written: then equal cells stay with
+        one thread.
         """
+        if self._plan.in_place:
+            return 0
         ranks = self._plan.num_ranks
         warps = -(-self._plan.schedule.threads // 32)
         place = (atom // ranks + atom) % ranks

@@ -6,20 +6,19 @@
 // slots, by parity of the launch: a peer cannot enter launch L + 2 before we left L,
 // because every plan is closed (each rank's entry is before every rank's exit).
 //
-// Epochs: each worker reads its own epoch word, and when all its threads have (a barrier
-// at which the data's threads do not wait), the clerk writes the next launch's epoch, to
-// its own word and to those of workers that this launch does not have.
+// Epochs: each worker reads its own epoch word, and when all its threads are done (a
+// barrier at which they do not wait), the clerk writes the next launch's epoch, to its
+// own word and to those of workers that this launch does not have.
 #pragma once
 
 #include "deadline.cuh"
 
 namespace stretto {
 
-// Every data thread, once, when it has read the epoch.
+// Every data thread, once, when it no longer needs its epoch word.
 template <u32 THREADS>
-__device__ __forceinline__ void sign_off(u64 epoch) {
-  // The operand makes the load of the epoch end before the barrier is told.
-  asm volatile("barrier.cta.arrive 2, %0; // %1" ::"n"(THREADS + CLERK), "l"(epoch));
+__device__ __forceinline__ void sign_off() {
+  asm volatile("barrier.cta.arrive 2, %0;" ::"n"(THREADS + CLERK) : "memory");
 }
 
 // Tell the peers who entered, with what. Returns the number of this launch.
@@ -64,13 +63,12 @@ template <class C>
 __device__ __forceinline__ void keep_books(const Params& p, u32 worker, u64 epoch) {
   constexpr u32 workers = C::blocks * C::lanes;
   const u32 lane = threadIdx.x - C::threads;
-  const u64 launch = worker == 0 ? tell_peers<C>(p, lane) : 0;
+  if (worker == 0) hear_peers<C>(p, lane, tell_peers<C>(p, lane), epoch);
   asm volatile("barrier.cta.sync 2, %0;" ::"n"(C::threads + CLERK) : "memory");
   u64* epochs = control_word(p.control[C::rank], EPOCHS);
   for (u32 w = worker + lane * workers; w < MAX_WORKERS; w += CLERK * workers) {
     store_relaxed_word(epochs + w, epoch + p.tiles);
   }
-  if (worker == 0) hear_peers<C>(p, lane, launch, epoch);
 }
 
 }  // namespace stretto

@@ -24,7 +24,7 @@ struct Lane {
   const Params& p;
   u32 thread;  // among the plan's threads: clerks are not counted
   u32 block;
-  u64 epoch;
+  u64 epoch, settled;
   bool ok = true;
   int step = 0;
   struct {
@@ -33,7 +33,7 @@ struct Lane {
   } missed = {NOBODY, 0, 0};
 
   __device__ __forceinline__ Lane(const Params& params, u32 block_, u64 epoch_)
-      : p(params), thread(threadIdx.x), block(block_), epoch(epoch_) {}
+      : p(params), thread(threadIdx.x), block(block_), epoch(epoch_), settled(0) {}
 
   // --- where things are
 
@@ -62,7 +62,7 @@ struct Lane {
   }
   template <int PEER, int CALL>
   __device__ PacketTo<PEER, CALL> packet_to(u32 pos) const {
-    return {packets<PEER>(pos)};
+    return {p.packets[PEER] + unit<PEER>(pos) * p.packet_unit};
   }
   template <int FROM, int FROM_LANE, int CALL, bool KEPT = false>
   __device__ PacketFrom<FROM, FROM_LANE, CALL, KEPT> packet_from(u32 pos) const {
@@ -84,6 +84,14 @@ struct Lane {
   }
   __device__ u64* escape_from(u32 from, u32 lane) const {
     return escape(p.control[C::rank], from, lane);
+  }
+  // Where packets of this epoch lie in packet memory. Between the loads of a move and
+  // its stores, `settle` keeps the compiler from asking for the epoch any earlier: it
+  // comes from memory too, and the loads need not wait for it.
+  __device__ u64 packet_half() const { return settled & 1 ? p.packet_half : 0; }
+  __device__ __forceinline__ void settle() {
+    settled = epoch;
+    asm volatile("" : "+l"(settled));
   }
   __device__ __forceinline__ bool may_wait(Patience& patience) const {
     return Cells::all(patience.holds(p, C::rank));

@@ -31,7 +31,7 @@ __device__ __forceinline__ bool all_there(Vec v) {
   return v.x != 0 && v.y != 0 && v.z != 0 && v.w != 0;
 }
 
-// A unit of a peer's packet memory, to be written.
+// A unit of a peer's packet memory, to be written; `base` is in its first half.
 template <int PEER, int CALL>
 struct PacketTo {
   u64 base;
@@ -41,9 +41,9 @@ struct PacketTo {
   __device__ void shift(const Slice&) {}
   // Whether a receiver could take this for nothing.
   template <class Lane>
-  __device__ bool put(Lane&, u32 cell, Vec v) const {
+  __device__ bool put(Lane& lane, u32 cell, Vec v) const {
     const Vec sealed = keyed(v);
-    store_relaxed(reinterpret_cast<Vec*>(base) + cell, sealed);
+    store_relaxed(reinterpret_cast<Vec*>(base + lane.packet_half()) + cell, sealed);
     return !all_there(sealed);
   }
   template <class Lane>

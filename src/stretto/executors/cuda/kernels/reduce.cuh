@@ -106,15 +106,15 @@ struct Xor {
 };
 
 // Combine N vectors, in their order.
-template <class E, class Op, int N>
-__device__ __forceinline__ Vec combine(const Vec (&parts)[N]) {
+template <class E, class Op, u32 N>
+__device__ __forceinline__ Vec combine(const Vec* parts) {
   if constexpr (N == 1) {
     return parts[0];
   } else {
     typename E::Wide total[E::lanes], next[E::lanes];
     E::unpack(parts[0], total);
 #pragma unroll
-    for (int n = 1; n < N; ++n) {
+    for (u32 n = 1; n < N; ++n) {
       E::unpack(parts[n], next);
 #pragma unroll
       for (u32 k = 0; k < E::lanes; ++k) total[k] = Op::apply(total[k], next[k]);

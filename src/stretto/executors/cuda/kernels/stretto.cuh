@@ -1,8 +1,9 @@
 // stretto.cuh -- what generated kernels include: the steps of a plan, by their names.
 //
 // A step is one call, `copy<0>(lane, slice, to(...), from(...))`, the number its place in
-// the lane. The names are those of the plan's text; what they do is said by their
-// operands, so all of them are `move`.
+// the lane; `true` after it says that its value is final. The names are those of the
+// plan's text; what they do is said by their operands, so all of them are `move`. Steps
+// that run side by side are `together(lane, ...)`, without the lane in each.
 #pragma once
 
 #include "clerk.cuh"
@@ -11,11 +12,29 @@
 
 namespace stretto {
 
+template <class P, class... Rest>
+__device__ __forceinline__ auto parts(P head, Rest... rest) {
+  if constexpr (sizeof...(Rest) == 0) {
+    return Parts<P>{head, {}};
+  } else {
+    return Parts<P, Rest...>{head, parts(rest...)};
+  }
+}
+
+template <int STEP, class Lane, class... P>
+__device__ __forceinline__ void together(Lane& lane, P... moves) {
+  lane.step = STEP;
+  move(lane, parts(moves...));
+}
+
 #define STRETTO_STEP(name)                                                           \
+  template <int STEP, bool FINISH = false, class D, class S>                         \
+  __device__ __forceinline__ auto name(const Slice& s, D dsts, S srcs) {             \
+    return Part<FINISH, D, S>{s, dsts, srcs};                                        \
+  }                                                                                  \
   template <int STEP, bool FINISH = false, class Lane, class D, class S>             \
   __device__ __forceinline__ void name(Lane& lane, const Slice& s, D dsts, S srcs) { \
-    lane.step = STEP;                                                                \
-    move<FINISH>(lane, s, dsts, srcs);                                               \
+    together<STEP>(lane, name<STEP, FINISH>(s, dsts, srcs));                         \
   }
 
 STRETTO_STEP(copy)
@@ -35,12 +54,12 @@ __device__ __forceinline__ void run(const Params& p, const Table& at, u32 block,
   const u32 worker = block * C::lanes + C::lane;
   const u64 epoch = load_relaxed_word(control_word(p.control[C::rank], EPOCHS, worker));
   if (threadIdx.x >= C::threads) return keep_books<C>(p, worker, epoch);
-  sign_off<C::threads>(epoch);
   Lane<C> lane(p, block, epoch);
   for (u32 iteration = 0; iteration < p.tiles; ++iteration) {
     steps(lane, at, iteration);
     ++lane.epoch;
   }
+  sign_off<C::threads>();
   lane.explain();
 }
 
