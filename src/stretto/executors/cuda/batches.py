@@ -1,0 +1,112 @@
+"""Which steps of a lane run at once, in one call of the kernel.
+
+* Moves that stand side by side have all their loads in flight together. They must not
+  read what another of them writes, and those that wait for packets must write to no
+  peer: it might be waiting for just that before it sends.
+* Signals in a row share one barrier, and so do waits. Of several on one channel only
+  the last is sent: it says what they say.
+* A signal of data is put off past the moves that follow it, up to the next thing that
+  waits, so that signals of several moves share a barrier too. It promises more then,
+  and nobody can wait for it in vain: nothing in between waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from stretto.plan import Loc, Move, Signal, Step
+
+__all__ = ["SIDE_BY_SIDE", "Batch", "batches"]
+
+Batch: TypeAlias = list[tuple[int, Step]]
+"""Steps of one kind, with their places in the lane."""
+
+SIDE_BY_SIDE = 4
+"""Moves whose loads are in flight together: more would not fit in the registers."""
+FLAGS = 32
+"""Signals or waits of one call: a thread of one warp each."""
+
+
+def batches(rank: int, steps: tuple[Step, ...]) -> Iterator[Batch]:
+    """Yield the steps of a lane in the order, and the groups, in which they run."""
+    batch: Batch = []
+    for index, step in _late_signals(steps):
+        if batch and not _joins(rank, batch, step):
+            yield batch
+            batch = []
+        if isinstance(step, Signal):
+            batch, step = _superseding(batch, step)
+        batch.append((index, step))
+    if batch:
+        yield batch
+
+
+def _superseding(batch: Batch, step: Signal) -> tuple[Batch, Signal]:
+    """Return a batch without the signals that a later one on their channel implies.
+
+    Each flag of a call is stored by a thread of its own, in no order: were both stored,
+    the earlier could be the last.
+    """
+    kept: Batch = []
+    for index, one in batch:
+        if isinstance(one, Signal) and (one.rank, one.lane) == (step.rank, step.lane):
+            step = step._replace(release=step.release or one.release)
+        else:
+            kept.append((index, one))
+    return kept, step
+
+
+def _late_signals(steps: tuple[Step, ...]) -> Iterator[tuple[int, Step]]:
+    late: Batch = []
+    for index, step in enumerate(steps):
+        if isinstance(step, Signal) and step.release:
+            late.append((index, step))
+            continue
+        if not isinstance(step, Move) or _polls(step):
+            yield from late
+            late = []
+        yield index, step
+    yield from late
+
+
+def _joins(rank: int, batch: Batch, step: Step) -> bool:
+    first = batch[0][1]
+    if not isinstance(step, Move) or not isinstance(first, Move):
+        return type(step) is type(first) and len(batch) < FLAGS
+    moves = [s for _, s in batch if isinstance(s, Move)]
+    width = sum(m.stop - m.start for m in (*moves, step))
+    sources = sum(len(m.srcs) * (m.stop - m.start) for m in (*moves, step))
+    return (
+        _polls(step) == _polls(first)
+        and width <= SIDE_BY_SIDE
+        and sources <= 2 * SIDE_BY_SIDE
+        and not (_polls(step) and any(_reaches_out(rank, m) for m in (*moves, step)))
+        and not any(_feeds(m, step) for m in moves)
+    )
+
+
+def _polls(move: Move) -> bool:
+    return any(loc.packets for loc in move.srcs)
+
+
+def _reaches_out(rank: int, move: Move) -> bool:
+    return any(loc.rank != rank or loc.packets for loc in move.dsts)
+
+
+def _feeds(earlier: Move, later: Move) -> bool:
+    """Return whether a move reads, or overwrites, what an earlier one writes."""
+    return any(
+        _overlap(d, earlier, x, later)
+        for d in earlier.dsts
+        for x in (*later.srcs, *later.dsts)
+    )
+
+
+def _overlap(one: Loc, owner: Move, other: Loc, user: Move) -> bool:
+    return (
+        one.rank == other.rank
+        and one.space is other.space
+        and one.pos < other.pos + user.stop - user.start
+        and other.pos < one.pos + owner.stop - owner.start
+    )

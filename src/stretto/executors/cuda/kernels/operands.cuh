@@ -1,0 +1,154 @@
+// operands.cuh -- the destinations or sources of a move, and what is done to all of them.
+//
+// A list whose length and types are known when the kernel is compiled: every function
+// here is unrolled away. What the operations mean is said by the operands (vector.cuh,
+// packet.cuh, line.cuh).
+#pragma once
+
+#include "lane.cuh"
+
+namespace stretto {
+
+template <class... T>
+struct Operands;
+template <>
+struct Operands<> {};
+template <class T, class... Rest>
+struct Operands<T, Rest...> {
+  T head;
+  Operands<Rest...> rest;
+};
+
+template <class T>
+__device__ __forceinline__ Operands<T> operands(T last) {
+  return {last, {}};
+}
+template <class T, class... Rest>
+__device__ __forceinline__ auto operands(T head, Rest... rest) {
+  return Operands<T, Rest...>{head, operands(rest...)};
+}
+// How steps spell them.
+template <class... T>
+__device__ __forceinline__ auto to(T... dsts) {
+  return operands(dsts...);
+}
+template <class... T>
+__device__ __forceinline__ auto from(T... srcs) {
+  return operands(srcs...);
+}
+
+template <class... T>
+__device__ __forceinline__ void shift_all(Operands<T...>& all, const Slice& s) {
+  if constexpr (sizeof...(T) > 0) {
+    all.head.shift(s);
+    shift_all(all.rest, s);
+  }
+}
+
+template <class... T>
+__device__ __forceinline__ bool all_aligned(const Operands<T...>& all) {
+  if constexpr (sizeof...(T) == 0) {
+    return true;
+  } else {
+    return all.head.aligned() && all_aligned(all.rest);
+  }
+}
+
+template <class... T>
+constexpr bool any_polled = (T::polled || ...);
+
+template <class T>
+__device__ __forceinline__ Vec peek_one(const T& src, u32 cell, bool whole, u32 nbytes) {
+  if constexpr (T::worded) {
+    if (!whole) return src.peek_words(cell, nbytes);
+  }
+  return src.peek(cell);
+}
+
+template <class... T>
+__device__ __forceinline__ void peek_all(const Operands<T...>& all, u32 cell, bool whole,
+                                         u32 nbytes, Vec* parts) {
+  if constexpr (sizeof...(T) > 0) {
+    *parts = peek_one(all.head, cell, whole, nbytes);
+    peek_all(all.rest, cell, whole, nbytes, parts + 1);
+  }
+}
+
+// One look at all sources of a cell: peeks again at what is not there, and returns the
+// first of those whom it waits for. `taken` has a bit for each part known to be there.
+template <class... T>
+__device__ __forceinline__ int look_again(const Operands<T...>& all, u32 cell,
+                                          Vec* parts, u32 taken) {
+  if constexpr (sizeof...(T) == 0) {
+    return NOBODY;
+  } else {
+    int missing = NOBODY;
+    if (!all.head.there(*parts) && !(taken & 1)) {
+      *parts = all.head.peek(cell);
+      missing = all.head.peer;
+    }
+    const int other = look_again(all.rest, cell, parts + 1, taken >> 1);
+    return missing == NOBODY ? other : missing;
+  }
+}
+
+// Which parts have arrived though they look like nothing (packet.cuh).
+template <class Lane, class... T>
+__device__ __forceinline__ u32 escaped_parts(const Lane& lane,
+                                             const Operands<T...>& all) {
+  if constexpr (sizeof...(T) == 0) {
+    return 0;
+  } else {
+    const u32 rest = escaped_parts(lane, all.rest) << 1;
+    return all.head.escaped(lane) ? rest | 1 : rest;
+  }
+}
+
+template <class... T>
+__device__ __forceinline__ void open_all(const Operands<T...>& all, Vec* parts) {
+  if constexpr (sizeof...(T) > 0) {
+    *parts = all.head.opened(*parts);
+    open_all(all.rest, parts + 1);
+  }
+}
+
+template <class... T>
+__device__ __forceinline__ void done_all(const Operands<T...>& all, u32 cell) {
+  if constexpr (sizeof...(T) > 0) {
+    all.head.done(cell);
+    done_all(all.rest, cell);
+  }
+}
+
+template <class Lane, class T>
+__device__ __forceinline__ bool put_one(Lane& lane, const T& dst, u32 cell, bool whole,
+                                        u32 nbytes, const Vec& v) {
+  if constexpr (T::worded) {
+    if (!whole) return dst.put_words(lane, cell, v, nbytes);
+  }
+  return dst.put(lane, cell, v);
+}
+
+template <class Lane, class... T>
+__device__ __forceinline__ bool put_all(Lane& lane, const Operands<T...>& all, u32 cell,
+                                        bool whole, u32 nbytes, const Vec& raw,
+                                        const Vec& final) {
+  if constexpr (sizeof...(T) == 0) {
+    return false;
+  } else {
+    const Vec v = all.head.finished ? final : raw;
+    const bool escape = put_one(lane, all.head, cell, whole, nbytes, v);
+    return put_all(lane, all.rest, cell, whole, nbytes, raw, final) || escape;
+  }
+}
+
+template <class Lane, class... T>
+__device__ __forceinline__ void close_all(Lane& lane, const Operands<T...>& all,
+                                          bool escape) {
+  if constexpr (sizeof...(T) > 0) {
+    all.head.close(lane, escape);
+    close_all(lane, all.rest, escape);
+  }
+}
+
+}  // namespace stretto
