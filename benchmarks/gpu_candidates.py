@@ -33,7 +33,7 @@ def candidates(collective: str, nbytes: int, ranks: int) -> list[tuple[str, str]
     if nbytes >= 128 * K:
         found += _bulk(name, chunk)
     if nbytes >= 4 * M and collective != "reduce_scatter":
-        found += [(name, f"push engine zero_copy blocks={k}") for k in (1, ranks - 1)]
+        found += [(name, f"push engine zero_copy blocks={k}") for k in (1, 2, ranks)]
     return found
 
 
@@ -43,41 +43,56 @@ def _packets(name: str, part: int, parts: int = 1) -> list[tuple[str, str]]:
     Where every rank reads several parts, a thread for each vector of all of them.
     """
     vectors = max(1, part // 16)
-    found = [
-        (threads, blocks)
-        for threads in (128, 256, 512)
-        for blocks in sorted(
-            {
-                min(128, max(1, times * vectors // (threads * 4)))
-                for times in (1, 2, 4, 4 * parts)
-            }
-        )
+    shapes = dict.fromkeys(
+        (threads, min(128, max(1, times * vectors // (threads * 4))))
+        for threads in (64, 128, 256, 512, 768)
+        for times in (1, 2, 3, 4, 8, 4 * parts)
+    )
+    # More than 4 vectors a thread is worth trying only where no more blocks fit.
+    worth = [
+        (t, b) for t, b in shapes if b >= 96 or vectors <= 8 * t * b or vectors < 64
     ]
-    small = vectors <= 128
-    picked = found[:3] if small else found
     schedules = [
         f"push packets staged blocks={b} threads={t} tile_bytes={1 << 20}"
-        for t, b in picked
+        for t, b in worth
+    ]
+    schedules += [
+        f"push packets staged blocks={b} threads={t} depth={d} tile_bytes={1 << 20}"
+        for t, b in worth
+        for d in (1, 2, 8)
+        if vectors >= 16 * K and b >= 64
     ]
     if part >= 16 * K:
         schedules += [
             f"push lines staged blocks={b} threads=512 tile_bytes={1 << 20}"
-            for b in (16, 32, 64, 128)
+            for b in (32, 64, 128)
             if b * 512 * 16 <= 2 * part
         ]
     return [(name, s) for s in dict.fromkeys(schedules)]
 
 
 def _bulk(name: str, part: int) -> list[tuple[str, str]]:
-    """Return zero-copy kernels, pushing and pulling, and one that stages."""
-    sizes = (8, 16, 32) if part <= 512 * K else (16, 32, 64)
+    """Return zero-copy kernels, pushing and pulling, and some that stage."""
+    sizes = (8, 16, 32) if part <= 512 * K else (16, 32, 48, 64, 96, 128)
+    ways = ["pull bulk zero_copy", "push bulk zero_copy"]
+    if name == "all_reduce/two_shot":  # pull what is summed, push what is shared
+        ways[0] = "pull bulk zero_copy copy:push"
     found = [
-        (name, f"{way} bulk zero_copy blocks={b} threads=512 tile_bytes={1 << 30}")
-        for way in ("pull", "push")
+        (name, f"{way} blocks={b} threads=512 tile_bytes={1 << 30}")
+        for way in ways
         for b in sizes
     ]
-    if name == "all_reduce/two_shot":  # pull what is summed, push what is shared
-        words = "pull bulk zero_copy copy:push threads=512 tile_bytes=1073741824"
-        found = [(name, f"{words} blocks={b}") for b in sizes] + found[3:]
-    found.append((name, "push bulk staged blocks=64 threads=512"))
+    if part > 512 * K:
+        found += [
+            (name, f"{way} blocks={b} threads={t} depth={d} tile_bytes={size}")
+            for way in ways
+            for b in (64, 128)
+            for t, d, size in (
+                (512, 8, 1 << 30),
+                (768, 4, 1 << 30),
+                (256, 8, 1 << 30),
+                (512, 4, 1 << 18),
+            )
+        ]
+    found += [(name, f"push bulk staged blocks={b} threads=512") for b in (64, 128)]
     return found

@@ -166,7 +166,7 @@ class Run:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
-        self.began = time.monotonic()
+        self.began = args.began
         self.rows: list[dict[str, Any]] = []
         self.failures: list[str] = []
         self.eager: list[dict[str, Any]] = []
@@ -509,6 +509,7 @@ def main() -> int:
     args = parser.parse_args()
     sizes = parse_sizes(args.sizes)
     args.largest = max(sizes)
+    args.began = time.monotonic()
     args.machine = _machine()
     if "ours" in args.sets.split(","):
         warm(args, sizes)
