@@ -253,7 +253,7 @@ def _start(rank: int, task: int, hub: Hub) -> _Child:
             command,
             stdin=subprocess.DEVNULL,
             pass_fds=inherited,
-            env={**os.environ, **_SAFE},
+            env={**os.environ, **_SAFE, "LOCAL_RANK": str(rank)},
         )
     finally:
         theirs.close()
