@@ -19,6 +19,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -584,6 +585,41 @@ def channels(r: Rank) -> Any:
     return verdict(found)
 
 
+def chosen(only: str) -> list[str]:
+    """Return the names of checks with certain words, the longest ones last."""
+    found = [n for n in CHECKS if all(word in n for word in only.split())]
+    return sorted(found, key=lambda n: n.startswith("values"))
+
+
+def _compile(job: tuple[str, str, int, int]) -> None:
+    """Compile one kernel of `values` into the disk cache; refusals come up later."""
+    from stretto.executors.cuda.compile import compile_kernel
+    from stretto.executors.cuda.generate import generate
+
+    name, schedule, rank, n = job
+    params: dict[str, object] = {}
+    if name.startswith("permute/"):
+        params = {"pairs": tuple((r, (r + 1) % n) for r in range(n))}
+    try:
+        program = algorithms.get(name).build(n, **params)
+        plan = lower(verify(program), Schedule.parse(schedule))
+        compile_kernel(generate(plan, rank=rank, dtype="bfloat16"), arch=(9, 0))
+    except StrettoError:
+        return
+
+
+def warm(n: int, schedules: Sequence[str]) -> None:
+    """Compile what `values` runs, on all cores."""
+    names = [a for a in algorithms.names() if algorithms.get(a).refuses(n) is None]
+    jobs = [(a, s, r, n) for a in names for s in schedules for r in range(n)]
+    began = time.monotonic()
+    with ProcessPoolExecutor(max(1, (os.cpu_count() or 2) - 1)) as pool:
+        list(pool.map(_compile, jobs, chunksize=2))
+    print(
+        f"{len(jobs)} kernels compiled in {time.monotonic() - began:.1f} s", flush=True
+    )
+
+
 def child(args: argparse.Namespace) -> None:
     """Run every check in one rank, telling all ranks' outcomes to everybody."""
     import torch
@@ -594,9 +630,8 @@ def child(args: argparse.Namespace) -> None:
     rank = Rank(group, torch)
     rank.shared = args.share
     rows = []
-    for name, function in CHECKS.items():
-        if not all(word in name for word in args.only.split()):
-            continue
+    for name in chosen(args.only):
+        function = CHECKS[name]
         began, error, answer = time.monotonic(), "", None
         try:
             answer = function(rank)
@@ -642,6 +677,8 @@ def main() -> int:
     if args.child >= 0:
         child(args)
         return 0
+    if any(name.startswith("values") for name in chosen(args.only)):
+        warm(args.ranks, KERNELS[:1] + KERNELS[4:] if args.share else KERNELS)
     hub = Hub(args.ranks)
     environment = {
         **os.environ,
