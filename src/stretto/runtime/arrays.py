@@ -193,7 +193,9 @@ def _on_gpu(given: Any, what: str, dtype: str | None) -> Operand:
     contiguous = getattr(given, "is_contiguous", None)
     if contiguous is not None and not contiguous():
         raise CallError(f"{what}: a strided GPU tensor; pass tensor.contiguous()")
-    face = getattr(given, "__cuda_array_interface__", None) or {}
+    face: dict[str, Any] = {}
+    if contiguous is None:  # tensors say it themselves, and this refuses gradients
+        face = getattr(given, "__cuda_array_interface__", None) or {}
     if hasattr(given, "dtype"):
         name = str(given.dtype).removeprefix("torch.")
     else:
