@@ -59,3 +59,12 @@ def test_two_processes_on_one_gpu_keep_every_check(tmp_path):
 def test_a_gpu_a_rank_keeps_every_check(tmp_path):
     """The same on as many GPUs as there are, four at most."""
     run(tmp_path, "ranks.py", "--ranks", str(min(4, gpus())), limit=500)
+
+
+@pytest.mark.gpus(2)
+@pytest.mark.skipif(gpus() < 2, reason="needs two GPUs")
+@pytest.mark.timeout(300)
+def test_communicators_serve_every_verb(tmp_path):
+    """As users have it: spawn, tensors, graphs."""
+    ranks = str(min(4, gpus()))
+    run(tmp_path, "communicator.py", "--ranks", ranks, limit=250)
