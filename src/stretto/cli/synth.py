@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=0, help="of every search [0]")
     parser.add_argument("-o", "--output", type=Path, help="write the program, FILE.py")
+    parser.add_argument("--xml", type=Path, help="write MSCCL XML, FILE.xml")
     add_json(parser)
 
 
@@ -103,6 +104,10 @@ def run(args: argparse.Namespace) -> int:
         print(f"bound: {found.bound.binding(sizes[0]).why}")
     if args.output:
         args.output.write_text(found.text(name), encoding="utf-8")
+    if args.xml:
+        low, high = sizes[0] // 2, sizes[0] * 2
+        text = synth.to_xml(found.program(name), min_bytes=low, max_bytes=high)
+        args.xml.write_text(text, encoding="utf-8")
     return 0
 
 

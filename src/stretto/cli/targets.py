@@ -84,6 +84,8 @@ def find(name: str) -> Algorithm | Program:
         return _from_python(Path(path), variable)
     if name.endswith(".py"):
         return _from_python(Path(name), "")
+    if name.endswith((".xml", ".json")) and Path(name).is_file():
+        return _from_foreign(Path(name))
     if "/" in name and name.split("/")[0] in collectives.names():
         return algorithms.get(name)
     if Path(name).is_file():
@@ -110,6 +112,14 @@ def _from_text(path: Path) -> Program:
         return parse_program(path.read_text(encoding="utf-8"))
     except (ParseError, UnicodeDecodeError) as e:
         raise ParseError(f"{path}: {e}") from None
+
+
+def _from_foreign(path: Path) -> Program:
+    """Return the program of an MSCCL XML file or of an MSCCL++ JSON plan."""
+    from stretto import synth
+
+    text = path.read_text(encoding="utf-8")
+    return synth.from_xml(text) if path.suffix == ".xml" else synth.from_plan(text)
 
 
 def _from_python(path: Path, variable: str) -> Algorithm | Program:

@@ -5,6 +5,7 @@ from stretto.synth.emit import identifier
 from stretto.synth.joint import Budget
 from stretto.synth.model import Network, from_machine
 from stretto.synth.msccl import from_xml, to_xml
+from stretto.synth.mscclpp import from_plan
 from stretto.synth.portfolio import Result, Trial, synthesize
 from stretto.synth.replay import Replay, replay
 from stretto.synth.schedule import Demand, Move, Schedule
@@ -27,6 +28,7 @@ __all__ = [
     "Trial",
     "bound",
     "from_machine",
+    "from_plan",
     "from_xml",
     "frontier",
     "identifier",

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from stretto.errors import ParseError
 from stretto.ir import INPUT, OUTPUT, Op, Params, Program, Ref, freeze
 
-__all__ = ["Step", "assemble"]
+__all__ = ["Places", "Step", "assemble"]
 
 _SENDS = ("s", "rcs", "rrs", "rrcs")
 _RECEIVES = ("r", "rcs", "rrc", "rrs", "rrcs")
@@ -60,41 +60,91 @@ def assemble(
                 f"gpu {step.rank}, tb {step.block}, step {step.number}: type"
                 f" {step.kind!r}; want one of {', '.join(sorted(_KINDS))}"
             )
-    if collective == "broadcast" or chunks % num_ranks:
-        whole = math.lcm(num_ranks, max(1, chunks))
-    else:
-        whole = chunks
-    run = _Run(collective, num_ranks, whole, whole // max(1, chunks), in_place, root)
+    places = Places(collective, num_ranks, chunks, in_place=in_place, root=root)
+    run = _Run(places)
     run.all(steps)
-    params: Params = freeze({"root": root} if collective == "broadcast" else {})
-    return Program(
-        name=f"{collective}/{name}",
-        collective=collective,
-        num_ranks=num_ranks,
-        split=whole // num_ranks,
-        params=params,
-        scratch=run.scratch,
-        ops=tuple(run.ops),
-    )
+    return places.program(name, run.ops)
+
+
+class Places:
+    """What foreign buffers are called here: letters i, o and s, offsets in chunks."""
+
+    def __init__(
+        self, collective: str, num_ranks: int, chunks: int, *, in_place: bool, root: int
+    ) -> None:
+        whole = chunks
+        if collective == "broadcast" or chunks % num_ranks:
+            whole = math.lcm(num_ranks, max(1, chunks))
+        self.collective, self.num_ranks, self.root = collective, num_ranks, root
+        self.split = whole // num_ranks
+        self.scratch: dict[str, int] = {}
+        self._whole, self._width = whole, whole // max(1, chunks)
+        self._in_place = in_place
+
+    def begin(self) -> Iterator[Op]:
+        """Yield what makes input and output one buffer, for files made in place."""
+        if not self._in_place:
+            return
+        k, whole = self.split, self._whole
+        for r in range(self.num_ranks):
+            if self.collective == "all_gather":
+                mine = Ref(r, OUTPUT, r * k, r * k + k)
+                yield Op(mine, (Ref(r, INPUT, 0, k),))
+            elif self.collective == "reduce_scatter":
+                self.scratch["vector"] = whole
+                yield Op(Ref(r, "vector", 0, whole), (Ref(r, INPUT, 0, whole),))
+            elif self.collective != "broadcast" or r == self.root:
+                yield Op(Ref(r, OUTPUT, 0, whole), (Ref(r, INPUT, 0, whole),))
+
+    def end(self) -> Iterator[Op]:
+        """Yield what brings a result in place to where the output is."""
+        if self._in_place and self.collective == "reduce_scatter":
+            k = self.split
+            for r in range(self.num_ranks):
+                mine = Ref(r, "vector", r * k, r * k + k)
+                yield Op(Ref(r, OUTPUT, 0, k), (mine,))
+
+    def ref(self, rank: int, letter: str, offset: int, count: int, where: str) -> Ref:
+        """Return what a buffer letter and an offset name."""
+        low = offset * self._width
+        high = low + max(1, count) * self._width
+        if letter == "s":
+            self.scratch["scratch"] = max(self.scratch.get("scratch", 0), high)
+            return Ref(rank, "scratch", low, high)
+        if letter not in ("i", "o"):
+            raise ParseError(f"{where}: buffer {letter!r}; want i, o or s")
+        if not self._in_place:
+            return Ref(rank, INPUT if letter == "i" else OUTPUT, low, high)
+        k = self.split
+        if self.collective == "all_gather" and letter == "i":
+            return Ref(rank, OUTPUT, rank * k + low, rank * k + high)
+        if self.collective == "reduce_scatter":
+            shift = rank * k if letter == "o" else 0
+            return Ref(rank, "vector", shift + low, shift + high)
+        return Ref(rank, OUTPUT, low, high)
+
+    def program(self, name: str, ops: Sequence[Op]) -> Program:
+        """Return the program of these operations."""
+        params: Params = freeze(
+            {"root": self.root} if self.collective == "broadcast" else {}
+        )
+        return Program(
+            name=f"{self.collective}/{name}",
+            collective=self.collective,
+            num_ranks=self.num_ranks,
+            split=self.split,
+            params=params,
+            scratch=dict(sorted(self.scratch.items())),
+            ops=(*self.begin(), *ops, *self.end()),
+        )
 
 
 class _Run:
     """The state while blocks take turns."""
 
-    def __init__(
-        self,
-        collective: str,
-        num_ranks: int,
-        whole: int,
-        width: int,
-        in_place: bool,
-        root: int,
-    ) -> None:
-        self._collective, self._num_ranks = collective, num_ranks
-        self._whole, self._width = whole, width
-        self._in_place, self._root = in_place, root
+    def __init__(self, places: Places) -> None:
+        self._places = places
         self.ops: list[Op] = []
-        self.scratch: dict[str, int] = {}
         self._mail: dict[tuple[int, int, int], deque[list[Ref]]] = defaultdict(deque)
         self._aside: dict[int, int] = defaultdict(int)
 
@@ -104,7 +154,6 @@ class _Run:
         for step in sorted(steps, key=lambda s: (s.rank, s.block, s.number)):
             blocks[step.rank, step.block].append(step)
         done: dict[tuple[int, int], int] = dict.fromkeys(blocks, -1)
-        self._begin()
         moved = True
         while moved:
             moved = False
@@ -120,23 +169,6 @@ class _Run:
                 f"gpu {first.rank}, tb {first.block}, step {first.number} waits for"
                 f" ever ({len(stuck)} blocks do); want sends and receives that match"
             )
-
-    def _begin(self) -> None:
-        """In place, input and output are one buffer: make that so."""
-        if not self._in_place:
-            return
-        k = self._whole // self._num_ranks
-        for r in range(self._num_ranks):
-            if self._collective == "all_gather":
-                here = Ref(r, OUTPUT, r * k, r * k + k)
-                self.ops.append(Op(here, (Ref(r, INPUT, 0, k),)))
-            elif self._collective == "reduce_scatter":
-                self.scratch["vector"] = self._whole
-                here = Ref(r, "vector", 0, self._whole)
-                self.ops.append(Op(here, (Ref(r, INPUT, 0, self._whole),)))
-            elif self._collective != "broadcast" or r == self._root:
-                here = Ref(r, OUTPUT, 0, self._whole)
-                self.ops.append(Op(here, (Ref(r, INPUT, 0, self._whole),)))
 
     def _ready(self, step: Step, done: dict[tuple[int, int], int]) -> bool:
         block, number = step.after
@@ -178,33 +210,15 @@ class _Run:
         rank, width = held[0].rank, held[0].stop - held[0].start
         at = self._aside[rank]
         self._aside[rank] += width
-        self.scratch["aside"] = max(self.scratch.get("aside", 0), at + width)
+        scratch = self._places.scratch
+        scratch["aside"] = max(scratch.get("aside", 0), at + width)
         copy = Ref(rank, "aside", at, at + width)
         self.ops.append(Op(copy, tuple(held)))
         return copy
 
     def _ref(self, step: Step, place: tuple[str, int]) -> Ref:
-        """Return what a buffer letter and an offset name."""
-        letter, offset = place
-        low = offset * self._width
-        high = low + max(1, step.count) * self._width
-        if letter == "s":
-            self.scratch["scratch"] = max(self.scratch.get("scratch", 0), high)
-            return Ref(step.rank, "scratch", low, high)
-        if letter not in ("i", "o"):
-            raise ParseError(
-                f"gpu {step.rank}, tb {step.block}, step {step.number}: buffer"
-                f" {letter!r}; want i, o or s"
-            )
-        if not self._in_place:
-            return Ref(step.rank, INPUT if letter == "i" else OUTPUT, low, high)
-        k = self._whole // self._num_ranks
-        if self._collective == "all_gather" and letter == "i":
-            return Ref(step.rank, OUTPUT, step.rank * k + low, step.rank * k + high)
-        if self._collective == "reduce_scatter":
-            shift = step.rank * k if letter == "o" else 0
-            return Ref(step.rank, "vector", shift + low, shift + high)
-        return Ref(step.rank, OUTPUT, low, high)
+        where = f"gpu {step.rank}, tb {step.block}, step {step.number}"
+        return self._places.ref(step.rank, *place, step.count, where)
 
 
 def _meet(a: Ref, b: Ref) -> bool:

@@ -248,5 +248,6 @@ def _read_gpu(gpu: ET.Element) -> Iterator[Step]:
             except (KeyError, ValueError) as e:
                 raise ParseError(
                     f"MSCCL XML, gpu {rank}, tb {number}: step {dict(element.attrib)}:"
-                    f" {e}; want s, type, srcbuf, srcoff, dstbuf, dstoff, cnt, depid, deps"
+                    f" {e}; want s, type, srcbuf, srcoff, dstbuf, dstoff, cnt, depid,"
+                    " deps"
                 ) from None

@@ -59,18 +59,24 @@ def test_what_runtimes_need_is_always_written():
     assert "allgather" == root.get("coll")
 
 
-IN_PLACE = """<algo name="pair" nchunksperloop="2" ngpus="2" coll="allreduce"
- inplace="1" outofplace="0"><gpu id="0" i_chunks="2" o_chunks="0" s_chunks="0">
-<tb id="0" send="1" recv="1" chan="0">
-<step s="0" type="s" srcbuf="i" srcoff="1" dstbuf="i" dstoff="1" cnt="1" depid="-1" deps="-1" hasdep="0"/>
-<step s="1" type="rrcs" srcbuf="i" srcoff="0" dstbuf="i" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0"/>
-<step s="2" type="r" srcbuf="i" srcoff="1" dstbuf="i" dstoff="1" cnt="1" depid="-1" deps="-1" hasdep="0"/>
-</tb></gpu><gpu id="1" i_chunks="2" o_chunks="0" s_chunks="0">
-<tb id="0" send="0" recv="0" chan="0">
-<step s="0" type="s" srcbuf="i" srcoff="0" dstbuf="i" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0"/>
-<step s="1" type="rrcs" srcbuf="i" srcoff="1" dstbuf="i" dstoff="1" cnt="1" depid="-1" deps="-1" hasdep="0"/>
-<step s="2" type="r" srcbuf="i" srcoff="0" dstbuf="i" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0"/>
-</tb></gpu></algo>"""
+def block(rank):
+    """Return a rank that sends the other's half, adds its own, gets the sum."""
+    steps = [("s", 1 - rank), ("rrcs", rank), ("r", 1 - rank)]
+    body = "".join(
+        f'<step s="{i}" type="{kind}" srcbuf="i" srcoff="{at}" dstbuf="i"'
+        f' dstoff="{at}" cnt="1" depid="-1" deps="-1" hasdep="0"/>'
+        for i, (kind, at) in enumerate(steps)
+    )
+    return (
+        f'<gpu id="{rank}" i_chunks="2" o_chunks="0" s_chunks="0">'
+        f'<tb id="0" send="{1 - rank}" recv="{1 - rank}" chan="0">{body}</tb></gpu>'
+    )
+
+
+IN_PLACE = (
+    '<algo name="pair" nchunksperloop="2" ngpus="2" coll="allreduce" inplace="1"'
+    f' outofplace="0">{block(0)}{block(1)}</algo>'
+)
 
 
 def test_an_in_place_file_written_by_hand_is_read():

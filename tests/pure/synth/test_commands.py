@@ -1,0 +1,81 @@
+"""`stretto bound` and `stretto synth`: what they print, write and refuse."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from stretto.cli import main
+
+
+def run(capsys, *words):
+    """Run a command; return its status and its JSON document."""
+    status = main([*words, "--json"])
+    return status, json.loads(capsys.readouterr().out)
+
+
+def test_bound_prints_the_certificate(capsys):
+    """Every size has its bound, and the cut or path that proves it."""
+    status, document = run(
+        capsys, "bound", "all_gather", "--machine", "ndv2x2", "--sizes", "1K,1M"
+    )
+    rows = document["rows"]
+
+    assert 0 == status
+    assert ["1K", "1M"] == [r["size"] for r in rows]
+    assert "through 12.5 GB/s" in rows[1]["because"]
+
+
+def test_what_synth_writes_is_proved_by_verify(capsys, tmp_path):
+    """The file is an ordinary algorithm; so are its XML's operations."""
+    file, xml = tmp_path / "found.py", tmp_path / "found.xml"
+    status, document = run(
+        capsys,
+        "synth",
+        "all_gather",
+        "--machine",
+        "h200x4",
+        "--size",
+        "64K",
+        "--split",
+        "1",
+        "--budget",
+        "0",
+        "-o",
+        str(file),
+        "--xml",
+        str(xml),
+    )
+    (row,) = document["rows"]
+
+    assert 0 == status
+    assert row["verified"]
+    assert row["time_us"] >= row["bound_us"]
+    assert 0 == main(["verify", str(file), "--ranks", "4"])
+    assert 0 == main(["verify", str(xml), "--ranks", "4"])
+    assert 'minBytes="32768"' in xml.read_text()
+
+
+def test_a_group_and_a_dead_link_are_part_of_the_question(capsys):
+    """Ranks 0 to 3 of a DGX-1, without the link from 0 to 1."""
+    words = ("--machine", "dgx1", "--group", "0-3", "--sizes", "1M")
+    _, whole = run(capsys, "bound", "all_gather", *words)
+    _, hurt = run(capsys, "bound", "all_gather", *words, "--dead-link", "0->1")
+
+    assert whole["rows"][0]["bound_us"] < hurt["rows"][0]["bound_us"]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("bound", "all_gahter", "--machine", "dgx1"), "all_gather"),
+        (("bound", "all_gather", "--machine", "dgx1", "--group", "a"), "0-3,8"),
+        (("synth", "all_gather", "--machine", "dgx1", "--size", "1K:1M"), "want one"),
+        (("synth", "all_gather", "--machine", "h200x4", "--sketch", "no"), "sketch"),
+    ],
+)
+def test_misuse_is_answered(capsys, words, why):
+    """With exit status 2 and what would have been right."""
+    assert 2 == main(words)
+    assert why in capsys.readouterr().err
