@@ -242,6 +242,7 @@ def report(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
         "cores": _cores() if options.ranks > 1 else 1,
         "machine": _processor(),
         "load_average": os.getloadavg()[0],
+        "niceness": os.nice(0),
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,
@@ -290,7 +291,8 @@ def markdown(document: dict[str, Any]) -> str:
         "",
         f"`{document['command']}`, commit {document['commit']}"
         + (" with changes in src" if document["changed_since"] else "")
-        + f"; {document['machine']}; load average {document['load_average']:.1f}; "
+        + f"; {document['machine']}; load average {document['load_average']:.1f}, "
+        f"niceness {document['niceness']}; "
         + ", ".join(f"{k} {v}" for k, v in document["versions"].items())
         + ". Microseconds a call, median over interleaved rounds (25 to 75 %), the "
         "slowest rank counts.",

@@ -165,7 +165,8 @@ class Watch:
             what = slab.describe(line[Line.FINGERPRINT])
             where = [f"{n:#x}" for n in line[Line.INPUT_OFFSET :] if n != PRIVATE]
             at = f" in registered memory at {' and '.join(where)}" if where else ""
-            said.append(f"rank {rank} called {what}{at}")
+            verb = "called" if line[Line.EPOCH] == mine else "has gone on to"
+            said.append(f"rank {rank} {verb} {what}{at}")
         return "; ".join(said)
 
 

@@ -58,7 +58,6 @@ _HAS_INPUT, _HAS_OUTPUT = 8 * Header.HAS_INPUT, 8 * Header.HAS_OUTPUT
 _SHARES_INPUT, _SHARES_OUTPUT = 8 * Header.SHARES_INPUT, 8 * Header.SHARES_OUTPUT
 _INPUT, _OUTPUT = 8 * Header.INPUT, 8 * Header.OUTPUT
 _INPUT_AT, _OUTPUT_AT = 8 * Header.INPUT_OFFSET, 8 * Header.OUTPUT_OFFSET
-_FAULT_PEER = 8 * Header.FAULT_PEER
 _EPOCH, _CALL = 8 * SessionWord.EPOCH, 8 * SessionWord.CALL
 _HEAP, _HEAP_BYTES = 8 * SessionWord.HEAP, 8 * SessionWord.HEAP_BYTES
 _SPINS, _YIELDS = 8 * SessionWord.SPINS, 8 * SessionWord.YIELDS
@@ -150,7 +149,6 @@ def _packets(call: int, at: int, packet: int, epoch: int) -> int:
             if load_acquire(slot) != epoch:
                 return _WAITING
             if load(slot + 8) != load(call + _FINGERPRINT):
-                store(call + _FAULT_PEER, load(srcs + 16))
                 return _MISMATCH
         srcs += _WORDS
     return _DONE
@@ -210,10 +208,7 @@ def _wait(call: int, at: int, epoch: int) -> int:
     if load(call + _SHARES_OUTPUT):
         theirs = load(side + 16)
         same &= (theirs == PRIVATE) | (theirs == load(call + _OUTPUT_AT))
-    if same:
-        return _DONE
-    store(call + _FAULT_PEER, load(at + 32))
-    return _MISMATCH
+    return _DONE if same else _MISMATCH
 
 
 @compiled("int64(int64,int64)")

@@ -235,8 +235,6 @@ class _Run:
             same &= _load(side + 8) in (PRIVATE, self.word(Header.INPUT_OFFSET))
         if self.word(Header.SHARES_OUTPUT):
             same &= _load(side + 16) in (PRIVATE, self.word(Header.OUTPUT_OFFSET))
-        if not same:
-            self.put(Header.FAULT_PEER, _load(at + 32))
         return Status.DONE if same else Status.MISMATCH
 
     def operands(self, at: int) -> list[tuple[int, int, int]]:
@@ -247,13 +245,12 @@ class _Run:
 
     def packets(self, at: int, epoch: int) -> Status:
         """Return whether a MOVE's packets are there."""
-        for base, value, peer in self.operands(at)[_load(at + 40) :]:
+        for base, value, _ in self.operands(at)[_load(at + 40) :]:
             if base == Base.PACKET:
                 slot = value + PACKET_REGION * (epoch & 1)
                 if _acquire(slot) != epoch:
                     return Status.WAITING
                 if _load(slot + 8) != self.fingerprint:
-                    self.put(Header.FAULT_PEER, peer)
                     return Status.MISMATCH
         return Status.DONE
 

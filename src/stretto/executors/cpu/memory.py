@@ -32,6 +32,7 @@ __all__ = [
     "huge_pages",
     "kind_of_file",
     "prefault",
+    "require_shared_memory",
 ]
 
 PAGE = mmap.PAGESIZE
@@ -64,6 +65,11 @@ def _libc() -> Any:
     return libc
 
 
+def require_shared_memory() -> None:
+    """Raise where processes cannot share memory in the ways below."""
+    _libc()
+
+
 def kind_of_file() -> str:
     """Return how shared memory is made here, for `doctor`."""
     if hasattr(os, "memfd_create"):
@@ -73,7 +79,6 @@ def kind_of_file() -> str:
 
 def create_file(nbytes: int) -> int:
     """Return the descriptor of a new file of zeros that has no name."""
-    _libc()
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("stretto", os.MFD_CLOEXEC)
     else:

@@ -17,7 +17,7 @@ from stretto.executors.cpu.encode import Encoded, Memory, encode
 from stretto.executors.cpu.engine import Engine, engine_named
 from stretto.executors.cpu.faults import Watch
 from stretto.executors.cpu.heap import Heap
-from stretto.executors.cpu.memory import create_file, prefault
+from stretto.executors.cpu.memory import create_file, prefault, require_shared_memory
 from stretto.executors.cpu.slab import ABI, CALL, Slab, SlabLayout
 from stretto.executors.cpu.words import Header, SessionWord
 from stretto.ir import Verified
@@ -36,6 +36,7 @@ class CpuSession:
 
     def __init__(self, group: Group, *, interpreter: str | None = None) -> None:
         """Make this rank's slab and map everybody's (collective)."""
+        require_shared_memory()
         self._group = group
         self._engine: Engine = engine_named(interpreter)
         self._layout = SlabLayout(num_ranks=group.num_ranks)
@@ -130,7 +131,6 @@ def _share(group: Group, places: SlabLayout) -> tuple[Slab, ...]:
     fds = {fd}
     try:
         mine = Slab(places, fd)
-        mine.found()
         prefault(mine.address, places.packets(0))
         slabs = []
         for rank, (payload, theirs) in enumerate(group.exchange({"abi": ABI}, (fd,))):

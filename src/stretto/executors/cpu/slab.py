@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stretto.errors import CommunicationError
 from stretto.executors.cpu.memory import Mapping
 
 __all__ = [
@@ -35,7 +34,7 @@ __all__ = [
 ]
 
 ABI = 1
-"""Changes with the meaning of any byte below; ranks compare it when they meet."""
+"""Changes with the meaning of any byte of a slab; ranks compare it when they meet."""
 LINE = 64
 MAX_LANES = 8
 """Lanes of a rank that may signal or be signalled."""
@@ -100,18 +99,6 @@ class Slab:
         self.address = self.mapping.address
         self._head = self.mapping.words(0, 32)
         self._entries = self.mapping.words(_CATALOGUE, 1 + _ENTRY // 8 * _ENTRIES)
-
-    def found(self) -> None:
-        """Sign an empty slab as its owner."""
-        self._head[0] = ABI
-
-    def check(self, rank: int) -> None:
-        """Raise when another version of this library made the slab."""
-        if self._head[0] != ABI:
-            raise CommunicationError(
-                f"rank {rank} lays its memory out by ABI {self._head[0]}, want {ABI}: "
-                "run the same version of stretto everywhere"
-            )
 
     def call(self) -> tuple[int, int, int, int]:
         """Return its owner's call: first epoch, fingerprint, two memory offsets.

@@ -85,8 +85,7 @@ class Header(enum.IntEnum):
     OUTPUT = 13
     INPUT_OFFSET = 14
     OUTPUT_OFFSET = 15
-    FAULT_PEER = 16
-    END = 18
+    END = 16
 
 
 class SessionWord(enum.IntEnum):
