@@ -2,7 +2,7 @@
 
 from stretto.runtime.communicator import Communicator
 from stretto.runtime.plans import FrozenParams, frozen, proved_plan, proved_program
-from stretto.runtime.select import Choice, Pin, Profile, Question
+from stretto.runtime.select import Choice, Pin, Profile, Question, profile_folder
 from stretto.runtime.selector import Selector
 from stretto.runtime.sizes import parse_size, parse_sizes, spell_size
 from stretto.runtime.spawn import connect, spawn
@@ -21,6 +21,7 @@ __all__ = [
     "frozen",
     "parse_size",
     "parse_sizes",
+    "profile_folder",
     "proved_plan",
     "proved_program",
     "spawn",

@@ -23,7 +23,19 @@ from stretto.runtime.arrays import HOST
 from stretto.runtime.plans import FrozenParams, serves, touches_callers
 from stretto.runtime.sizes import parse_size
 
-__all__ = ["Choice", "Pin", "Profile", "Question", "Rule", "candidates", "parse_pin"]
+__all__ = [
+    "STAGED",
+    "ZERO_COPY",
+    "Choice",
+    "Pin",
+    "Profile",
+    "Question",
+    "Rule",
+    "candidates",
+    "parse_pin",
+    "plain_schedule",
+    "profile_folder",
+]
 
 Pin: TypeAlias = str | Algorithm | tuple[str | Algorithm, str] | None
 """What a caller asks for: a catalogue name, with the words of a schedule after it when

@@ -6,17 +6,26 @@ import weakref
 import numpy as np
 import pytest
 
+from stretto import algorithms
 from stretto.collectives import Operator
 from stretto.errors import (
     CallError,
     CommunicatorBroken,
     PeerLost,
+    PlanError,
     TopologyError,
     UnknownNameError,
 )
 from stretto.executors import names
 from stretto.lang import algorithm
-from stretto.runtime import Communicator, Profile, Question, Selector
+from stretto.plan import Schedule
+from stretto.runtime import (
+    Communicator,
+    Profile,
+    Question,
+    Selector,
+    proved_plan,
+)
 from stretto.runtime.engine import Engine
 
 
@@ -274,6 +283,29 @@ def test_an_algorithm_of_ones_own_can_be_pinned(comm, session):
     assert "all_reduce/own" == plan.name
     assert "push packets staged" == str(plan.schedule)
     assert ("float64", Operator.SUM, (6,)) == (call.dtype, call.op, call.counts)
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 5])
+@pytest.mark.parametrize("words", ["push packets", "push bulk", "pull bulk"])
+def test_a_staged_plan_in_place_serves_every_call(num_ranks, words):
+    """Ranks may differ in being in place, so one plan is proved for both."""
+    for name in algorithms.names():
+        one = algorithms.get(name)
+        params = (("pairs", ((0, num_ranks - 1),)),) if "permute" in name else ()
+        if one.refuses(num_ranks) is None:
+            schedule = Schedule.parse(words)
+
+            assert proved_plan(one, num_ranks, params, schedule, True).value.in_place
+
+
+def test_zero_copy_needs_an_array_of_ones_own_to_tell_where_others_lie():
+    """The root of a broadcast has an output; the others have no input to pull by."""
+    flat = algorithms.get("broadcast/flat")
+    push, pull = (Schedule(direction=d, memory="zero_copy") for d in ("push", "pull"))
+
+    assert proved_plan(flat, 3, (("root", 0),), push, True)
+    with pytest.raises(PlanError, match="has no input of its own to tell where"):
+        proved_plan(flat, 3, (("root", 0),), pull, True)
 
 
 PROFILE = """
