@@ -26,6 +26,11 @@ def candidates(collective: str, nbytes: int, ranks: int) -> list[tuple[str, str]
                 ("all_reduce/two_shot", f"{words} blocks=128"),
                 ("all_reduce/two_shot", f"{words} blocks=64 depth=8"),
             ]
+            words = "pull bulk zero_copy copy:engine+push threads=512 tile_bytes="
+            found += [
+                ("all_reduce/two_shot", f"{words}{1 << 30} blocks={b}")
+                for b in (16, 32, 64)
+            ]
         return found
     name = f"{collective}/one_shot"
     if chunk <= 4 * M:

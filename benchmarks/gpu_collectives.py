@@ -439,11 +439,11 @@ def _compile(job: tuple[str, int, int]) -> str:
     """Compile one variant of one rank into the disk cache."""
     variant, rank, ranks = job
     try:
-        from stretto.executors.cuda.compile import compile_kernel
-        from stretto.executors.cuda.generate import generate
-
         from stretto import algorithms
         from stretto.collectives import Operator
+        from stretto.executors.cuda.compile import compile_kernel
+        from stretto.executors.cuda.generate import generate
+        from stretto.executors.cuda.halves import hands_round_on_engine, in_halves
         from stretto.lower import lower
         from stretto.plan import Schedule
         from stretto.verify import verify
@@ -452,6 +452,8 @@ def _compile(job: tuple[str, int, int]) -> str:
         parsed = Schedule.parse(schedule)
         if parsed.protocol != "engine":
             plan = lower(verify(algorithms.get(name).build(ranks)), parsed)
+            if hands_round_on_engine(plan):
+                plan, _ = in_halves(plan)
             kernel = generate(plan, rank=rank, dtype="bfloat16", op=Operator.SUM)
             compile_kernel(kernel, arch=(9, 0))
     except Exception as e:

@@ -21,10 +21,11 @@ from stretto.errors import (
 from stretto.executors import Call
 from stretto.executors.cuda import engine as engine_module
 from stretto.executors.cuda.abi import Kernel
+from stretto.executors.cuda.halves import hands_round_on_engine, in_halves
 from stretto.executors.cuda.launch import Loaded
 from stretto.executors.cuda.session import CudaSession
 from stretto.lower import lower
-from stretto.plan import Schedule
+from stretto.plan import Move, Schedule
 from stretto.testing import draw, input_counts, interpret
 from stretto.verify import verify, verify_plan
 
@@ -372,3 +373,55 @@ def test_only_plans_of_one_hop_copy_once(name, once):
     plan = lower(verify(program), Schedule.parse(ENGINE))
 
     assert once == engine_module.copies_once(plan)
+
+
+HALVES = "pull bulk zero_copy copy:engine+push"
+
+
+def test_a_plan_in_halves_stores_everything_once():
+    """What the kernel no longer stores at peers, copies of its results do."""
+    program = algorithms.get("all_reduce/two_shot").build(4)
+    plan = lower(verify(program), Schedule.parse(HALVES))
+    kernel, copies = in_halves(plan)
+
+    def stores(one):
+        return sorted(
+            (rank, d, step.start, step.stop)
+            for rank, _, _, step in one.steps()
+            if isinstance(step, Move)
+            for d in step.dsts
+        )
+
+    assert stores(plan) == sorted(stores(kernel) + stores(copies))
+    assert {1} == {len(s.dsts) for _, _, _, s in kernel.steps() if hasattr(s, "dsts")}
+    assert hands_round_on_engine(plan)
+
+
+def test_halves_need_results_that_are_pushed():
+    """A plan that pulls its results has nothing to hand round."""
+    program = algorithms.get("all_reduce/two_shot").build(2)
+    plan = lower(verify(program), Schedule.parse("push bulk staged copy:engine"))
+
+    with pytest.raises(PlanError, match="pushes its results"):
+        in_halves(plan)
+
+
+def test_halves_are_a_kernel_copies_and_a_barrier(fake):
+    """In the order of the stream; peers get this rank's own output."""
+
+    def work(group):
+        session = CudaSession(group)
+        kernel = Kernel(text="any", ranks=(0,), grid=1, threads=64)
+        session._load = lambda plan, call, where: Loaded(None, "any", kernel)
+        engine = Engine(session, "all_reduce/two_shot", 16, HALVES)
+        view(engine.out)[:64] = 10 + group.rank  # as if the kernel had summed
+        group.exchange({})
+        engine.launch(engine.x, engine.out, stream=1)
+        session.synchronize(1)
+        group.exchange({})
+        seen = [int(v) for v in view(engine.out)[:64:16]]
+        session.close()
+        return seen
+
+    assert [[10, 11, 12, 13]] * 4 == on_ranks(fake, 4, work)
+    assert 8 == len(fake.launches)

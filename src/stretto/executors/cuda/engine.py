@@ -66,8 +66,16 @@ class EngineLaunch:
     """Run one plan by copies on `schedule.blocks` streams."""
 
     def __init__(
-        self, plan: Plan, session: CudaSession, sizes: Any, itemsize: int, mark: int
+        self,
+        plan: Plan,
+        session: CudaSession,
+        sizes: Any,
+        itemsize: int,
+        mark: int,
+        *,
+        enter: KernelLaunch | None = None,
     ) -> None:
+        """`enter` is a kernel before the copies, after which all may be written to."""
         _refuse(plan, session.group.rank)
         one = replace(plan, schedule=replace(plan.schedule, blocks=1))
         self.plan = plan
@@ -78,10 +86,11 @@ class EngineLaunch:
         self._mark = mark
         self._peers = peer_spaces(plan, self._rank)
         self._barrier: KernelLaunch | None = None
-        if copies_once(plan):
+        if enter is not None or copies_once(plan):
             self._barrier = session.barrier(mark, plan)
         else:
             self._watch: EngineWatch = session.engine_watch()
+        self._enter = enter or self._barrier
         self._sides = session.side_streams(plan.schedule.blocks - 1)
         self._kept: dict[tuple[int, int, int], list[Sync | Copies]] = {}
 
@@ -94,8 +103,8 @@ class EngineLaunch:
             if stream is None
             else stream_handle(stream)
         )
-        if self._barrier is not None:
-            self._barrier(x, out, stream=handle)
+        if self._enter is not None:
+            self._enter(x, out, stream=handle)
         key = (handle, pointer(x), pointer(out))
         acts = self._kept.get(key)
         if acts is None:

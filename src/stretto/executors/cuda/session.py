@@ -27,6 +27,7 @@ from stretto.executors.cuda.channels import Channels
 from stretto.executors.cuda.driver import Side, api, ask, capturing, open_device
 from stretto.executors.cuda.engine import EngineLaunch, runs_on_engine
 from stretto.executors.cuda.enginewatch import EngineWatch
+from stretto.executors.cuda.halves import hands_round_on_engine, in_halves
 from stretto.executors.cuda.launch import Loaded, load
 from stretto.executors.cuda.memory import open_slab
 from stretto.executors.cuda.regions import Region, fit, regions
@@ -120,15 +121,22 @@ class CudaSession:
         mark = fingerprint(value, call.dtype, call.op.value, call.counts)
         if runs_on_engine(value):
             return EngineLaunch(value, self, sizes, itemsize, mark)
-        where = fit(value, sizes, itemsize)
+        if not hands_round_on_engine(value):
+            return self._kernel(value, call, sizes, mark)
+        first, copies = in_halves(value)
+        enter = self._kernel(first, call, sizes, mark)
+        return EngineLaunch(copies, self, sizes, itemsize, mark ^ 1 or 1, enter=enter)
+
+    def _kernel(self, plan: Plan, call: Call, sizes: Any, mark: int) -> KernelLaunch:
+        where = fit(plan, sizes, storage(call.dtype).itemsize)
         return KernelLaunch(
-            value,
-            self._load(value, call, where),
+            plan,
+            self._load(plan, call, where),
             self.space,
             self.watch,
             self.region_of,
             where=where,
-            needs=footprint(value, where, self.group.rank),
+            needs=footprint(plan, where, self.group.rank),
             fingerprint=mark,
             deadline_ns=int(self.group.deadline_s * 1e9),
         )

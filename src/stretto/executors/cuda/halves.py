@@ -1,0 +1,65 @@
+"""A plan in two halves: a kernel reduces, and copy engines hand the results round.
+
+Copy engines put larger packets on the wire than any kernel, but cannot add. A schedule
+such as `pull bulk zero_copy copy:engine+push` asks for both: what a move stores in
+peers' outputs is left to copies of this rank's own output, after the kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from stretto.errors import PlanError
+from stretto.plan import Loc, Move, Plan, Space, Step
+
+__all__ = ["hands_round_on_engine", "in_halves"]
+
+
+def hands_round_on_engine(plan: Plan) -> bool:
+    """Return whether a phase of a kernel's plan asks for copy engines."""
+    schedule = plan.schedule
+    return schedule.protocol != "engine" and any(
+        schedule.of(phase).protocol == "engine" for phase in schedule.phases
+    )
+
+
+def in_halves(plan: Plan) -> tuple[Plan, Plan]:
+    """Return the kernel's plan and the copies that follow it.
+
+    Between them lies the order of the stream, and the kernel's first waits: whoever is
+    copied to has entered. The copies end in a barrier of everybody.
+    """
+    kernel: list[tuple[Step, ...]] = []
+    copies: list[tuple[Step, ...]] = []
+    for rank, lanes in enumerate(plan.ranks):
+        if len(lanes) != 1:
+            raise PlanError(f"plan {plan.name}: {len(lanes)} lanes; halves have one")
+        steps = [_split(rank, step) for step in lanes[0]]
+        kernel.append(tuple(kept for kept, _ in steps))
+        copies.append(tuple(copy for _, copy in steps if copy is not None))
+    if not any(copies):
+        raise PlanError(
+            f"plan {plan.name} ({plan.schedule}): nothing is stored in a peer's output "
+            "that is in this rank's too; want a zero_copy plan that pushes its results"
+        )
+    return (
+        replace(plan, ranks=tuple((steps,) for steps in kernel)),
+        replace(
+            plan,
+            ranks=tuple((steps,) for steps in copies),
+            schedule=replace(plan.schedule, phases={}, protocol="engine", blocks=1),
+        ),
+    )
+
+
+def _split(rank: int, step: Step) -> tuple[Step, Move | None]:
+    """Return what the kernel keeps of a step, and the copies it leaves."""
+    if not isinstance(step, Move):
+        return step, None
+    mine = [d for d in step.dsts if d.rank == rank and d.space is Space.OUTPUT]
+    far = tuple(d for d in step.dsts if d.rank != rank and d.space is Space.OUTPUT)
+    if not mine or not far:
+        return step, None
+    source: tuple[Loc, ...] = (mine[0],)
+    kept = tuple(d for d in step.dsts if d not in far)
+    return step._replace(dsts=kept), step._replace(dsts=far, srcs=source)
