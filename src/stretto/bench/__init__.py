@@ -5,7 +5,7 @@ from stretto.bench.compare import compare, show_verdicts
 from stretto.bench.contender import BUFFERS
 from stretto.bench.document import as_csv, as_text, document_of, read_document
 from stretto.bench.formats import nccl_format, osu_format
-from stretto.bench.launch import run_ranks, under_launcher
+from stretto.bench.launch import joined, run_ranks, runs_of, under_launcher
 from stretto.bench.machine import machine as machine_of
 from stretto.bench.peers import expand, names
 from stretto.bench.plot import open_figure, plot
@@ -26,6 +26,7 @@ __all__ = [
     "compare",
     "document_of",
     "expand",
+    "joined",
     "machine_of",
     "markdown",
     "names",
@@ -36,6 +37,7 @@ __all__ = [
     "read_document",
     "read_matrix",
     "run_ranks",
+    "runs_of",
     "show",
     "show_verdicts",
     "under_launcher",

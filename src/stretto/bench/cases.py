@@ -176,7 +176,9 @@ def case_of(
     if test in PATTERNS or test == "matrix":
         shares = weights(test, num_ranks, skew=skew, seed=seed, given=traffic)
         counts = spread(shares, count)
-        return replace(case, collective="all_to_all", counts=counts, unequal=True)
+        return replace(
+            case, collective="all_to_all", counts=counts, unequal=True, in_place=False
+        )
     if test in VECTOR:
         return _vector(case, count, root)
     if test not in collectives.names():
@@ -209,7 +211,12 @@ def _vector(case: Case, count: int, root: int) -> Case:
     if name == "all_to_all":
         counts = tuple(parts[r] for _ in range(n) for r in range(n))
     return replace(
-        case, collective=name, params=freeze(params), counts=counts, unequal=True
+        case,
+        collective=name,
+        params=freeze(params),
+        counts=counts,
+        unequal=True,
+        in_place=False,
     )
 
 

@@ -93,8 +93,8 @@ def host_buffer(kind: str, array: Array, dtype: str) -> Buffer:
         code = _FORMATS.get(storage(dtype).char)
         if code is None or dtype == "bfloat16":
             raise CallError(f"a bytearray has no elements of {dtype}; want float32...")
-        raw = bytearray(array.nbytes)
+        raw = bytearray(max(array.nbytes, array.itemsize))  # none is not cast
         whole: Any = memoryview(raw)
-        view = whole.cast(code) if array.nbytes else whole
-        return Buffer(given=view, host=np.frombuffer(raw, storage(dtype)))
+        view = whole.cast(code)[: array.size]
+        return Buffer(given=view, host=np.frombuffer(raw, array.dtype)[: array.size])
     raise CallError(f"--buffer {kind} does not lie on the CPU; want bytearray or numpy")

@@ -6,6 +6,7 @@ has started us, all ranks are started by mpirun, and stretto finds its own there
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -15,21 +16,22 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from stretto.bench import peers
+from stretto.bench.rows import OURS
 from stretto.bench.run import Say
 from stretto.bench.task import Task
 from stretto.errors import CallError, RankFailed
 from stretto.runtime import Communicator, connect, spawn
 
-__all__ = ["LAUNCHERS", "Work", "mpirun", "run_ranks", "under_launcher"]
+__all__ = ["Work", "joined", "mpirun", "run_ranks", "runs_of", "under_launcher"]
 
 Work = Callable[[Communicator, Any, Say], dict[str, Any]]
-LAUNCHERS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+_LAUNCHERS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 _START_S = 60.0
 _WATCH_S = 0.2
 _DEADLINE_S = 60.0
@@ -37,7 +39,7 @@ _DEADLINE_S = 60.0
 
 def under_launcher() -> bool:
     """Return whether torchrun, mpirun or srun has started this process."""
-    return any(name in os.environ for name in LAUNCHERS)
+    return any(name in os.environ for name in _LAUNCHERS)
 
 
 def mpirun() -> str | None:
@@ -54,8 +56,7 @@ def run_ranks(
     `how` is `here` (this process is a rank), `spawn`, `mpirun`, or `auto`: mpirun where
     MPI is a peer, else spawn.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        _environment(task)
+    with tempfile.TemporaryDirectory() as folder, _environment(task):
         if how == "here":
             return _here(task, say, job)
         told = replace(task, meet=folder)
@@ -70,6 +71,27 @@ def run_ranks(
             )  # fmt: skip
         document: dict[str, Any] = found[0]
         return document
+
+
+def runs_of(task: Task) -> list[Task]:
+    """Return the runs that a task takes: peers that disturb others come apart."""
+    alone = [p for p in task.peers if getattr(peers.get(p), "ALONE", False)]
+    rest = tuple(p for p in task.peers if p not in alone)
+    parts = [replace(task, peers=(p,)) for p in alone]
+    if rest or not alone:
+        parts.insert(0, replace(task, peers=rest))
+    share = task.budget_s / len(parts)
+    return [replace(part, budget_s=share) for part in parts]
+
+
+def joined(first: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """Return two runs as one; stretto's own rows are those of the first."""
+    theirs = [row for row in more["rows"] if row["contender"] != OURS]
+    return {
+        "limits": first["limits"],
+        "missing": first["missing"] | more["missing"],
+        "rows": first["rows"] + theirs,
+    }
 
 
 def load_job(name: str) -> Work:
@@ -155,13 +177,20 @@ def _wait(command: Sequence[str], environment: dict[str, str], limit_s: float) -
     return said
 
 
-def _environment(task: Task) -> None:
-    """Set what peers want to find before anybody starts."""
+@contextlib.contextmanager
+def _environment(task: Task) -> Iterator[None]:
+    """Set what peers want to find before anybody starts, for this run only."""
+    before = dict(os.environ)
     for name in task.peers:
         wanted = getattr(peers.get(name), "environment", None)
         if wanted is not None:
             for key, value in wanted().items():
                 os.environ.setdefault(key, value)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _has_mpi4py() -> bool:

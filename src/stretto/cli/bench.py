@@ -96,8 +96,11 @@ def run(args: argparse.Namespace) -> int:
     if args.plot:
         bench.open_figure(args.plot)
     here = bench.under_launcher() and args.ranks is None
+    found: dict[str, Any] = {}
     with Progress(1) as progress:
-        found = bench.run_ranks(task, progress.step, how="here" if here else "auto")
+        for part in bench.runs_of(task):
+            more = bench.run_ranks(part, progress.step, how="here" if here else "auto")
+            found = bench.joined(found, more) if found else more
     if not found:  # only rank 0 shows anything
         return 0
     command = ["stretto", *(shlex.quote(Path(a).name) for a in sys.argv[1:])]

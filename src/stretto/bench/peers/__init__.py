@@ -2,7 +2,8 @@
 
 A peer's file has `open_peer(setup)`, which returns a contender, and raises
 `MissingExtraError` or `CallError` where it cannot serve; `DEVICES`, where it runs; and
-may have `environment()`, what must be set before anybody starts.
+may have `environment()`, what must be set before anybody starts, and `ALONE`, when that
+would disturb the others: it then has a run of its own.
 """
 
 from __future__ import annotations

@@ -72,7 +72,11 @@ class GpuArrays:
 
     def buffer(self, tensor: Any, dtype: str) -> Buffer:
         """Return a part of that memory as what the caller would pass."""
-        torch = self._torch
+        return self.wrap(self._torch, tensor, self._view(tensor), dtype)
+
+    @staticmethod
+    def wrap(torch: Any, tensor: Any, given: Any, dtype: str) -> Buffer:
+        """Return a tensor's memory as a buffer; `given` is what a caller passes."""
         raw = tensor.view(torch.uint8) if tensor.numel() else tensor
 
         def put(values: Array) -> None:
@@ -88,7 +92,7 @@ class GpuArrays:
             found: Array = raw.cpu().numpy().view(storage(dtype))
             return found
 
-        return Buffer(given=self._view(tensor), host=None, put=put, take=take)
+        return Buffer(given=given, host=None, put=put, take=take)
 
     def capture(self, call: Call, calls: int) -> Call:
         """Make a graph of several calls; return what replays it."""

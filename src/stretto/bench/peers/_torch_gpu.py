@@ -1,0 +1,29 @@
+"""What the peers on GPUs share: which GPU is whose, and what is never used."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from stretto.bench.contender import Setup
+from stretto.bench.peers._torch import require_torch
+from stretto.errors import MissingExtraError
+
+__all__ = ["NO_MULTICAST", "claim_gpu"]
+
+NO_MULTICAST = {
+    "NCCL_NVLS_ENABLE": "0",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+    "NVSHMEM_DISABLE_NVLS": "1",
+}
+"""NVLink multicast is left alone on the machines we have, by everybody."""
+
+
+def claim_gpu(setup: Setup) -> Any:
+    """Return PyTorch, with this rank's GPU the current one."""
+    torch = require_torch()
+    if not torch.cuda.is_available():
+        raise MissingExtraError("this PyTorch has no GPU")
+    local = int(os.environ.get("LOCAL_RANK", setup.rank))
+    torch.cuda.set_device(local % torch.cuda.device_count())
+    return torch

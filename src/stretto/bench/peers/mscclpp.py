@@ -1,0 +1,35 @@
+"""MSCCL++ through its library that stands in for NCCL, where that is preloaded.
+
+It answers NCCL's calls, so torch.distributed need not know: start everything with
+LD_PRELOAD=.../libmscclpp_nccl.so, in a run without the other peers of NCCL.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+from stretto.bench.contender import Setup
+from stretto.bench.peers._torch import TorchPeer, start_group
+from stretto.bench.peers._torch_gpu import NO_MULTICAST, claim_gpu
+from stretto.errors import MissingExtraError
+
+__all__ = ["ALONE", "DEVICES", "environment", "open_peer"]
+
+DEVICES = ("cuda",)
+ALONE = True
+
+
+def environment() -> dict[str, str]:
+    """Return what must be set before it starts."""
+    return {**NO_MULTICAST, "MSCCLPP_FORCE_DISABLE_NVLS": "1"}
+
+
+def open_peer(setup: Setup) -> TorchPeer:
+    """Return it on all ranks (collective)."""
+    if importlib.util.find_spec("mscclpp") is None:
+        raise MissingExtraError("no mscclpp: build it from microsoft/mscclpp")
+    if "libmscclpp_nccl" not in os.environ.get("LD_PRELOAD", ""):
+        raise MissingExtraError("mscclpp is there: set LD_PRELOAD=libmscclpp_nccl.so")
+    torch = claim_gpu(setup)
+    return TorchPeer(start_group(setup, "nccl", "msc"), settle=torch.cuda.synchronize)

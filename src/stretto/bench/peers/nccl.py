@@ -1,0 +1,27 @@
+"""NCCL through torch.distributed, as it is when nobody sets anything."""
+
+from __future__ import annotations
+
+import os
+
+from stretto.bench.contender import Setup
+from stretto.bench.peers._torch import TorchPeer, start_group
+from stretto.bench.peers._torch_gpu import NO_MULTICAST, claim_gpu
+from stretto.errors import CallError
+
+__all__ = ["DEVICES", "environment", "open_peer"]
+
+DEVICES = ("cuda",)
+
+
+def environment() -> dict[str, str]:
+    """Return what must be set before NCCL starts."""
+    return dict(NO_MULTICAST)
+
+
+def open_peer(setup: Setup) -> TorchPeer:
+    """Return NCCL on all ranks (collective)."""
+    torch = claim_gpu(setup)
+    if os.environ.get("NCCL_GRAPH_MIXING_SUPPORT") == "0":
+        raise CallError("NCCL_GRAPH_MIXING_SUPPORT=0 is set; that is peer nccl-tuned")
+    return TorchPeer(start_group(setup, "nccl", "nccl"), settle=torch.cuda.synchronize)

@@ -1,0 +1,33 @@
+"""NCCL with NCCL_GRAPH_MIXING_SUPPORT=0: faster, and no longer for every use.
+
+A communicator may then not be captured and called, nor be in several graphs, at once.
+NCCL reads the variable once a process, so this peer has a run of its own.
+"""
+
+from __future__ import annotations
+
+import os
+
+from stretto.bench.contender import Setup
+from stretto.bench.peers._torch import TorchPeer, start_group
+from stretto.bench.peers._torch_gpu import NO_MULTICAST, claim_gpu
+from stretto.errors import CallError
+
+__all__ = ["ALONE", "DEVICES", "environment", "open_peer"]
+
+DEVICES = ("cuda",)
+ALONE = True
+
+
+def environment() -> dict[str, str]:
+    """Return what must be set before NCCL starts."""
+    return {**NO_MULTICAST, "NCCL_GRAPH_MIXING_SUPPORT": "0"}
+
+
+def open_peer(setup: Setup) -> TorchPeer:
+    """Return NCCL on all ranks (collective)."""
+    torch = claim_gpu(setup)
+    if os.environ.get("NCCL_GRAPH_MIXING_SUPPORT") != "0":
+        raise CallError("NCCL_GRAPH_MIXING_SUPPORT=0 must be set before ranks start")
+    group = start_group(setup, "nccl", "nccl-tuned")
+    return TorchPeer(group, settle=torch.cuda.synchronize)

@@ -1,0 +1,75 @@
+"""PyTorch's symmetric memory: one-shot all_reduce when small, two-shot when not."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from stretto.bench.cases import Case
+from stretto.bench.contender import Buffer, Prepared, Setup
+from stretto.bench.peers._arrays import GpuArrays
+from stretto.bench.peers._torch import start_group
+from stretto.bench.peers._torch_gpu import NO_MULTICAST, claim_gpu
+from stretto.errors import CallError
+
+__all__ = ["DEVICES", "TorchSymm", "environment", "open_peer"]
+
+DEVICES = ("cuda",)
+_ONE_SHOT_UP_TO = 256 << 10
+_LARGEST = 256 << 20
+
+
+def environment() -> dict[str, str]:
+    """Return what must be set before it starts."""
+    return dict(NO_MULTICAST)
+
+
+def open_peer(setup: Setup) -> TorchSymm:
+    """Return it on all ranks (collective)."""
+    torch = claim_gpu(setup)
+    return TorchSymm(torch, start_group(setup, "nccl", "torch-symm"))
+
+
+class TorchSymm:
+    """One symmetric buffer, cut to size."""
+
+    def __init__(self, torch: Any, group: Any) -> None:
+        import torch.distributed._symmetric_memory as symmetric
+
+        self._torch, self._group, self._symmetric = torch, group, symmetric
+        self._buffer: Any = None
+
+    def prepare(self, case: Case, x: Buffer, out: Buffer) -> Prepared:
+        """Bind an all_reduce."""
+        torch = self._torch
+        nbytes = case.nbytes
+        if case.collective != "all_reduce" or case.op != "sum" or nbytes > _LARGEST:
+            raise CallError("torch symmetric memory sums in all_reduce, to 256 MB")
+        kind = x.given.dtype
+        if self._buffer is None or self._buffer.numel() < nbytes:
+            self._grow(nbytes)
+        mine = self._buffer[: x.given.numel() * x.given.element_size()].view(kind)
+        source = GpuArrays.wrap(torch, mine, mine, case.dtype)
+        ops, name = torch.ops.symm_mem, self._group.group_name
+        if nbytes <= _ONE_SHOT_UP_TO:
+            call = partial(ops.one_shot_all_reduce_out, mine, "sum", name, out.given)
+            return Prepared(
+                call=call, x=source, out=out, note="one-shot",
+                settle=torch.cuda.synchronize,
+            )  # fmt: skip
+        call = partial(ops.two_shot_all_reduce_, mine, "sum", name)
+        return Prepared(
+            call=call, x=source, out=source, note="two-shot, in place",
+            settle=torch.cuda.synchronize,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Let go of the buffer."""
+        self._buffer = None
+
+    def _grow(self, nbytes: int) -> None:
+        """Allocate and exchange a larger buffer (collective)."""
+        torch = self._torch
+        size = max(nbytes, 1 << 20)
+        self._buffer = self._symmetric.empty(size, dtype=torch.uint8, device="cuda")
+        self._symmetric.rendezvous(self._buffer, self._group)

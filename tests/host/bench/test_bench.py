@@ -1,0 +1,256 @@
+"""`stretto bench` and `stretto tune` on real processes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import stretto
+from stretto import bench
+from stretto.bench.cases import case_of
+from stretto.bench.contender import Buffer, Prepared
+from stretto.bench.control import Control
+from stretto.bench.launch import mpirun
+from stretto.bench.measure import Limits, measure
+from stretto.bench.ours import Ours
+from stretto.errors import CallError
+
+pytestmark = [pytest.mark.host, pytest.mark.timeout(150)]
+
+SOURCE = Path(__file__).parents[3] / "src"
+EVERYTHING = tuple(t for t in bench.TESTS)
+
+
+def run(*words, launcher=(), **environment):
+    """Run a command of ours; return its status and what it printed."""
+    done = subprocess.run(
+        [*launcher, sys.executable, "-m", "stretto", *words],
+        env=dict(os.environ) | {"PYTHONPATH": str(SOURCE)} | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def measured(**options):
+    """Measure with 2 ranks that spawn starts; return the rows."""
+    task = bench.Task(**{"num_ranks": 2, "sizes": (1 << 12,), "batches": 5} | options)
+    return bench.run_ranks(task, lambda _: None)["rows"]
+
+
+def test_everything_is_measured_and_right():
+    """Every test has a row with figures, in order, that the oracle agrees with."""
+    rows = measured(tests=EVERYTHING, budget_s=4.0)
+
+    assert list(EVERYTHING) == [row["test"] for row in rows]
+    assert [] == [(r["test"], r["wrong"], r["refused"]) for r in rows if not r["ok"]]
+    for row in rows:
+        assert 0 < row["min_us"] <= row["p50_us"] <= row["p99_us"] <= row["max_us"]
+        assert 5 == row["batches"] == len(row["times_us"])
+        assert row["slowest_rank"] in (0, 1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"buffer": "bytearray"},
+        {"registered": True},
+        {"registered": True, "in_place": True},
+        {"in_place": True, "dtype": "bfloat16"},
+        {"cold": True, "op": "max", "dtype": "int32"},
+        {"mode": "overlapped"},
+    ],
+    ids=str,
+)
+def test_every_kind_of_buffer_gives_right_results(options):
+    """Registered or not, in place or not, from caches warm or cold."""
+    tests = tuple(t for t in EVERYTHING if t not in bench.PAIRS)
+
+    rows = measured(tests=tests, budget_s=2.0, **options)
+
+    assert [] == [(r["test"], r["wrong"], r["refused"]) for r in rows if not r["ok"]]
+    if options.get("mode") == "overlapped":
+        assert all(0 <= row["hidden"] <= 1 for row in rows)
+
+
+def test_tensors_are_measured():
+    """CPU tensors go the same way."""
+    pytest.importorskip("torch", reason="tensors are PyTorch's")
+
+    rows = measured(tests=("all_reduce",), buffer="torch", budget_s=1.0)
+
+    assert [True] == [row["ok"] for row in rows]
+
+
+class Liar:
+    """A contender that forgets the other ranks."""
+
+    def prepare(self, case, x: Buffer, out: Buffer):
+        return Prepared(call=lambda: np.copyto(out.host, x.host), x=x, out=out)
+
+    def close(self):
+        pass
+
+
+class Coward(Liar):
+    """A contender that cannot, on one rank."""
+
+    def __init__(self, rank):
+        self.rank = rank
+
+    def prepare(self, case, x, out):
+        if self.rank == 1:
+            raise CallError("not with me")
+        return super().prepare(case, x, out)
+
+
+def compare_contenders(comm):
+    """Measure stretto beside the liar and the coward."""
+    case = case_of("all_reduce", 4096, comm.num_ranks)
+    x, out = (
+        Buffer(given=a, host=a) for a in (np.zeros(1024, np.float32) for _ in "io")
+    )
+    found = measure(
+        Control(comm),
+        case,
+        {"ours": Ours(comm), "liar": Liar(), "coward": Coward(comm.rank)},
+        x,
+        out,
+        limits=Limits(batch_us=50, batches=5, budget_us=1e5),
+        seed=0,
+    )
+    return {n: (f.wrong, f.refused, f.note, f.us.shape) for n, f in found.items()}
+
+
+def test_a_wrong_contender_is_found_out_on_every_rank():
+    """What does not give the oracle's result is WRONG; who refuses says why."""
+    first, second = stretto.spawn(compare_contenders, num_ranks=2)
+
+    assert first == second
+    assert ("", False, "", (2, 5)) == first["ours"]
+    assert "element" in first["liar"][0]
+    assert (True, "CallError: not with me") == first["coward"][1:3]
+
+
+def test_a_missing_peer_is_named():
+    """A GPU's peer on a CPU is not dropped in silence."""
+    task = bench.Task(
+        tests=("barrier",), sizes=(8,), num_ranks=2, peers=("nccl",), budget_s=0.5
+    )
+
+    found = bench.run_ranks(task, lambda _: None)
+
+    assert {"nccl": "runs on cuda only"} == found["missing"]
+
+
+def test_gloo_is_measured_on_the_same_buffers():
+    """Its rows stand beside ours, with how much longer it takes."""
+    pytest.importorskip("torch", reason="gloo is PyTorch's")
+
+    rows = measured(tests=("all_reduce", "all_to_all"), peers=("gloo",), budget_s=2.0)
+
+    gloo = [row for row in rows if row["contender"] == "gloo"]
+    assert 2 == len(gloo)
+    assert all(row["ok"] and row["ratio"] > 0 for row in gloo)
+
+
+def test_mpi_is_measured_through_its_own_launcher():
+    """With mpi among the peers, mpirun starts the ranks."""
+    pytest.importorskip("mpi4py", reason="MPI is reached through mpi4py")
+    if mpirun() is None:
+        pytest.skip("no mpirun here")
+
+    rows = measured(tests=("all_reduce", "latency"), peers=("mpi",), budget_s=2.0)
+
+    assert ["stretto", "mpi"] * 2 == [row["contender"] for row in rows]
+    assert all(row["ok"] for row in rows)
+
+
+def test_a_launcher_may_start_the_ranks():
+    """Under torchrun's environment each process is a rank; rank 0 prints."""
+    command = [sys.executable, "-m", "stretto", "bench", "all_reduce"]
+    command += ["--sizes", "64", "--budget", "0.5", "--plain"]
+    common = dict(os.environ) | {
+        "PYTHONPATH": str(SOURCE),
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(os.getpid()),
+    }
+    ranks = [
+        subprocess.Popen(
+            command,
+            env=common | {"RANK": str(r), "LOCAL_RANK": str(r)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for r in range(2)
+    ]
+
+    said = [rank.communicate(timeout=100)[0] for rank in ranks]
+
+    assert [0, 0] == [rank.returncode for rank in ranks], said
+    assert "all_reduce" in said[0]
+    assert "" == said[1]
+
+
+def test_the_command_writes_every_form(tmp_path):
+    """JSON, CSV, a page; compared with itself nothing is worse."""
+    forms = {form: tmp_path / f"a.{form}" for form in ("json", "csv", "markdown")}
+    words = [w for form, path in forms.items() for w in (f"--{form}", str(path))]
+
+    status, said, error = run(
+        "bench", "all_reduce", "--sizes", "64,4K", "--budget", "1", *words
+    )
+
+    assert 0 == status, error
+    assert "all_reduce" in said
+    document = json.loads(forms["json"].read_text())
+    assert 2 == len(document["rows"]) == len(forms["csv"].read_text().splitlines()) - 1
+    assert "## all_reduce" in forms["markdown"].read_text()
+    again = str(forms["json"])
+    assert 0 == run("bench", "--compare", again, again)[0]
+
+
+def test_a_slower_run_ends_with_status_one(tmp_path):
+    """For CI: the verdict is the exit status."""
+    before, after = tmp_path / "before.json", tmp_path / "after.json"
+    words = ("bench", "barrier", "--budget", "1", "--json", str(before))
+    assert 0 == run(*words)[0]
+    document = json.loads(before.read_text())
+    for row in document["rows"]:
+        row["times_us"] = [3 * us for us in row["times_us"]]
+    after.write_text(json.dumps(document))
+
+    status, said, _ = run("bench", "--compare", str(before), str(after))
+
+    assert 1 == status
+    assert "slower" in said
+
+
+def test_tuning_writes_a_profile_that_is_used(tmp_path):
+    """It is chosen by figures, goes on where it was, and every rank uses it."""
+    profile = tmp_path / "cpu.toml"
+    words = ("tune", "all_reduce", "--sizes", "1K:64K:8", "--budget", "8")
+    words += ("--memory", "staged", "--report", str(tmp_path / "r.json"))
+
+    status, said, error = run(*words, STRETTO_PROFILES=str(tmp_path))
+    text = profile.read_text()
+    again = run(*words, STRETTO_PROFILES=str(tmp_path))
+
+    assert 0 == status, error
+    assert "profile:" in said
+    assert "figures = [" in text
+    assert 0 == again[0], again[2]
+    assert "untuned:" not in again[2], "what was decided is not measured again"
+    kept = json.loads((tmp_path / "cpu.state.json").read_text())
+    assert 3 == len(kept)
+    for one in kept.values():
+        assert one["us"] <= one["untuned_us"] * 1.001

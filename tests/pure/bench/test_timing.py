@@ -1,0 +1,72 @@
+"""Batches: when the clock is read, how long they are, what the loop costs."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stretto.bench.timing import SHORTEST_US, run_batch, turns_for
+from stretto.trace import VirtualClock
+
+
+class CountingClock(VirtualClock):
+    """Counts how often it is looked at."""
+
+    reads = 0
+
+    def now_us(self):
+        self.reads += 1
+        return super().now_us()
+
+
+def test_the_clock_is_read_at_the_ends_of_a_batch_only():
+    """A thousand calls cost two looks at the clock."""
+    clock = CountingClock()
+
+    us = run_batch(lambda: clock.advance_us(2.5), 1000, clock=clock)
+
+    assert 2.5 == us
+    assert 2 == clock.reads
+
+
+def test_what_was_only_enqueued_is_waited_for_inside_the_batch():
+    """Settling counts: a GPU's work is over when the clock is read."""
+    clock = VirtualClock()
+
+    us = run_batch(lambda: None, 10, settle=lambda: clock.advance_us(100), clock=clock)
+
+    assert 10 == us
+
+
+@given(st.floats(0.01, 1e6), st.floats(SHORTEST_US, 1e4))
+def test_a_batch_is_long_enough(us, batch_us):
+    """As many calls as are needed, and not one more."""
+    turns = turns_for(us, batch_us)
+
+    assert turns * us >= batch_us * (1 - 1e-9) or turns == 20_000
+    assert turns == 1 or (turns - 1) * us < batch_us
+
+
+def test_the_loop_adds_less_than_a_tenth_of_a_microsecond():
+    """What is reported of a call is what a plain loop around it would take."""
+
+    def call():
+        pass
+
+    def plain(turns):
+        began = time.perf_counter_ns()
+        for _ in range(turns):
+            call()
+        return (time.perf_counter_ns() - began) / turns / 1e3
+
+    pairs = [(run_batch(call, 2000), plain(2000)) for _ in range(200)]
+    ours, theirs = (min(side) for side in zip(*pairs, strict=True))
+
+    assert ours < theirs + 0.1
+
+
+@pytest.mark.parametrize("us", [0.0, float("nan"), -1.0])
+def test_a_call_too_short_to_see_is_repeated_as_often_as_can_be(us):
+    """No time at all is not divided by."""
+    assert 20_000 == turns_for(us, 20)

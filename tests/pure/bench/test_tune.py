@@ -1,0 +1,193 @@
+"""Searching, writing profiles, fitting: on times that are made up."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stretto import topology
+from stretto.bench import tune
+from stretto.bench.tune.fit import Observation
+from stretto.errors import CallError, TopologyError
+from stretto.runtime import Profile, Question, proved_plan
+
+
+class Bench:
+    """Measures pins whose true times are known, with some noise."""
+
+    def __init__(self, us, seed=0, noise=0.02):
+        self.us, self.noise, self.batches = us, noise, 0
+        self.rng = np.random.default_rng(seed)
+
+    def __call__(self, pins, batches):
+        self.batches += batches * len(pins)
+        noisy = 1 + self.noise * self.rng.random((len(pins), batches))
+        found = {p: (self.us[p] * n).tolist() for p, n in zip(pins, noisy, strict=True)}
+        return {p: t for p, t in found.items() if np.isfinite(self.us[p])}
+
+
+def search(us, untuned, pins, seed=0, over=lambda: False):
+    return tune.decide(
+        pins, untuned, Bench(us, seed), over, expand=lambda _: (), seed=seed
+    )
+
+
+@given(
+    st.dictionaries(st.text("abcdef", min_size=1), st.floats(1, 1000), min_size=2),
+    st.integers(0, 9),
+)
+def test_what_is_chosen_is_never_worse_than_what_would_have_been(us, seed):
+    """Noise cannot make tuning a loss; where it takes another, that one is faster."""
+    pins = list(us)
+
+    found = search(us, pins[0], pins[1:], seed)
+
+    assert us[found.pin] <= us[pins[0]]
+    assert found == search(us, pins[0], pins[1:], seed)
+
+
+def test_the_fastest_of_many_is_found():
+    """Halving keeps it from the first short look to the last long one."""
+    us = {f"p{i}": 10.0 + i for i in range(40)}
+
+    found = search(us, "p39", list(us))
+
+    assert "p0" == found.pin
+    assert found.interval.high < 1
+
+
+def test_halving_measures_less_than_everything_at_length():
+    """Most are given up after a few batches."""
+    us = {f"p{i}": 10.0 + i for i in range(64)}
+    bench = Bench(us)
+
+    left = tune.halve(list(us), bench, lambda: False, keep=2)
+
+    assert ["p0", "p1"] == sorted(left)
+    assert bench.batches < 64 * 5 * 7
+
+
+def test_what_fails_is_left_out():
+    """A candidate that gives wrong results has no time."""
+    us = {"wrong": float("inf"), "slow": 9.0, "fast": 3.0}
+
+    assert "fast" == search(us, "slow", ["wrong", "fast"]).pin
+
+
+def test_the_numbers_of_the_best_families_are_tried():
+    """A leader stands for its family; a sister may be faster."""
+    us = {"base": 9.0, "a": 5.0, "b": 7.0, "c": 8.0, "d": 8.5, "a blocks=8": 4.0}
+
+    found = tune.decide(
+        ["a", "b", "c", "d"],
+        "base",
+        Bench(us),
+        lambda: False,
+        expand=lambda some: ["a blocks=8"] if "a" in some else [],
+        seed=0,
+    )
+
+    assert "a blocks=8" == found.pin
+    assert 6 == found.tried
+
+
+def decision(pin, us=1.0):
+    return tune.Decision(
+        pin=pin, us=us, untuned=pin, untuned_us=us, interval=None, tried=1
+    )
+
+
+def test_a_profile_is_read_by_the_runtime():
+    """Up to the middle between two sizes the smaller one's choice serves."""
+    small, large = "all_reduce/one_shot push packets staged", "all_reduce/ring"
+    decided = {1024: decision(small), 16384: decision(large)}
+    rule = tune.rule_of("all_reduce", "staged", 2, decided)
+    text = tune.text_of("cpu", [rule], 'a "quoted" machine')
+
+    profile = Profile.parse(text, "test")
+
+    asked = Question(executor="cpu", collective="all_reduce", num_ranks=2, nbytes=4096)
+    assert small == str(profile.choose(asked))
+    for nbytes in (4097, 1 << 39):
+        assert "all_reduce/ring" in str(profile.choose(replace(asked, nbytes=nbytes)))
+    assert profile.choose(replace(asked, num_ranks=3)) is None
+    assert 'a "quoted" machine' == profile.about
+
+
+def test_other_rules_of_a_profile_stay(tmp_path):
+    """Tuning four ranks forgets nothing of two."""
+    path = tmp_path / "cpu.toml"
+    pin = "all_reduce/ring push bulk staged"
+    one, other = (
+        tune.rule_of("all_reduce", "staged", n, {8: decision(pin)}) for n in (2, 4)
+    )
+    path.write_text(tune.text_of("cpu", [one], ""))
+
+    both = tune.merged(path, "cpu", [other], "")
+
+    assert 2 == len(Profile.parse(both, "test").rules)
+    path.write_text(both)
+    assert both == tune.merged(path, "cpu", [other], "")
+
+
+def test_a_broken_profile_is_not_overwritten(tmp_path):
+    """Somebody wrote it by hand: say so."""
+    path = tmp_path / "cpu.toml"
+    path.write_text("executor = ")
+
+    with pytest.raises(TopologyError, match="want it whole, or gone"):
+        tune.merged(path, "cpu", [], "")
+
+
+@pytest.mark.parametrize("memory", ["staged", "zero_copy"])
+@pytest.mark.parametrize("executor", ["cpu", "cuda"])
+def test_leaders_are_different_families_that_work(executor, memory):
+    """One a family; numbers are those that the executor has."""
+    asked = Question(
+        executor=executor, collective="all_reduce", num_ranks=4,
+        nbytes=1 << 20, memory=memory, in_place=False,
+    )  # fmt: skip
+
+    found = [str(choice) for choice in tune.leaders(asked, 8)]
+
+    assert 8 == len(found) == len(set(found))
+    blocks = {"blocks=" in pin for pin in found}
+    assert executor == "cuda" or {False} == blocks
+    assert ("zero_copy" in " ".join(found)) == (memory == "zero_copy")
+    assert found[0] in tune.expanded(found[0], asked)
+
+
+def test_constants_that_were_bent_are_found_again():
+    """From another machine's times, the fit comes back to within a tenth."""
+    machine = topology.load("cpux2")
+    truth = replace(
+        machine, costs=replace(machine.costs, launch_us=2.0, lane_gbytes_per_s=7.0)
+    )
+    seen = [
+        observed(name, words, nbytes, truth)
+        for name in ("all_reduce/one_shot", "all_reduce/ring")
+        for words in ("push packets", "push bulk")
+        for nbytes in (64, 65536, 1 << 22)
+    ]
+
+    found = tune.fit(seen, machine)
+
+    assert found.median_error < 0.1 < found.median_before
+    assert "[costs]" in tune.toml_of(found)
+
+
+def observed(name, words, nbytes, machine):
+    from stretto import algorithms, executors
+    from stretto.plan import Schedule
+
+    plan = proved_plan(algorithms.get(name), 2, (), Schedule.parse(words), True)
+    us = executors.get("sim").simulate(plan, machine, nbytes=nbytes).time_us
+    return Observation(plan=plan, nbytes=nbytes, us=us)
+
+
+def test_nothing_to_fit_is_said():
+    """A document without algorithms teaches nothing."""
+    with pytest.raises(CallError, match="no row names an algorithm"):
+        tune.observations({"rows": []})
