@@ -31,7 +31,7 @@ class Budget:
     """How long a solver may think, so that the same seed gives the same answer."""
 
     seconds: float = 30.0
-    """In the solver's deterministic clock, roughly seconds of one core."""
+    """About seconds of one core, counted in the solver's deterministic clock."""
     seed: int = 0
 
 
@@ -62,6 +62,8 @@ class Model:
     """Enforcement literals of sketch rules, by what they say."""
     finish: Any = None
 
+
+_PACE = 4.0  # real seconds for one of the solver's deterministic seconds, about
 
 Rule = Callable[[Model, Mapping[int, Chunk], list[Hop]], None]
 """Adds a sketch's constraints to a model."""
@@ -116,7 +118,7 @@ def _solver(budget: Budget) -> Any:
     solver.parameters.num_workers = 1
     solver.parameters.interleave_search = True
     solver.parameters.random_seed = budget.seed
-    solver.parameters.max_deterministic_time = budget.seconds
+    solver.parameters.max_deterministic_time = budget.seconds / _PACE
     return solver
 
 
