@@ -1,0 +1,136 @@
+// emulate.hpp -- enough of CUDA to run a generated kernel on a CPU, a thread per thread.
+//
+// Accesses of 16 bytes are four relaxed atomics in an odd order, so whoever relies on more
+// than whole words is found out. Every load gives way to other threads.
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __noinline__
+#define __launch_bounds__(...)
+#define __grid_constant__
+
+struct Index {
+  unsigned x;
+};
+inline thread_local Index threadIdx{0}, blockIdx{0};
+
+struct Barrier {
+  std::mutex lock;
+  std::condition_variable moved;
+  unsigned count = 0, generation = 0;
+  bool any = false, said = false;
+
+  bool arrive(unsigned total, bool waits, bool value) {
+    std::unique_lock<std::mutex> held(lock);
+    any |= value;
+    const unsigned mine = generation;
+    if (++count == total) {
+      said = any;
+      any = false;
+      count = 0;
+      ++generation;
+      moved.notify_all();
+    } else if (waits) {
+      moved.wait(held, [&] { return generation != mine; });
+    }
+    return said;
+  }
+};
+using Barriers = std::map<int, Barrier>;
+inline thread_local Barriers* barriers = nullptr;
+inline bool meet(int id, unsigned total, bool waits, bool value = false) {
+  return barriers->at(id).arrive(total, waits, value);
+}
+
+inline unsigned __float_as_uint(float f) {
+  unsigned u;
+  memcpy(&u, &f, 4);
+  return u;
+}
+inline float __uint_as_float(unsigned u) {
+  float f;
+  memcpy(&f, &u, 4);
+  return f;
+}
+inline unsigned long long atomicCAS(unsigned long long* p, unsigned long long want,
+                                    unsigned long long then) {
+  return __sync_val_compare_and_swap(p, want, then);
+}
+inline void __syncwarp() { meet(100 + threadIdx.x / 32, 32, true); }
+// Lines are not emulated: they rely on warps.
+inline void __syncwarp(unsigned) {}
+inline bool __shfl_sync(unsigned, bool v, int, int) { return v; }
+inline bool __all_sync(unsigned, bool v) { return v; }
+
+namespace stretto {
+using u8 = unsigned char;
+using u16 = unsigned short;
+using u32 = unsigned;
+using u64 = unsigned long long;
+using i64 = long long;
+struct alignas(16) Vec {
+  u32 x, y, z, w;
+};
+template <class T>
+T load_relaxed_word(const T* p) {
+  std::this_thread::yield();
+  return __atomic_load_n(p, __ATOMIC_RELAXED);
+}
+template <class T>
+void store_relaxed_word(T* p, std::type_identity_t<T> v) {
+  __atomic_store_n(p, v, __ATOMIC_RELAXED);
+}
+inline Vec load_relaxed(const Vec* p) {
+  const u32* words = reinterpret_cast<const u32*>(p);
+  u32 v[4];
+  for (int k : {3, 0, 2, 1}) v[k] = load_relaxed_word(words + k);
+  return {v[0], v[1], v[2], v[3]};
+}
+inline void store_relaxed(Vec* p, Vec v) {
+  u32* words = reinterpret_cast<u32*>(p);
+  const u32 of[4] = {v.x, v.y, v.z, v.w};
+  for (int k : {2, 0, 1, 3}) {
+    store_relaxed_word(words + k, of[k]);
+    std::this_thread::yield();
+  }
+}
+inline void store_release(u64* p, u64 v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+inline u64 load_acquire(const u64* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+inline void fence() { std::atomic_thread_fence(std::memory_order_acq_rel); }
+inline u64 clock_ns() {
+  return std::chrono::steady_clock::now().time_since_epoch().count();
+}
+}  // namespace stretto
+
+template <class Calls>
+void launch(void (*kernel)(const Calls), const Calls& calls, unsigned grid,
+            unsigned threads, unsigned from) {
+  std::vector<Barriers> all(grid);
+  for (Barriers& one : all) {
+    one[1], one[2];
+    for (unsigned w = 0; w < 32; ++w) one[100 + w];
+  }
+  std::vector<std::thread> running;
+  for (unsigned b = from; b < grid; ++b) {
+    for (unsigned t = 0; t < threads; ++t) {
+      running.emplace_back([&, b, t] {
+        blockIdx.x = b;
+        threadIdx.x = t;
+        barriers = &all[b];
+        kernel(calls);
+      });
+    }
+  }
+  for (std::thread& one : running) one.join();
+}

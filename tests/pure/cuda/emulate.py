@@ -1,0 +1,164 @@
+"""Run a generated kernel on this CPU: the same text, compiled by g++.
+
+Only what is inline assembly is replaced: memory accesses, barriers, the clock. So the
+protocols, the epochs, the clerk and the give-up path are what a GPU runs, with threads
+of the operating system in place of its own.
+"""
+
+import ctypes
+import re
+import subprocess
+from pathlib import Path
+
+import numpy as np
+
+from stretto import collectives
+from stretto.collectives import Shape, storage
+from stretto.executors.cuda import abi
+from stretto.executors.cuda.compile import headers
+from stretto.executors.cuda.generate import generate
+from stretto.executors.cuda.regions import fit
+from stretto.testing import draw, input_counts, interpret, output_counts
+
+HERE = Path(__file__).parent
+FINGERPRINT = 7
+REPLACED = (
+    (r'asm volatile\("bar\.sync 1.*?;\n', "meet(1, C::threads, true);\n"),
+    (
+        r'asm volatile\("barrier\.cta\.arrive 2.*?;\n',
+        "meet(2, THREADS + CLERK, false);\n",
+    ),
+    (
+        r'asm volatile\("barrier\.cta\.sync 2.*?;\n',
+        "meet(2, C::threads + CLERK, true);\n",
+    ),
+    (
+        r'asm volatile\(\s*"\{\\n \.reg .*?"memory"\);',
+        "failed = meet(1, C::threads, true, !ok);",
+    ),
+    (r'asm volatile\("" : "\+l"\(settled\)\);', ""),
+    (r'asm\("cvt.*?;\n', "\n"),
+)
+
+
+def build(kernel, folder):
+    """Return the kernel as a function of its parameters and the first block."""
+    for name, text in headers().items():
+        for pattern, other in REPLACED:
+            text = re.sub(pattern, lambda _, o=other: o, text, flags=re.DOTALL)
+        assert "asm" not in text or name in ("memory.cuh", "channel.cuh"), name
+        (folder / name).write_text(text)
+    (folder / "memory.cuh").write_text("#pragma once\n")
+    entry = (
+        '\nextern "C" void go(Calls* calls, unsigned from) {\n'
+        f"  launch(stretto_kernel, *calls, {kernel.grid}, {kernel.threads}, from);\n}}\n"
+    )
+    text = f'#include "{HERE / "emulate.hpp"}"\n{kernel.text}{entry}'
+    (folder / "kernel.cpp").write_text(text)
+    options = [
+        "-O1",
+        "-std=c++20",
+        "-w",
+        "-ffp-contract=off",
+        "-shared",
+        "-fPIC",
+        "-pthread",
+    ]
+    subprocess.run(
+        ["g++", *options, "kernel.cpp", "-o", "kernel.so"],
+        cwd=folder,
+        check=True,
+        timeout=120,
+    )
+    return ctypes.CDLL(str(folder / "kernel.so")).go
+
+
+def aligned(nbytes, fill=0):
+    """Return bytes that start at a multiple of 128."""
+    raw = np.full(nbytes + 128, fill, np.uint8)
+    start = -raw.ctypes.data % 128
+    return raw[start : start + nbytes]
+
+
+class Emulated:
+    """All ranks of a plan, in one launch, with memory that outlives launches."""
+
+    def __init__(self, program, plan, folder, *, dtype, op, counts, deadline_s=60):
+        n = plan.num_ranks
+        self.program, self.plan, self.dtype, self.op = program, plan, dtype, op
+        self.itemsize = storage(dtype).itemsize
+        self.kernel = generate(plan, rank=None, dtype=dtype, op=op)
+        self.go = build(self.kernel, folder)
+        kind = collectives.get(plan.collective)
+        shape = Shape(num_ranks=n, split=plan.split, params=plan.params)
+        self.counts = [counts] * kind.num_parts(shape)
+        sizes = kind.symbol_sizes(shape, np.asarray(self.counts), self.itemsize)
+        self.where = fit(plan, sizes, self.itemsize)
+        self.needs = [abi.footprint(plan, self.where, r) for r in range(n)]
+        self.half = max(f.stage for f in self.needs)
+        self.packet_half = max(f.packets for f in self.needs)
+        self.stage = [aligned(2 * self.half, 0x5A) for _ in range(n)]
+        self.packets = [aligned(2 * self.packet_half) for _ in range(n)]
+        self.control = [aligned(abi.control_bytes(n)) for _ in range(n)]
+        self.records = [aligned(abi.RECORD.itemsize) for _ in range(n)]
+        self.deadline_s = deadline_s
+
+    def launch(self, given, *, fingerprints=None, absent=0, shift=0):
+        """Run once; return every rank's output. The first `absent` ranks stay away.
+
+        Arrays begin `shift` bytes after a multiple of 16.
+        """
+        n = self.plan.num_ranks
+        n_out = output_counts(self.program, self.counts)
+        source = [aligned(g.nbytes + 16)[shift:] for g in given]
+        target = [aligned(c * self.itemsize + 16, 0x77)[shift:] for c in n_out]
+        for memory, values in zip(source, given, strict=True):
+            memory[: values.nbytes] = values.view(np.uint8)
+        fields = {
+            name: [memory.ctypes.data for memory in memories]
+            for name, memories in (
+                ("input", source),
+                ("output", target),
+                ("stage", self.stage),
+                ("packets", self.packets),
+                ("control", self.control),
+            )
+        }
+        packed = b"".join(
+            abi.pack(
+                self.kernel,
+                self.where,
+                {
+                    **fields,
+                    "record": self.records[r].ctypes.data,
+                    "deadline_ns": int(self.deadline_s * 1e9),
+                    "fingerprint": (fingerprints or [FINGERPRINT] * n)[r],
+                    "stage_unit": self.needs[r].stage_unit,
+                    "packet_unit": self.needs[r].packet_unit,
+                    "stage_half": self.half,
+                    "packet_half": self.packet_half,
+                },
+            ).tobytes()
+            for r in range(n)
+        )
+        self.go(ctypes.c_char_p(packed), absent * self.kernel.grid // n)
+        return [
+            t[: c * self.itemsize].view(storage(self.dtype))
+            for t, c in zip(target, n_out, strict=True)
+        ]
+
+    def draw(self, rng):
+        """Return fresh inputs and the outputs they should give."""
+        counts = input_counts(self.program, self.counts)
+        given = [draw(rng, c, self.dtype, self.op) for c in counts]
+        return given, self.expected(given)
+
+    def expected(self, given):
+        """Return what the reference interpreter makes of inputs."""
+        return interpret(
+            self.program, given, dtype=self.dtype, op=self.op, counts=self.counts
+        )
+
+    def record(self, rank):
+        """Return what a rank wrote when it gave up."""
+        return self.records[rank].view(abi.RECORD)[0]

@@ -1,0 +1,118 @@
+"""Generated kernels run on this CPU, and give the reference interpreter's bits."""
+
+import importlib.util
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stretto import algorithms
+from stretto.collectives import Operator
+from stretto.executors.cuda import abi
+from stretto.lower import lower
+from stretto.plan import Schedule
+from stretto.verify import verify, verify_plan
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
+
+_spec = importlib.util.spec_from_file_location(
+    "cuda_emulate", Path(__file__).parent / "emulate.py"
+)
+_emulate = importlib.util.module_from_spec(_spec)
+sys.modules["cuda_emulate"] = _emulate
+_spec.loader.exec_module(_emulate)
+
+KEY = 0x7FB52C91
+"""The word that packets send as nothing (packet.cuh)."""
+
+
+def emulated(folder, name, words, ranks, **call):
+    program = algorithms.get(name).build(ranks)
+    plan = verify_plan(lower(verify(program), Schedule.parse(words))).value
+    call = {"dtype": "int32", "op": Operator.SUM, "counts": 300} | call
+    return _emulate.Emulated(program, plan, folder, **call)
+
+
+CASES = [
+    ("all_reduce/two_shot", 3, "packets threads=64 blocks=2 tile_bytes=512", "float32"),
+    ("all_reduce/ring", 3, "packets threads=32 tile_bytes=256", "int64"),
+    ("all_to_all/one_shot", 4, "packets threads=64", "uint16"),
+    ("all_reduce/two_shot", 2, "bulk zero_copy threads=64", "float32"),
+    ("all_gather/one_shot", 3, "pull bulk threads=32 tile_bytes=512", "int8"),
+    ("broadcast/binomial", 4, "packets threads=32", "int32"),
+]
+
+
+@pytest.mark.parametrize(("name", "ranks", "words", "dtype"), CASES)
+def test_kernels_keep_the_promise(tmp_path, name, ranks, words, dtype):
+    """Launch after launch, with ragged ends, in the bits of the reference."""
+    op = Operator.AVG if "zero_copy" in words else Operator.SUM
+    run = emulated(tmp_path, name, words, ranks, dtype=dtype, op=op, counts=701)
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        given, want = run.draw(rng)
+        got = run.launch(given)
+
+        for rank in range(ranks):
+            assert want[rank].tobytes() == got[rank].tobytes()
+        assert not any(memory.any() for memory in run.packets)
+
+
+def test_arrays_of_any_alignment_are_served(tmp_path):
+    """An array that begins 4 bytes off is moved word by word, with the same result."""
+    run = emulated(tmp_path, "all_reduce/one_shot", "packets threads=32", 2, counts=37)
+    given, want = run.draw(np.random.default_rng(1))
+
+    got = run.launch(given, shift=4)
+
+    assert [w.tobytes() for w in want] == [g.tobytes() for g in got]
+
+
+def test_packets_carry_the_word_that_means_nothing(tmp_path):
+    """Data equal to the key arrive unchanged, by way of the escape."""
+    run = emulated(tmp_path, "all_gather/one_shot", "packets threads=32 depth=2", 2)
+    rng = np.random.default_rng(2)
+    given = [np.where(rng.random(300) < 0.3, KEY, 5).astype(np.int32) for _ in "ab"]
+
+    got = run.launch(given)
+
+    assert [w.tobytes() for w in run.expected(given)] == [g.tobytes() for g in got]
+
+
+def test_epochs_of_all_blocks_advance_alike(tmp_path):
+    """Also of the blocks that the launch does not have."""
+    words = "packets threads=32 blocks=2 tile_bytes=128"
+    run = emulated(tmp_path, "all_reduce/one_shot", words, 2)
+    run.launch(run.draw(np.random.default_rng(3))[0])
+    start = abi.CONTROL["epochs"]
+    epochs = run.control[1][start : start + 8 * abi.MAX_WORKERS].view(np.uint64)
+
+    assert {run.where.tiles} == set(epochs.tolist())
+    assert run.where.tiles > 1
+
+
+def test_who_does_not_come_is_named(tmp_path):
+    """Rank 0 stays away: the others leave at the deadline and say who is missing."""
+    words = "packets threads=32"
+    run = emulated(tmp_path, "all_reduce/one_shot", words, 3, counts=8, deadline_s=0.3)
+    run.launch(run.draw(np.random.default_rng(4))[0], absent=1)
+
+    for rank in (1, 2):
+        record = run.record(rank)
+
+        assert 2 == record["state"]
+        assert abi.KINDS[record["kind"]] in ("timeout", "told")
+        assert 0b001 == record["absent"]
+        assert rank == record["rank"]
+
+
+def test_who_calls_something_else_is_named(tmp_path):
+    """A rank with another fingerprint is found, though its data would fit."""
+    run = emulated(tmp_path, "all_reduce/one_shot", "packets threads=32", 2, counts=8)
+    run.launch(run.draw(np.random.default_rng(5))[0], fingerprints=[1, 2])
+    kinds = {abi.KINDS[run.record(r)["kind"]] for r in range(2)}
+
+    assert "mismatch" in kinds
+    assert kinds <= {"mismatch", "told", "none"}
