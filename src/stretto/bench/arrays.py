@@ -29,6 +29,8 @@ class Pools:
     settle: Call | None = None
     capture: Callable[[Call, int], Call] | None = None
     """On a GPU: make a graph of several calls, and return what replays it."""
+    copy_gbps: Callable[[], float] | None = None
+    """On a GPU: the rate at which it copies to the next rank's."""
 
     def __init__(self, comm: Communicator, task: Task, cases: list[Case]) -> None:
         """Allocate for the largest case (collective)."""
@@ -58,6 +60,7 @@ class Pools:
         self._pools = [gpu.empty(count, self._task.dtype) for _ in range(2)]
         self._arrays = gpu
         self.settle, self.capture = gpu.settle, gpu.capture
+        self.copy_gbps = gpu.copy_gbps
 
     def buffers(self, case: Case) -> tuple[Buffer, Buffer]:
         """Return input and output of a case; in place, they are one memory."""

@@ -95,6 +95,10 @@ def measure(
                 found.refused, found.note, found.wrong = True, found.wrong, ""
             else:
                 runners[name] = _Runner(prepared, found)
+    if limits.capture is not None:
+        for name, runner in list(runners.items()):
+            if not _captured(control, case, runner, limits.capture):
+                del runners[name]
     if runners:
         _time(control, case, runners, limits)
     for runner in runners.values():
@@ -170,9 +174,6 @@ def _time(
     """Run batches in turn until there are enough, or the time is over."""
     round_us = 0.0
     for runner in runners.values():
-        if limits.capture is not None:
-            runner.calls = _IN_GRAPH if case.nbytes <= _LARGE else 2
-            runner.call = limits.capture(runner.prepared.call, runner.calls)
         us = _calibrate(control, runner)
         runner.found.turns = 1 if limits.cold else turns_for(us, limits.batch_us)
         round_us += us * (runner.found.turns + (not limits.cold))
@@ -193,6 +194,27 @@ def _time(
         told = control.gather([[us / case.scale for us in runner.own_us], share])
         runner.found.us = np.array([times for times, _ in told])
         runner.found.cpu_share = float(np.mean([share for _, share in told]))
+
+
+def _captured(
+    control: Control,
+    case: Case,
+    runner: _Runner,
+    capture: Callable[[Call, int], Call],
+) -> bool:
+    """Put several calls into a graph, on every rank; or note why that cannot be."""
+    runner.calls = _IN_GRAPH if case.nbytes <= _LARGE else 2
+    reason = ""
+    try:
+        runner.call = capture(runner.prepared.call, runner.calls)
+    except CommunicationError:
+        raise
+    except Exception as e:
+        reason = _told(e)
+    reasons = [r for r in control.gather(reason) if r]
+    if reasons:
+        runner.found.refused, runner.found.note = True, reasons[0]
+    return not reasons
 
 
 def _calibrate(control: Control, runner: _Runner) -> float:

@@ -20,9 +20,15 @@ class Ours:
     """The communicator, with what it chooses or under a pin."""
 
     def __init__(
-        self, comm: Communicator, *, pin: Pin = None, settle: Call | None = None
+        self,
+        comm: Communicator,
+        *,
+        pin: Pin = None,
+        settle: Call | None = None,
+        device: str = "cpu",
     ) -> None:
         self._comm, self._pin, self._settle = comm, pin, settle
+        self._device = device
         self._pair: Communicator | None = None
         self._ack = np.zeros(1, np.uint8)
 
@@ -53,6 +59,7 @@ class Ours:
             max(case.counts, default=0),
             case.dtype,
             registered=registered and not case.unequal,
+            device=self._device,
             algorithm=self._pin,
             **case.params,
         )
@@ -110,7 +117,8 @@ class Ours:
         return _ping(comm, peer, x, out) if first else _pong(comm, peer, x, out)
 
     def _window(self, peer: int, x: Any, out: Any, *, sends: bool) -> Call:
-        send, recv, ack = self._comm.send, self._comm.recv, self._ack
+        send, recv = self._comm.send, self._comm.recv
+        ack = x.new_zeros(1) if hasattr(x, "new_zeros") else self._ack
 
         def give() -> None:
             for _ in range(WINDOW):

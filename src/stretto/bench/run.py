@@ -31,8 +31,8 @@ def work(comm: Communicator, task: Task, say: Say) -> dict[str, Any]:
     control = Control(comm)
     rank = _Rank(comm, control, task)
     cases = task.cases()
-    floor = machine.limits(control)
     pools = Pools(comm, task, cases)
+    floor = machine.limits(control, pools.copy_gbps)
     missing = rank.open(pools)
     rows: list[Row] = []
     for at, case in enumerate(cases):
@@ -57,7 +57,7 @@ class _Rank:
     def open(self, pools: Pools) -> dict[str, str]:
         """Open stretto and its peers; return why a peer is missing."""
         task, comm = self._task, self._comm
-        self._ours = Ours(comm, settle=pools.settle)
+        self._ours = Ours(comm, settle=pools.settle, device=task.device)
         self._contenders[OURS] = self._ours
         setup = Setup(
             rank=comm.rank, num_ranks=comm.num_ranks, meet=task.meet, device=task.device
@@ -122,7 +122,12 @@ class _Rank:
                 names = algorithms.of(case.collective, case.num_ranks)
                 pins += [found.name for found in names]
         pins = [pin for pin in pins if pin.split("/")[0] == case.collective]
-        return {pin: Ours(self._comm, pin=pin, settle=pools.settle) for pin in pins}
+        return {
+            pin: Ours(
+                self._comm, pin=pin, settle=pools.settle, device=self._task.device
+            )
+            for pin in pins
+        }
 
     def _explained(self, contender: Contender, case: Case) -> str:
         if not isinstance(contender, Ours):

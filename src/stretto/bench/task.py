@@ -57,6 +57,10 @@ class Task:
                 f"--ranks {self.num_ranks} --batches {self.batches} --budget "
                 f"{self.budget_s}; want at least 1, 1, and more than 0"
             )
+        if self.mode == "graph" and self.device == "cpu":
+            raise CallError("--mode graph: graphs are CUDA's; want --device cuda")
+        if self.mode == "overlapped" and self.device != "cpu":
+            raise CallError("--mode overlapped is measured on the CPU, so far")
         for name in self.tests:
             if name not in (*TESTS, "matrix"):
                 raise UnknownNameError.among("test", name, (*TESTS, "matrix", "all"))

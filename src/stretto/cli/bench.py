@@ -143,7 +143,7 @@ def task_of(args: argparse.Namespace) -> bench.Task:
         skew=args.skew,
         traffic=traffic,
         seed=args.seed,
-        batch_us=args.batch_us * (10 if on_gpu else 1),
+        batch_us=args.batch_us * (20 if on_gpu else 1),
         batches=args.batches,
         budget_s=budget,
     )

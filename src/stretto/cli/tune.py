@@ -23,6 +23,8 @@ _TUNABLE = (
     *("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
     *("broadcast", "reduce", "gather", "scatter"),
 )
+_ZERO_COPY = (*_TUNABLE[:4], "broadcast")
+"""Those that the runtime serves with registered memory as it is."""
 _SIZES = {"cpu": "8:16M:4", "cuda": "1K:1G:4"}
 
 
@@ -89,6 +91,8 @@ def _task(
     on_gpu = args.device == "cuda"
     names = tuple(args.collectives) or ("all_reduce",)
     names = _TUNABLE if "all" in names else names
+    if memory == "zero_copy":
+        names = tuple(name for name in names if name in _ZERO_COPY)
     for name in names:
         if name not in _TUNABLE:
             raise CallError(f"{name} cannot be tuned; want all, {', '.join(_TUNABLE)}")
@@ -103,7 +107,7 @@ def _task(
         registered=memory == "zero_copy",
         mode=args.mode or ("graph" if on_gpu else "blocking"),
         seed=args.seed,
-        batch_us=500.0 if on_gpu else 100.0,
+        batch_us=1000.0 if on_gpu else 100.0,
         budget_s=budget_s,
         options={"state": str(state.resolve()), "keep": args.keep},
     )

@@ -246,6 +246,7 @@ class Engine:
         dtype: str = "float32",
         *,
         registered: bool = False,
+        device: str = HOST,
         algorithm: Pin = None,
         **params: object,
     ) -> str:
@@ -253,7 +254,7 @@ class Engine:
         shape = Shape(num_ranks=self.num_ranks, params=params)
         parts = collectives.get(collective).num_parts(shape)
         kind = Kind(
-            HOST,
+            device,
             collective,
             dtype,
             Operator.SUM,

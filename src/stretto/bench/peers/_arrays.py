@@ -10,11 +10,13 @@ import numpy as np
 
 from stretto.bench.contender import Buffer
 from stretto.bench.peers._torch import require_torch
-from stretto.bench.timing import Call
+from stretto.bench.timing import Call, run_batch
 from stretto.collectives import Array, storage
 from stretto.errors import CallError, MissingExtraError
 
 __all__ = ["GpuArrays", "HostTensors", "open_arrays"]
+
+_COPY_BYTES = 256 << 20
 
 
 def open_arrays(kind: str, comm: Any, *, registered: bool) -> Any:
@@ -52,6 +54,7 @@ class GpuArrays:
         self._registered = registered
         local = int(os.environ.get("LOCAL_RANK", comm.rank))
         torch.cuda.set_device(local % torch.cuda.device_count())
+        torch.zeros(1, device="cuda")  # the context that sessions then find
         self._view = _viewer(kind)
         self._stream = torch.cuda.Stream()
         torch.cuda.set_stream(self._stream)
@@ -61,6 +64,22 @@ class GpuArrays:
         """Return what waits for the GPU."""
         wait: Call = self._torch.cuda.synchronize
         return wait
+
+    def copy_gbps(self) -> float:
+        """Return the rate at which this GPU copies to the next, all at once."""
+        torch = self._torch
+        after = (torch.cuda.current_device() + 1) % torch.cuda.device_count()
+        source = torch.zeros(_COPY_BYTES, dtype=torch.uint8, device="cuda")
+        target = torch.empty_like(source, device=f"cuda:{after}")
+
+        def copy() -> None:
+            target.copy_(source)
+
+        return (
+            _COPY_BYTES
+            / min(run_batch(copy, 4, settle=self.settle) for _ in "123")
+            / 1e3
+        )
 
     def empty(self, count: int, dtype: str) -> Any:
         """Return memory for so many elements (collective when registered)."""

@@ -169,7 +169,10 @@ class _Tuner:
         task, case = self._task, self._cases[test, nbytes]
         x, out = self._pools.buffers(case)
         contenders = {
-            pin: Ours(self._comm, pin=pin, settle=self._pools.settle) for pin in pins
+            pin: Ours(
+                self._comm, pin=pin, settle=self._pools.settle, device=task.device
+            )
+            for pin in pins
         }
         limits = Limits(
             batch_us=task.batch_us,
