@@ -7,7 +7,7 @@ This is slow and may be: it runs a few hundred times a second at most.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +59,7 @@ class Watch:
         self._at = int(encoded.table.ctypes.data)
         words[SessionWord.SLEEP_US] = _FIRST_SLEEP_US
 
-    def until_done(self, status: int, x: Any, out: Any) -> None:
+    def until_done(self, status: int) -> None:
         """Resume the call until it is done; raise what stops it."""
         if status == Status.UNREGISTERED:
             raise CallError(

@@ -40,13 +40,13 @@ class CpuSession:
         self._group = group
         self._engine: Engine = engine_named(interpreter)
         self._layout = SlabLayout(num_ranks=group.num_ranks)
-        self._slabs = _share(group, self._layout)
+        self._slabs, cores = _share(group, self._layout)
         self._heap = Heap(group)
         self._words = np.zeros(int(SessionWord.END), dtype=np.int64)
         self._words[SessionWord.EPOCH] = 1
         self._words[SessionWord.CALL] = self._slabs[group.rank].address + CALL
         self._words[SessionWord.HEAP] = self._heap.addresses[group.rank]
-        self._patience()
+        self._set_patience(crowded=group.num_ranks > cores)
         self._known: set[str] = set()
         self._memory = Memory(
             rank=group.rank,
@@ -57,9 +57,8 @@ class CpuSession:
             cache_bytes=_cache_bytes(),
         )
 
-    def _patience(self) -> None:
+    def _set_patience(self, *, crowded: bool) -> None:
         """Spin long when every rank has a core, and hardly when not."""
-        crowded = self._group.num_ranks > _cores()
         spin_us = _CROWDED_SPIN_US if crowded else _SPIN_US
         spins = max(int(spin_us * 1e3 / self._engine.spin_ns), 1)
         self._words[SessionWord.SPINS] = spins
@@ -106,7 +105,7 @@ class CpuSession:
 
         def launch(x: Any, out: Any) -> None:
             if status := run(table, id(x), id(out)):
-                watch.until_done(status, x, out)
+                watch.until_done(status)
 
         return launch
 
@@ -125,16 +124,22 @@ class CpuSession:
         self._known.clear()
 
 
-def _share(group: Group, places: SlabLayout) -> tuple[Slab, ...]:
-    """Make my slab, give it to everybody, and map all of them."""
+def _share(group: Group, places: SlabLayout) -> tuple[tuple[Slab, ...], int]:
+    """Make my slab, give it to everybody, and map all of them.
+
+    Also return on how many cores the ranks may run, all together.
+    """
     fd = create_file(places.nbytes)
     fds = {fd}
+    cores: set[int] = set()
+    said = {"abi": ABI, "cores": _cores()}
     try:
         mine = Slab(places, fd)
         prefault(mine.address, places.packets(0))
         slabs = []
-        for rank, (payload, theirs) in enumerate(group.exchange({"abi": ABI}, (fd,))):
+        for rank, (payload, theirs) in enumerate(group.exchange(said, (fd,))):
             fds.update(theirs)
+            cores.update(payload["cores"])
             if payload["abi"] != ABI:
                 raise CommunicationError(
                     f"rank {rank} lays its memory out by ABI {payload['abi']}, want "
@@ -146,13 +151,14 @@ def _share(group: Group, places: SlabLayout) -> tuple[Slab, ...]:
             os.close(each)
     for slab in slabs:
         prefault(slab.address, places.packets(0))
-    return tuple(slabs)
+    return tuple(slabs), len(cores)
 
 
-def _cores() -> int:
+def _cores() -> list[int]:
+    """Return the cores this process may run on; launchers like to give it one."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
 
 
 def _cache_bytes() -> int:
