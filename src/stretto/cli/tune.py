@@ -69,6 +69,8 @@ def run(args: argparse.Namespace) -> int:
     rules, reports = [], []
     for memory in memories:
         task = _task(args, memory, state, args.budget / len(memories))
+        if not task.tests:
+            continue
         with Progress(1) as progress:
             found = bench.run_ranks(task, partial(_say, progress), job=_JOB)
         reports.append({**found, "memory": memory, "ranks": args.ranks})
@@ -91,11 +93,11 @@ def _task(
     on_gpu = args.device == "cuda"
     names = tuple(args.collectives) or ("all_reduce",)
     names = _TUNABLE if "all" in names else names
-    if memory == "zero_copy":
-        names = tuple(name for name in names if name in _ZERO_COPY)
     for name in names:
         if name not in _TUNABLE:
             raise CallError(f"{name} cannot be tuned; want all, {', '.join(_TUNABLE)}")
+    if memory == "zero_copy":
+        names = tuple(name for name in names if name in _ZERO_COPY)
     if args.keep < 1:
         raise CallError(f"--keep {args.keep}; want at least 1")
     return bench.Task(
