@@ -128,12 +128,12 @@ def stay_away(comm):
 
 def test_a_rank_that_does_not_come_is_named_at_the_deadline():
     """The others give up; when it comes, it hears so at once."""
-    results = stretto.spawn(stay_away, num_ranks=3, deadline_s=0.6)
+    results = stretto.spawn(stay_away, num_ranks=3, deadline_s=3)
 
     for rank, ((kind, text, took_s), (later, _, _)) in enumerate(results):
         assert CollectiveTimeout.__name__ == kind
-        assert "rank 1 did not come within 0.6 s" in text
-        assert took_s < (0.3 if rank == 1 else 3.0)
+        assert "rank 1 did not come within 3 s" in text
+        assert took_s < (0.3 if rank == 1 else 6.0)
         assert CommunicatorBroken.__name__ == later
 
 
@@ -240,4 +240,4 @@ def test_nothing_is_left_when_all_ranks_are_killed_at_once(start):
     for rank in ranks:
         rank.end()
 
-    assert before == set(Path("/dev/shm").iterdir())
+    assert set() == set(Path("/dev/shm").iterdir()) - before
