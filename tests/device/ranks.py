@@ -110,10 +110,28 @@ class Bound:
         self.launch(*self.whole, **how)
 
 
+class CheckGroup(ChildGroup):
+    """A group whose ranks leave a check together, also when one fails in it."""
+
+    def exchange(self, payload: Any, fds: Sequence[int] = ()) -> Any:
+        """Exchange; raise when another rank has ended the check already."""
+        said = super().exchange(payload, fds)
+        if "final" not in payload and any("final" in m for m, _ in said):
+            raise RuntimeError("another rank ended this check")
+        return said
+
+    def end(self, payload: dict[str, Any]) -> list[dict[str, Any]]:
+        """Exchange what a check found, once all ranks have ended it."""
+        while True:
+            said = [m for m, _ in self.exchange({**payload, "final": True})]
+            if all("final" in m for m in said):
+                return said
+
+
 class Rank:
     """One rank's process: torch, its group, and the session of a check."""
 
-    def __init__(self, group: ChildGroup, torch: Any) -> None:
+    def __init__(self, group: CheckGroup, torch: Any) -> None:
         self.group, self.torch = group, torch
         self.rank, self.n = group.rank, group.num_ranks
         self.session: Any = None
@@ -626,7 +644,7 @@ def child(args: argparse.Namespace) -> None:
 
     torch.cuda.set_device(0 if args.share else args.child)
     torch.zeros(1, device="cuda")
-    group = ChildGroup(args.child, args.ranks, args.fd)
+    group = CheckGroup(args.child, args.ranks, args.fd)
     rank = Rank(group, torch)
     rank.shared = args.share
     rows = []
@@ -645,12 +663,12 @@ def child(args: argparse.Namespace) -> None:
         except Exception as e:
             error += f" (close: {e})"
         rank.session = None
-        said = group.exchange({"error": error, "answer": answer})
+        said = group.end({"error": error, "answer": answer})
         row = {
             "check": name,
             "seconds": round(time.monotonic() - began, 2),
-            "errors": [m["error"] for m, _ in said],
-            "answers": [m["answer"] for m, _ in said],
+            "errors": [m["error"] for m in said],
+            "answers": [m["answer"] for m in said],
         }
         rows.append(row)
         if args.child == 0:
