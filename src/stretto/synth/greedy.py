@@ -29,70 +29,97 @@ def greedy(
     enter_once: bool = True,
     allowed: Callable[[Chunk, Hop], bool] | None = None,
 ) -> Schedule:
-    """Return a schedule for data that may be copied: all_gather, broadcast, scatter.
+    """Return a schedule for data that may be copied: all_gather, broadcast.
 
     `enter_once` lets a chunk cross into each box only once, which saves the links that
     are scarce; without it the nearest copy is taken.
     """
-    network = demand.network
-    chance = random.Random(seed)
-    leaving = network.leaving()
-    kept = set(representatives(demand, symmetry))
-    chunks = {c.number: c for c in demand.chunks() if c.number in kept}
-    hops: dict[int, list[Hop]] = {}
-    free: dict[int, Fraction] = {}
-    have: dict[tuple[int, int], Fraction] = {}
-    inside: set[tuple[int, int]] = set()
-    heap: list[tuple[Fraction, int, float, int, Hop]] = []
-    orbit, links, box = symmetry.link_orbit, network.links, network.box
-    times: dict[tuple[Fraction, Fraction], Fraction] = {}
-    left = {c.number: len(set(c.wanted) - {c.origin}) for c in chunks.values()}
-    moves: list[Move] = []
-
-    def took(share: Fraction, rate: Fraction) -> Fraction:
-        if (share, rate) not in times:
-            times[share, rate] = microseconds(demand.nbytes * share, rate)
-        return times[share, rate]
-
-    def offer(c: Chunk, hop: Hop, known: Fraction) -> None:
-        start = max(known, *(free.get(orbit[e], known) for e in hop.links))
-        arrival = start + took(c.share, hop.rate) + hop.alpha
-        local = int(box[hop.src] == box[hop.dst])
-        heapq.heappush(heap, (arrival, local, chance.random(), c.number, hop))
-
-    def hold(c: Chunk, rank: int, when: Fraction) -> None:
-        have[c.number, rank] = when
-        inside.add((c.number, box[rank]))
-        if rank not in hops:
-            hops[rank] = list(network.hops(rank, leaving))
-        for hop in hops[rank]:
-            if (c.number, hop.dst) not in have and (allowed is None or allowed(c, hop)):
-                offer(c, hop, when)
-
-    for c in chunks.values():
-        hold(c, c.origin, Fraction(0))
-    while heap and any(left.values()):
-        arrival, _, _, index, hop = heapq.heappop(heap)
-        c = chunks[index]
-        if (index, hop.dst) in have or not left[index]:
-            continue
-        crosses = box[hop.src] != box[hop.dst]
-        if crosses and enter_once and (index, box[hop.dst]) in inside:
-            continue
-        known = have[index, hop.src]
-        start = max(known, *(free.get(orbit[e], known) for e in hop.links))
-        if start + took(c.share, hop.rate) + hop.alpha > arrival:
-            offer(c, hop, known)
-            continue
-        for e in hop.links:
-            free[orbit[e]] = start + took(c.share, links[e].rate)
-        moves.append(Move(start, index, hop.src, hop.dst, hop.links))
-        left[index] -= hop.dst in c.wanted
-        hold(c, hop.dst, arrival)
-    if any(left.values()):
-        stuck = sorted(i for i, count in left.items() if count)
+    booking = _Booking(demand, symmetry, seed, allowed)
+    for chunk in booking.chunks.values():
+        booking.hold(chunk, chunk.origin, Fraction(0))
+    booking.book(enter_once=enter_once)
+    if missing := sorted(i for i, count in booking.left.items() if count):
         raise TopologyError(
-            f"{network.name}: greedy cannot deliver chunks {stuck[:8]};"
+            f"{demand.network.name}: greedy cannot deliver chunks {missing[:8]};"
             " want a way to every rank (enter_once=False allows more)"
         )
-    return unfold(demand, moves, symmetry, f"greedy seed={seed}")
+    return unfold(demand, booking.moves, symmetry, f"greedy seed={seed}")
+
+
+class _Booking:
+    """Who holds what since when, when links are free, and what could come next."""
+
+    def __init__(
+        self,
+        demand: Demand,
+        symmetry: Symmetry,
+        seed: int,
+        allowed: Callable[[Chunk, Hop], bool] | None,
+    ) -> None:
+        kept = set(representatives(demand, symmetry))
+        self.chunks = {c.number: c for c in demand.chunks() if c.number in kept}
+        self.left = {
+            c.number: len(set(c.wanted) - {c.origin}) for c in self.chunks.values()
+        }
+        self.moves: list[Move] = []
+        self._demand, self._network = demand, demand.network
+        self._orbit = symmetry.link_orbit
+        self._allowed = allowed
+        self._chance = random.Random(seed)
+        self._leaving = self._network.leaving()
+        self._hops: dict[int, list[Hop]] = {}
+        self._free: dict[int, Fraction] = {}
+        self._have: dict[tuple[int, int], Fraction] = {}
+        self._inside: set[tuple[int, int]] = set()
+        self._times: dict[tuple[Fraction, Fraction], Fraction] = {}
+        self._heap: list[tuple[Fraction, int, float, int, Hop]] = []
+
+    def hold(self, c: Chunk, rank: int, when: Fraction) -> None:
+        """Give a rank a chunk, and offer it to all that the rank can reach."""
+        self._have[c.number, rank] = when
+        self._inside.add((c.number, self._network.box[rank]))
+        if rank not in self._hops:
+            self._hops[rank] = list(self._network.hops(rank, self._leaving))
+        for hop in self._hops[rank]:
+            if (c.number, hop.dst) in self._have:
+                continue
+            if self._allowed is None or self._allowed(c, hop):
+                self._offer(c, hop, when)
+
+    def book(self, *, enter_once: bool) -> None:
+        """Book the transfer that would arrive first until all have what they want."""
+        box = self._network.box
+        while self._heap and any(self.left.values()):
+            arrival, _, _, number, hop = heapq.heappop(self._heap)
+            c = self.chunks[number]
+            if (number, hop.dst) in self._have or not self.left[number]:
+                continue
+            crosses = box[hop.src] != box[hop.dst]
+            if crosses and enter_once and (number, box[hop.dst]) in self._inside:
+                continue
+            known = self._have[number, hop.src]
+            start = self._start(hop, known)
+            if start + self._took(c.share, hop.rate) + hop.alpha > arrival:
+                self._offer(c, hop, known)  # its links were booked meanwhile
+                continue
+            for e in hop.links:
+                rate = self._network.links[e].rate
+                self._free[self._orbit[e]] = start + self._took(c.share, rate)
+            self.moves.append(Move(start, number, hop.src, hop.dst, hop.links))
+            self.left[number] -= hop.dst in c.wanted
+            self.hold(c, hop.dst, arrival)
+
+    def _offer(self, c: Chunk, hop: Hop, known: Fraction) -> None:
+        arrival = self._start(hop, known) + self._took(c.share, hop.rate) + hop.alpha
+        local = int(self._network.box[hop.src] == self._network.box[hop.dst])
+        entry = (arrival, local, self._chance.random(), c.number, hop)
+        heapq.heappush(self._heap, entry)
+
+    def _start(self, hop: Hop, known: Fraction) -> Fraction:
+        return max(known, *(self._free.get(self._orbit[e], known) for e in hop.links))
+
+    def _took(self, share: Fraction, rate: Fraction) -> Fraction:
+        if (share, rate) not in self._times:
+            moved = self._demand.nbytes * share
+            self._times[share, rate] = microseconds(moved, rate)
+        return self._times[share, rate]
