@@ -102,11 +102,16 @@ class Device:
         ask("cuCtxSetCurrent", self.context)
 
 
+_opened: list[int] = []
+"""The devices that this process has opened: a rank stays on its GPU."""
+
+
 def open_device(local_rank: int) -> Device:
     """Return this process's device.
 
     That is the one whose context is current, for those who chose it (as torch does);
-    else the only visible one; else the one numbered like the rank on this host.
+    else the one opened before, in another thread or for another group; else the only
+    visible one, or the one numbered like the rank on this host.
     """
     require_no_multicast()
     context = ask("cuCtxGetCurrent")
@@ -116,7 +121,9 @@ def open_device(local_rank: int) -> Device:
         count = ask("cuDeviceGetCount")
         if not count:
             raise DeviceError("no CUDA device is visible; see stretto doctor")
-        handle = ask("cuDeviceGet", local_rank % count if count > 1 else 0)
+        nearest = _opened[-1] if _opened else local_rank % count
+        handle = ask("cuDeviceGet", nearest)
+    _opened.append(int(handle))
     primary = ask("cuDevicePrimaryCtxRetain", handle)
     ask("cuCtxSetCurrent", primary)
     return Device(
@@ -146,9 +153,8 @@ def current_stream(ordinal: int) -> int:
     Torch is looked up, never imported: whoever has no torch stream has no torch.
     """
     torch = sys.modules.get("torch")
-    if torch is None:
-        return 0
-    return int(torch._C._cuda_getCurrentRawStream(ordinal))
+    ask_torch = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
+    return 0 if ask_torch is None else int(ask_torch(ordinal))
 
 
 def capturing(stream: int) -> bool:
