@@ -58,8 +58,11 @@ def geomeans(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
 
 
 def as_text(document: Mapping[str, Any]) -> str:
-    """Return the JSON text, without numbers that JSON does not have."""
-    return json.dumps(_plain(document), indent=1, allow_nan=False) + "\n"
+    """Return the JSON text, a row a line, without numbers that JSON does not have."""
+    plain = _plain(document)
+    rows = [json.dumps(row, allow_nan=False) for row in plain.pop("rows")]
+    head = json.dumps(plain, indent=1, allow_nan=False).removesuffix("\n}")
+    return head + ',\n "rows": [\n  ' + ",\n  ".join(rows) + "\n ]\n}\n"
 
 
 def as_csv(document: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ _WIDE = 240
 """Columns of a table at least: a terminal folds lines better than rich cells."""
 _LEGEND = """\
 Times are microseconds a call, of the slowest rank: the median over batches, and in
-brackets the 95th percentile. Every result was compared with the oracle's before and
+brackets the fastest and the 95th percentile. Every result was compared with the oracle's before and
 after it was timed."""
 
 
@@ -97,7 +97,8 @@ def _timed(row: Mapping[str, Any] | None) -> str:
         return "-"
     if not row["ok"]:
         return "**WRONG**"
-    return f"{_number(row['p50_us'])} ({_number(row['p95_us'])})"
+    low, high = _number(row["min_us"]), _number(row["p95_us"])
+    return f"{_number(row['p50_us'])} ({low}-{high})"
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:

@@ -204,6 +204,7 @@ class _Tuner:
                 "nbytes": nbytes,
                 "pin": pin,
                 "us": middle,
+                "min_us": min(times),
                 "batches": len(times),
                 "simulated_us": simulated_us(_choice(pin, asked), asked),
             }
