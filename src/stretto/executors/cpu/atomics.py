@@ -77,7 +77,7 @@ def _pointer(builder: Any, address: Any) -> Any:
 
 def _load(typing: Any, address: Any) -> Any:
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load(_pointer(builder, args[0]), typ=_WORD)
+        return builder.load(_pointer(builder, args[0]))
 
     return types.int64(types.int64), emit
 
@@ -85,7 +85,7 @@ def _load(typing: Any, address: Any) -> Any:
 def _load_acquire(typing: Any, address: Any) -> Any:
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer = _pointer(builder, args[0])
-        return builder.load_atomic(pointer, "acquire", 8, typ=_WORD)
+        return builder.load_atomic(pointer, "acquire", 8)
 
     return types.int64(types.int64), emit
 

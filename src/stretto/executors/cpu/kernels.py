@@ -96,7 +96,7 @@ class _Builder:
         operands, self.nbytes = self.function.args
         count = len(kernel.divide) + kernel.num_srcs
         pointers = [self._address(operands, 8 * i, _I64) for i in range(count)]
-        bases = [self.at.load(p, typ=_I64) for p in pointers]
+        bases = [self.at.load(p) for p in pointers]
         self.dsts = bases[: len(kernel.divide)]
         self.srcs = bases[len(kernel.divide) :]
         self.nontemporal = self.module.add_metadata([ir.IntType(32)(1)])
@@ -128,8 +128,7 @@ class _Builder:
     def _step(self, here: Any, width: int, streaming: bool) -> None:
         stored = self.body.stored(width)
         parts = [
-            self.at.load(self._address(s, here, stored), align=1, typ=stored)
-            for s in self.srcs
+            self.at.load(self._address(s, here, stored), align=1) for s in self.srcs
         ]
         total = self.body.combine(self.at, self.kernel.op, parts, width)
         finished: dict[int, Any] = {1: total}
