@@ -20,8 +20,8 @@ _WIDE = 240
 """Columns of a table at least: a terminal folds lines better than rich cells."""
 _LEGEND = """\
 Times are microseconds a call, of the slowest rank: the median over batches, and in
-brackets the fastest and the 95th percentile. Every result was compared with the oracle's before and
-after it was timed."""
+brackets the fastest and the 95th percentile. Every result was compared with the
+oracle's before and after it was timed."""
 
 
 def show(document: Mapping[str, Any], *, rich: bool | None = None) -> str:

@@ -6,10 +6,10 @@ import os
 from typing import Any
 
 from stretto.bench.contender import Setup
-from stretto.bench.peers._torch import require_torch
+from stretto.bench.peers._torch import require_torch, start_group
 from stretto.errors import MissingExtraError
 
-__all__ = ["NO_MULTICAST", "claim_gpu"]
+__all__ = ["NO_MULTICAST", "claim_gpu", "start_nccl"]
 
 NO_MULTICAST = {
     "NCCL_NVLS_ENABLE": "0",
@@ -27,3 +27,12 @@ def claim_gpu(setup: Setup) -> Any:
     local = int(os.environ.get("LOCAL_RANK", setup.rank))
     torch.cuda.set_device(local % torch.cuda.device_count())
     return torch
+
+
+def start_nccl(setup: Setup, name: str) -> Any:
+    """Return a process group of NCCL whose communicator exists (collective)."""
+    torch = claim_gpu(setup)
+    group = start_group(setup, "nccl", name)
+    torch.distributed.all_reduce(torch.ones(1, device="cuda"), group=group)
+    torch.cuda.synchronize()
+    return group

@@ -10,8 +10,8 @@ import importlib.util
 import os
 
 from stretto.bench.contender import Setup
-from stretto.bench.peers._torch import TorchPeer, start_group
-from stretto.bench.peers._torch_gpu import NO_MULTICAST, claim_gpu
+from stretto.bench.peers._torch import TorchPeer
+from stretto.bench.peers._torch_gpu import NO_MULTICAST, claim_gpu, start_nccl
 from stretto.errors import MissingExtraError
 
 __all__ = ["ALONE", "DEVICES", "environment", "open_peer"]
@@ -32,4 +32,4 @@ def open_peer(setup: Setup) -> TorchPeer:
     if "libmscclpp_nccl" not in os.environ.get("LD_PRELOAD", ""):
         raise MissingExtraError("mscclpp is there: set LD_PRELOAD=libmscclpp_nccl.so")
     torch = claim_gpu(setup)
-    return TorchPeer(start_group(setup, "nccl", "msc"), settle=torch.cuda.synchronize)
+    return TorchPeer(start_nccl(setup, "mscclpp"), settle=torch.cuda.synchronize)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from stretto.bench.contender import Setup
-from stretto.bench.peers._torch import TorchPeer, start_group
-from stretto.bench.peers._torch_gpu import NO_MULTICAST, claim_gpu
+from stretto.bench.peers._torch import TorchPeer
+from stretto.bench.peers._torch_gpu import NO_MULTICAST, claim_gpu, start_nccl
 from stretto.errors import CallError
 
 __all__ = ["DEVICES", "environment", "open_peer"]
@@ -24,4 +24,4 @@ def open_peer(setup: Setup) -> TorchPeer:
     torch = claim_gpu(setup)
     if os.environ.get("NCCL_GRAPH_MIXING_SUPPORT") == "0":
         raise CallError("NCCL_GRAPH_MIXING_SUPPORT=0 is set; that is peer nccl-tuned")
-    return TorchPeer(start_group(setup, "nccl", "nccl"), settle=torch.cuda.synchronize)
+    return TorchPeer(start_nccl(setup, "nccl"), settle=torch.cuda.synchronize)

@@ -10,8 +10,8 @@ from typing import Any
 from stretto.bench.cases import Case
 from stretto.bench.contender import Buffer, Prepared, Setup
 from stretto.bench.peers._arrays import GpuArrays
-from stretto.bench.peers._torch import TorchPeer, start_group
-from stretto.bench.peers._torch_gpu import NO_MULTICAST, claim_gpu
+from stretto.bench.peers._torch import TorchPeer
+from stretto.bench.peers._torch_gpu import NO_MULTICAST, claim_gpu, start_nccl
 from stretto.errors import CallError
 
 __all__ = ["DEVICES", "NcclSymm", "environment", "open_peer"]
@@ -28,7 +28,7 @@ def environment() -> dict[str, str]:
 def open_peer(setup: Setup) -> NcclSymm:
     """Return NCCL on all ranks (collective)."""
     torch = claim_gpu(setup)
-    return NcclSymm(torch, start_group(setup, "nccl", "nccl-symm"))
+    return NcclSymm(torch, start_nccl(setup, "nccl-symm"))
 
 
 class NcclSymm:

@@ -8,8 +8,7 @@ from typing import Any
 from stretto.bench.cases import Case
 from stretto.bench.contender import Buffer, Prepared, Setup
 from stretto.bench.peers._arrays import GpuArrays
-from stretto.bench.peers._torch import start_group
-from stretto.bench.peers._torch_gpu import NO_MULTICAST, claim_gpu
+from stretto.bench.peers._torch_gpu import NO_MULTICAST, claim_gpu, start_nccl
 from stretto.errors import CallError
 
 __all__ = ["DEVICES", "TorchSymm", "environment", "open_peer"]
@@ -27,7 +26,7 @@ def environment() -> dict[str, str]:
 def open_peer(setup: Setup) -> TorchSymm:
     """Return it on all ranks (collective)."""
     torch = claim_gpu(setup)
-    return TorchSymm(torch, start_group(setup, "nccl", "torch-symm"))
+    return TorchSymm(torch, start_nccl(setup, "torch-symm"))
 
 
 class TorchSymm:
