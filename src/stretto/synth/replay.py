@@ -8,6 +8,7 @@ nothing may arrive twice or be counted twice, and nothing may be faster than the
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -47,40 +48,63 @@ def replay(
     demand = schedule.demand
     network = demand.network
     size = Fraction(demand.nbytes if nbytes is None else nbytes)
-    chunks = {c.number: c for c in demand.chunks()}
+    clock = _Clock(schedule, size)
     held = _Held(schedule)
-    free = [Fraction(0)] * len(network.links)
-    busy = [Fraction(0)] * len(network.links)
-    ready: dict[tuple[int, int], tuple[Fraction, int]] = {}
+    free = [0] * len(network.links)
+    busy = [0] * len(network.links)
+    ready: dict[tuple[int, int], tuple[int, int]] = {}
     starts = []
-    end, steps = Fraction(0), 0
+    last, steps = 0, 0
     for move in schedule.moves:
-        nbytes_moved = size * chunks[move.chunk].share
-        way = [network.links[i] for i in move.links]
         _check_way(schedule, move)
-        source = (move.src, move.chunk)
-        known, depth = ready.get(source, (Fraction(0), 0))
+        known, depth = ready.get((move.src, move.chunk), (0, 0))
         start = max(known, *(free[i] for i in move.links))
-        starts.append(start)
-        alpha = sum((k.alpha for k in way), Fraction(0))
-        for i, link in zip(move.links, way, strict=True):
-            taken = microseconds(nbytes_moved, link.rate)
-            free[i] = start + taken + (alpha if alpha_occupies else 0)
-            busy[i] += taken
-        slowest = min(k.rate for k in way)
-        arrival = start + microseconds(nbytes_moved, slowest) + alpha
+        starts.append(Fraction(start, clock.per_us))
+        taken, alpha = clock.times(move)
+        for i, ticks in zip(move.links, taken, strict=True):
+            free[i] = start + ticks + (alpha if alpha_occupies else 0)
+            busy[i] += ticks
+        arrival = start + max(taken) + alpha
         held.move(move)
         target = (move.dst, move.chunk)
-        before, deep = ready.get(target, (Fraction(0), 0))
+        before, deep = ready.get(target, (0, 0))
         ready[target] = (max(before, arrival), max(deep, depth + 1))
-        end, steps = max(end, arrival), max(steps, ready[target][1])
+        last, steps = max(last, arrival), max(steps, ready[target][1])
+    end = Fraction(last, clock.per_us)
     held.check()
     if bound is not None and end < bound.us(int(size)):
         raise PromiseError(
             f"{schedule.generator}: {float(end):.6g} us is below the bound of"
             f" {float(bound.us(int(size))):.6g} us; a demand or a link was lost"
         )
-    return Replay(us=end, busy=tuple(busy), starts=tuple(starts), steps=steps)
+    used = tuple(Fraction(ticks, clock.per_us) for ticks in busy)
+    return Replay(us=end, busy=used, starts=tuple(starts), steps=steps)
+
+
+class _Clock:
+    """Exact times in whole ticks, so fine that nothing is rounded."""
+
+    def __init__(self, schedule: Schedule, size: Fraction) -> None:
+        links = schedule.demand.network.links
+        self._share = {c.number: c.share for c in schedule.demand.chunks()}
+        exact = {
+            (share, rate): microseconds(size * share, rate)
+            for share in set(self._share.values())
+            for rate in {k.rate for k in links}
+        }
+        self.per_us = math.lcm(
+            *(t.denominator for t in exact.values()),
+            *(k.alpha.denominator for k in links),
+        )
+        self._taken = {key: int(t * self.per_us) for key, t in exact.items()}
+        self._rate = [k.rate for k in links]
+        self._alpha = [int(k.alpha * self.per_us) for k in links]
+
+    def times(self, move: Move) -> tuple[list[int], int]:
+        """Return how long a move occupies each of its links, and its latency."""
+        share = self._share[move.chunk]
+        taken = [self._taken[share, self._rate[i]] for i in move.links]
+        return taken, sum(self._alpha[i] for i in move.links)
 
 
 def _check_way(schedule: Schedule, move: Move) -> None:
