@@ -105,6 +105,8 @@ inline void store_relaxed(Vec* p, Vec v) {
     std::this_thread::yield();
   }
 }
+inline Vec load_plain(const Vec* p) { return *p; }
+inline void store_plain(Vec* p, Vec v) { *p = v; }
 inline void store_release(u64* p, u64 v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 inline u64 load_acquire(const u64* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 inline void fence() { std::atomic_thread_fence(std::memory_order_acq_rel); }

@@ -51,19 +51,13 @@ def build(kernel, folder):
     (folder / "memory.cuh").write_text("#pragma once\n")
     entry = (
         '\nextern "C" void go(Calls* calls, unsigned from) {\n'
-        f"  launch(stretto_kernel, *calls, {kernel.grid}, {kernel.threads}, from);\n}}\n"
+        f"  launch(stretto_kernel, *calls, {kernel.grid}, {kernel.threads}, from);\n"
+        "}\n"
     )
     text = f'#include "{HERE / "emulate.hpp"}"\n{kernel.text}{entry}'
     (folder / "kernel.cpp").write_text(text)
-    options = [
-        "-O1",
-        "-std=c++20",
-        "-w",
-        "-ffp-contract=off",
-        "-shared",
-        "-fPIC",
-        "-pthread",
-    ]
+    options = ["-O1", "-std=c++20", "-w", "-ffp-contract=off"]
+    options += ["-shared", "-fPIC", "-pthread"]
     subprocess.run(
         ["g++", *options, "kernel.cpp", "-o", "kernel.so"],
         cwd=folder,

@@ -60,6 +60,14 @@ def test_kernels_keep_the_promise(tmp_path, name, ranks, words, dtype):
         assert not any(memory.any() for memory in run.packets)
 
 
+def test_a_plan_without_data_runs(tmp_path):
+    """A barrier's table is empty, and a structure in C++ never is."""
+    run = emulated(tmp_path, "barrier/closed", "bulk threads=32", 2)
+    run.launch([np.zeros(0, np.int32)] * 2)
+
+    assert [0, 0] == [int(run.record(r)["state"]) for r in range(2)]
+
+
 def test_arrays_of_any_alignment_are_served(tmp_path):
     """An array that begins 4 bytes off is moved word by word, with the same result."""
     run = emulated(tmp_path, "all_reduce/one_shot", "packets threads=32", 2, counts=37)

@@ -237,7 +237,8 @@ def pack(
             head[name][0, : value.size] = value
         else:
             head[name] = value
-    table = np.array([_word(e, where, extra) for e in kernel.table], np.int64)
+    words = [_word(e, where, extra) for e in kernel.table]
+    table = np.array(words or [0], np.int64)  # C++ has no empty structure
     return np.concatenate([head.view(np.uint8), table.view(np.uint8)])
 
 

@@ -41,6 +41,21 @@ __device__ __forceinline__ void store_relaxed(Vec* p, Vec v) {
                "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w));
 }
 
+// What no peer touches during a call. (Spelt out so that it is known to be global memory,
+// and stays in order with everything else here.)
+__device__ __forceinline__ Vec load_plain(const Vec* p) {
+  Vec v;
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p));
+  return v;
+}
+
+__device__ __forceinline__ void store_plain(Vec* p, Vec v) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x), "r"(v.y),
+               "r"(v.z), "r"(v.w));
+}
+
 // Words of 1 to 8 bytes, for what is not aligned to 16.
 __device__ __forceinline__ u64 load_relaxed_word(const u64* p) {
   u64 v;

@@ -43,7 +43,7 @@ struct Vectors {
   template <bool SHARED>
   __device__ static Vec load(u64 address, u32) {
     const Vec* p = reinterpret_cast<const Vec*>(address);
-    return SHARED ? load_relaxed(p) : *p;
+    return SHARED ? load_relaxed(p) : load_plain(p);
   }
   template <bool SHARED>
   __device__ static void store(u64 address, u32, Vec v) {
@@ -51,7 +51,7 @@ struct Vectors {
     if (SHARED) {
       store_relaxed(p, v);
     } else {
-      *p = v;
+      store_plain(p, v);
     }
   }
   // What the threads that share a cell's fate say together: here each is alone.
