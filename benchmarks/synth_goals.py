@@ -1,8 +1,8 @@
 """Check every synthesis goal: bounds, frontiers, schedules; write JSON and a table.
 
 Figures are of the link model, exact and the same on every computer; only `seconds`,
-of one core, depend on the machine. Peers' figures are their publications'. Run from the repository:
-`python benchmarks/synth_goals.py --out benchmarks/results/synth_goals`.
+of one core, depend on the machine. Peers' figures are their publications'. Run from the
+repository: `python benchmarks/synth_goals.py --out FILE`.
 """
 
 from __future__ import annotations
