@@ -254,6 +254,22 @@ def test_packets_nobody_reads_are_refused():
         generate(plan, rank=0, dtype="int8")
 
 
+def test_a_place_that_is_two_atoms_is_refused():
+    """Which thread moves a cell depends on its atom, on every rank and in every step."""
+    plan = parse_plan(
+        "plan t/t collective=all_reduce ranks=1 split=2\n"
+        "schedule push bulk staged\n"
+        "atoms 0:1 1:2\n"
+        "rank 0 input 0:2@0 output 0:2@0 stage 1\n"
+        "  lane 0\n"
+        "    copy stage[0] <- input[0] @0\n"
+        "    copy output[1] <- stage[0] @1\n"
+    )
+
+    with pytest.raises(PlanError, match=r"r0\.stage\[0\] is atom 0 and atom 1"):
+        generate(plan, rank=0, dtype="int8")
+
+
 def test_plans_beyond_the_limits_are_refused():
     """A kernel has so many blocks, and none for copy engines."""
     many = plan_of("all_reduce/one_shot", "push packets staged blocks=257")

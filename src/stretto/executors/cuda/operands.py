@@ -22,6 +22,7 @@ class Operands:
         self._senders: dict[tuple[int, int], tuple[int, int, int]] = {}
         self._readers: dict[tuple[int, int], tuple[int, int]] = {}
         self._words: dict[tuple[str, int, int], str] = {}
+        self._atoms: dict[tuple[int, Space, int], int] = {}
         for rank, lanes in enumerate(plan.ranks):
             for lane, steps in enumerate(lanes):
                 self._number(rank, lane, [s for s in steps if isinstance(s, Move)])
@@ -38,6 +39,8 @@ class Operands:
         call = 0
         for move in moves:
             for nth in range(move.stop - move.start):
+                for loc in (*move.dsts, *move.srcs):
+                    self._settle(loc, nth, move.start + nth)
                 for loc in move.dsts:
                     if loc.packets:
                         self._senders[loc.rank, loc.pos + nth] = (rank, lane, call)
@@ -45,6 +48,16 @@ class Operands:
                     if loc.packets:
                         self._read(rank, lane, (loc.rank, loc.pos + nth), call)
                 call += 1
+
+    def _settle(self, loc: Loc, nth: int, atom: int) -> None:
+        """Check that a place holds one atom: its cells' threads depend on it."""
+        before = self._atoms.setdefault((loc.rank, loc.space, loc.pos + nth), atom)
+        if before != atom:
+            space = loc.space.name.lower()
+            raise PlanError(
+                f"plan {self._plan.name}: r{loc.rank}.{space}[{loc.pos + nth}] is atom "
+                f"{before} and atom {atom}; a kernel moves a place as one atom"
+            )
 
     def _read(self, rank: int, lane: int, slot: tuple[int, int], call: int) -> None:
         before = self._readers.get(slot, (lane, call))
