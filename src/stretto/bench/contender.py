@@ -44,12 +44,15 @@ class Buffer:
         assert self.host is not None, "a buffer lies somewhere"
         return self.host
 
-    def poison(self) -> None:
-        """Fill it with what no result is."""
-        held = self.read()
-        size, stored = held.size, held.dtype
-        bits = np.full(size * stored.itemsize, 0x5B, np.uint8)
-        self.write(bits.view(stored) if stored.kind != "b" else np.ones(size, bool))
+    def poison(self, want: Array) -> None:
+        """Fill it with what no result is, nothing like what is wanted."""
+        if not want.size:
+            return
+        if want.dtype.kind == "b":
+            self.write(~want)
+            return
+        bits = np.full(want.nbytes, 0x5B, np.uint8)
+        self.write(bits.view(want.dtype))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

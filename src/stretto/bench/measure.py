@@ -144,7 +144,7 @@ def _check(
     """Make the call once on fresh data; return what is wrong, and if it raised."""
     check = Check.fresh(case, control.rank, seed)
     if case.collective != "barrier":
-        prepared.out.poison()
+        prepared.out.poison(check.want)
         if case.test == "bw" and control.rank == 0:  # it receives nothing
             prepared.out.write(check.want)
         if case.collective != "broadcast":

@@ -5,8 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stretto import collectives
+from stretto.bench import cases
 from stretto.bench.cases import PAIRS, PATTERNS, TESTS, Check, case_of
 from stretto.bench.traffic import read_matrix, spread, weights
+from stretto.collectives import Operator
 from stretto.errors import CallError, UnknownNameError
 
 
@@ -37,6 +40,26 @@ def test_one_wrong_element_is_seen(test, dtype, data):
     got[at] = got[at] ^ 0x4000 if dtype == "bfloat16" else got[at] + 1
 
     assert check.wrong(got, dtype).startswith(f"element {at} is ")
+
+
+@pytest.mark.parametrize("op", ["sum", "avg", "max", "prod"])
+@pytest.mark.parametrize(
+    "test", ["all_reduce", "reduce", "reduce_scatter", "reduce_scatter_v"]
+)
+def test_repeated_blocks_give_what_the_oracle_gives(test, op, monkeypatch):
+    """Large inputs are made of blocks, and so is what is expected of them."""
+    monkeypatch.setattr(cases, "_BLOCK", 101)
+    case = case_of(test, 5000, 3, op=op)
+    Check.fresh.cache_clear()
+
+    checks = [Check.fresh(case, rank, 5) for rank in range(3)]
+    Check.fresh.cache_clear()
+
+    outputs = collectives.get(case.collective).oracle(
+        case.shape, [c.x for c in checks], Operator.named(op), np.asarray(case.counts)
+    )
+    for check, output in zip(checks, outputs, strict=True):
+        assert np.array_equal(output.astype(np.float32), check.want)
 
 
 def test_fresh_data_differ_from_seed_to_seed_and_agree_between_ranks():
