@@ -255,7 +255,7 @@ def test_packets_nobody_reads_are_refused():
 
 
 def test_a_place_that_is_two_atoms_is_refused():
-    """Which thread moves a cell depends on its atom, on every rank and in every step."""
+    """Which thread moves a cell depends on its atom, on every rank, in every step."""
     plan = parse_plan(
         "plan t/t collective=all_reduce ranks=1 split=2\n"
         "schedule push bulk staged\n"
