@@ -16,7 +16,7 @@ import numpy as np
 from stretto.bench.cases import Case, Check
 from stretto.bench.contender import Buffer, Contender, Prepared
 from stretto.bench.control import Control
-from stretto.bench.timing import Call, run_batch, turns_for
+from stretto.bench.timing import Call, pinned, run_batch, turns_for
 from stretto.collectives import Array
 from stretto.errors import CommunicationError
 
@@ -100,7 +100,8 @@ def measure(
             if not _captured(control, case, runner, limits.capture):
                 del runners[name]
     if runners:
-        _time(control, case, runners, limits)
+        with pinned(control.rank, control.num_ranks):
+            _time(control, case, runners, limits)
     for runner in runners.values():
         repeats = _repeats(runner.prepared)
         call = runner.call if repeats else runner.prepared.call

@@ -7,14 +7,16 @@ to its arguments beforehand.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from itertools import repeat
 from typing import Any, TypeAlias
 
 from stretto.trace import MONOTONIC, Clock
 
-__all__ = ["SHORTEST_US", "Call", "run_batch", "turns_for"]
+__all__ = ["SHORTEST_US", "Call", "pinned", "run_batch", "turns_for"]
 
 Call: TypeAlias = Callable[[], Any]
 
@@ -37,6 +39,24 @@ def run_batch(
     if settle is not None:
         settle()
     return (clock.now_us() - began_us) / turns
+
+
+@contextlib.contextmanager
+def pinned(rank: int, num_ranks: int) -> Iterator[None]:
+    """Keep this thread on a core of its own, where there is one for every rank.
+
+    Ranks that wake each other are else put on one core together, for a whole run at
+    times. Other threads of the process, such as Gloo's, go where they like.
+    """
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    if len(cores) < num_ranks:
+        yield
+        return
+    os.sched_setaffinity(0, {cores[rank]})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 def turns_for(us_per_call: float, batch_us: float) -> int:
