@@ -213,7 +213,7 @@ def test_ranks_that_outlive_their_launcher_end_themselves(start, environment):
         CODE="from stretto.runtime.join import join\n"
         "from stretto.runtime.environment import find_place\n"
         "import os, time\n"
-        "m = join(find_place())\nprint(os.getpid(), flush=True)\ntime.sleep(60)\n",
+        "m = join(find_place())\nos.write(1, b'%d\\n' % os.getpid())\ntime.sleep(60)\n",
         WORLD_SIZE="2",
         MASTER_PORT="2",
     )
