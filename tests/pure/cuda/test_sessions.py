@@ -202,6 +202,7 @@ class Engine:
         "gather/flat",
         "scatter/flat",
         "all_gather/ring",
+        "broadcast/scatter_all_gather",
     ],
 )
 @pytest.mark.parametrize("ranks", [2, 4])

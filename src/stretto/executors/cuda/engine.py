@@ -19,7 +19,7 @@ times faster than stream operations are in a graph.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -169,13 +169,13 @@ class EngineLaunch:
                 base = space.peer_address(loc.rank, offset)
             return base + begin * self._itemsize
 
-        steps = self.plan.ranks[self._rank][0]
+        steps = _that_meet(self.plan, self._rank)
         if self._barrier is not None:
-            moves = [step for step in steps if isinstance(step, Move)]
+            moves = [step for _, step in steps if isinstance(step, Move)]
             return [self._copies(group, locate) for group in _independent(moves)]
         build = _Builder(self._session, region, mark, self._watch)
         acts: list[Sync | Copies] = [build.enter()]
-        for kind, run in groupby(enumerate(steps), key=lambda s: type(s[1])):
+        for kind, run in groupby(steps, key=lambda s: type(s[1])):
             part = list(run)
             if kind is Move:
                 groups = _independent([s for _, s in part])
@@ -219,6 +219,36 @@ def copies_once(plan: Plan) -> bool:
         if isinstance(step, Move)
         for src in step.srcs
     )
+
+
+def _that_meet(plan: Plan, rank: int) -> list[tuple[int, Step]]:
+    """Return a rank's steps, with their places, but for signals that meet no wait.
+
+    To wait for the n-th signal is to wait for those before it too, so plans need not
+    wait for each. Here a signal is a flag of its own, which only a wait takes down.
+    """
+    waits = {
+        (step.rank, owner, step.n): (owner, index)
+        for owner, lanes in enumerate(plan.ranks)
+        for index, step in _waits(lanes[0] if lanes else ())
+    }
+    mine = {index for owner, index in waits.values() if owner == rank}
+    return [
+        (index, step)
+        for index, step in enumerate(plan.ranks[rank][0])
+        if isinstance(step, Move)
+        or (isinstance(step, Signal) and (rank, step.rank, step.n) in waits)
+        or (isinstance(step, Wait) and index in mine)
+    ]
+
+
+def _waits(steps: Sequence[Step]) -> Iterator[tuple[int, Wait]]:
+    """Yield the waits that say more than those before them."""
+    latest: dict[int, int] = {}
+    for index, step in enumerate(steps):
+        if isinstance(step, Wait) and step.n > latest.get(step.rank, 0):
+            latest[step.rank] = step.n
+            yield index, step
 
 
 class _Builder:
