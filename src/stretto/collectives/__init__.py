@@ -7,6 +7,7 @@ import importlib
 import pkgutil
 
 from stretto.collectives.base import Array, Collective, Need, Run, Shape
+from stretto.collectives.float8 import FLOAT8, Format
 from stretto.collectives.operators import (
     DTYPES,
     Operator,
@@ -22,8 +23,10 @@ from stretto.errors import UnknownNameError
 
 __all__ = [
     "DTYPES",
+    "FLOAT8",
     "Array",
     "Collective",
+    "Format",
     "Need",
     "Operator",
     "Run",

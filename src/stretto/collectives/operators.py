@@ -1,7 +1,7 @@
 """Operators and element types: how contributions are combined, and rounded.
 
-Half types are widened to float32, combined there left to right, and rounded once.
-`avg` is the sum, divided once at the end. min and max carry NaN.
+Floats of 8 and 16 bits are widened to float32, combined there left to right, and
+rounded once. `avg` is the sum, divided once at the end. min and max carry NaN.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stretto.collectives.float8 import FLOAT8, narrow8, widen8
 from stretto.errors import CallError, UnknownNameError
 
 __all__ = [
@@ -60,8 +61,10 @@ _NATIVE = (
 DTYPES: dict[str, np.dtype[Any]] = {
     **{name: np.dtype(name) for name in _NATIVE},
     "bfloat16": np.dtype("uint16"),
+    **{name: np.dtype("uint8") for name in FLOAT8},
 }
-"""Element types by name, and how NumPy stores them; bfloat16 is raw 16 bits."""
+"""Element types by name, and how NumPy stores them: what it lacks is raw bits."""
+_RAW_FLOATS = ("bfloat16", *FLOAT8)
 
 _UFUNCS: dict[Operator, np.ufunc] = {
     Operator.SUM: np.add,
@@ -92,7 +95,7 @@ def storage(dtype: str) -> np.dtype[Any]:
 
 def check(op: Operator, dtype: str) -> None:
     """Raise `CallError` when an operator makes no sense for a type."""
-    kind = "f" if dtype == "bfloat16" else DTYPES[dtype_name(dtype)].kind
+    kind = "f" if dtype in _RAW_FLOATS else DTYPES[dtype_name(dtype)].kind
     wrong = (
         (op in _BITWISE and kind not in "iub")
         or (op in _ORDERED and kind == "c")
@@ -110,11 +113,15 @@ def widen(raw: NDArray[Any], dtype: str) -> NDArray[Any]:
     """Return the values in the type they are accumulated in."""
     if dtype == "bfloat16":
         return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    if dtype in FLOAT8:
+        return widen8(raw, dtype)
     return raw.astype(np.float32) if dtype == "float16" else raw
 
 
 def narrow(wide: NDArray[Any], dtype: str) -> NDArray[Any]:
     """Round accumulated values to the element type, to nearest even."""
+    if dtype in FLOAT8:
+        return narrow8(wide, dtype)
     if dtype != "bfloat16":
         return wide.astype(storage(dtype))
     bits = np.ascontiguousarray(wide, np.float32).view(np.uint32)

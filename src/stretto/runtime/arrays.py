@@ -152,8 +152,9 @@ def _tensor_view(given: Any, what: str) -> tuple[Array, str]:
     if name not in DTYPES:
         raise _unknown(name, what)
     try:
-        if name == "bfloat16":
-            tensor = tensor.view(sys.modules["torch"].uint16)
+        if DTYPES[name].name not in str(tensor.dtype):  # NumPy lacks it: raw bits
+            torch = sys.modules["torch"]
+            tensor = tensor.view(getattr(torch, DTYPES[name].name))
         found: Array = tensor.numpy()
     except (RuntimeError, TypeError) as e:
         raise CallError(
@@ -184,7 +185,7 @@ def _renamed(name: str, dtype: str, what: str) -> str:
     if want != name and (storage(want) != storage(name)):
         raise CallError(
             f"{what}: dtype={dtype!r} for elements of type {name}; want their own "
-            f"type, or bfloat16 for raw uint16"
+            f"type, bfloat16 for raw uint16, or a float8 for raw uint8"
         )
     return want
 

@@ -56,7 +56,8 @@ class Communicator(ChannelVerbs, AsyncVerbs):
         """Return uninitialised registered memory (collective, alike on every rank).
 
         Calls whose arrays all lie in such memory, at the same place on every rank, are
-        zero-copy: peers read and write them directly. bfloat16 comes as raw uint16.
+        zero-copy: peers read and write them directly. bfloat16 comes as raw uint16, a
+        float8 as raw uint8.
         """
         self._ready("empty")
         sizes = tuple(int(n) for n in np.ravel(shape))
@@ -80,18 +81,28 @@ class Communicator(ChannelVerbs, AsyncVerbs):
         if int(self._group.broken[0]):
             raise self._broke(self._group.fail((), f"rank {self.rank}: check"))
 
-    def split(self, color: int | None, key: int | None = None) -> Communicator | None:
+    def split(
+        self,
+        color: int | None,
+        key: int | None = None,
+        *,
+        deadline_s: float | None = None,
+    ) -> Communicator | None:
         """Return a communicator of the ranks with the same color (collective).
 
         They are numbered by `key`, then by their rank here. A rank whose color is None
-        gets None.
+        gets None. Without `deadline_s` its waits may last as long as those here.
         """
         self._ready("split")
         try:
             group = self._group.split(color, self.rank if key is None else key)  # type: ignore[attr-defined]
         except CommunicationError as e:
             raise self._broke(e) from None
-        return None if group is None else type(self)(group, profiles=self._profiles)
+        if group is None:
+            return None
+        if deadline_s is not None:
+            group.deadline_s = deadline_s
+        return type(self)(group, profiles=self._profiles)
 
     def close(self) -> None:
         """Give everything back, once; started calls are waited for first."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from stretto import collectives
 from stretto.collectives import (
     DTYPES,
+    FLOAT8,
     Array,
     Operator,
     Shape,
@@ -36,7 +37,7 @@ def draw(rng: np.random.Generator, count: int, dtype: str, op: Operator) -> Arra
     stored = storage(dtype)
     if stored.kind == "b":
         return rng.integers(0, 2, count).astype(stored)
-    if dtype != "bfloat16" and stored.kind in "iu":
+    if not _narrow(dtype) and stored.kind in "iu":
         high = 3 if op is Operator.PROD else 100
         return rng.integers(0, high, count).astype(stored)
     low, high_f = (0.75, 1.25) if op is Operator.PROD else (-2.0, 2.0)
@@ -46,13 +47,13 @@ def draw(rng: np.random.Generator, count: int, dtype: str, op: Operator) -> Arra
         return values.astype(stored)
     return (
         narrow(values.astype(np.float32), dtype)
-        if _half(dtype)
+        if _narrow(dtype)
         else values.astype(stored)
     )
 
 
-def _half(dtype: str) -> bool:
-    return dtype in ("float16", "bfloat16")
+def _narrow(dtype: str) -> bool:
+    return dtype in ("float16", "bfloat16", *FLOAT8)
 
 
 def expected(
@@ -73,6 +74,8 @@ def tolerance(dtype: str, num_ranks: int) -> float:
     """Return the largest relative error that rounding explains; 0: exact types."""
     if dtype == "bfloat16":
         return 2.0**-8 * num_ranks
+    if dtype in FLOAT8:
+        return 2.0 ** -(FLOAT8[dtype].mantissa + 1) * num_ranks
     stored = storage(dtype)
     return float(np.finfo(stored).eps) * num_ranks if stored.kind in "fc" else 0.0
 

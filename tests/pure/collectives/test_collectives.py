@@ -102,6 +102,6 @@ def test_operators_that_make_no_sense_are_refused(op, dtype):
 
 
 def test_every_dtype_has_a_storage():
-    """Fourteen of NumPy's, and bfloat16."""
-    assert len(DTYPES) == 15
+    """Fourteen of NumPy's, bfloat16, and two of eight bits."""
+    assert len(DTYPES) == 17
     assert all(collectives.storage(name).itemsize > 0 for name in DTYPES)

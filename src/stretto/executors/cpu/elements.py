@@ -1,8 +1,8 @@
 """What a kernel does to a vector of elements of one type: combine, divide, round.
 
-Rounding is that of `stretto.collectives`: half types are widened to float32, combined
-there left to right and rounded once; integers wrap; min and max carry NaN; bool adds as
-`or`. A complex number adds as two floats. Its product is the schoolbook's with every
+Rounding is that of `stretto.collectives`: floats of 8 and 16 bits are widened to
+float32, combined there left to right and rounded once; integers wrap; min and max carry
+NaN; bool adds as `or`. A complex number adds as two floats. Its product is the schoolbook's with every
 step rounded, the same everywhere; NumPy's may differ in the last bit where it fuses.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from stretto.collectives import Operator, storage
+from stretto.collectives import FLOAT8, Format, Operator, storage
 
 __all__ = ["Element", "element"]
 
@@ -42,6 +42,8 @@ def element(dtype: str, *, copies: bool) -> Element:
             return Half()
         case "bfloat16":
             return BFloat()
+        case "float8_e4m3fn" | "float8_e5m2":
+            return Float8(FLOAT8[dtype])
         case "complex64":
             return Complex(_F32, 4)
         case "complex128":
@@ -154,11 +156,11 @@ class Float(Element):
 
 
 class _Narrow(Float):
-    """16-bit numbers that are combined as float32."""
+    """Numbers of 8 and 16 bits that are combined as float32."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int = 2) -> None:
         super().__init__(_F32, 4)
-        self.size = 2
+        self.size = size
 
     def combine(self, at: Any, op: Operator, parts: Sequence[Any], width: int) -> Any:
         """Return the parts combined left to right and rounded once."""
@@ -223,6 +225,71 @@ class BFloat(_Narrow):
         nan = at.fcmp_unordered("uno", wide, wide)
         result = at.select(nan, quiet, rounded)
         return at.trunc(result, ir.VectorType(ir.IntType(16), width))
+
+
+class Float8(_Narrow):
+    """8-bit floats, by integer arithmetic: see `stretto.collectives.float8`."""
+
+    def __init__(self, form: Format) -> None:
+        """Choose the format."""
+        super().__init__(1)
+        self.form = form
+
+    def stored(self, width: int) -> Any:
+        """Return the type of a vector in memory."""
+        return ir.VectorType(ir.IntType(8), width)
+
+    def widen(self, at: Any, part: Any, width: int) -> Any:
+        """Return stored values as float32."""
+        form, word = self.form, ir.IntType(32)
+        lanes, floats = ir.VectorType(word, width), ir.VectorType(_F32, width)
+        bits = at.zext(part, lanes)
+        size = at.and_(bits, _splat(word, width, 0x7F))
+        moved = at.shl(size, _splat(word, width, 23 - form.mantissa))
+        scale = _splat(_F32, width, 2.0 ** (127 - form.bias))
+        value = at.bitcast(at.fmul(at.bitcast(moved, floats), scale), lanes)
+        last = _splat(word, width, form.most)  # what is larger is NaN
+        value = at.select(
+            at.icmp_unsigned(">", size, last),
+            _splat(word, width, 0x7FC00000),
+            self._with_infinity(at, size, value, width),
+        )
+        sign = at.and_(bits, _splat(word, width, 0x80))
+        sign = at.shl(sign, _splat(word, width, 24))
+        return at.bitcast(at.or_(value, sign), floats)
+
+    def _with_infinity(self, at: Any, size: Any, value: Any, width: int) -> Any:
+        word = ir.IntType(32)
+        if self.form.most & (1 << self.form.mantissa) - 1:
+            return value  # e4m3fn: the largest is a number
+        is_it = at.icmp_unsigned("==", size, _splat(word, width, self.form.most))
+        return at.select(is_it, _splat(word, width, 0x7F800000), value)
+
+    def narrow(self, at: Any, wide: Any, width: int) -> Any:
+        """Return float32 rounded to nearest even; NaN stays NaN."""
+        form, word = self.form, ir.IntType(32)
+        lanes, floats = ir.VectorType(word, width), ir.VectorType(_F32, width)
+
+        def all_of(value: int) -> Any:
+            return _splat(word, width, value)
+
+        bits = at.bitcast(wide, lanes)
+        size = at.and_(bits, all_of(0x7FFFFFFF))
+        shift = 23 - form.mantissa
+        magic = all_of((128 - form.bias + shift) << 23)
+        lifted = at.fadd(at.bitcast(size, floats), at.bitcast(magic, floats))
+        tiny = at.sub(at.bitcast(lifted, lanes), magic)
+        odd = at.and_(at.lshr(size, all_of(shift)), all_of(1))
+        half = all_of((1 << (shift - 1)) - 1 - ((127 - form.bias) << 23) & 0xFFFFFFFF)
+        normal = at.lshr(at.add(at.add(size, half), odd), all_of(shift))
+        small = at.icmp_unsigned("<", size, all_of(form.least))
+        result = at.select(small, tiny, normal)
+        large = at.icmp_unsigned(">", size, all_of(form.overflow))
+        result = at.select(large, all_of(form.most), result)
+        nan = at.icmp_unsigned(">", size, all_of(0x7F800000))
+        result = at.select(nan, all_of(0x7F), result)
+        sign = at.shl(at.lshr(bits, all_of(31)), all_of(7))
+        return at.trunc(at.or_(result, sign), ir.VectorType(ir.IntType(8), width))
 
 
 class Complex(Float):

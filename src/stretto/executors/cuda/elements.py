@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from stretto import collectives
-from stretto.collectives import DTYPES, Operator
-from stretto.errors import CallError, UnknownNameError
+from stretto.collectives import Operator, storage
 
 __all__ = ["ELEMENTS", "OPERATORS", "element", "itemsize"]
 
@@ -41,17 +40,12 @@ OPERATORS = {
 }
 """Structures of reduce.cuh."""
 
-_BITWISE = (Operator.BAND, Operator.BOR, Operator.BXOR)
 _BITS = {1: "UInt8", 2: "UInt16", 4: "UInt32", 8: "UInt64", 16: "Complex128s"}
 
 
 def itemsize(dtype: str) -> int:
     """Return the bytes of an element."""
-    if dtype in DTYPES:
-        return DTYPES[dtype].itemsize
-    if dtype in ELEMENTS:
-        return 1
-    raise UnknownNameError.among("dtype", dtype, ELEMENTS)
+    return storage(dtype).itemsize
 
 
 def element(dtype: str, op: Operator, *, reduces: bool) -> tuple[str, str]:
@@ -62,11 +56,5 @@ def element(dtype: str, op: Operator, *, reduces: bool) -> tuple[str, str]:
     size = itemsize(dtype)
     if not reduces:
         return _BITS[size], "Sum"
-    if dtype in DTYPES:
-        collectives.check(op, dtype)
-    elif op in _BITWISE:
-        raise CallError(
-            f"op={op.value!r} makes no sense for {dtype}; "
-            "it takes sum, prod, min, max, avg"
-        )
+    collectives.check(op, dtype)
     return ELEMENTS[dtype], OPERATORS[op]
