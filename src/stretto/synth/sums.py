@@ -66,6 +66,7 @@ def reduce_scatter_rows(schedule: Schedule, symmetry: Symmetry) -> Rows:
     return Rows(
         tables=(("SUMS", legend, entries),),
         body=[
+            "",
             "def held(rank: Rank, at: int, slot: int) -> Reference:",
             "    if slot < 0:",
             "        return rank.input[at]",
