@@ -4,7 +4,9 @@
 
 Runs every shipped algorithm under every protocol on odd counts, with poisoned outputs,
 and compares with the reference interpreter bit for bit. One launch holds all ranks, so
-compute-sanitizer can watch. Each case runs in a worker that may die; the next goes on.
+compute-sanitizer can watch; more than four ranks are a launch each, on streams of their
+own, since one text of all is long to compile. Each case runs in a worker that may die;
+the next goes on. What is not compiled when two thirds of the time are over is left out.
 """
 
 # ruff: noqa: T201  (a program: it prints its report)
@@ -20,7 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +34,7 @@ import numpy as np  # noqa: E402
 
 from stretto import algorithms, collectives  # noqa: E402
 from stretto.collectives import Operator, Shape, storage  # noqa: E402
-from stretto.errors import CallError, ProgramError, StrettoError  # noqa: E402
+from stretto.errors import CallError, ProgramError  # noqa: E402
 from stretto.executors.cuda import abi  # noqa: E402
 from stretto.executors.cuda.compile import compile_kernel  # noqa: E402
 from stretto.executors.cuda.driver import api, ask, open_device  # noqa: E402
@@ -63,7 +65,8 @@ SCHEDULES = (
 )
 COUNTS = (1, 7, 1000, 4099, 20011)
 """Elements of each part: fewer than a vector, odd, and several tiles."""
-DEADLINE_NS = 2_000_000_000
+IN_ONE = 4
+"""The most ranks that are one launch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,15 +123,20 @@ def cases(sizes: Sequence[int] = (2, 3, 4, 8)) -> Iterator[Case]:
                 )
 
 
-def kernel_of(case: Case, plan: Plan) -> abi.Kernel:
-    """Return the kernel that runs all ranks in one launch."""
-    return generate(plan, rank=None, dtype=case.dtype, op=Operator(case.op))
+def parts(case: Case) -> list[int | None]:
+    """Return the ranks that have a kernel of their own; None: one runs all."""
+    return [None] if case.ranks <= IN_ONE else list(range(case.ranks))
 
 
-def prepare(case: Case, arch: tuple[int, int]) -> str:
+def kernel_of(case: Case, plan: Plan, rank: int | None) -> abi.Kernel:
+    """Return the kernel that runs one rank, or all ranks in one launch."""
+    return generate(plan, rank=rank, dtype=case.dtype, op=Operator(case.op))
+
+
+def prepare(case: Case, rank: int | None, arch: tuple[int, int]) -> str:
     """Compile into the disk cache; return why that cannot be, or nothing."""
     try:
-        compile_kernel(kernel_of(case, case.plan()), arch=arch)
+        compile_kernel(kernel_of(case, case.plan(), rank), arch=arch)
     except (CallError, ProgramError) as e:
         return f"refused: {e}"
     except Exception as e:
@@ -159,13 +167,17 @@ class Memory:
 class Virtual:
     """One case on the GPU: memory of every rank, and a kernel for all of them."""
 
-    def __init__(self, case: Case) -> None:
-        self.case = case
+    def __init__(self, case: Case, deadline_s: float = 2.0) -> None:
+        self.case, self.deadline_ns = case, int(deadline_s * 1e9)
         self.device = open_device(0)
         self.plan = case.plan()
-        self.kernel = kernel_of(case, self.plan)
-        image = compile_kernel(self.kernel, arch=self.device.arch)
-        self.loaded = load(self.device, self.kernel, image)
+        self.loaded = []
+        for rank in parts(case):
+            kernel = kernel_of(case, self.plan, rank)
+            image = compile_kernel(kernel, arch=self.device.arch)
+            self.loaded.append(load(self.device, kernel, image))
+        apart = int(api().CUstream_flags.CU_STREAM_NON_BLOCKING)
+        self.streams = [ask("cuStreamCreate", apart) for _ in self.loaded]
         self.memory = Memory()
         n = self.plan.num_ranks
         self.control = [self.memory.new(abi.control_bytes(n)) for _ in range(n)]
@@ -206,12 +218,12 @@ class Virtual:
             }  # fmt: skip
             records = [
                 abi.pack(
-                    self.kernel,
+                    self.loaded[r % len(self.loaded)].kernel,
                     where,
                     {
                         **buffers,
                         "record": self._record,
-                        "deadline_ns": DEADLINE_NS,
+                        "deadline_ns": self.deadline_ns,
                         "fingerprint": abi.fingerprint(
                             plan, case.dtype, case.op, counts
                         ),
@@ -221,7 +233,7 @@ class Virtual:
                         "packet_half": packet_half,
                     },
                 )
-                for _ in range(n)
+                for r in range(n)
             ]
             packed = self._join(records)
             for launch in range(launches):
@@ -239,16 +251,18 @@ class Virtual:
             ask("cuCtxSynchronize")
             data.free()
 
-    def _join(self, records: list[Any]) -> Any:
-        """Return the parameters of all ranks, one record after another."""
-        empty = records[0].size == abi.PARAMS.itemsize
-        word = np.zeros(8 * empty, np.uint8)  # an empty table is a word in C
-        return np.concatenate([np.concatenate([r, word]) for r in records])
+    def _join(self, records: list[Any]) -> list[Any]:
+        """Return each launch's parameters: of a rank, or of all one after another."""
+        if len(self.loaded) > 1:
+            return records
+        return [np.concatenate(records)]
 
-    def _launch(self, packed: Any) -> str:
-        raw = np.ascontiguousarray(packed)
-        array = (ctypes.c_void_p * 1)(raw.ctypes.data)
-        enqueue(self.device, self.loaded, api().CUstream(0), ctypes.addressof(array))
+    def _launch(self, packed: list[Any]) -> str:
+        kept = []
+        for loaded, raw, stream in zip(self.loaded, packed, self.streams, strict=True):
+            array = (ctypes.c_void_p * 1)(raw.ctypes.data)
+            kept.append(array)
+            enqueue(self.device, loaded, stream, ctypes.addressof(array))
         ask("cuCtxSynchronize")
         record = np.frombuffer(
             ctypes.string_at(self._host, abi.RECORD.itemsize), abi.RECORD
@@ -278,11 +292,15 @@ class Virtual:
         """Free everything."""
         self.memory.free()
         ask("cuMemFreeHost", self._host)
-        ask("cuModuleUnload", self.loaded.module)
+        for loaded, stream in zip(self.loaded, self.streams, strict=True):
+            ask("cuStreamDestroy", stream)
+            ask("cuModuleUnload", loaded.module)
 
 
-def work(chosen: list[Case], start: int, stop_at: float, log: Path) -> None:
+def work(chosen: list[Case], args: argparse.Namespace) -> None:
     """Run cases from one on, a line of the log before and after each."""
+    start, stop_at = args.worker, time.monotonic() + args.seconds
+    log, counts = Path(args.out) / "virtual.log", args.counts.split(",")
     skip = set(json.loads((log.parent / "skip.json").read_text()))
     with log.open("a") as out:
         for index in range(start, len(chosen)):
@@ -294,12 +312,12 @@ def work(chosen: list[Case], start: int, stop_at: float, log: Path) -> None:
             print(json.dumps({"begin": index}), file=out, flush=True)
             began = time.monotonic()
             try:
-                machine = Virtual(case)
+                machine = Virtual(case, args.deadline)
                 wrong = ""
-                for count in COUNTS:
+                for count in map(int, counts):
                     wrong = wrong or machine.run(count, seed=index)
                 machine.close()
-            except StrettoError as e:
+            except Exception as e:
                 wrong = f"{type(e).__name__}: {e}"
             poisoned = wrong.startswith("DeviceError")  # nothing works after some
             said = {
@@ -323,11 +341,17 @@ def supervise(args: argparse.Namespace, chosen: list[Case]) -> list[dict[str, An
         command = [*args.prefix.split(), sys.executable, __file__, "--worker"]
         command += [str(start), "--out", args.out, "--seconds", str(left)]
         command += ["--only", args.only, "--limit", str(args.limit)]
-        command += ["--ranks", args.ranks]
+        command += ["--ranks", args.ranks, "--counts", args.counts]
+        command += ["--deadline", str(args.deadline)]
         with (Path(args.out) / "virtual.err").open("a") as err:
             try:
                 code = subprocess.run(
-                    command, stderr=err, stdout=err, timeout=left + 20, check=False
+                    command,
+                    stderr=err,
+                    stdout=err,
+                    timeout=left + 20,
+                    check=False,
+                    env={**os.environ, "CUDA_DEVICE_MAX_CONNECTIONS": "32"},
                 ).returncode
             except subprocess.TimeoutExpired:
                 code = -1
@@ -346,58 +370,105 @@ def supervise(args: argparse.Namespace, chosen: list[Case]) -> list[dict[str, An
     return [{**asdict(chosen[i]), **said} for i, said in sorted(results.items())]
 
 
-def main() -> int:
-    """Choose, compile in parallel, run, report."""
+def compile_all(chosen: list[Case], arch: tuple[int, int], seconds: float) -> list[str]:
+    """Compile on all cores, plain cases first; return what came of each.
+
+    Nothing: it can run. What takes longer than there is time for is left out.
+    """
+    jobs = [(i, rank) for i, case in enumerate(chosen) for rank in parts(case)]
+    jobs.sort(key=lambda job: chosen[job[0]].ranks > IN_ONE)
+    said = ["left out: not compiled in time"] * len(chosen)
+    left = [len(parts(case)) for case in chosen]
+    pool = ProcessPoolExecutor(max(1, (os.cpu_count() or 2) - 1))
+    started = {pool.submit(prepare, chosen[i], r, arch): i for i, r in jobs}
+    done, late = wait(started, timeout=seconds)
+    for future in done:
+        index = started[future]
+        left[index] -= 1
+        if future.result():
+            said[index] = future.result()
+        elif not left[index]:
+            said[index] = ""
+    running = list(pool._processes.values())
+    pool.shutdown(wait=not late, cancel_futures=True)
+    for process in running if late else ():
+        process.kill()
+    return said
+
+
+def wanted(case: Case, only: str) -> bool:
+    """Return whether a case has all words of one of the alternatives."""
+    text = str(case)
+    return any(all(w in text for w in one.split()) for one in only.split("|"))
+
+
+def options() -> argparse.Namespace:
+    """Return what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", default=os.environ.get("OUT", "."))
-    parser.add_argument("--only", default="", help="words a case must contain")
+    parser.add_argument("--only", default="", help="words of a case; or others: a|b")
     parser.add_argument("--limit", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--ranks", default="2,3,4")
+    parser.add_argument("--counts", default=",".join(map(str, COUNTS)))
+    parser.add_argument("--deadline", type=float, default=2.0)
     parser.add_argument("--prefix", default="", help="such as compute-sanitizer")
     parser.add_argument("--worker", type=int, default=-1)
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Choose, compile in parallel, run, report."""
+    args = options()
     sizes = [int(r) for r in args.ranks.split(",")]
-    chosen = [c for c in cases(sizes) if all(w in str(c) for w in args.only.split())]
+    chosen = [c for c in cases(sizes) if wanted(c, args.only)]
     chosen = chosen[: args.limit] if args.limit else chosen
     if args.worker >= 0:
-        stop_at = time.monotonic() + args.seconds
-        work(chosen, args.worker, stop_at, Path(args.out) / "virtual.log")
+        work(chosen, args)
         return 0
     began = time.monotonic()
-    arch = (9, 0)
-    with ProcessPoolExecutor(max(1, (os.cpu_count() or 2) - 1)) as pool:
-        said = list(pool.map(prepare, chosen, [arch] * len(chosen), chunksize=4))
+    said = compile_all(chosen, (9, 0), args.seconds * 2 / 3)
     compiled_s = time.monotonic() - began
-    runnable = [c for c, s in zip(chosen, said, strict=True) if not s]
-    refused = [
-        f"{c}: {s}" for c, s in zip(chosen, said, strict=True) if s.startswith("refu")
-    ]
-    broken = [
-        f"{c}: {s}" for c, s in zip(chosen, said, strict=True) if s.startswith("err")
-    ]
-    print(
-        f"{len(chosen)} cases, {len(refused)} refused, {len(broken)} do not compile, "
-        f"{compiled_s:.1f} s"
+    (Path(args.out) / "skip.json").write_text(
+        json.dumps([i for i, s in enumerate(said) if s])
     )
-    skip = [i for i, s in enumerate(said) if s]
-    (Path(args.out) / "skip.json").write_text(json.dumps(skip))
     args.seconds = max(10.0, args.seconds - compiled_s)
-    results = supervise(args, chosen) if runnable else []
+    results = supervise(args, chosen) if not all(said) else []
+    return report(args, chosen, said, results, compiled_s)
+
+
+def report(
+    args: argparse.Namespace,
+    chosen: list[Case],
+    said: list[str],
+    results: list[dict[str, Any]],
+    compiled_s: float,
+) -> int:
+    """Print and write what came of it; return the exit status."""
+    why: dict[str, list[str]] = {"refused": [], "error": [], "left out": []}
+    for case, text in zip(chosen, said, strict=True):
+        if text:
+            why[text.split(":")[0]].append(f"{case}: {text}")
     bad = [r for r in results if r["wrong"]]
-    right = sum(not r["wrong"] for r in results)
-    print(f"{right} right, {len(bad)} wrong, of {len(results)} run")
+    right = len(results) - len(bad)
+    not_run = said.count("") - len(results)
+    print(
+        f"{len(chosen)} cases: {len(why['refused'])} refused, {len(why['error'])} do "
+        f"not compile, {len(why['left out'])} not compiled in {compiled_s:.1f} s, "
+        f"{not_run} not run, {right} right, {len(bad)} wrong"
+    )
     for r in bad[:40]:
         print("  ", r["algorithm"], r["ranks"], r["dtype"], r["op"], r["schedule"])
         print("      ", str(r["wrong"])[:300])
-    for line in (broken + refused)[:20]:
+    for line in (why["error"] + why["refused"])[:20]:
         print("  ", line[:300])
     document = {
-        "right": right, "wrong": bad, "refused": refused, "broken": broken,
+        "right": right, "wrong": bad, "refused": why["refused"],
+        "broken": why["error"], "left_out": why["left out"], "not_run": not_run,
         "compile_s": compiled_s, "rows": results,
     }  # fmt: skip
     (Path(args.out) / "virtual.json").write_text(json.dumps(document, indent=1))
-    return 1 if bad or broken else 0
+    return 1 if bad or why["error"] or not right else 0
 
 
 if __name__ == "__main__":
