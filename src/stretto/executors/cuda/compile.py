@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -18,7 +20,7 @@ from stretto.errors import MissingExtraError, PlanError
 from stretto.executors.cuda import cache
 from stretto.executors.cuda.abi import Kernel
 
-__all__ = ["Usage", "build", "compile_kernel", "headers", "usage"]
+__all__ = ["Usage", "build", "compile_all", "compile_kernel", "headers", "usage"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +48,21 @@ def compile_kernel(kernel: Kernel, *, arch: tuple[int, int]) -> bytes:
         found, _ = build(kernel, arch=arch)
         cache.store(key, found)
     return found
+
+
+def compile_all(
+    kernels: Iterable[Kernel], *, arch: tuple[int, int], threads: int | None = None
+) -> list[bytes]:
+    """Return the machine code of kernels, compiled side by side, the longest first.
+
+    The compiler runs without Python's lock, so threads are enough.
+    """
+    several = list(kernels)
+    order = sorted(range(len(several)), key=lambda i: -len(several[i].text))
+    cores = threads or len(os.sched_getaffinity(0))
+    with ThreadPoolExecutor(cores, "stretto-compile") as pool:
+        started = {i: pool.submit(compile_kernel, several[i], arch=arch) for i in order}
+        return [started[i].result() for i in range(len(several))]
 
 
 def build(kernel: Kernel, *, arch: tuple[int, int]) -> tuple[bytes, str]:
