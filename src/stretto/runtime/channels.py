@@ -10,9 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 from stretto.errors import CommunicationError
+from stretto.executors import Group
 from stretto.ir import freeze
 from stretto.runtime.arrays import Operand
 from stretto.runtime.engine import Engine
+from stretto.runtime.hot import MISS
 from stretto.runtime.request import Caller
 from stretto.runtime.select import Pin
 from stretto.runtime.work import Work
@@ -22,10 +24,27 @@ __all__ = ["ChannelVerbs"]
 _PAIR = freeze({"pairs": ((0, 1),)})
 
 
+class _Channel(Engine):
+    """A group of two; what breaks it breaks the communicator that it belongs to."""
+
+    def __init__(self, group: Group, parent: Engine) -> None:
+        """Open no session yet: the first transfer opens that of its arrays."""
+        super().__init__(group, executor="", profiles=parent._profiles)
+        self._parent = parent
+
+    def _broke(self, error: BaseException) -> BaseException:
+        if isinstance(error, CommunicationError):
+            self._parent._broke(error)
+        return super()._broke(error)
+
+
 class ChannelVerbs(Engine):
     """Send and receive, between two ranks of the group."""
 
-    _channels: dict[tuple[int, int], Engine]
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """Start without channels."""
+        self._channels: dict[tuple[int, int], _Channel] = {}
+        super().__init__(*args, **options)
 
     def send(
         self,
@@ -37,8 +56,12 @@ class ChannelVerbs(Engine):
         dtype: str | None = None,
     ) -> None:
         """Give `x` to a rank that calls `recv`; return when it has been taken."""
+        key = ("send", id(x), 0, algorithm, stream, dtype)
+        if self._repeat((self.rank, to), key, x, None) is not MISS:
+            return
         who = self._caller("send", dtype)
-        self._transfer(who, self.rank, to, who.take(x, "x"), algorithm, stream)
+        taken = who.take(x, "x")
+        self._transfer(who, self.rank, to, taken, algorithm, stream, (key, x, None))
 
     def recv(
         self,
@@ -50,9 +73,21 @@ class ChannelVerbs(Engine):
         dtype: str | None = None,
     ) -> Any:
         """Receive what `source` sends, in `out`: of the size and type that is sent."""
+        key = ("recv", 0, id(out), algorithm, stream, dtype)
+        if (done := self._repeat((source, self.rank), key, None, out)) is not MISS:
+            return done
         who = self._caller("recv", dtype)
-        taken = who.take(out, "out", written=True)
-        return self._transfer(who, source, self.rank, taken, algorithm, stream)
+        taken, seen = who.take(out, "out", written=True), (key, None, out)
+        return self._transfer(who, source, self.rank, taken, algorithm, stream, seen)
+
+    def _repeat(
+        self, pair: tuple[int, int], key: tuple[Any, ...], x: Any, out: Any
+    ) -> Any:
+        """Repeat a transfer that the channel knows, or return MISS."""
+        channel = self._channels.get(pair)
+        if channel is None or self._fault is not None:
+            return MISS
+        return channel._again(key, x, out)
 
     def send_async(self, x: Any, to: int, **options: Any) -> Work:
         """Start `send`."""
@@ -72,6 +107,7 @@ class ChannelVerbs(Engine):
         operand: Operand,
         pin: Pin,
         stream: Any,
+        seen: tuple[tuple[Any, ...], Any, Any],
     ) -> Any:
         self._check_fault(who.verb)
         channel = self._channel(who, source, target)
@@ -85,17 +121,13 @@ class ChannelVerbs(Engine):
             params=_PAIR,
             equal=False,
         )
-        try:
-            return channel._run(request, pin, stream)
-        except CommunicationError as e:
-            raise self._broke(e) from e.__cause__
+        return channel._run(request, pin, stream, seen)
 
-    def _channel(self, who: Caller, source: Any, target: Any) -> Engine:
+    def _channel(self, who: Caller, source: Any, target: Any) -> _Channel:
         pair = who.peer(source, "source"), who.peer(target, "to")
         if pair[0] == pair[1]:
             raise who.wrong(f"rank {pair[0]} with itself; want another rank")
-        known = self.__dict__.setdefault("_channels", {})
-        channel: Engine | None = known.get(pair)
+        channel = self._channels.get(pair)
         if channel is None:
             self._check_fault(who.verb)
             name = f"{pair[0]}>{pair[1]}"
@@ -103,10 +135,9 @@ class ChannelVerbs(Engine):
                 group = self._group.subgroup(name, pair)  # type: ignore[attr-defined]
             except CommunicationError as e:
                 raise self._broke(e) from None
-            channel = Engine(group, executor="", profiles=self._profiles)
-            known[pair] = channel
+            channel = self._channels[pair] = _Channel(group, self)
         return channel
 
     def _close_channels(self) -> None:
-        for channel in self.__dict__.get("_channels", {}).values():
+        for channel in self._channels.values():
             channel._end()

@@ -1,8 +1,9 @@
 """From a checked request to a launch: sessions, plans, caches, faults.
 
-A call seen before costs one dictionary look-up (`hot`). Another array of a known kind
-costs a few microseconds (`_launches`). A new kind of call is chosen an algorithm,
-proved, lowered and bound to the executor, once.
+A call seen before costs one dictionary look-up, another array like those seen two more
+(`hot`). What differs in anything is checked, and served by a launch that is known
+(`_launches`). A new kind of call is chosen an algorithm, proved, lowered and bound to
+the executor, once.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from stretto.errors import (
 )
 from stretto.executors import Call, Group, Launch, Session
 from stretto.runtime.arrays import HOST
-from stretto.runtime.hot import Hot, hot_call
+from stretto.runtime.hot import MISS, Hot, Recipe, hot_call, kind_of, recipe_of
 from stretto.runtime.plans import FrozenParams, frozen, proved_plan, touches_callers
 from stretto.runtime.request import Caller, Request
 from stretto.runtime.select import (
@@ -79,6 +80,7 @@ class Engine:
         self._table: dict[Any, Hot] = {}
         self._hot: dict[Any, Hot] = self._table
         """The table of hot calls; empty while anything is unusual."""
+        self._recipes: dict[Any, Recipe] = {}
         self._worker: Worker | None = None
         self._fault: BaseException | None = None
         self._closed = False
@@ -189,6 +191,7 @@ class Engine:
             if len(self._launches) >= _MOST_KINDS:
                 self._launches.clear()
                 self._table.clear()
+                self._recipes.clear()
             launch = self._launches[kind] = self._prepare(kind, session)
         return launch
 
@@ -266,6 +269,24 @@ class Engine:
         )
         return str(self._choose(kind))
 
+    def _again(self, key: tuple[Any, ...], x: Any, out: Any) -> Any:
+        """Repeat a call that is known by its arrays or their kind, or return MISS."""
+        hot = self._hot.get(key)
+        if hot is not None and (done := hot(x, out)) is not MISS:
+            return done
+        return self._alike(key, x, out)
+
+    def _alike(self, key: tuple[Any, ...], x: Any, out: Any) -> Any:
+        """Repeat a call on arrays like those of an earlier one, or return MISS."""
+        session = self._sessions.get(HOST)
+        if self._hot is not self._table or session is None:
+            return MISS
+        recipe = self._recipes.get(kind_of(key, x, out, session.offset))
+        if recipe is None:
+            return MISS
+        self._keep(key, hot := recipe.bind(x, out))
+        return hot(x, out)
+
     def _remember(
         self,
         key: tuple[Any, ...],
@@ -275,20 +296,27 @@ class Engine:
         request: Request,
         launch: Launch,
     ) -> None:
-        """Let the same call be recognised by its arrays next time."""
+        """Let the same call, and those like it, be recognised by their arrays."""
+        broke, table = self._broke, self._table
+        hot = hot_call(
+            request, launch, x, out, broke=broke, forget=lambda: table.pop(key, None)
+        )
+        if hot is None:
+            return
+        self._keep(key, hot)
+        session = self._sessions.get(HOST)
+        recipe = recipe_of(request, launch, x, out, broke=broke)
+        if recipe is None or session is None:
+            return
+        if (kind := kind_of(key, x, out, session.offset)) is not None:
+            if len(self._recipes) >= _MOST_KINDS:
+                self._recipes.clear()
+            self._recipes[kind] = recipe
+
+    def _keep(self, key: tuple[Any, ...], hot: Hot) -> None:
         if len(self._table) >= _MOST_HOT:
             self._table.clear()
-        table = self._table
-        hot = hot_call(
-            request,
-            launch,
-            x,
-            out,
-            broke=self._broke,
-            forget=lambda: table.pop(key, None),
-        )
-        if hot is not None:
-            table[key] = hot
+        self._table[key] = hot
 
     # Calls beside the caller.
 
@@ -315,6 +343,7 @@ class Engine:
         self._closed = True
         self._hot = {}
         self._table.clear()
+        self._recipes.clear()
         self._launches.clear()
         for session in self._sessions.values():
             session.close()

@@ -1,7 +1,8 @@
 """The collectives with unequal parts: counts are in elements, results are flat.
 
 Where `counts` is left out, or every rank knows only its own, a small collective before
-the call exchanges them.
+the call exchanges them. Counts that all ranks know are a part of what a call is known
+by the next time.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from stretto.collectives import Operator, storage
+from stretto.collectives import Array, Operator, storage
 from stretto.runtime.arrays import Operand, operand
+from stretto.runtime.hot import MISS
 from stretto.runtime.request import Caller
 from stretto.runtime.select import Pin
 from stretto.runtime.verbs import Verbs
@@ -22,8 +24,23 @@ __all__ = ["UnequalVerbs"]
 Counts = Sequence[int]
 
 
+def _as_key(counts: Any) -> Any:
+    """Return counts as a part of a key; lists and arrays may change, these may not."""
+    if isinstance(counts, (tuple, list)) and counts and type(counts[0]) is int:
+        return tuple(counts)
+    try:
+        return tuple(np.ravel(counts).tolist())
+    except (TypeError, ValueError):  # the checks that follow say what is wrong
+        return ()
+
+
 class UnequalVerbs(Verbs):
     """Collectives whose parts differ in size."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """Start without arrays for exchanges of counts."""
+        self._rows: dict[int, tuple[Array, Array]] = {}
+        super().__init__(*args, **options)
 
     def all_gather_v(
         self,
@@ -36,12 +53,18 @@ class UnequalVerbs(Verbs):
         dtype: str | None = None,
     ) -> Any:
         """Give everybody everybody's elements, in rank order; `counts[r]` are r's."""
+        if counts is None:
+            counts = self._counts("all_gather_v", x, dtype)
+        parts_key = _as_key(counts)
+        key = ("all_gather_v", id(x), id(out), parts_key, algorithm, stream, dtype)
+        if (done := self._again(key, x, out)) is not MISS:
+            return done
         who = self._caller("all_gather_v", dtype)
         source = who.take(x, "x")
         parts = self._parts(who, source, counts)
         target = who.target(source, out, (sum(parts),))
         request = who.request("all_gather", source, target, counts=parts, equal=False)
-        return self._run(request, algorithm, stream)
+        return self._run(request, algorithm, stream, (key, x, out))
 
     def gather_v(
         self,
@@ -55,6 +78,12 @@ class UnequalVerbs(Verbs):
         dtype: str | None = None,
     ) -> Any:
         """Give the root everybody's elements, in rank order; the others None."""
+        if counts is None:
+            counts = self._counts("gather_v", x, dtype)
+        parts_key = root, _as_key(counts)
+        key = ("gather_v", id(x), id(out), parts_key, algorithm, stream, dtype)
+        if (done := self._again(key, x, out)) is not MISS:
+            return done
         who = self._caller("gather_v", dtype)
         params, source = who.root(root), who.take(x, "x")
         parts = self._parts(who, source, counts)
@@ -64,7 +93,7 @@ class UnequalVerbs(Verbs):
         request = who.request(
             "gather", source, target, counts=parts, params=params, equal=False
         )
-        return self._run(request, algorithm, stream)
+        return self._run(request, algorithm, stream, (key, x, out))
 
     def reduce_scatter_v(
         self,
@@ -78,6 +107,10 @@ class UnequalVerbs(Verbs):
         dtype: str | None = None,
     ) -> Any:
         """Combine everybody's `x`; rank r gets its `counts[r]` elements of it."""
+        parts_key = op, _as_key(counts)
+        key = ("reduce_scatter_v", id(x), id(out), parts_key, algorithm, stream, dtype)
+        if (done := self._again(key, x, out)) is not MISS:
+            return done
         who = self._caller("reduce_scatter_v", dtype)
         source, parts = who.take(x, "x"), who.counts(counts, self.num_ranks)
         if sum(parts) != source.count:
@@ -91,7 +124,7 @@ class UnequalVerbs(Verbs):
             op=who.operator(op, source),
             equal=False,
         )
-        return self._run(request, algorithm, stream)
+        return self._run(request, algorithm, stream, (key, x, out))
 
     def scatter_v(
         self,
@@ -109,6 +142,10 @@ class UnequalVerbs(Verbs):
         Every rank passes the same counts. A rank other than the root passes None as
         `x`, and `out` or `dtype`.
         """
+        parts_key = root, _as_key(counts)
+        key = ("scatter_v", id(x), id(out), parts_key, algorithm, stream, dtype)
+        if (done := self._again(key, x, out)) is not MISS:
+            return done
         who = self._caller("scatter_v", dtype)
         params, parts = who.root(root), who.counts(counts, self.num_ranks)
         mine = (parts[self.rank],)
@@ -128,7 +165,7 @@ class UnequalVerbs(Verbs):
         request = who.request(
             "scatter", source, target, counts=parts, params=params, equal=False
         )
-        return self._run(request, algorithm, stream)
+        return self._run(request, algorithm, stream, (key, x, out))
 
     def all_to_all_v(
         self,
@@ -145,26 +182,25 @@ class UnequalVerbs(Verbs):
         `counts` are this rank's, and are exchanged; or n x n, row q being rank q's,
         the same on every rank. The result holds the parts of all ranks in order.
         """
+        every, n = _as_key(counts), self.num_ranks
+        if len(every) != n * n or n == 1:
+            own_row = self._caller("all_to_all_v", dtype).counts(counts, n)
+            every = tuple(self._exchange(own_row))
+        key = ("all_to_all_v", id(x), id(out), every, algorithm, stream, dtype)
+        if (done := self._again(key, x, out)) is not MISS:
+            return done
         who = self._caller("all_to_all_v", dtype)
-        source, n = who.take(x, "x"), self.num_ranks
-        if np.size(counts) == n * n and n > 1:
-            matrix = np.reshape(who.counts(counts, n * n), (n, n))
-        else:
-            matrix = self._exchange(who.counts(counts, n))
+        source, matrix = who.take(x, "x"), np.reshape(who.counts(every, n * n), (n, n))
         own = int(matrix[self.rank].sum())
         if own != source.count:
             raise who.wrong(f"counts sum to {own}; x has {source.count} elements")
         target = who.target(source, out, (int(matrix[:, self.rank].sum()),))
-        every = tuple(int(c) for c in matrix.ravel())
-        request = who.request("all_to_all", source, target, counts=every, equal=False)
-        return self._run(request, algorithm, stream)
+        flat = tuple(int(c) for c in matrix.ravel())
+        request = who.request("all_to_all", source, target, counts=flat, equal=False)
+        return self._run(request, algorithm, stream, (key, x, out))
 
-    def _parts(
-        self, who: Caller, source: Operand, counts: Counts | None
-    ) -> tuple[int, ...]:
-        """Return every rank's count, asking for them when they were not given."""
-        if counts is None:
-            return tuple(int(c) for c in self._exchange((source.count,)).ravel())
+    def _parts(self, who: Caller, source: Operand, counts: Counts) -> tuple[int, ...]:
+        """Return every rank's count."""
         parts = who.counts(counts, self.num_ranks)
         if parts[self.rank] != source.count:
             raise who.wrong(
@@ -173,15 +209,29 @@ class UnequalVerbs(Verbs):
             )
         return parts
 
-    def _exchange(self, own: Sequence[int]) -> Any:
-        """Return every rank's counts, one row a rank."""
-        who = self._caller("exchange of counts", None)
-        row = np.asarray(own, np.int64)
-        table = np.empty((self.num_ranks, row.size), np.int64)
-        request = who.request(
-            "all_gather",
-            operand(row, "counts", written=False, dtype=None),
-            operand(table, "counts", written=True, dtype=None),
-            counts=(row.size,) * self.num_ranks,
-        )
-        return self._run(request, None, None)
+    def _counts(self, verb: str, x: Any, dtype: str | None) -> Counts:
+        """Return how many elements each rank has."""
+        if type(x) is np.ndarray:
+            return self._exchange((x.size,))
+        return self._exchange((self._caller(verb, dtype).take(x, "x").count,))
+
+    def _exchange(self, own: Sequence[int]) -> list[int]:
+        """Return every rank's counts, one rank's after the other's."""
+        rows = self._rows.get(len(own))
+        if rows is None:
+            table = np.empty((self.num_ranks, len(own)), np.int64)
+            rows = self._rows[len(own)] = np.empty(len(own), np.int64), table
+        row, table = rows
+        row[:] = own
+        key = ("exchange of counts", id(row), id(table))
+        if self._again(key, row, table) is MISS:
+            who = self._caller("exchange of counts", None)
+            request = who.request(
+                "all_gather",
+                operand(row, "counts", written=False, dtype=None),
+                operand(table, "counts", written=True, dtype=None),
+                counts=(row.size,) * self.num_ranks,
+            )
+            self._run(request, None, None, (key, row, table))
+        found: list[int] = table.ravel().tolist()
+        return found

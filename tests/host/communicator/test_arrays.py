@@ -127,6 +127,52 @@ def unequal_parts(comm):
     return wrong
 
 
+def known_calls(comm):
+    """Return what is wrong when calls are repeated, on the same arrays and on views."""
+    n, r, wrong = comm.num_ranks, comm.rank, []
+    counts = tuple(q + 1 for q in range(n))
+    matrix = [[q + 1 for q in range(n)] for _ in range(n)]
+    x, whole = np.zeros(r + 1), np.zeros(sum(counts))
+    out, mine, one = np.zeros(sum(counts)), np.zeros(r + 1), np.zeros(2)
+    swapped = np.zeros(n * (r + 1))
+    ends = np.cumsum([0, *counts])
+    after, before = (r + 1) % n, (r - 1) % n
+
+    def check(name, turn, got, want):
+        if not equal(got, want):
+            wrong.append(f"rank {r}, turn {turn}: {name}: {got} for {want}")
+
+    for turn in range(6):
+        look = (lambda a: a) if turn % 2 else (lambda a: a[:])  # same, or new objects
+        x[:] = 10 * turn + r
+        whole[:] = turn + np.arange(whole.size)
+        own = whole[ends[r] : ends[r + 1]]
+        all_of = np.repeat([10.0 * turn + q for q in range(n)], counts)
+        check("all_gather_v", turn, comm.all_gather_v(look(x), counts), all_of)
+        comm.all_gather_v(look(x), list(counts), out=look(out))
+        check("all_gather_v, out", turn, out, all_of)
+        check("all_gather_v, asking", turn, comm.all_gather_v(look(x)), all_of)
+        got = comm.gather_v(look(x), counts, root=1)
+        check("gather_v", turn, got, all_of if r == 1 else None)
+        comm.reduce_scatter_v(look(whole), counts, out=look(mine))
+        check("reduce_scatter_v", turn, mine, own * n)
+        given = look(whole) if r == 0 else None
+        check("scatter_v", turn, comm.scatter_v(given, counts, dtype="float64"), own)
+        want = np.concatenate([own] * n)
+        comm.all_to_all_v(look(whole), matrix, out=look(swapped))
+        check("all_to_all_v", turn, swapped, want)
+        check("and asking", turn, comm.all_to_all_v(look(whole), counts), want)
+        moved = comm.permute(look(whole), ((0, 1),))
+        check("permute", turn, moved, whole if r == 1 else np.zeros(whole.size))
+        one[:] = turn + r
+        if r == 0:
+            comm.send(look(one), after)
+        check("recv", turn, comm.recv(look(one), before), [turn, turn])
+        if r != 0:
+            comm.send(look(one), after)
+    return wrong
+
+
 def calls_beside_others(comm):
     """Return the results of started calls, a split, and transfers between two."""
     n, r = comm.num_ranks, comm.rank
@@ -173,7 +219,7 @@ def mixed_in_place(comm):
     return found
 
 
-@pytest.mark.parametrize("what", [kinds_of_arrays, unequal_parts])
+@pytest.mark.parametrize("what", [kinds_of_arrays, known_calls, unequal_parts])
 def test_nothing_is_wrong_on_three_ranks(what):
     """Whatever kind of array comes, and however parts differ."""
     assert [[]] * 3 == stretto.spawn(what, num_ranks=3)

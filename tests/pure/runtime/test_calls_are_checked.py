@@ -76,7 +76,9 @@ class Group:
 def session(monkeypatch):
     """The session that the communicator gets."""
     one = Session()
-    monkeypatch.setattr(Engine, "_session", lambda self, executor: one)
+    monkeypatch.setattr(
+        Engine, "_session", lambda self, name: self._sessions.setdefault(name, one)
+    )
     return one
 
 
@@ -195,6 +197,47 @@ def test_a_call_seen_before_is_recognised_by_its_array(comm, session):
     assert "int32" == session.prepared[-1][1].dtype
     x.shape = (3, 4)
     assert (3, 3, 4) == comm.all_gather(x).shape
+
+
+def test_an_array_like_one_seen_before_is_not_examined_again(
+    comm, session, monkeypatch
+):
+    """Shape, type, flags and registration are all that a request looks at."""
+    for make in (lambda: np.ones(6), lambda: np.ones(8)[:6]):
+        comm.all_reduce(make())
+        comm.all_gather_v(make(), (2, 6, 4))
+    monkeypatch.setattr(comm, "_caller", None)
+    for make in (lambda: np.ones(6), lambda: np.ones(8)[:6]):
+        x = make()
+        assert comm.all_reduce(x) is x
+        assert session.launched[-1][0] is x
+        assert (12,) == comm.all_gather_v(make(), [2, 6, 4]).shape
+
+    assert 2 == len(session.prepared)
+
+
+def test_an_array_that_differs_in_what_matters_is_examined(comm, session):
+    """What was refused, copied or zero-copy before is so after calls that were not."""
+    memory = np.ones(13)
+    for _ in range(2):
+        comm.all_reduce(memory[:6], out=memory[6:12])
+    with pytest.raises(CallError, match=r"overlaps x, \+40 bytes"):
+        comm.all_reduce(memory[:6], out=memory[5:11])
+    fixed = memory[:6].copy()
+    fixed.flags.writeable = False
+    comm.all_reduce(np.ones(6))
+    with pytest.raises(CallError, match="read-only"):
+        comm.all_reduce(fixed)
+    strided = memory[:12:2]
+    comm.all_reduce(strided)
+    assert session.launched[-1][0] is not strided
+    assert session.launched[-1][0].flags.c_contiguous
+    comm.all_reduce(np.ones(6, ">f8"))
+    assert session.launched[-1][0].dtype.isnative
+
+    comm.all_reduce(np.ones(1 << 18))
+    comm.all_reduce(comm.empty(1 << 18, "float64"))
+    assert "zero_copy" == session.prepared[-1][0].schedule.memory
 
 
 def test_recognising_an_array_does_not_keep_it_alive(comm, session):

@@ -42,6 +42,9 @@ class CpuSession:
         self._layout = SlabLayout(num_ranks=group.num_ranks)
         self._slabs, cores = _share(group, self._layout)
         self._heap = Heap(group)
+        self._heap_at = self._heap.addresses[group.rank]
+        self._heap_bytes = 0
+        self._address = self._engine.address
         self._words = np.zeros(int(SessionWord.END), dtype=np.int64)
         self._words[SessionWord.EPOCH] = 1
         self._words[SessionWord.CALL] = self._slabs[group.rank].address + CALL
@@ -73,13 +76,15 @@ class CpuSession:
     def empty(self, shape: Sequence[int], dtype: str) -> NDArray[Any]:
         """Return registered memory, at the same offset on every rank (collective)."""
         array = self._heap.empty(shape, storage(dtype_name(dtype)))
-        self._words[SessionWord.HEAP_BYTES] = self._heap.nbytes
+        self._words[SessionWord.HEAP_BYTES] = self._heap_bytes = self._heap.nbytes
         return array
 
     def offset(self, array: NDArray[Any]) -> int | None:
         """Return where registered memory begins in the heap, or None."""
-        at = self._engine.address(id(array)) - self._memory.heaps[self._memory.rank]
-        return at if 0 <= at < self._heap.nbytes else None
+        if not self._heap_bytes:
+            return None
+        at = self._address(id(array)) - self._heap_at
+        return at if 0 <= at < self._heap_bytes else None
 
     def prepare(self, plan: Verified[Plan], call: Call) -> Launch:
         """Bind a plan to a kind of call. Nothing is exchanged."""
