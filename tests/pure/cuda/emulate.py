@@ -37,16 +37,28 @@ REPLACED = (
         "failed = meet(1, C::threads, true, !ok);",
     ),
     (r'asm volatile\("" : "\+l"\(settled\)\);', ""),
+    (r'asm volatile\("griddepcontrol.*?;\n', "\n"),
     (r'asm\("cvt.*?;\n', "\n"),
 )
 
 
+def _included(text):
+    """Return the names of the headers that a text includes, theirs too."""
+    found, left = set(), [text]
+    while left:
+        names = set(re.findall(r'#include "(\w+\.cuh)"', left.pop())) - found
+        found |= names
+        left += [headers()[n] for n in names]
+    return found
+
+
 def build(kernel, folder):
     """Return the kernel as a function of its parameters and the first block."""
-    for name, text in headers().items():
+    for name in _included(kernel.text):
+        text = headers()[name]
         for pattern, other in REPLACED:
             text = re.sub(pattern, lambda _, o=other: o, text, flags=re.DOTALL)
-        assert "asm" not in text or name in ("memory.cuh", "channel.cuh"), name
+        assert "asm" not in text or name == "memory.cuh", name
         (folder / name).write_text(text)
     (folder / "memory.cuh").write_text("#pragma once\n")
     entry = (

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import struct
 import threading
 import time
 from collections import deque
@@ -41,6 +42,7 @@ class FakeDriver:
     def __init__(self, vmm=True):
         self.vmm = vmm
         self.launches = []
+        self.early = []
         self.queues = {}
         self.lock = threading.RLock()
         self.kept = []
@@ -260,11 +262,24 @@ class FakeDriver:
             time.sleep(0.001)
         return (real.CUresult.CUDA_ERROR_LAUNCH_TIMEOUT,)
 
-    def cuLaunchKernel(self, function, *rest):
-        *shape, stream, arguments, _ = rest
+    def cuGetProcAddress(self, name, version, flags):
+        assert name == b"cuLaunchKernelEx", "the only one that is called by address"
+        pointer = ctypes.c_void_p
+        kind = ctypes.CFUNCTYPE(ctypes.c_int, pointer, pointer, pointer, pointer)
+        self.kept.append(kind(self._launch))
+        where = ctypes.cast(self.kept[-1], pointer).value
+        return OK, where, real.CUdriverProcAddressQueryResult(0)
+
+    def _launch(self, config, function, arguments, _):
+        """Note a launch; the layout of `CUlaunchConfig` is cuda.h's."""
+        *shape, _, stream, attrs, count = struct.unpack(
+            "7IIQQI", ctypes.string_at(config, 52)
+        )
+        early = count and struct.unpack("I", ctypes.string_at(attrs, 4))[0] == 6
         where = ctypes.c_void_p.from_address(arguments).value
-        self.launches.append((function, shape, int(stream), where))
-        return (OK,)
+        self.launches.append((function, shape, stream, where))
+        self.early.append(bool(early))
+        return 0
 
 
 def _writes(word, value):

@@ -8,7 +8,7 @@ from typing import Any
 from stretto.errors import CallError
 from stretto.executors.cuda.abi import Footprint, Kernel, pack
 from stretto.executors.cuda.arrays import pointer
-from stretto.executors.cuda.driver import api, current_stream
+from stretto.executors.cuda.driver import current_stream
 from stretto.executors.cuda.launch import Arguments, Loaded, enqueue, mixed
 from stretto.executors.cuda.regions import HALVES, Region
 from stretto.executors.cuda.space import AddressSpace
@@ -48,7 +48,7 @@ class KernelLaunch:
         self._deadline_ns = deadline_ns
         self._ordinal = space.device.ordinal
         self._peers = peer_spaces(plan, space.rank) if shares is None else shares
-        self._streams: dict[int, tuple[Any, Arguments]] = {}
+        self._streams: dict[int, Arguments] = {}
         watch.know(fingerprint, plan)
 
     def __call__(self, x: Any, out: Any = None, stream: Any = None) -> None:
@@ -58,18 +58,17 @@ class KernelLaunch:
         handle = (
             current_stream(self._ordinal) if stream is None else stream_handle(stream)
         )
-        opened = self._streams.get(handle)
-        if opened is None:
-            opened = self._open(handle)
-        stream_object, arguments = opened
+        arguments = self._streams.get(handle)
+        if arguments is None:
+            arguments = self._open(handle)
         key = (pointer(x), pointer(out))
         found = arguments.kept.get(key)
         if found is None:
             found = arguments.pack(*key)
-        if self._loaded.launch(stream_object, found):
-            enqueue(self._space.device, self._loaded, stream_object, found)
+        if self._loaded.launch(handle, found):
+            enqueue(self._space.device, self._loaded, handle, found)
 
-    def _open(self, handle: int) -> tuple[Any, Arguments]:
+    def _open(self, handle: int) -> Arguments:
         region = self._sets(handle)
         bases = self._space.peers
         lines = self.plan.schedule.protocol == "lines"
@@ -90,8 +89,7 @@ class KernelLaunch:
                 "packet_half": HALVES["lines" if lines else "packets"],
             },
         )
-        opened = (api().CUstream(handle), Arguments(packed, self._bind))
-        self._streams[handle] = opened
+        opened = self._streams[handle] = Arguments(packed, self._bind)
         return opened
 
     def _bind(self, head: Any, source: int, target: int) -> None:

@@ -146,6 +146,7 @@ def _lane(plan: Plan, rank: int, lane: int, operands: Operands) -> str:
     ]
     sliced: set[int] = set()
     call = 0
+    under_way = "  under_way(me, t);"
     for batch in batches(rank, plan.ranks[rank][lane]):
         lines += [f"  // {i}: {spell_step(rank, step)}" for i, step in batch]
         calls: list[list[str]] = []
@@ -161,6 +162,10 @@ def _lane(plan: Plan, rank: int, lane: int, operands: Operands) -> str:
                 calls.append(_move(rank, lane, index, step, atom, call, operands))
                 call += 1
         lines += _spell_calls(batch[0][0], calls) if calls else [f"  {_sync(batch)}"]
+        if under_way not in lines:
+            lines.append(under_way)
+    if under_way not in lines:
+        lines.append(under_way)
     return "\n".join([*lines, "}\n"])
 
 
@@ -206,7 +211,9 @@ def _move(
     name = primitive(rank, step).value
     finish = ", true" if step.finish else ""
     nth = atom - step.start
-    dsts = [operands.target(rank, d, nth, call) for d in step.dsts]
+    # Peers before ourselves, the next rank first: not everybody to the same one.
+    order = sorted(step.dsts, key=lambda d: (d.rank - rank - 1) % operands.num_ranks)
+    dsts = [operands.target(rank, d, nth, call) for d in order]
     srcs = [operands.source(rank, lane, s, nth, call) for s in step.srcs]
     return [
         f"{name}<{index}{finish}>(s{atom},",

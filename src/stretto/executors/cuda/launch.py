@@ -8,6 +8,7 @@ launch may be replayed for ever.
 from __future__ import annotations
 
 import ctypes
+import os
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -28,22 +29,63 @@ KEPT = 512
 
 
 class Loaded:
-    """A compiled kernel on the device."""
+    """A compiled kernel on the device.
+
+    The driver is called by its address, with everything but the parameters laid out
+    beforehand: the bindings would spend more time on eleven arguments than it does on
+    a launch.
+    """
 
     def __init__(self, module: Any, function: Any, kernel: Kernel) -> None:
         self.module = module
         self.function = function
         self.kernel = kernel
-        self._launch = api().cuLaunchKernel
-        self._shape = (kernel.grid, 1, 1, kernel.threads, 1, 1, kernel.shared_bytes)
+        self._launch = _driver_launch()
+        self._handle = int(function)
+        self._configs: dict[int, tuple[int, Any]] = {}
 
-    def launch(self, stream: Any, arguments: int) -> int:
+    def launch(self, stream: int, arguments: int) -> int:
         """Enqueue the kernel; `arguments` is the address of its argument array.
 
         Returns the driver's error number.
         """
-        (error,) = self._launch(self.function, *self._shape, stream, arguments, 0)
-        return int(error)
+        found = self._configs.get(stream)
+        if found is None:
+            found = self._configs[stream] = self._configure(stream)
+        return self._launch(found[0], self._handle, arguments, None)
+
+    def _configure(self, stream: int) -> tuple[int, Any]:
+        """Return the address of a launch's configuration, and what keeps it alive."""
+        driver, kernel = api(), self.kernel
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = kernel.grid, 1, 1
+        config.blockDimX, config.blockDimY, config.blockDimZ = kernel.threads, 1, 1
+        config.sharedMemBytes = kernel.shared_bytes
+        config.hStream = driver.CUstream(stream)
+        if begins_early():
+            early = driver.CUlaunchAttribute()
+            names = driver.CUlaunchAttributeID
+            early.id = names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            early.value.programmaticStreamSerializationAllowed = 1
+            config.attrs, config.numAttrs = [early], 1
+        return int(config.getPtr()), config
+
+
+def begins_early() -> bool:
+    """Return whether a launch may be placed while the kernel before it ends.
+
+    It then waits on the device (stream.cuh). STRETTO_CUDA_EARLY=0 switches it off.
+    """
+    return os.environ.get("STRETTO_CUDA_EARLY", "1") != "0"
+
+
+def _driver_launch() -> Callable[[int, int, int, None], int]:
+    """Return `cuLaunchKernelEx`: configuration, function, arguments, nothing."""
+    address, _ = ask("cuGetProcAddress", b"cuLaunchKernelEx", 11080, 0)
+    pointer = ctypes.c_void_p
+    kind = ctypes.CFUNCTYPE(ctypes.c_int, pointer, pointer, pointer, pointer)
+    found: Callable[[int, int, int, None], int] = kind(int(address))
+    return found
 
 
 def load(device: Device, kernel: Kernel, image: bytes) -> Loaded:
@@ -125,10 +167,10 @@ def mixed(fingerprint: int, offsets: tuple[int | None, ...]) -> int:
 
 def enqueue(device: Device, loaded: Loaded, stream: Any, arguments: int) -> None:
     """Launch, entering the context when this thread has not been seen before."""
-    error = loaded.launch(stream, arguments)
+    error = loaded.launch(int(stream), arguments)
     if error:
         device.enter()
-        error = loaded.launch(stream, arguments)
+        error = loaded.launch(int(stream), arguments)
         if error:
             raise DeviceError(
                 f"launch of {loaded.kernel.symbol}: {api().CUresult(error).name}"

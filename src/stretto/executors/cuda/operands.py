@@ -69,6 +69,11 @@ class Operands:
         self._readers[slot] = (lane, call)
 
     @property
+    def num_ranks(self) -> int:
+        """Return the ranks of the plan."""
+        return self._plan.num_ranks
+
+    @property
     def table(self) -> tuple[tuple[str, int, int], ...]:
         """Return the words of the table that were asked for, in order."""
         return tuple(self._words)
@@ -80,7 +85,8 @@ class Operands:
 
     def word(self, kind: str, first: int, second: int = 0) -> str:
         """Return the name of a word of the table."""
-        name = f"size_{first}" if kind == "size" else f"r{first}_{kind}_{second}"
+        one = kind in ("size", "extra")
+        name = f"{kind}_{first}" if one else f"r{first}_{kind}_{second}"
         return self._words.setdefault((kind, first, second), name)
 
     def turn(self, atom: int) -> int:

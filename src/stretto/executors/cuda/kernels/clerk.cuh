@@ -6,16 +6,17 @@
 // slots, by parity of the launch: a peer cannot enter launch L + 2 before we left L,
 // because every plan is closed (each rank's entry is before every rank's exit).
 //
-// Epochs: each worker reads its own epoch word, and when all its threads are done (a
-// barrier at which they do not wait), the clerk writes the next launch's epoch, to its
-// own word and to those of workers that this launch does not have.
+// Epochs: each worker reads its own epoch word. Once all its threads have (they sign off
+// at a barrier where they do not wait, when their first data are on the way), the clerk
+// writes the next launch's epoch. Those of workers that this launch does not have it
+// writes at once. So nothing of this is left to do when the last data arrive.
 #pragma once
 
 #include "deadline.cuh"
 
 namespace stretto {
 
-// Every data thread, once, when it no longer needs its epoch word.
+// Every data thread, once, when it has read its epoch word.
 template <u32 THREADS>
 __device__ __forceinline__ void sign_off() {
   asm volatile("barrier.cta.arrive 2, %0;" ::"n"(THREADS + CLERK) : "memory");
@@ -63,12 +64,16 @@ template <class C>
 __device__ __forceinline__ void keep_books(const Params& p, u32 worker, u64 epoch) {
   constexpr u32 workers = C::blocks * C::lanes;
   const u32 lane = threadIdx.x - C::threads;
-  if (worker == 0) hear_peers<C>(p, lane, tell_peers<C>(p, lane), epoch);
-  asm volatile("barrier.cta.sync 2, %0;" ::"n"(C::threads + CLERK) : "memory");
+  u64 launch = 0;
+  if (worker == 0) launch = tell_peers<C>(p, lane);
   u64* epochs = control_word(p.control[C::rank], EPOCHS);
-  for (u32 w = worker + lane * workers; w < MAX_WORKERS; w += CLERK * workers) {
+#pragma unroll 1
+  for (u32 w = worker + (lane + 1) * workers; w < MAX_WORKERS; w += CLERK * workers) {
     store_relaxed_word(epochs + w, epoch + p.tiles);
   }
+  asm volatile("barrier.cta.sync 2, %0;" ::"n"(C::threads + CLERK) : "memory");
+  if (lane == 0) store_relaxed_word(epochs + worker, epoch + p.tiles);
+  if (worker == 0) hear_peers<C>(p, lane, launch, epoch);
 }
 
 }  // namespace stretto

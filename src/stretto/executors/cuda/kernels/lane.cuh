@@ -38,8 +38,7 @@ struct Lane {
   // --- where things are
 
   __device__ __forceinline__ Slice slice(i64 atom, u32 iteration, u32 turn) const {
-    return slice_of<E::size>(p, atom, static_cast<u64>(iteration) * C::blocks + block,
-                             turn);
+    return slice_of<E::size>(p, atom, iteration * C::blocks + block, turn);
   }
   __device__ auto input(i64 element) const {
     return Caller<Cells, E::grain, C::shared, false>{p.input[C::rank] + element * E::size};
@@ -58,11 +57,11 @@ struct Lane {
   template <int OWNER>
   __device__ Staged<Cells> stage(u32 pos) const {
     const u64 half = epoch & 1 ? p.stage_half : 0;
-    return {p.stage[OWNER] + half + unit<OWNER>(pos) * p.stage_unit};
+    return {p.stage[OWNER] + half + unit<OWNER>(pos, p.stage_unit)};
   }
   template <int PEER, int CALL>
   __device__ PacketTo<PEER, CALL> packet_to(u32 pos) const {
-    return {p.packets[PEER] + unit<PEER>(pos) * p.packet_unit};
+    return {p.packets[PEER] + unit<PEER>(pos, p.packet_unit)};
   }
   template <int FROM, int FROM_LANE, int CALL, bool KEPT = false>
   __device__ PacketFrom<FROM, FROM_LANE, CALL, KEPT> packet_from(u32 pos) const {
@@ -128,13 +127,13 @@ struct Lane {
 
  private:
   template <int OWNER>
-  __device__ u64 unit(u32 pos) const {
-    return static_cast<u64>(block) * C::units(OWNER) + pos;
+  __device__ u64 unit(u32 pos, u64 nbytes) const {
+    return static_cast<u64>(block * C::units(OWNER) + pos) * static_cast<u32>(nbytes);
   }
   template <int OWNER>
   __device__ u64 packets(u32 pos) const {
     const u64 half = epoch & 1 ? p.packet_half : 0;
-    return p.packets[OWNER] + half + unit<OWNER>(pos) * p.packet_unit;
+    return p.packets[OWNER] + half + unit<OWNER>(pos, p.packet_unit);
   }
   __device__ u64* escape(u64 control, u32 from, u32 lane) const {
     const u32 flat = (block * C::lanes + lane) * C::threads + thread;

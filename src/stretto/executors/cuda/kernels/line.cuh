@@ -25,8 +25,8 @@ struct Lines {
   __device__ static u32 offset(u32 cell) { return cell / 8 * LINE_DATA + cell % 8 * 16; }
   __device__ static u32 bytes(u32 cell) { return cell % 8 == 7 ? 8 : 16; }
   __device__ static u32 whole_cells(u32 nbytes) { return nbytes / LINE_DATA * 8; }
-  __device__ static bool covers(u32 cell, u32 nbytes) {
-    return cell / 8 * LINE_DATA < nbytes;
+  __device__ static u32 cells(u32 nbytes) {
+    return (nbytes + LINE_DATA - 1) / LINE_DATA * 8;
   }
   template <bool SHARED>
   __device__ static Vec load(u64 address, u32 cell) {

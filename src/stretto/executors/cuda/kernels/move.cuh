@@ -12,119 +12,49 @@
 // the operands are (vector.cuh, packet.cuh, line.cuh).
 #pragma once
 
-#include "operands.cuh"
+#include "part.cuh"
 
 namespace stretto {
 
-// One move of one atom: `FINISH` when its value is final.
-template <bool FINISH, class D, class S>
-struct Part;
-template <bool FINISH, class... D, class... S>
-struct Part<FINISH, Operands<D...>, Operands<S...>> {
-  static constexpr u32 sources = sizeof...(S);
-  static constexpr bool polled = any_polled<S...>;
-  Slice slice;
-  Operands<D...> dsts;
-  Operands<S...> srcs;
-  u32 cell = 0;
-  bool aligned = false, escape = false;
-
-  template <class Lane>
-  __device__ __forceinline__ void begin(const Lane& lane) {
-    shift_all(dsts, slice);
-    shift_all(srcs, slice);
-    aligned = all_aligned(dsts) && all_aligned(srcs);
-    cell = first_cell<Lane::C::threads>(lane.thread, slice.turn);
-  }
-  // Whether this thread has a cell left, or DEPTH of them that are whole.
-  template <class Lane>
-  __device__ bool more() const {
-    return Lane::Cells::covers(cell, slice.nbytes);
-  }
-  template <u32 DEPTH, class Lane>
-  __device__ bool deep() const {
-    const u32 whole = aligned ? Lane::Cells::whole_cells(slice.nbytes) : 0;
-    return cell + (DEPTH - 1) * Lane::C::threads < whole;
-  }
-  // The bytes of the cell, and whether they are all of it.
-  template <class Lane>
-  __device__ __forceinline__ u32 bytes(bool& whole) const {
-    using Cells = typename Lane::Cells;
-    const u32 start = Cells::offset(cell), full = Cells::bytes(cell);
-    const u32 left = start < slice.nbytes ? slice.nbytes - start : 0;
-    whole = aligned && left >= full;
-    return left < full ? left : full;
-  }
-};
-
-template <class... P>
-struct Parts;
-template <>
-struct Parts<> {};
-template <class P, class... Rest>
-struct Parts<P, Rest...> {
-  P head;
-  Parts<Rest...> rest;
-};
-
-template <class... P>
-constexpr u32 sources_of = (0 + ... + P::sources);
-
-// Whether every part has DEPTH whole cells left; whether any has one.
-template <u32 DEPTH, class Lane>
-__device__ __forceinline__ bool all_deep(const Parts<>&) {
-  return true;
-}
-template <u32 DEPTH, class Lane, class P, class... R>
-__device__ __forceinline__ bool all_deep(const Parts<P, R...>& all) {
-  return all.head.template deep<DEPTH, Lane>() && all_deep<DEPTH, Lane>(all.rest);
-}
-template <class Lane>
-__device__ __forceinline__ bool any_more(const Parts<>&) {
-  return false;
-}
-template <class Lane, class P, class... R>
-__device__ __forceinline__ bool any_more(const Parts<P, R...>& all) {
-  return all.head.template more<Lane>() || any_more<Lane>(all.rest);
-}
-
-// Start the loads of one round: DEPTH cells of every part, or (WHOLE false) the next cell
-// of those parts that have one.
-template <u32 DEPTH, bool WHOLE, class Lane>
+// Start the loads of one round.
+template <Round ROUND, u32 DEPTH, class Lane>
 __device__ __forceinline__ void peek_parts(const Parts<>&, Vec*) {}
-template <u32 DEPTH, bool WHOLE, class Lane, class P, class... R>
+template <Round ROUND, u32 DEPTH, class Lane, class P, class... R>
 __device__ __forceinline__ void peek_parts(const Parts<P, R...>& all, Vec* v) {
   const P& one = all.head;
-  if (WHOLE || one.template more<Lane>()) {
-    bool whole = true;
-    const u32 nbytes = WHOLE ? 16 : one.template bytes<Lane>(whole);
+  if (ROUND == Round::DEEP || one.template has<ROUND, 1, Lane>()) {
 #pragma unroll
     for (u32 d = 0; d < DEPTH; ++d) {
       const u32 cell = one.cell + d * Lane::C::threads;
-      peek_all(one.srcs, cell, whole, nbytes, v + d * P::sources);
+      if constexpr (ROUND == Round::WORDS) {
+        peek_words_all(one.srcs, cell, one.template bytes<Lane>(), v);
+      } else {
+        peek_all(one.srcs, cell, v + d * P::sources);
+      }
     }
   }
-  peek_parts<DEPTH, WHOLE, Lane>(all.rest, v + DEPTH * P::sources);
+  peek_parts<ROUND, DEPTH, Lane>(all.rest, v + DEPTH * P::sources);
 }
 
 // One look at what was not there; whom it waits for, or nobody.
-template <u32 DEPTH, bool WHOLE, class Lane>
+template <Round ROUND, u32 DEPTH, class Lane>
 __device__ __forceinline__ int look_at_parts(const Parts<>&, Vec*, u32) {
   return NOBODY;
 }
-template <u32 DEPTH, bool WHOLE, class Lane, class P, class... R>
+template <Round ROUND, u32 DEPTH, class Lane, class P, class... R>
 __device__ __forceinline__ int look_at_parts(const Parts<P, R...>& all, Vec* v,
                                              u32 taken) {
+  const P& one = all.head;
   int missing = NOBODY;
-  if (P::polled && (WHOLE || all.head.template more<Lane>())) {
+  if (P::polled && (ROUND == Round::DEEP || one.template has<ROUND, 1, Lane>())) {
 #pragma unroll
     for (u32 d = 0; d < DEPTH; ++d) {
-      const u32 cell = all.head.cell + d * Lane::C::threads;
-      const int one = look_again(all.head.srcs, cell, v + d * P::sources, taken);
-      missing = missing == NOBODY ? one : missing;
+      const u32 cell = one.cell + d * Lane::C::threads;
+      const int whom = look_again(one.srcs, cell, v + d * P::sources, taken);
+      missing = missing == NOBODY ? whom : missing;
     }
   }
-  const int other = look_at_parts<DEPTH, WHOLE, Lane>(
+  const int other = look_at_parts<ROUND, DEPTH, Lane>(
       all.rest, v + DEPTH * P::sources, taken >> P::sources);
   return missing == NOBODY ? other : missing;
 }
@@ -140,42 +70,45 @@ __device__ __forceinline__ u32 escaped_in(const Lane& lane, const Parts<P, R...>
 }
 
 // Poll until everything is there, or until it has taken too long.
-template <u32 DEPTH, bool WHOLE, class Lane, class... P>
+template <Round ROUND, u32 DEPTH, class Lane, class... P>
 __device__ __forceinline__ void await(Lane& lane, const Parts<P...>& all, Vec* v) {
   Patience patience;
   u32 taken = 0;
   while (lane.ok) {
-    const int missing = look_at_parts<DEPTH, WHOLE, Lane>(all, v, taken);
+    const int missing = look_at_parts<ROUND, DEPTH, Lane>(all, v, taken);
     if (missing == NOBODY) break;
     if (!lane.may_wait(patience)) lane.leave(missing, 0, 0);
     if (patience.polls % ESCAPE_PATIENCE == 0) {
       // What was peeked before its escape was known may be stale: look once more.
       taken = escaped_in(lane, all);
-      if (taken != 0) look_at_parts<DEPTH, WHOLE, Lane>(all, v, 0);
+      if (taken != 0) look_at_parts<ROUND, DEPTH, Lane>(all, v, 0);
     }
   }
 }
 
 // Combine and store one round, and go on to the next.
-template <u32 DEPTH, bool WHOLE, class Lane>
+template <Round ROUND, u32 DEPTH, class Lane>
 __device__ __forceinline__ void put_parts(Lane&, Parts<>&, Vec*) {}
-template <u32 DEPTH, bool WHOLE, class Lane, bool FINISH, class D, class S, class... R>
+template <Round ROUND, u32 DEPTH, class Lane, bool FINISH, class D, class S, class... R>
 __device__ __forceinline__ void put_parts(Lane& lane,
                                           Parts<Part<FINISH, D, S>, R...>& all, Vec* v) {
   using E = typename Lane::E;
   using Op = typename Lane::Op;
   constexpr u32 N = Part<FINISH, D, S>::sources;
   auto& one = all.head;
-  if (WHOLE || one.template more<Lane>()) {
-    bool whole = true;
-    const u32 nbytes = WHOLE ? 16 : one.template bytes<Lane>(whole);
+  if (ROUND == Round::DEEP || one.template has<ROUND, 1, Lane>()) {
 #pragma unroll
     for (u32 d = 0; d < DEPTH; ++d) {
       const u32 cell = one.cell + d * Lane::C::threads;
       open_all(one.srcs, v + d * N);
       const Vec raw = combine<E, Op, N>(v + d * N);
       const Vec final = FINISH ? finish<E, Op, Lane::C::ranks>(raw) : raw;
-      one.escape |= put_all(lane, one.dsts, cell, whole, nbytes, raw, final);
+      if constexpr (ROUND == Round::WORDS) {
+        const u32 nbytes = one.template bytes<Lane>();
+        one.escape |= put_words_all(lane, one.dsts, cell, nbytes, raw, final);
+      } else {
+        one.escape |= put_all(lane, one.dsts, cell, raw, final);
+      }
     }
 #pragma unroll
     for (u32 d = 0; d < DEPTH; ++d) {
@@ -183,16 +116,16 @@ __device__ __forceinline__ void put_parts(Lane& lane,
     }
     one.cell += DEPTH * Lane::C::threads;
   }
-  put_parts<DEPTH, WHOLE>(lane, all.rest, v + DEPTH * N);
+  put_parts<ROUND, DEPTH>(lane, all.rest, v + DEPTH * N);
 }
 
-template <u32 DEPTH, bool WHOLE, class Lane, class... P>
+template <Round ROUND, u32 DEPTH, class Lane, class... P>
 __device__ __forceinline__ void one_round(Lane& lane, Parts<P...>& all) {
   Vec v[DEPTH * sources_of<P...>];
-  peek_parts<DEPTH, WHOLE, Lane>(all, v);
+  peek_parts<ROUND, DEPTH, Lane>(all, v);
   lane.settle();
-  if constexpr ((P::polled || ...)) await<DEPTH, WHOLE>(lane, all, v);
-  if (lane.ok) put_parts<DEPTH, WHOLE>(lane, all, v);
+  if constexpr ((P::polled || ...)) await<ROUND, DEPTH>(lane, all, v);
+  if (lane.ok) put_parts<ROUND, DEPTH>(lane, all, v);
 }
 
 template <class Lane>
@@ -230,10 +163,20 @@ __device__ __forceinline__ void move(Lane& lane, Parts<P...> all) {
   begin_parts(lane, all);
   if constexpr (depth > 1) {
 #pragma unroll 1
-    while (lane.ok && all_deep<depth, Lane>(all)) one_round<depth, true>(lane, all);
+    while (lane.ok && all_have<depth, Lane>(all)) {
+      one_round<Round::DEEP, depth>(lane, all);
+    }
   }
 #pragma unroll 1
-  while (lane.ok && any_more<Lane>(all)) one_round<1, false>(lane, all);
+  while (lane.ok && any_has<Round::WHOLE, Lane>(all)) {
+    one_round<Round::WHOLE, 1>(lane, all);
+  }
+  if constexpr ((P::worded || ...)) {
+#pragma unroll 1
+    while (lane.ok && any_has<Round::WORDS, Lane>(all)) {
+      one_round<Round::WORDS, 1>(lane, all);
+    }
+  }
   close_parts(lane, all);
 }
 

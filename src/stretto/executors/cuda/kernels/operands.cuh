@@ -57,20 +57,26 @@ __device__ __forceinline__ bool all_aligned(const Operands<T...>& all) {
 template <class... T>
 constexpr bool any_polled = (T::polled || ...);
 
-template <class T>
-__device__ __forceinline__ Vec peek_one(const T& src, u32 cell, bool whole, u32 nbytes) {
-  if constexpr (T::worded) {
-    if (!whole) return src.peek_words(cell, nbytes);
+template <class... T>
+__device__ __forceinline__ void peek_all(const Operands<T...>& all, u32 cell,
+                                         Vec* parts) {
+  if constexpr (sizeof...(T) > 0) {
+    *parts = all.head.peek(cell);
+    peek_all(all.rest, cell, parts + 1);
   }
-  return src.peek(cell);
 }
 
-template <class... T>
-__device__ __forceinline__ void peek_all(const Operands<T...>& all, u32 cell, bool whole,
-                                         u32 nbytes, Vec* parts) {
-  if constexpr (sizeof...(T) > 0) {
-    *parts = peek_one(all.head, cell, whole, nbytes);
-    peek_all(all.rest, cell, whole, nbytes, parts + 1);
+// The same for `nbytes` of the cell, by words where the operand has them.
+template <class T, class... Rest>
+__device__ __forceinline__ void peek_words_all(const Operands<T, Rest...>& all,
+                                               u32 cell, u32 nbytes, Vec* parts) {
+  if constexpr (T::worded) {
+    *parts = all.head.peek_words(cell, nbytes);
+  } else {
+    *parts = all.head.peek(cell);
+  }
+  if constexpr (sizeof...(Rest) > 0) {
+    peek_words_all(all.rest, cell, nbytes, parts + 1);
   }
 }
 
@@ -120,26 +126,34 @@ __device__ __forceinline__ void done_all(const Operands<T...>& all, u32 cell) {
   }
 }
 
-template <class Lane, class T>
-__device__ __forceinline__ bool put_one(Lane& lane, const T& dst, u32 cell, bool whole,
-                                        u32 nbytes, const Vec& v) {
-  if constexpr (T::worded) {
-    if (!whole) return dst.put_words(lane, cell, v, nbytes);
-  }
-  return dst.put(lane, cell, v);
-}
-
+// Store everywhere; whether a receiver could take it for nothing (packet.cuh).
 template <class Lane, class... T>
 __device__ __forceinline__ bool put_all(Lane& lane, const Operands<T...>& all, u32 cell,
-                                        bool whole, u32 nbytes, const Vec& raw,
-                                        const Vec& final) {
+                                        const Vec& raw, const Vec& final) {
   if constexpr (sizeof...(T) == 0) {
     return false;
   } else {
-    const Vec v = all.head.finished ? final : raw;
-    const bool escape = put_one(lane, all.head, cell, whole, nbytes, v);
-    return put_all(lane, all.rest, cell, whole, nbytes, raw, final) || escape;
+    const bool escape = all.head.put(lane, cell, all.head.finished ? final : raw);
+    return put_all(lane, all.rest, cell, raw, final) || escape;
   }
+}
+
+template <class Lane, class T, class... Rest>
+__device__ __forceinline__ bool put_words_all(Lane& lane,
+                                              const Operands<T, Rest...>& all, u32 cell,
+                                              u32 nbytes, const Vec& raw,
+                                              const Vec& final) {
+  const Vec v = all.head.finished ? final : raw;
+  bool escape = false;
+  if constexpr (T::worded) {
+    escape = all.head.put_words(lane, cell, v, nbytes);
+  } else {
+    escape = all.head.put(lane, cell, v);
+  }
+  if constexpr (sizeof...(Rest) > 0) {
+    escape |= put_words_all(lane, all.rest, cell, nbytes, raw, final);
+  }
+  return escape;
 }
 
 template <class Lane, class... T>

@@ -9,6 +9,7 @@
 #include "clerk.cuh"
 #include "flag.cuh"
 #include "move.cuh"
+#include "stream.cuh"
 
 namespace stretto {
 
@@ -47,19 +48,30 @@ STRETTO_STEP(get)
 
 #undef STRETTO_STEP
 
-// Run one lane of one block: all epochs of the call.
+// Said once in a lane's steps, after the first of them: the epoch has been read, and
+// what others wait for soonest is on its way.
+template <class Lane>
+__device__ __forceinline__ void under_way(const Lane&, u32 iteration) {
+  if (iteration != 0) return;
+  sign_off<Lane::C::threads>();
+  let_next_begin();
+}
+
+// Run one lane of one block: all epochs of the call, of which there is one at least.
 template <class C, class Table, class Steps>
 __device__ __forceinline__ void run(const Params& p, const Table& at, u32 block,
                                     Steps steps) {
   const u32 worker = block * C::lanes + C::lane;
+  after_earlier_work();
   const u64 epoch = load_relaxed_word(control_word(p.control[C::rank], EPOCHS, worker));
   if (threadIdx.x >= C::threads) return keep_books<C>(p, worker, epoch);
   Lane<C> lane(p, block, epoch);
-  for (u32 iteration = 0; iteration < p.tiles; ++iteration) {
+  u32 iteration = 0;
+#pragma unroll 1
+  do {
     steps(lane, at, iteration);
     ++lane.epoch;
-  }
-  sign_off<C::threads>();
+  } while (++iteration < p.tiles);
   lane.explain();
 }
 

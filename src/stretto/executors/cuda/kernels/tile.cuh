@@ -19,13 +19,15 @@ struct Slice {
   u32 turn;
 };
 
+// A slice is less than 4 GB, so its elements fit 32 bits; where it starts may not.
 template <u32 SIZE>
-__device__ __forceinline__ Slice slice_of(const Params& p, i64 atom, u64 index,
+__device__ __forceinline__ Slice slice_of(const Params& p, i64 atom, u32 index,
                                           u32 turn) {
-  const i64 start = static_cast<i64>(index * p.tile);
-  const i64 left = atom - start, tile = static_cast<i64>(p.tile);
-  const i64 count = left < 0 ? 0 : left < tile ? left : tile;
-  return {static_cast<u64>(start) * SIZE, static_cast<u32>(count * SIZE), turn};
+  const u32 tile = static_cast<u32>(p.tile);
+  const i64 start = static_cast<i64>(static_cast<u64>(index) * tile);
+  const i64 left = atom - start;
+  const u32 count = left < 0 ? 0 : left < tile ? static_cast<u32>(left) : tile;
+  return {static_cast<u64>(start) * SIZE, count * SIZE, turn};
 }
 
 template <u32 THREADS>
@@ -39,7 +41,7 @@ struct Vectors {
   __device__ static u32 offset(u32 cell) { return cell * 16; }
   __device__ static u32 bytes(u32) { return 16; }
   __device__ static u32 whole_cells(u32 nbytes) { return nbytes / 16; }
-  __device__ static bool covers(u32 cell, u32 nbytes) { return cell * 16 < nbytes; }
+  __device__ static u32 cells(u32 nbytes) { return (nbytes + 15) / 16; }
   template <bool SHARED>
   __device__ static Vec load(u64 address, u32) {
     const Vec* p = reinterpret_cast<const Vec*>(address);
