@@ -30,7 +30,9 @@ from stretto.errors import (
 )
 
 if TYPE_CHECKING:  # not from facades: mypy takes `lang.algorithm` for the module
+    from stretto.executors.cuda import include_path
     from stretto.lang.algorithm import algorithm
+    from stretto.lang.byhand import kernel
     from stretto.lang.ranks import reduce
     from stretto.plan import Schedule
     from stretto.runtime import Communicator, Work
@@ -63,6 +65,8 @@ __all__ = [
     "__version__",
     "algorithm",
     "connect",
+    "include_path",
+    "kernel",
     "reduce",
     "spawn",
 ]
@@ -73,6 +77,8 @@ _HOMES = {
     "Work": "stretto.runtime",
     "algorithm": "stretto.lang",
     "connect": "stretto.runtime",
+    "include_path": "stretto.executors.cuda",
+    "kernel": "stretto.lang",
     "reduce": "stretto.lang",
     "spawn": "stretto.runtime",
 }

@@ -1,14 +1,21 @@
-"""The catalogue: shipped algorithms, one file each, found by scanning the folder."""
+"""The catalogue: shipped algorithms, one file each, found by scanning the folder.
+
+Kernels that somebody registers (`stretto.kernel`) join it. STRETTO_KERNELS names Python
+files that do so, for every process that asks: ranks and the command line alike.
+"""
 
 from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
+import os
 import pkgutil
 from importlib.metadata import entry_points
+from pathlib import Path
 
-from stretto.errors import UnknownNameError
-from stretto.lang import Algorithm
+from stretto.errors import CallError, UnknownNameError
+from stretto.lang import Algorithm, registered
 
 __all__ = ["get", "names", "of"]
 
@@ -26,25 +33,43 @@ def _found() -> dict[str, Algorithm]:
     for entry in entry_points(group="stretto.algorithms"):
         one = entry.load()
         found.setdefault(one.name, one)
+    for place in filter(None, os.environ.get("STRETTO_KERNELS", "").split(os.pathsep)):
+        _run(Path(place))
     return found
+
+
+def _run(path: Path) -> None:
+    """Run a file for what it registers."""
+    spec = importlib.util.spec_from_file_location(f"_kernels_{path.stem}", path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise CallError(f"STRETTO_KERNELS: {path}; want Python files that exist")
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+def _all() -> dict[str, Algorithm]:
+    shipped, own = _found(), registered()
+    for name in own.keys() & shipped.keys():
+        raise CallError(f"@kernel({name!r}): the catalogue has that name; want another")
+    return {**own, **shipped}
 
 
 def names() -> tuple[str, ...]:
     """Return the names of all algorithms, sorted."""
-    return tuple(sorted(_found()))
+    return tuple(sorted(_all()))
 
 
 def get(name: str) -> Algorithm:
     """Return the algorithm of that name."""
-    if name not in _found():
-        raise UnknownNameError.among("algorithm", name, _found())
-    return _found()[name]
+    found = _all()
+    if name not in found:
+        raise UnknownNameError.among("algorithm", name, found)
+    return found[name]
 
 
 def of(collective: str, num_ranks: int) -> tuple[Algorithm, ...]:
     """Return the algorithms of a collective that serve so many ranks."""
     return tuple(
         one
-        for name, one in sorted(_found().items())
+        for name, one in sorted(_all().items())
         if one.collective == collective and one.refuses(num_ranks) is None
     )

@@ -1,17 +1,22 @@
 """Write an algorithm as plain assignments between the ranks' arrays."""
 
 from stretto.lang.algorithm import Algorithm, Requires, algorithm, power_of_two
+from stretto.lang.byhand import Handwritten, handwritten, kernel, registered
 from stretto.lang.ranks import Buffer, Rank, Ranks, Reduction, Reference, reduce
 
 __all__ = [
     "Algorithm",
     "Buffer",
+    "Handwritten",
     "Rank",
     "Ranks",
     "Reduction",
     "Reference",
     "Requires",
     "algorithm",
+    "handwritten",
+    "kernel",
     "power_of_two",
     "reduce",
+    "registered",
 ]

@@ -5,13 +5,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from stretto import collectives
 from stretto.collectives import Run, Shape
 from stretto.errors import CallError, ProgramError
 from stretto.ir import Program, freeze, undisturbed
 from stretto.lang.ranks import Ranks, Sides, Trace
+
+if TYPE_CHECKING:
+    from stretto.lang.byhand import Handwritten
 
 __all__ = ["Algorithm", "Requires", "algorithm", "power_of_two"]
 
@@ -27,6 +30,10 @@ class Algorithm:
     function: Callable[..., None]
     split: int = 1
     requires: Requires | None = None
+    schedule: str = ""
+    """Words of the schedule that its author wants where nobody pins another."""
+    kernel: Handwritten | None = None
+    """A kernel written by hand that does the same on GPUs."""
 
     @property
     def collective(self) -> str:

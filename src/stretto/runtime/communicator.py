@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from stretto.collectives import dtype_name
-from stretto.errors import CommunicationError
+from stretto.errors import CallError, CommunicationError
 from stretto.executors import Group
 from stretto.runtime.arrays import HOST
 from stretto.runtime.asynchronous import AsyncVerbs
@@ -67,6 +67,33 @@ class Communicator(ChannelVerbs, AsyncVerbs):
         session = self._session(device)
         try:
             return session.empty(sizes, dtype_name(name))
+        except CommunicationError as e:
+            raise self._broke(e) from None
+
+    def channels(
+        self,
+        nbytes: int,
+        *,
+        blocks: int = 1,
+        kind: str = "memory",
+        device: str = "cuda",
+    ) -> Any:
+        """Return channels to every peer for GPU kernels of your own (collective).
+
+        Every rank gets a buffer of so many bytes, and each of `blocks` blocks a channel
+        to the same block of every peer: `kind` is "memory", or "engine" for channels by
+        which a kernel asks copy engines, too. See docs/guides/kernels.md.
+        """
+        self._ready("channels")
+        session = self._session(device)
+        make = getattr(session, "channels", None)
+        if make is None:
+            raise CallError(
+                f"channels(device={device!r}): they are for kernels on GPUs; "
+                'want device="cuda"'
+            )
+        try:
+            return make(nbytes, blocks=blocks, kind=kind)
         except CommunicationError as e:
             raise self._broke(e) from None
 

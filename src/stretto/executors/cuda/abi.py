@@ -47,6 +47,7 @@ from stretto.errors import PlanError
 from stretto.plan import Layout, Move, Plan, Space
 
 __all__ = [
+    "AWAITED",
     "CLERK",
     "CONTROL",
     "ESCAPES",
@@ -126,7 +127,7 @@ RECORD = np.dtype(
         ("absent", "<u4"),  # bit q: rank q has not entered this launch
         ("differ", "<u4"),  # bit q: rank q entered it with another fingerprint
         ("fingerprint", "<u4"),  # of the call that gave up: the host names its plan
-        ("unused", "<u4"),
+        ("channel", "<u4"),  # index into AWAITED; 0: a step of a plan
         ("epoch", "<u8"),
         ("got", "<u8"),  # the flag's value, or the peer's fingerprint
         ("want", "<u8"),
@@ -137,6 +138,17 @@ RECORD = np.dtype(
 
 KINDS = ("none", "timeout", "mismatch", "told")
 """Why a rank gave up; `told`: rank `peer` gave up first, `absent` is what it saw."""
+
+AWAITED = (
+    "",
+    "a signal",
+    "a packet",
+    "a line",
+    "a signal of its copy engine",
+    "our own copies to it",
+    "room in the ring of requests, which the proxy thread empties",
+)
+"""What a channel waited for (waiting.cuh: Awaited)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -23,18 +24,26 @@ from stretto.executors.cuda.abi import (
 from stretto.executors.cuda.arena import Arena
 from stretto.executors.cuda.arrays import DeviceArray, where
 from stretto.executors.cuda.bound import KernelLaunch, barrier_plan, peer_spaces
+from stretto.executors.cuda.byhand import (
+    hand_footprint,
+    hand_kernel,
+    hand_layout,
+    taken_by_hand,
+)
 from stretto.executors.cuda.channels import Channels
 from stretto.executors.cuda.driver import Side, api, ask, capturing, open_device
 from stretto.executors.cuda.engine import EngineLaunch, runs_on_engine
 from stretto.executors.cuda.enginewatch import EngineWatch
 from stretto.executors.cuda.halves import hands_round_on_engine, in_halves
-from stretto.executors.cuda.launch import Loaded, load
+from stretto.executors.cuda.launch import Loaded, load, mixed
 from stretto.executors.cuda.memory import open_slab
+from stretto.executors.cuda.proxy import Proxy
 from stretto.executors.cuda.regions import Region, fit, regions
 from stretto.executors.cuda.space import AddressSpace, local_rank
 from stretto.executors.cuda.watch import Watch
 from stretto.ir import Verified
-from stretto.plan import Layout, Plan, layout
+from stretto.lang import Handwritten
+from stretto.plan import Layout, Plan, Space, layout
 
 __all__ = ["CudaSession"]
 
@@ -62,6 +71,7 @@ class CudaSession:
         )
         self._sets: dict[int, Region] = {}
         self._engine_watch: EngineWatch | None = None
+        self._proxy: Proxy | None = None
         self._sides: list[Side] = []
         self._loaded: dict[str, Loaded] = {}
         self._closed = False
@@ -100,9 +110,17 @@ class CudaSession:
         """Make an array of somebody else's zero-copy (collective)."""
         self.space.register(array)
 
-    def channels(self, nbytes: int) -> Channels:
+    def channels(
+        self, nbytes: int, *, blocks: int = 1, kind: str = "memory"
+    ) -> Channels:
         """Return channels to every peer, for kernels of the user's (collective)."""
-        return Channels(self, nbytes)
+        return Channels(self, nbytes, blocks=blocks, kind=kind)
+
+    def proxy(self) -> Proxy:
+        """Return the thread that serves engine channels, started at its first use."""
+        if self._proxy is None:
+            self._proxy = Proxy(self.device, self.group, self.watch)
+        return self._proxy
 
     def offset(self, array: Any) -> int | None:
         """Return where registered memory begins, the same on every rank, or None."""
@@ -119,6 +137,9 @@ class CudaSession:
         sizes = _symbol_sizes(value, call)
         itemsize = storage(call.dtype).itemsize
         mark = fingerprint(value, call.dtype, call.op.value, call.counts)
+        own = taken_by_hand(value, call)
+        if own is not None:
+            return self._by_hand(own, value, call, sizes, mark)
         if runs_on_engine(value):
             return EngineLaunch(value, self, sizes, itemsize, mark)
         if not hands_round_on_engine(value):
@@ -141,13 +162,38 @@ class CudaSession:
             deadline_ns=int(self.group.deadline_s * 1e9),
         )
 
+    def _by_hand(
+        self, own: Handwritten, plan: Plan, call: Call, sizes: Any, mark: int
+    ) -> KernelLaunch:
+        """Bind a registered kernel; its text is part of what ranks must agree on."""
+        kernel = hand_kernel(
+            own, plan, rank=self.group.rank, dtype=call.dtype, op=call.op
+        )
+        zero_copy = plan.schedule.memory == "zero_copy"
+        return KernelLaunch(
+            plan,
+            self.load_kernel(kernel),
+            self.space,
+            self.watch,
+            self.region_of,
+            where=hand_layout(plan, sizes, call),
+            needs=hand_footprint(own, plan, call),
+            fingerprint=mixed(mark, (zlib.crc32(own.source.encode()),)),
+            deadline_ns=int(self.group.deadline_s * 1e9),
+            shares=frozenset({Space.INPUT, Space.OUTPUT} if zero_copy else ()),
+        )
+
     def _load(self, plan: Plan, call: Call, where: Layout) -> Loaded:
-        from stretto.executors.cuda.compile import compile_kernel  # they need NVRTC
         from stretto.executors.cuda.generate import generate
 
-        kernel: Kernel = generate(
-            plan, rank=self.group.rank, dtype=call.dtype, op=call.op
+        return self.load_kernel(
+            generate(plan, rank=self.group.rank, dtype=call.dtype, op=call.op)
         )
+
+    def load_kernel(self, kernel: Kernel) -> Loaded:
+        """Compile and load a kernel, once; none of ours may be in flight meanwhile."""
+        from stretto.executors.cuda.compile import compile_kernel  # it needs NVRTC
+
         found = self._loaded.get(kernel.digest)
         if found is None:
             image = compile_kernel(kernel, arch=self.device.arch)
@@ -238,6 +284,8 @@ class CudaSession:
         self.device.enter()
         with contextlib.suppress(DeviceError):
             ask("cuCtxSynchronize")
+        if self._proxy is not None:
+            self._proxy.close()
         self.watch.close()
         if self._engine_watch is not None:
             self._engine_watch.close()

@@ -18,7 +18,7 @@ import numpy as np
 
 from stretto.errors import DeviceError
 from stretto.executors import Group
-from stretto.executors.cuda.abi import KINDS, RECORD
+from stretto.executors.cuda.abi import AWAITED, KINDS, RECORD
 from stretto.executors.cuda.driver import Device, Pinned, api, ask
 from stretto.executors.cuda.enginewatch import EngineWatch
 from stretto.plan import Plan, spell_step
@@ -62,6 +62,12 @@ class Watch:
         fault = self.look()
         if fault is not None:
             raise fault
+
+    def fail(self, error: Exception) -> None:
+        """Break this session by what another thread of it met; everybody leaves."""
+        with self._lock:
+            self.fault = self.fault or error
+        self.release()
 
     def look(self) -> Exception | None:
         """Return the fault, reading the record."""
@@ -132,7 +138,11 @@ def explain(record: Any, plans: dict[int, Plan]) -> tuple[list[int], str]:
     where = f"rank {rank}"
     if plan is not None:
         where += f", {plan.name}"
-    where += f", {_step(plan, rank, int(record['lane']), step)}"
+    awaited = AWAITED[int(record["channel"])]
+    if awaited:
+        where += f", channel to rank {peer}, step {step}"
+    else:
+        where += f", {_step(plan, rank, int(record['lane']), step)}"
     place = f"block {int(record['block'])}, epoch {int(record['epoch'])}"
     if kind == "mismatch":
         other = plans.get(int(record["got"]) & 0xFFFFFFFF)
@@ -146,8 +156,8 @@ def explain(record: Any, plans: dict[int, Plan]) -> tuple[list[int], str]:
     if absent:
         return waiting, f"{where}: ranks {absent} did not enter the call ({place})"
     return waiting, (
-        f"{where}: waited for rank {peer} ({place}): got {int(record['got']):#x}, "
-        f"want {int(record['want']):#x}"
+        f"{where}: waited for {awaited or f'rank {peer}'} ({place}): "
+        f"got {int(record['got']):#x}, want {int(record['want']):#x}"
     )
 
 

@@ -46,7 +46,7 @@ struct Record {
   u32 state;
   u32 kind;
   int rank, block, lane, thread, step, peer;
-  u32 absent, differ, fingerprint, unused;
+  u32 absent, differ, fingerprint, channel;
   u64 epoch, got, want, launch;
 };
 static_assert(sizeof(Record) == 80, "abi.py: RECORD");

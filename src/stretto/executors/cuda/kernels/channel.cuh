@@ -1,131 +1,91 @@
-// channel.cuh -- the layer under our kernels, for kernels of your own.
+// channel.cuh -- the layer under our kernels, for kernels of your own: memory channels.
 //
-// A channel joins this rank and one peer: a buffer on each side, and two words that count
-// signals. Counters live in device memory, so a captured kernel may be replayed for ever.
-// Every wait ends at the session's deadline, with a record of who was missing, and
-// returns false: leave then; nothing traps.
+// A channel joins a block of this rank and the block of the same number of one peer: a
+// buffer on each side, and a word on each side that counts signals. Counters live in
+// device memory, so a captured kernel may be replayed for ever. Every wait ends at the
+// session's deadline, with a record of who was missing, and returns false: leave then;
+// nothing traps, and the host raises what the record says.
 //
-//   put, get        the calling threads copy together, in 16-byte vectors where both ends
-//                   are aligned; relaxed, complete for the peer after a signal
-//   signal          ONE thread, after __syncthreads(): all the block did before is
-//                   visible to who waits (release)
-//   wait            ONE thread; then __syncthreads(), and the block sees it all (acquire)
-//   put_packet      8 bytes and their flag in one 16-byte store: no signal is needed. The
-//   read_packet     flag must differ from what was there before (count calls)
+//   put, get       the calling threads copy together; relaxed, complete for the peer only
+//                  after a signal. `thread` of `threads` share the work
+//   signal         ONE thread, after __syncthreads(): all that the block did before is
+//                  visible to who waits (release, system scope)
+//   wait           ONE thread; then __syncthreads(), and the block sees it (acquire)
+//   put_packet,    8 bytes with their flag in two 8-byte words: no signal is needed, and
+//   read_packet    nothing else is ordered. The flag must differ from what was there:
+//                  use epoch(), and two places in turn
+//   put_line,      120 bytes and a flag, by eight threads of a warp at once. Not over
+//   read_line      PCIe (docs/memory-model.md, A3)
+//   add            into the peer's buffer, by its memory: no order among ranks; complete
+//                  for the peer after a signal
 //
-// One block uses a channel at a time: signals are counted, not named.
+// `step` is a number of yours that an error names. `channels` is a table: the channel of
+// this block to rank q is channels[blockIdx.x * ranks + q]; that to yourself has
+// addresses and an epoch, and no peer. One block uses a channel at a time.
 #pragma once
 
-#include "deadline.cuh"
+#include "remote.cuh"
+#include "waiting.cuh"
 
 namespace stretto {
 
 struct MemoryChannel {
-  u64 local;    // this rank's buffer
-  u64 remote;   // the peer's buffer, mapped here
-  u64 inbox;    // the word that the peer counts up, in our memory
-  u64 outbox;   // the word that we count up, in the peer's memory
-  u64 counts;   // ours alone: signals sent, signals seen
-  u64 control;  // our control memory: the broken word
-  u64 record;   // host memory
-  u64 deadline_ns;
+  u64 local;   // this rank's buffer
+  u64 remote;  // the peer's buffer, mapped here
+  u64 inbox;   // the word that the peer counts up, in our memory
+  u64 outbox;  // the word that we count up, in the peer's memory
+  u64 counts;  // ours alone: signals sent, signals seen
+  u64 calls;   // ours alone: calls of this block that have ended
+  const Home* home;
   int rank, peer;
 
-  // Copy from our buffer to the peer's: thread `thread` of `threads`.
-  __device__ void put(u64 to, u64 from, u64 nbytes, u32 thread, u32 threads) const {
-    copy(remote + to, local + from, nbytes, thread, threads);
-  }
-  // Copy from the peer's buffer to ours.
-  __device__ void get(u64 to, u64 from, u64 nbytes, u32 thread, u32 threads) const {
-    copy(local + to, remote + from, nbytes, thread, threads);
-  }
+  // --- plain data (channel_copy.cuh)
+  __device__ void put(u64 to, u64 from, u64 nbytes, u32 thread, u32 threads) const;
+  __device__ void get(u64 to, u64 from, u64 nbytes, u32 thread, u32 threads) const;
+  template <class T>
+  __device__ void add(u64 to, T value) const;
+  template <class T>
+  __device__ void add(u64 to, u64 from, u64 count, u32 thread, u32 threads) const;
 
+  // --- data that announce themselves (channel_packet.cuh, channel_line.cuh)
+  __device__ void put_packet(u64 at, u64 index, u64 value, u32 flag) const;
+  __device__ bool read_packet(u64 at, u64 index, u32 flag, u64& value,
+                              int step = 0) const;
+  __device__ void put_line(u64 at, u32 cell, Vec value, u64 flag) const;
+  __device__ bool read_line(u64 at, u32 cell, u64 flag, Vec& value, int step = 0) const;
+
+  // --- order
   __device__ void signal() const {
     u64* sent = reinterpret_cast<u64*>(counts);
     const u64 n = *sent + 1;
     *sent = n;
     store_release(reinterpret_cast<u64*>(outbox), n);
   }
-  __device__ bool wait() const {
+  // Whether the next signal is there; takes nothing, orders nothing.
+  __device__ bool poll() const {
+    const u64 seen = reinterpret_cast<const u64*>(counts)[1];
+    return load_relaxed_word(reinterpret_cast<const u64*>(inbox)) > seen;
+  }
+  __device__ bool wait(int step = 0) const {
     u64* seen = reinterpret_cast<u64*>(counts) + 1;
     const u64 want = *seen + 1;
     const u64* word = reinterpret_cast<const u64*>(inbox);
-    Watchful spin;
-    u64 got = load_relaxed_word(word);
-    while (got < want) {
-      if (!spin.holds(*this)) return give_up(got, want);
-      got = load_relaxed_word(word);
-    }
+    if (!await_word(*home, rank, peer, A_SIGNAL, step, word, want)) return false;
     fence();
     *seen = want;
     return true;
   }
 
-  // Packet `index` of the peer's buffer that begins at byte `at`.
-  __device__ void put_packet(u64 at, u64 index, u64 value, u32 flag) const {
-    store_relaxed(reinterpret_cast<Vec*>(remote + at) + index,
-                  {static_cast<u32>(value), flag, static_cast<u32>(value >> 32), flag});
-  }
-  // Wait for packet `index` of our buffer; false: the deadline passed.
-  __device__ bool read_packet(u64 at, u64 index, u32 flag, u64& value) const {
-    const Vec* packet = reinterpret_cast<const Vec*>(local + at) + index;
-    Watchful spin;
-    Vec v = load_relaxed(packet);
-    while (v.y != flag || v.w != flag) {
-      if (!spin.holds(*this)) return give_up(v.y, flag);
-      v = load_relaxed(packet);
-    }
-    value = v.x | static_cast<u64>(v.z) << 32;
-    return true;
-  }
-
- private:
-  struct Watchful {
-    u32 polls = 0;
-    u64 since = 0;
-    __device__ bool holds(const MemoryChannel& c) {
-      if (++polls % PATIENCE != 0) return true;
-      if (load_relaxed_word(control_word(c.control, BROKEN)) != 0) return false;
-      const u64 now = clock_ns();
-      if (since == 0) since = now;
-      return now - since < c.deadline_ns;
-    }
-  };
-
-  __device__ static void copy(u64 to, u64 from, u64 nbytes, u32 thread, u32 threads) {
-    u64 whole = (to | from) % 16 == 0 ? nbytes / 16 : 0;
-    for (u64 i = thread; i < whole; i += threads) {
-      store_relaxed(reinterpret_cast<Vec*>(to) + i,
-                    load_relaxed(reinterpret_cast<const Vec*>(from) + i));
-    }
-    for (u64 i = whole * 16 + thread; i < nbytes; i += threads) {
-      store_relaxed_word(reinterpret_cast<u8*>(to + i),
-                         load_relaxed_word(reinterpret_cast<const u8*>(from + i)));
-    }
-  }
-
-  __device__ __noinline__ bool give_up(u64 got, u64 want) const {
-    const u64 claim = broken_value(TIMEOUT, rank, peer, 0);
-    atomicCAS(control_word(control, BROKEN), 0ull, claim);
-    if (atomicCAS(control_word(control, BROKEN, 1), 0ull, 1ull) != 0) return false;
-    Record* said = reinterpret_cast<Record*>(record);
-    store_relaxed_word(&said->state, 1);
-    said->kind = TIMEOUT;
-    said->rank = rank;
-    said->block = static_cast<int>(blockIdx.x);
-    said->lane = 0;
-    said->thread = static_cast<int>(threadIdx.x);
-    said->step = 0;
-    said->peer = peer;
-    said->absent = said->differ = said->fingerprint = 0;
-    said->epoch = said->launch = 0;
-    said->got = got;
-    said->want = want;
-    fence();
-    store_relaxed_word(&said->state, 2);
-    return false;
-  }
+  // --- epochs: how many calls this block has ended, the same on every rank as long as
+  // their calls are. For flags (never 0) and for which of two places is free.
+  __device__ u64 epoch() const { return *reinterpret_cast<const u64*>(calls) + 1; }
+  // ONE thread, after __syncthreads(), at the end of a call.
+  __device__ void end_call() const { *reinterpret_cast<u64*>(calls) += 1; }
 };
-static_assert(sizeof(MemoryChannel) == 72, "channels.py: CHANNEL");
+static_assert(sizeof(MemoryChannel) == 64, "channels.py: CHANNEL");
 
 }  // namespace stretto
+
+#include "channel_copy.cuh"
+#include "channel_line.cuh"
+#include "channel_packet.cuh"

@@ -1,0 +1,82 @@
+// waiting.cuh -- how channels wait: as our own kernels do, to a deadline, saying for whom.
+//
+// `Home` is what all channels of a rank share. It has the form of a kernel's parameters, of
+// which it uses the control memory of every rank, the record, the deadline and, in a
+// registered kernel, the call's fingerprint. Whoever gives up claims its rank's broken
+// word, writes the record, and breaks the peers' words: everybody leaves, nothing traps.
+#pragma once
+
+#include "deadline.cuh"
+
+namespace stretto {
+
+using Home = Params;
+
+// What a channel was waiting for, for the record.
+enum Awaited : u32 {
+  A_STEP = 0,  // of a plan
+  A_SIGNAL = 1,
+  A_PACKET = 2,
+  A_LINE = 3,
+  AN_ENGINE_SIGNAL = 4,
+  A_FLUSH = 5,
+  A_RING = 6,  // room in the ring of requests: the proxy thread has stopped
+};
+
+__device__ __noinline__ bool channel_gave_up(const Home& home, int rank, int peer,
+                                             Awaited what, int step, u64 got, u64 want) {
+  const u64 mine = home.control[rank];
+  const bool known = home.fingerprint != 0;  // a call of ours: it called the roll
+  const u64 launch = known ? load_relaxed_word(control_word(mine, LAUNCHES)) : 0;
+  u32 members = 0;
+  for (u32 q = 0; q < MAX_RANKS; ++q) members |= (home.control[q] != 0) << q;
+  const u64 roll = known ? read_roll<MAX_RANKS>(home, rank, launch) : 0;
+  const u32 absent = static_cast<u32>(roll) & members;
+  const u64 claim = broken_value(TIMEOUT, rank, peer, absent);
+  const u64 found = atomicCAS(control_word(mine, BROKEN), 0ull, claim);
+  if (atomicCAS(control_word(mine, BROKEN, 1), 0ull, 1ull) != 0) return false;
+  const int teller = static_cast<int>(found >> 40 & 0xff);
+  const bool told = found != 0 && teller != rank;
+  Record* record = reinterpret_cast<Record*>(home.record);
+  store_relaxed_word(&record->state, 1);
+  store_relaxed_word(&record->kind, told ? TOLD : TIMEOUT);
+  record->rank = rank;
+  record->block = static_cast<int>(blockIdx.x);
+  record->lane = 0;
+  record->thread = static_cast<int>(threadIdx.x);
+  record->step = step;
+  record->peer = told ? teller : peer;
+  record->absent = told ? static_cast<u32>(found) : absent;
+  record->differ = static_cast<u32>(roll >> 32) & members;
+  record->fingerprint = home.fingerprint;
+  record->channel = what;
+  record->epoch = 0;
+  record->got = got;
+  record->want = want;
+  record->launch = launch;
+  fence();
+  store_relaxed_word(&record->state, 2);
+  for (u32 q = 0; q < MAX_RANKS && !told; ++q) {
+    if (q != static_cast<u32>(rank) && home.control[q] != 0) {
+      store_relaxed_word(control_word(home.control[q], BROKEN), claim);
+    }
+  }
+  return false;
+}
+
+// Poll `word` until it is `want` or more; false: gave up. Orders nothing.
+__device__ __forceinline__ bool await_word(const Home& home, int rank, int peer,
+                                           Awaited what, int step, const u64* word,
+                                           u64 want) {
+  Patience patience;
+  u64 got = load_relaxed_word(word);
+  while (got < want) {
+    if (!patience.holds(home, rank)) {
+      return channel_gave_up(home, rank, peer, what, step, got, want);
+    }
+    got = load_relaxed_word(word);
+  }
+  return true;
+}
+
+}  // namespace stretto
