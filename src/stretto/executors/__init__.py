@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from stretto.collectives import Operator
+from stretto.epilogues import Spec
 from stretto.errors import UnknownNameError
 from stretto.ir import Verified
 from stretto.plan import Plan
@@ -31,6 +32,9 @@ class Call:
     op: Operator = Operator.SUM
     counts: tuple[int, ...] = ()
     """Elements of every part, as the collective's `num_parts` says."""
+    epilogue: Spec | None = None
+    """What is made of the result. A launch then also takes `extra=`: the epilogue's
+    inputs and outputs, in their order, flat."""
 
 
 class Group(Protocol):

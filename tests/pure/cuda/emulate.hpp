@@ -2,6 +2,8 @@
 //
 // Accesses of 16 bytes are four relaxed atomics in an odd order, so whoever relies on more
 // than whole words is found out. Every load gives way to other threads.
+#include <math.h>
+
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -53,6 +55,15 @@ inline bool meet(int id, unsigned total, bool waits, bool value = false) {
   return barriers->at(id).arrive(total, waits, value);
 }
 
+// What is shared by a block: one of each type.
+template <class T>
+T& of_this_block() {
+  static std::mutex lock;
+  static std::map<Barriers*, T> all;
+  std::lock_guard<std::mutex> held(lock);
+  return all[barriers];
+}
+
 inline unsigned __float_as_uint(float f) {
   unsigned u;
   memcpy(&u, &f, 4);
@@ -68,6 +79,36 @@ inline unsigned long long atomicCAS(unsigned long long* p, unsigned long long wa
   return __sync_val_compare_and_swap(p, want, then);
 }
 inline void __syncwarp() { meet(100 + threadIdx.x / 32, 32, true); }
+struct Exchange {
+  float of[1056];
+};
+inline float __shfl_xor_sync(unsigned, float v, int d) {
+  Exchange& block = of_this_block<Exchange>();
+  block.of[threadIdx.x] = v;
+  __syncwarp();
+  const float other = block.of[threadIdx.x ^ d];
+  __syncwarp();
+  return other;
+}
+// Conversions, to nearest even.
+inline float half(unsigned raw) {
+  const unsigned short bits = raw;
+  _Float16 h;
+  memcpy(&h, &bits, 2);
+  return h;
+}
+inline unsigned halves(float a, float b) {
+  const _Float16 h[2] = {static_cast<_Float16>(a), static_cast<_Float16>(b)};
+  unsigned w;
+  memcpy(&w, h, 4);
+  return w;
+}
+inline unsigned brain(float f) {
+  const unsigned u = __float_as_uint(f);
+  if (f != f) return 0x7fff;
+  return (u + 0x7fff + (u >> 16 & 1)) >> 16;
+}
+inline unsigned brains(float a, float b) { return brain(a) | brain(b) << 16; }
 // Lines are not emulated: they rely on warps.
 inline void __syncwarp(unsigned) {}
 inline bool __shfl_sync(unsigned, bool v, int, int) { return v; }

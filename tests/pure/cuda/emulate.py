@@ -38,7 +38,10 @@ REPLACED = (
     ),
     (r'asm volatile\("" : "\+l"\(settled\)\);', ""),
     (r'asm volatile\("griddepcontrol.*?;\n', "\n"),
-    (r'asm\("cvt.*?;\n', "\n"),
+    (r'asm\("cvt\.f32\.f16.*?;\n', "f = half(raw);\n"),
+    (r'asm\("cvt\.rn\.f16x2.*?;\n', "w = halves(in[0], in[1]);\n"),
+    (r'asm\("cvt\.rn\.bf16x2.*?;\n', "w = brains(in[0], in[1]);\n"),
+    (r"__shared__ T one;\s*return one;", "return of_this_block<T>();"),
 )
 
 
@@ -89,17 +92,22 @@ def aligned(nbytes, fill=0):
 class Emulated:
     """All ranks of a plan, in one launch, with memory that outlives launches."""
 
-    def __init__(self, program, plan, folder, *, dtype, op, counts, deadline_s=60):
+    def __init__(
+        self, program, plan, folder, *, dtype, op, counts, deadline_s=60, epilogue=None
+    ):
         n = plan.num_ranks
         self.program, self.plan, self.dtype, self.op = program, plan, dtype, op
         self.itemsize = storage(dtype).itemsize
-        self.kernel = generate(plan, rank=None, dtype=dtype, op=op)
+        self.epilogue = epilogue
+        self.kernel = generate(plan, rank=None, dtype=dtype, op=op, epilogue=epilogue)
         self.go = build(self.kernel, folder)
         kind = collectives.get(plan.collective)
         shape = Shape(num_ranks=n, split=plan.split, params=plan.params)
         self.counts = [counts] * kind.num_parts(shape)
-        sizes = kind.symbol_sizes(shape, np.asarray(self.counts), self.itemsize)
-        self.where = fit(plan, sizes, self.itemsize)
+        grain = (epilogue.row if epilogue else 0) or 1
+        rows = np.asarray(self.counts) // grain
+        sizes = kind.symbol_sizes(shape, rows, self.itemsize * grain)
+        self.where = fit(plan, sizes, self.itemsize, grain=grain)
         self.needs = [abi.footprint(plan, self.where, r) for r in range(n)]
         self.half = max(f.stage for f in self.needs)
         self.packet_half = max(f.packets for f in self.needs)
@@ -109,10 +117,11 @@ class Emulated:
         self.records = [aligned(abi.RECORD.itemsize) for _ in range(n)]
         self.deadline_s = deadline_s
 
-    def launch(self, given, *, fingerprints=None, absent=0, shift=0):
+    def launch(self, given, *, fingerprints=None, absent=0, shift=0, extra=None):
         """Run once; return every rank's output. The first `absent` ranks stay away.
 
-        Arrays begin `shift` bytes after a multiple of 16.
+        Arrays begin `shift` bytes after a multiple of 16. `extra` are each rank's words
+        for the epilogue.
         """
         n = self.plan.num_ranks
         n_out = output_counts(self.program, self.counts)
@@ -144,6 +153,7 @@ class Emulated:
                     "stage_half": self.half,
                     "packet_half": self.packet_half,
                 },
+                () if extra is None else extra[r],
             ).tobytes()
             for r in range(n)
         )

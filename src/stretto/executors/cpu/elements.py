@@ -2,8 +2,9 @@
 
 Rounding is that of `stretto.collectives`: floats of 8 and 16 bits are widened to
 float32, combined there left to right and rounded once; integers wrap; min and max carry
-NaN; bool adds as `or`. A complex number adds as two floats. Its product is the schoolbook's with every
-step rounded, the same everywhere; NumPy's may differ in the last bit where it fuses.
+NaN; bool adds as `or`. A complex number adds as two floats. Its product is the
+schoolbook's with every step rounded, the same everywhere; NumPy's may differ in the
+last bit where it fuses.
 """
 
 from __future__ import annotations

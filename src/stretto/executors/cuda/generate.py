@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from stretto import collectives
 from stretto.collectives import Operator
+from stretto.epilogues import Spec
 from stretto.errors import CallError, PlanError
 from stretto.executors.cuda.abi import (
     CLERK,
@@ -26,6 +27,7 @@ from stretto.executors.cuda.abi import (
 )
 from stretto.executors.cuda.batches import SIDE_BY_SIDE, Batch, batches
 from stretto.executors.cuda.elements import element, itemsize
+from stretto.executors.cuda.epilogue import conclusion, structure
 from stretto.executors.cuda.operands import Operands
 from stretto.plan import Move, Plan, Signal, Space, Wait, primitive, spell_step
 
@@ -38,9 +40,12 @@ def generate(
     rank: int | None,
     dtype: str,
     op: Operator = Operator.SUM,
+    epilogue: Spec | None = None,
 ) -> Kernel:
     """Return the kernel of one rank, or (`rank=None`) of all ranks in one launch."""
     _refuse(plan)
+    if epilogue is not None and any(len(lanes) != 1 for lanes in plan.ranks):
+        raise PlanError(f"plan {plan.name} has several lanes; an epilogue ends one")
     ranks = tuple(range(plan.num_ranks)) if rank is None else (rank,)
     kind = collectives.get(plan.collective)
     names = element(dtype, op, reduces=kind.reduces)
@@ -51,14 +56,14 @@ def generate(
         )
     operands = Operands(plan)
     bodies = [
-        _lane(plan, r, lane, operands)
+        _lane(plan, r, lane, operands, epilogue)
         for r in ranks
         for lane in range(len(plan.ranks[r]))
     ]
     lanes = max(map(len, plan.ranks))
     text = "\n".join(
         [
-            *_head(plan, ranks, names, operands),
+            *_head(plan, ranks, names, operands, epilogue),
             *(_config(plan, r, i, names) for r in ranks for i in range(lanes)),
             *bodies,
             *_entry(plan, ranks),
@@ -95,15 +100,23 @@ def _refuse(plan: Plan) -> None:
 
 
 def _head(
-    plan: Plan, ranks: tuple[int, ...], names: tuple[str, str], operands: Operands
+    plan: Plan,
+    ranks: tuple[int, ...],
+    names: tuple[str, str],
+    operands: Operands,
+    epilogue: Spec | None,
 ) -> Iterator[str]:
     who = f"rank {ranks[0]}" if len(ranks) == 1 else "all ranks, in one launch"
     yield f"// {plan.name}, {plan.num_ranks} ranks: {who}"
     yield f"// {names[0]} {names[1]}; {plan.schedule}"
     yield '#include "stretto.cuh"'
+    if epilogue is not None:
+        yield '#include "epilogue.cuh"'
     yield "using namespace stretto;\n"
     words = [f"  i64 {w};" for w in operands.words] or ["  i64 nothing;"]
     yield "\n".join(["struct Table {  // elements", *words, "};\n"])
+    if epilogue is not None:
+        yield structure(epilogue)
 
 
 def _config(plan: Plan, rank: int, lane: int, names: tuple[str, str]) -> str:
@@ -138,7 +151,9 @@ def _is_shared(plan: Plan) -> bool:
     )
 
 
-def _lane(plan: Plan, rank: int, lane: int, operands: Operands) -> str:
+def _lane(
+    plan: Plan, rank: int, lane: int, operands: Operands, epilogue: Spec | None
+) -> str:
     name = f"R{rank}L{lane}"
     lines = [
         f"__device__ __forceinline__ void steps_{name}(",
@@ -166,6 +181,8 @@ def _lane(plan: Plan, rank: int, lane: int, operands: Operands) -> str:
             lines.append(under_way)
     if under_way not in lines:
         lines.append(under_way)
+    if epilogue is not None:
+        lines += conclusion(epilogue, plan, rank, operands)
     return "\n".join([*lines, "}\n"])
 
 

@@ -8,7 +8,7 @@ of first use, which is the same on every rank as long as their calls are.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from numpy.typing import NDArray
 
@@ -44,6 +44,8 @@ class Region:
     packets: int
     lines: int
     engine: int
+    counts: int
+    """Where a call finds the counts of all ranks that lie on the device."""
 
 
 def regions(num_ranks: int) -> tuple[tuple[Region, ...], int]:
@@ -55,6 +57,8 @@ def regions(num_ranks: int) -> tuple[tuple[Region, ...], int]:
         at += -(-control_bytes(num_ranks) // PAGE) * PAGE
         starts["engine"] = at
         at += -(-ENGINE_BYTES // PAGE) * PAGE
+        starts["counts"] = at
+        at += PAGE
         for kind, nbytes in HALVES.items():
             starts[kind] = at
             at += 2 * nbytes
@@ -68,18 +72,39 @@ def engine_word(region: Region, kind: str, peer: int, n: int) -> int:
     return region.engine + 4 * (row * ENGINE_SLOTS + n)
 
 
-def fit(plan: Plan, sizes: NDArray, itemsize: int) -> Layout:  # type: ignore[type-arg]
-    """Return the layout with the largest tiles whose staging fits on every rank."""
+def fit(
+    plan: Plan,
+    sizes: NDArray,  # type: ignore[type-arg]
+    itemsize: int,
+    *,
+    grain: int = 1,
+) -> Layout:
+    """Return the layout with the largest tiles whose staging fits on every rank.
+
+    `grain` elements are never divided (an epilogue's row): `sizes` counts them.
+    """
+    nbytes = itemsize * grain
     tile_bytes = plan.schedule.tile_bytes
     while True:
-        where = layout(plan, sizes, itemsize, tile_bytes=tile_bytes)
+        where = layout(plan, sizes, nbytes, tile_bytes=tile_bytes)
         needs = [footprint(plan, where, r) for r in range(plan.num_ranks)]
         if all(getattr(n, k) <= room for n in needs for k, room in HALVES.items()):
-            return where
-        if where.tile * itemsize <= 16:
+            return where if grain == 1 else _in_elements(where, grain)
+        if where.tile * nbytes <= max(16, nbytes):
             units = max(plan.stage_units) * plan.schedule.blocks
+            of = f" of {nbytes} bytes, a row each," if grain > 1 else ""
             raise PlanError(
-                f"plan {plan.name}: {units} units of staging for every epoch do not "
-                f"fit in {HALVES} bytes; want fewer blocks"
+                f"plan {plan.name}: {units} units of staging{of} for every epoch do "
+                f"not fit in {HALVES} bytes; want fewer blocks"
             )
-        tile_bytes = min(tile_bytes, where.tile * itemsize) // 2
+        tile_bytes = min(tile_bytes, where.tile * nbytes) // 2
+
+
+def _in_elements(where: Layout, grain: int) -> Layout:
+    return replace(
+        where,
+        atom_sizes=where.atom_sizes * grain,
+        inputs=tuple(offsets * grain for offsets in where.inputs),
+        outputs=tuple(offsets * grain for offsets in where.outputs),
+        tile=where.tile * grain,
+    )

@@ -1,0 +1,210 @@
+"""Epilogues in generated kernels: run on this CPU, the bits of NumPy."""
+
+import importlib.util
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stretto import algorithms, epilogues
+from stretto.collectives import Operator, narrow, storage
+from stretto.epilogues import Form, Named, evaluate, resolve
+from stretto.errors import CallError
+from stretto.executors.cuda.compile import build, usage
+from stretto.executors.cuda.generate import generate
+from stretto.lower import lower
+from stretto.plan import Schedule
+from stretto.verify import verify, verify_plan
+
+_spec = importlib.util.spec_from_file_location(
+    "cuda_emulate", Path(__file__).parent / "emulate.py"
+)
+_emulate = importlib.util.module_from_spec(_spec)
+sys.modules.setdefault("cuda_emulate", _emulate)
+_spec.loader.exec_module(_emulate)
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+
+
+@epilogues.epilogue
+def add_rms_norm(y, residual, weight, eps):
+    s = y + residual
+    scale = epilogues.rsqrt(epilogues.row_mean(s * s) + eps)
+    return {"out": s * scale * weight, "residual": s}
+
+
+@epilogues.epilogue
+def quantised(y, residual, least):
+    s = y + residual
+    scale = epilogues.maximum(epilogues.row_amax(s) / 448.0, least)
+    return {
+        "q": epilogues.cast(s / scale, "float8_e4m3fn"),
+        "scale": epilogues.cast(scale, "float32"),
+    }
+
+
+@epilogues.epilogue
+def layer_norm(y, weight, bias, keep):
+    centred = y - epilogues.row_mean(y)
+    scale = epilogues.rsqrt(epilogues.row_mean(centred * centred) + 1e-5)
+    return centred * scale * weight + epilogues.where(keep > 0.5, bias, -bias)
+
+
+@epilogues.epilogue
+def scaled(y, scale):
+    half = epilogues.cast(y * scale, "bfloat16")
+    return {"half": half, "byte": epilogues.cast(abs(half) - y, "float8_e5m2")}
+
+
+E, R, C, S = Form.ELEMENT, Form.ROW, Form.COLUMN, Form.SCALAR
+CASES = {
+    "norm of whole cells": (
+        *(add_rms_norm, "all_reduce/one_shot", "packets threads=64 blocks=2", 2),
+        *("bfloat16", 1040, 3, {"residual": E, "weight": R, "eps": 1e-6}),
+    ),
+    "several rows at a time": (
+        *(add_rms_norm, "all_reduce/two_shot", "packets threads=96", 3),
+        *("float16", 136, 7, {"residual": E, "weight": R, "eps": 1e-6}),
+    ),
+    "a row that a warp reads again and again": (
+        *(layer_norm, "reduce_scatter/one_shot", "packets threads=32", 2),
+        *("float32", 2052, 2, {"weight": R, "bias": R, "keep": C}),
+    ),
+    "rows that are no whole cells": (
+        *(quantised, "all_reduce/two_shot", "bulk zero_copy threads=64", 2),
+        *("float32", 37, 5, {"residual": E, "least": 1e-9}),
+    ),
+    "no rows": (
+        *(scaled, "all_gather/one_shot", "pull bulk threads=32 tile_bytes=512", 3),
+        *("float32", 0, 701, {"scale": S}),
+    ),
+    "dynamic scales": (
+        *(quantised, "all_gather/one_shot", "push packets threads=32 blocks=2", 2),
+        *("bfloat16", 64, 3, {"residual": E, "least": 1e-9}),
+    ),
+}
+"""Function, algorithm, schedule, ranks, type, row, rows of a part, forms of inputs."""
+
+
+def planned(name, words, ranks):
+    program = algorithms.get(name).build(ranks)
+    return program, verify_plan(lower(verify(program), Schedule.parse(words))).value
+
+
+def spec_of(function, dtype, row, forms):
+    inputs = {
+        name: Named(name, dtype, form) if isinstance(form, Form) else Named(name, "", S)
+        for name, form in forms.items()
+    }
+    return resolve(function.graph, inputs, dtype=dtype, row=row)
+
+
+def drawn(rng, spec, forms, count):
+    """Return arrays for the inputs of one rank, and room for its outputs."""
+    row = spec.row or count
+    sizes = {E: count, R: row, C: count // row, S: 1}
+    given = []
+    for named in spec.inputs:
+        if named.dtype:
+            values = rng.uniform(-2, 2, sizes[named.form]).astype(np.float32)
+            raw = narrow(values, named.dtype)
+            made = _emulate.aligned(raw.nbytes)
+            made[:] = raw.view(np.uint8)
+            given.append(made.view(storage(named.dtype)))
+        else:
+            given.append(forms[named.name])
+    rooms = [
+        _emulate.aligned(sizes[n.form] * storage(n.dtype).itemsize, 0x77)
+        for n in spec.outputs
+    ]
+    return given, rooms
+
+
+def words_of(spec, given, rooms):
+    named = [
+        g.ctypes.data if n.dtype else int(np.float32(g).view(np.uint32))
+        for n, g in zip(spec.inputs, given, strict=True)
+    ]
+    return [*named, *(room.ctypes.data for room in rooms)]
+
+
+@needs_compiler
+@pytest.mark.parametrize("case", CASES)
+def test_kernels_give_the_bits_of_numpy(tmp_path, case):
+    """On every rank, launch after launch, whatever the threads."""
+    function, name, words, ranks, dtype, row, rows, forms = CASES[case]
+    program, plan = planned(name, words, ranks)
+    spec = spec_of(function, dtype, row, forms)
+    run = _emulate.Emulated(
+        program,
+        plan,
+        tmp_path,
+        dtype=dtype,
+        op=Operator.SUM,
+        counts=rows * max(row, 1),
+        epilogue=spec,
+    )
+    rng = np.random.default_rng(0)
+    for _ in range(2):
+        source, want = run.draw(rng)
+        arrays = [drawn(rng, spec, forms, w.size) for w in want]
+
+        got = run.launch(source, extra=[words_of(spec, *a) for a in arrays])
+
+        for rank in range(ranks):
+            given, rooms = arrays[rank]
+            assert want[rank].tobytes() == got[rank].tobytes()
+            for named, expected, room in zip(
+                spec.outputs, evaluate(spec, want[rank], given), rooms, strict=True
+            ):
+                assert expected.tobytes() == room.tobytes(), (rank, named.name)
+
+
+FORMS = {"residual": E, "weight": R, "eps": 1e-6}
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "dtype", "row"),
+    [
+        ("all_reduce/one_shot", "packets blocks=64 threads=512", "bfloat16", 8192),
+        ("all_reduce/two_shot", "packets blocks=16 threads=1024", "bfloat16", 8192),
+        ("all_reduce/two_shot", "pull bulk zero_copy threads=512", "float16", 5120),
+        ("reduce_scatter/one_shot", "lines threads=512", "float32", 2880),
+        ("all_gather/one_shot", "packets threads=256", "bfloat16", 4096),
+        ("all_reduce/ring", "bulk threads=512", "bfloat16", 12345),
+    ],
+)
+def test_kernels_with_epilogues_compile(name, words, dtype, row):
+    """Without a warning, and with nothing of note spilled."""
+    _, plan = planned(name, words, 4)
+    spec = spec_of(add_rms_norm, dtype, row, FORMS)
+    kernel = generate(plan, rank=1, dtype=dtype, epilogue=spec)
+    _, log = build(kernel, arch=(9, 0))
+
+    assert usage(log).spill_stores <= 256
+
+
+def test_the_text_shows_what_is_computed():
+    """A reader finds the function's operations, each on a line."""
+    _, plan = planned("all_reduce/one_shot", "packets", 2)
+    text = generate(
+        plan,
+        rank=0,
+        dtype="bfloat16",
+        epilogue=spec_of(add_rms_norm, "bfloat16", 4096, FORMS),
+    ).text
+
+    assert "// bfloat16 row=4096 (residual:bfloat16:element" in text
+    assert "v.v8 = v.v7 / 4096.0f;" in text
+    assert "conclude<Epilogue>(me, given," in text
+
+
+def test_a_row_too_long_for_a_block_is_refused():
+    """With the length that a block takes."""
+    _, plan = planned("all_reduce/one_shot", "packets", 2)
+    spec = spec_of(add_rms_norm, "bfloat16", 1 << 20, FORMS)
+
+    with pytest.raises(CallError, match="a block takes rows of up to 131072"):
+        generate(plan, rank=0, dtype="bfloat16", epilogue=spec)
