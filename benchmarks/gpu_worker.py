@@ -255,7 +255,7 @@ class TorchSymm(Worker):
 
 
 class Ours(Worker):
-    """stretto: variants are `algorithm|schedule`."""
+    """stretto: variants are `algorithm|schedule`, or `algorithm|schedule|patch`."""
 
     def open(self, args: argparse.Namespace) -> None:
         """Open a session."""
@@ -288,7 +288,7 @@ class Ours(Worker):
         from stretto.verify import verify, verify_plan
 
         if variant not in self.plans:
-            name, schedule = variant.split("|")
+            name, schedule = variant.split("|")[:2]
             program = algorithms.get(name).build(self.ranks)
             plan = lower(verify(program), Schedule.parse(schedule))
             self.plans[variant] = verify_plan(plan)
@@ -296,6 +296,8 @@ class Ours(Worker):
 
     def call(self, case: Case, variant: str) -> tuple[Any, Any, Any]:
         """Return the arrays and the call."""
+        from gpu_patches import applied
+
         from stretto import collectives
         from stretto.collectives import Operator, Shape
         from stretto.executors import Call
@@ -306,7 +308,8 @@ class Ours(Worker):
         whole = case.nbytes // 2
         each = whole if parts == 1 and kind.splits_whole else whole // self.ranks
         call = Call(dtype="bfloat16", op=Operator.SUM, counts=(each,) * parts)
-        launch = self.session.prepare(plan, call)
+        with applied(variant.split("|")[2] if variant.count("|") > 1 else "base"):
+            launch = self.session.prepare(plan, call)
         x = self.registered[0][: case.n_in]
         out = self.registered[1][: case.n_out]
         return x, out, lambda: launch(x, out)

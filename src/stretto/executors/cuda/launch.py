@@ -42,6 +42,7 @@ class Loaded:
         self.kernel = kernel
         self._launch = _driver_launch()
         self._handle = int(function)
+        self._early = begins_early()
         self._configs: dict[int, tuple[int, Any]] = {}
 
     def launch(self, stream: int, arguments: int) -> int:
@@ -62,7 +63,7 @@ class Loaded:
         config.blockDimX, config.blockDimY, config.blockDimZ = kernel.threads, 1, 1
         config.sharedMemBytes = kernel.shared_bytes
         config.hStream = driver.CUstream(stream)
-        if begins_early():
+        if self._early:
             early = driver.CUlaunchAttribute()
             names = driver.CUlaunchAttributeID
             early.id = names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
