@@ -82,8 +82,8 @@ def kernel(
     ops: Sequence[str] = ("sum",),
     most_bytes: int = 1 << 62,
     memory: Sequence[str] = ("staged",),
-    scratch: Room = _nothing,
-    packets: Room = _nothing,
+    scratch: Room | None = None,
+    packets: Room | None = None,
     split: int = 1,
     requires: Requires | None = None,
     schedule: str = "",
@@ -109,8 +109,8 @@ def kernel(
             ops=frozenset(ops),
             most_bytes=most_bytes,
             memory=frozenset(memory),
-            scratch=scratch,
-            packets=packets,
+            scratch=scratch or _nothing,
+            packets=packets or _nothing,
         )
         base = algorithm(name, split=split, requires=requires)(program)
         made = replace(base, schedule=schedule, kernel=how)

@@ -87,6 +87,7 @@ def parse_pin(
             f"algorithm={pin!r}; want a name such as 'all_reduce/ring push packets', "
             f"or what @algorithm made"
         )
+    words = words or pin.schedule
     return pin, Schedule.parse(words) if words else None
 
 
@@ -222,6 +223,8 @@ def candidates(asked: Question) -> Iterable[Choice]:
             for direction in ("pull", "push")
         ]
     for algorithm in algorithms.of(asked.collective, asked.num_ranks):
+        if algorithm.kernel is not None:  # nobody can simulate what it does
+            continue
         for schedule in schedules:
             in_place = asked.in_place or not touches_callers(schedule)
             if serves(algorithm, asked.num_ranks, asked.params, schedule, in_place):
