@@ -24,7 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "collective", metavar="COLLECTIVE", help=", ".join(synth.COLLECTIVES)
     )
     add_place(parser)
-    parser.add_argument("--size", default="1M", help="such as 64K, 1M, 1G [1M]")
+    parser.add_argument(
+        "--size", default="", help="such as 64K, 1G [the sketch's, or 1M]"
+    )
     parser.add_argument("--split", default="", help="chunks a part, such as 1,2 [try]")
     parser.add_argument(
         "--sketch", metavar="FILE", help="a TOML file or a shipped sketch's name"
@@ -79,22 +81,19 @@ def run(args: argparse.Namespace) -> int:
     """Search, prove, print the gap, write the program."""
     machine = topology.load(args.machine)
     network = network_of(machine, args)
-    sizes = parse_sizes(args.size)
+    sketch = synth.load_sketch(args.sketch) if args.sketch else None
+    sizes = parse_sizes(args.size or (sketch.size if sketch else "") or "1M")
     if len(sizes) != 1:
         raise CallError(f"--size {args.size}: {len(sizes)} sizes; want one")
-    rules: dict[str, Any] = {}
-    if args.sketch:
-        rules = synth.load_sketch(args.sketch).options(network)
-    if args.split:
-        rules["splits"] = tuple(numbers(args.split))
     found = synth.synthesize(
         args.collective,
         network,
         sizes[0],
         root=args.root,
         budget=synth.Budget(seconds=args.budget, seed=args.seed),
+        splits=tuple(numbers(args.split)) if args.split else (),
+        sketch=sketch,
         progress=_show if sys.stderr.isatty() else None,
-        **rules,
     )
     name = synth.identifier(f"{network.name}_{spell_size(sizes[0])}")
     whole = len(network.members) == network.num_ranks

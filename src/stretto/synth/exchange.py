@@ -16,36 +16,37 @@ from stretto.synth.extras import cp_model
 from stretto.synth.flows import ExchangeFlow
 from stretto.synth.model import Network, microseconds
 from stretto.synth.schedule import Demand, Move, Schedule
+from stretto.synth.symmetry import Symmetry
 from stretto.synth.unfold import unfold
 
-__all__ = ["decompose", "exchange"]
+__all__ = ["Paths", "decompose", "exchange"]
 
 _Path: TypeAlias = tuple[int, ...]
 """Links from a source to a destination, over switches and relaying ranks."""
+Paths: TypeAlias = dict[tuple[int, int], dict[_Path, float]]
+"""For every source and destination, paths and what share each carries."""
 
 
-def exchange(demand: Demand, flow: ExchangeFlow) -> Schedule:
-    """Return a schedule of all_to_all, or of scatter, that follows the flow."""
+def exchange(demand: Demand, symmetry: Symmetry, paths: Paths) -> Schedule:
+    """Return a schedule of all_to_all, or of scatter, that follows a flow's paths."""
     network = demand.network
-    chosen = _choose(demand, flow, decompose(network, flow))
+    chosen = _choose(demand, symmetry, paths)
     members = {r: i for i, r in enumerate(network.members)}
     count, k = len(members), demand.split
     jobs: list[tuple[int, Fraction, list[_Path]]] = []
-    for (src, dst), paths in sorted(chosen.items()):
+    for (src, dst), ways in sorted(chosen.items()):
         pairs = demand.collective == "all_to_all"
         base = (members[dst] + (members[src] * count if pairs else 0)) * k
         share = demand.share(members[dst])
-        for j, path in enumerate(paths):
+        for j, path in enumerate(ways):
             jobs.append((base + j, share, _segments(network, path)))
-    moves = _book(demand, flow, jobs)
-    return unfold(demand, moves, flow.symmetry, "exchange")
+    moves = _book(demand, symmetry, jobs)
+    return unfold(demand, moves, symmetry, "exchange")
 
 
-def decompose(
-    network: Network, flow: ExchangeFlow
-) -> dict[tuple[int, int], dict[_Path, float]]:
-    """Return, for every source and destination, paths and what share each carries."""
-    found: dict[tuple[int, int], dict[_Path, float]] = {}
+def decompose(network: Network, flow: ExchangeFlow) -> Paths:
+    """Return the paths of a flow."""
+    found: Paths = {}
     for s, load in flow.flows.items():
         left = dict(load)
         into: dict[int, list[int]] = defaultdict(list)
@@ -99,12 +100,10 @@ def _walk_back(
 
 
 def _choose(
-    demand: Demand,
-    flow: ExchangeFlow,
-    paths: dict[tuple[int, int], dict[_Path, float]],
+    demand: Demand, symmetry: Symmetry, paths: Paths
 ) -> dict[tuple[int, int], list[_Path]]:
     """Give each pair's k pieces to its paths so that no link is fuller than need be."""
-    orbit = flow.symmetry.link_orbit
+    orbit = symmetry.link_orbit
     sizes = {o: orbit.count(o) for o in set(orbit)}
     names = cp_model()
     cp: Any = names.CpModel()
@@ -118,7 +117,7 @@ def _choose(
             counts[pair, path] = n
             cp.add_hint(n, round(ways[path] * demand.split))
             for e in path:
-                per = flow.symmetry.order / sizes[orbit[e]]
+                per = symmetry.order / sizes[orbit[e]]
                 cost = per * slowest / float(demand.network.links[e].rate)
                 load[orbit[e]].append(round(cost * scale) * n)
         cp.add(sum(counts[pair, p] for p in ways) == demand.split)
@@ -152,11 +151,11 @@ def _segments(network: Network, path: _Path) -> list[_Path]:
 
 def _book(
     demand: Demand,
-    flow: ExchangeFlow,
+    symmetry: Symmetry,
     jobs: list[tuple[int, Fraction, list[_Path]]],
 ) -> list[Move]:
     """Book every transfer at its earliest time; ties go to the longest way left."""
-    links, orbit = demand.network.links, flow.symmetry.link_orbit
+    links, orbit = demand.network.links, symmetry.link_orbit
 
     def took(share: Fraction, part: _Path) -> Fraction:
         rate = min(links[e].rate for e in part)

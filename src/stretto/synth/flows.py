@@ -19,7 +19,7 @@ from stretto.synth.extras import optimize, sparse
 from stretto.synth.model import Network
 from stretto.synth.symmetry import Symmetry, find_symmetry, trivial
 
-__all__ = ["ExchangeFlow", "exchange_flow"]
+__all__ = ["ExchangeFlow", "conservation", "exchange_flow"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,19 @@ class ExchangeFlow:
     flows: dict[int, dict[int, float]]
     """For every representative source, the flow over each link, GB/s."""
     symmetry: Symmetry
+
+    @classmethod
+    def plain(
+        cls, achieved: float, flows: dict[int, dict[int, float]], symmetry: Symmetry
+    ) -> ExchangeFlow:
+        """Return a flow without a certificate: it proves no bound."""
+        return cls(
+            rate=Fraction(0),
+            achieved=achieved,
+            lengths=(),
+            flows=flows,
+            symmetry=symmetry,
+        )
 
 
 def exchange_flow(
@@ -60,7 +73,7 @@ def exchange_flow(
     upper = [(0.0, 0.0 if k.dst == s else None) for s in sources for k in network.links]
     price = np.full(columns, concise / (top * num_links))
     price[rate] = -1.0
-    balance, wanted = _conservation(network, sources, rate)
+    balance, wanted = conservation(network, sources, rate)
     load, limit = _loads(network, symmetry, columns)
     result = optimize().linprog(
         price,
@@ -94,7 +107,7 @@ def exchange_flow(
     )
 
 
-def _conservation(network: Network, sources: tuple[int, ...], rate: int) -> Any:
+def conservation(network: Network, sources: tuple[int, ...], rate: int) -> Any:
     """Return the rows that say: every member takes `rate`, all else passes on."""
     num_links, num_nodes = len(network.links), network.num_nodes
     rows, columns, values = [], [], []

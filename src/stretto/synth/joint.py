@@ -42,8 +42,6 @@ class Found:
     schedule: Schedule | None
     proved: bool
     """Nothing better exists in the model, or nothing at all does."""
-    conflict: tuple[str, ...] = ()
-    """When nothing exists: rules that cannot hold together."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,15 +56,10 @@ class Model:
     start: dict[tuple[int, int], Any] = field(default_factory=dict)
     arrival: dict[tuple[int, int], Any] = field(default_factory=dict)
     """By (chunk, rank)."""
-    rules: dict[str, Any] = field(default_factory=dict)
-    """Enforcement literals of sketch rules, by what they say."""
     finish: Any = None
 
 
 _PACE = 4.0  # real seconds for one of the solver's deterministic seconds, about
-
-Rule = Callable[[Model, Mapping[int, Chunk], list[Hop]], None]
-"""Adds a sketch's constraints to a model."""
 
 
 def solve_joint(
@@ -77,7 +70,7 @@ def solve_joint(
     budget: Budget,
     hint: Schedule | None = None,
     hops: list[Hop] | None = None,
-    rule: Rule | None = None,
+    allowed: Callable[[Chunk, Hop], bool] | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Found:
     """Return the best symmetric schedule found within the budget."""
@@ -87,19 +80,14 @@ def solve_joint(
         hops = [h for r in range(network.num_ranks) for h in network.hops(r, leaving)]
     kept = set(representatives(demand, symmetry))
     chunks = {c.number: c for c in demand.chunks() if c.number in kept}
-    model = _build(demand, symmetry, bound, chunks, hops, hint)
-    if rule is not None:
-        rule(model, chunks, hops)
+    model = _build(demand, symmetry, bound, chunks, hops, hint, allowed)
     if hint is not None:
         _hint(model, hint, chunks, hops)
     solver = _solver(budget)
     status = solver.solve(model.cp, _Watch.make(model, progress) if progress else None)
     names = cp_model()
     if status == names.INFEASIBLE:
-        core = solver.sufficient_assumptions_for_infeasibility()
-        by_index = {v.index: text for text, v in model.rules.items()}
-        why = tuple(by_index[i] for i in core if i in by_index)
-        return Found(schedule=None, proved=True, conflict=why)
+        return Found(schedule=None, proved=True)
     if status not in (names.OPTIMAL, names.FEASIBLE):
         return Found(schedule=None, proved=False)
     moves = [
@@ -143,6 +131,7 @@ def _build(
     chunks: Mapping[int, Chunk],
     hops: list[Hop],
     hint: Schedule | None,
+    allowed: Callable[[Chunk, Hop], bool] | None,
 ) -> Model:
     network = demand.network
     taken = {
@@ -167,6 +156,8 @@ def _build(
         entering: dict[int, list[Any]] = {v: [] for v in range(network.num_ranks)}
         for i, h in enumerate(hops):
             if h.dst == c.origin or (away[h.src] != away[h.dst] == away[c.origin]):
+                continue
+            if allowed is not None and not allowed(c, h):
                 continue
             _transfer(model, symmetry, c, i, h, taken[c.share], network, lists)
             entering[h.dst].append(model.sent[c.number, i])

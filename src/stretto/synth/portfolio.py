@@ -16,15 +16,17 @@ from stretto.errors import TopologyError
 from stretto.ir import Program
 from stretto.synth.bounds import Bound, bound
 from stretto.synth.compose import backwards, joined
+from stretto.synth.confined import confined_paths
 from stretto.synth.emit import build, emit
-from stretto.synth.exchange import exchange
+from stretto.synth.exchange import decompose, exchange
 from stretto.synth.flows import exchange_flow
 from stretto.synth.greedy import greedy
 from stretto.synth.hierarchy import by_levels
-from stretto.synth.joint import Budget, Rule, solve_joint
-from stretto.synth.model import Hop, Network
+from stretto.synth.joint import Budget, solve_joint
+from stretto.synth.model import Network
 from stretto.synth.replay import replay
-from stretto.synth.schedule import Chunk, Demand, Schedule
+from stretto.synth.schedule import Demand, Schedule
+from stretto.synth.sketch import Sketch
 from stretto.synth.steps import frontier
 from stretto.synth.symmetry import Symmetry, find_symmetry, trivial
 from stretto.synth.trees import book_trees, pack_trees
@@ -92,8 +94,7 @@ class _Search:
     budget: Budget
     splits: tuple[int, ...]
     splits_given: bool = False
-    allowed: Callable[[Chunk, Hop], bool] | None = None
-    rule: Rule | None = None
+    sketch: Sketch | None = None
     progress: Callable[[Trial], None] | None = None
 
 
@@ -106,9 +107,7 @@ def synthesize(
     root: int | None = None,
     weights: tuple[int, ...] = (),
     budget: Budget | None = None,
-    symmetry: Symmetry | None = None,
-    allowed: Callable[[Chunk, Hop], bool] | None = None,
-    rule: Rule | None = None,
+    sketch: Sketch | None = None,
     progress: Callable[[Trial], None] | None = None,
 ) -> Result:
     """Return the best schedule that the generators find, with its gap to the bound."""
@@ -119,17 +118,14 @@ def synthesize(
         root=network.members[0] if root is None else root,
         weights=weights,
     )
-    rooted = collective in ("broadcast", "reduce", "gather", "scatter")
-    if rooted or len(set(weights)) > 1:
-        symmetry = trivial(network)
+    given = splits or (sketch.split if sketch is not None else ())
     search = _Search(
         demand=demand,
-        symmetry=symmetry or find_symmetry(network),
+        symmetry=_symmetry(demand, sketch),
         budget=budget or Budget(),
-        splits=splits or _splits(demand),
-        splits_given=bool(splits),
-        allowed=allowed,
-        rule=rule,
+        splits=given or _splits(demand),
+        splits_given=bool(given),
+        sketch=sketch,
         progress=progress,
     )
     limit = bound(collective, network, root=demand.root)
@@ -157,6 +153,23 @@ def synthesize(
     )
 
 
+def _symmetry(demand: Demand, sketch: Sketch | None) -> Symmetry:
+    """Return who stands for whom; a sketch must hold, and look the same to all."""
+    network = demand.network
+    rooted = demand.collective in ("broadcast", "reduce", "gather", "scatter")
+    ways = turns = None
+    if sketch is not None:
+        backwards = demand.collective in ("gather", "reduce", "reduce_scatter")
+        way = network.reversed if backwards else network
+        ways = sketch.check(way, (demand.root,) if rooted else network.members)
+        turns = sketch.turns(network)
+    if rooted or len(set(demand.weights)) > 1:
+        return trivial(network)
+    if turns is not None:
+        return turns
+    return find_symmetry(network, keep=None if ways is None else ways.preserved)
+
+
 def _splits(demand: Demand) -> tuple[int, ...]:
     """Return how finely to cut: small machines can afford more pieces."""
     n = len(demand.network.members)
@@ -177,25 +190,28 @@ def _candidates(search: _Search, limit: Bound) -> Iterator[tuple[Schedule, bool]
                 yield backwards(schedule, _as(schedule, search.demand)), done
         case "all_reduce":
             yield from _both(search)
-        case "all_to_all":
-            flow = exchange_flow(network, search.symmetry)
-            for k in search.splits:
-                yield exchange(replace(search.demand, split=k), flow), False
-        case "scatter":
-            flow = exchange_flow(network, root=search.demand.root)
-            for k in search.splits:
-                yield exchange(replace(search.demand, split=k), flow), False
+        case "all_to_all" | "scatter":
+            yield from _exchanged(search, search.demand)
         case _:
-            flow = exchange_flow(network.reversed, root=search.demand.root)
-            for k in search.splits:
-                demand = replace(
-                    search.demand,
-                    split=k,
-                    collective="scatter",
-                    network=network.reversed,
-                )
-                schedule = exchange(demand, flow)
-                yield backwards(schedule, _as(schedule, search.demand)), False
+            turned = replace(
+                search.demand, collective="scatter", network=network.reversed
+            )
+            for schedule, done in _exchanged(search, turned):
+                yield backwards(schedule, _as(schedule, search.demand)), done
+
+
+def _exchanged(search: _Search, demand: Demand) -> Iterator[tuple[Schedule, bool]]:
+    """Yield schedules for data that nobody may copy."""
+    network, symmetry = demand.network, search.symmetry
+    root = None if demand.collective == "all_to_all" else demand.root
+    if root is not None:
+        symmetry = replace(symmetry, representatives=(root,))
+    if search.sketch is not None:
+        paths = confined_paths(search.sketch.ways(network), symmetry)
+    else:
+        paths = decompose(network, exchange_flow(network, symmetry, root=root))
+    for k in search.splits:
+        yield exchange(replace(demand, split=k), symmetry, paths), False
 
 
 def _as(schedule: Schedule, demand: Demand) -> Demand:
@@ -246,6 +262,8 @@ def _spreading(search: _Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]
     best: tuple[Fraction, Schedule] | None = None
     boxes = len(set(demand.network.box)) > 1
     levels = by_levels(demand.network) if n > 128 else None
+    sketch = search.sketch
+    allowed = levels if sketch is None else sketch.ways(demand.network)
     for k in search.splits:
         for once in (True, False) if boxes and n <= 128 else (boxes,):
             for seed in seeds:
@@ -258,7 +276,7 @@ def _spreading(search: _Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]
                         search.symmetry,
                         seed=seed,
                         enter_once=once,
-                        allowed=search.allowed or levels,
+                        allowed=allowed,
                     )
                 except TopologyError:
                     if not once or n > 128:
@@ -271,7 +289,7 @@ def _spreading(search: _Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]
     if n > 64:
         return  # nothing below serves so many
     assert best is not None  # there is at least one split
-    if search.allowed is None:
+    if sketch is None:
         yield from _forests(search, limit, best[0])
         yield from _stepped(search, limit)
     yield from _refined(search, limit, best)
@@ -334,6 +352,7 @@ def _refined(
 ) -> Iterator[tuple[Schedule, bool]]:
     """Yield what the joint model makes of the best, when it is small enough."""
     us, hint = best
+    sketch = search.sketch
     size = limit.us(search.demand.nbytes)
     leaving = search.demand.network.leaving()
     hops = [
@@ -352,7 +371,7 @@ def _refined(
         budget=search.budget,
         hint=hint,
         hops=hops,
-        rule=search.rule,
+        allowed=None if sketch is None else sketch.ways(search.demand.network),
     )
     if found.schedule is not None:
         yield found.schedule, found.proved

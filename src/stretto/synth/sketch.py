@@ -1,31 +1,32 @@
 """Sketches: what a person knows about a machine, as rules that narrow the search.
 
 A sketch is a small TOML file. Rules are applied before ways are looked for, and a
-sketch that leaves some data no way is explained: which rank's data, to whom, and the
-smallest set of rules that cannot hold together.
+sketch that leaves some data no way is explained: which rank's data, to whom, and rules
+that cannot hold together, each of which is needed for that. Rules speak of data that
+spread; what is gathered or summed follows them backwards.
 """
 
 from __future__ import annotations
 
 import fnmatch
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from stretto.errors import TopologyError, UnknownNameError
-from stretto.synth.model import Hop, Network
-from stretto.synth.schedule import Chunk
+from stretto.synth.explain import colliding
+from stretto.synth.model import Network
 from stretto.synth.symmetry import Symmetry, symmetry_of
+from stretto.synth.ways import Rule, Ways
 
 __all__ = ["Sketch", "load_sketch", "sketches", "sketches_for"]
 
-_Rule = Callable[[int, Hop], bool]
 _KEYS = {"about", "machines", "crossings", "carriers", "slack", "switch"} | {
     "symmetry",
     "split",
+    "size",
 }
 
 
@@ -48,24 +49,34 @@ class Sketch:
     """Rotations by o in blocks of z; empty: the machine's own."""
     split: tuple[int, ...] = ()
     """Chunks a part to try; empty: the portfolio's choice."""
+    size: str = ""
+    """The size it is made for, such as 1M; what is asked for when nothing else is."""
 
-    def options(self, network: Network) -> dict[str, Any]:
-        """Return what `synthesize` takes, or raise why the sketch cannot hold."""
+    def check(self, network: Network, origins: Iterable[int]) -> Ways:
+        """Return the ways that are left, or raise why these ranks' data have none."""
         if not any(fnmatch.fnmatch(network.name, m) for m in self.machines):
             raise TopologyError(
                 f"sketch {self.name}: got machine {network.name};"
                 f" want one like {', '.join(self.machines)}"
             )
-        rules = self._rules(network)
-        self._explain(network, rules)
-        near = _Near(network, rules, self.slack)
-        found: dict[str, Any] = {"allowed": near.allowed, "splits": self.split}
-        if self.symmetry:
-            found["symmetry"] = self._symmetry(network)
-        return found
+        ways = self.ways(network)
+        for origin in origins:
+            lost = sorted(set(network.members) - ways.layers(origin).keys())
+            if lost:
+                core = colliding(ways, origin, lost[0])
+                spelt = [self._spell(x, origin, network) for x in core]
+                raise TopologyError(
+                    f"sketch {self.name} on {network.name}: the data of rank {origin}"
+                    f" cannot reach ranks {lost[:8]}; these rules leave no way:"
+                    f" {', '.join(spelt) or 'none, the machine has none'}."
+                    " Loosen one of them"
+                )
+        return ways
 
-    def _symmetry(self, network: Network) -> Symmetry:
+    def turns(self, network: Network) -> Symmetry | None:
+        """Return the symmetry that the sketch asks for, if it asks for one."""
         n = network.num_ranks
+        turns = []
         for o, z in self.symmetry:
             turn = tuple((r % z + o) % z + r // z * z for r in range(n))
             if n % z or symmetry_of(network, [turn]) is None:
@@ -73,10 +84,9 @@ class Sketch:
                     f"sketch {self.name}, rule symmetry [{o}, {z}]:"
                     f" not a symmetry of {network.name}, or it fixes a rank"
                 )
-        turns = [
-            tuple((r % z + o) % z + r // z * z for r in range(n))
-            for o, z in self.symmetry
-        ]
+            turns.append(turn)
+        if not turns:
+            return None
         whole = symmetry_of(network, turns)
         if whole is None:
             raise TopologyError(
@@ -85,15 +95,15 @@ class Sketch:
             )
         return whole
 
-    def _rules(self, network: Network) -> dict[str, _Rule]:
-        """Return every rule as a test of whether rank's data may take a hop."""
+    def ways(self, network: Network) -> Ways:
+        """Return the rules, bound to a network."""
         box = network.box
         first = {b: box.index(b) for b in set(box)}
 
         def place(rank: int) -> int:
             return rank - first[box[rank]]
 
-        rules: dict[str, _Rule] = {}
+        rules: dict[str, Rule] = {}
         if self.crossings:
             rules["crossings"] = lambda _, h: (
                 box[h.src] == box[h.dst]
@@ -112,26 +122,7 @@ class Sketch:
                 or len(h.links) == 1
                 or (place(h.dst) - place(h.src)) % size[box[h.src]] == 1
             )
-        return rules
-
-    def _explain(self, network: Network, rules: dict[str, _Rule]) -> None:
-        """Raise when some data have no way, naming the rules that collide."""
-        hops = [h for r in range(network.num_ranks) for h in network.hops(r)]
-        for origin in network.members:
-            lost = set(network.members) - _reached(origin, hops, rules.values())
-            if not lost:
-                continue
-            core = list(rules)
-            for name in list(core):
-                fewer = [rules[x] for x in core if x != name]
-                if lost - _reached(origin, hops, fewer):
-                    core.remove(name)
-            raise TopologyError(
-                f"sketch {self.name} on {network.name}: the data of rank {origin}"
-                f" cannot reach ranks {sorted(lost)[:8]}; these rules leave no way:"
-                f" {', '.join(self._spell(x, origin, network) for x in core)}."
-                " Loosen one of them"
-            )
+        return Ways(network=network, rules=rules, slack=self.slack)
 
     def _spell(self, rule: str, origin: int, network: Network) -> str:
         if rule == "carriers":
@@ -140,61 +131,6 @@ class Sketch:
         if rule == "crossings":
             return f"crossings {dict(self.crossings)}"
         return f'{rule} "{self.switch}"'
-
-
-class _Near:
-    """The hops on ways at most `slack` longer than the shortest under the rules."""
-
-    def __init__(
-        self, network: Network, rules: dict[str, _Rule], slack: int | None
-    ) -> None:
-        self._network, self._rules, self._slack = network, rules, slack
-        self._hops: list[Hop] = []
-        self._kept: dict[int, set[tuple[int, ...]]] = {}
-
-    def allowed(self, chunk: Chunk, hop: Hop) -> bool:
-        """Return whether a chunk may take a hop."""
-        if not all(rule(chunk.origin, hop) for rule in self._rules.values()):
-            return False
-        if self._slack is None:
-            return True
-        if chunk.origin not in self._kept:
-            self._kept[chunk.origin] = set(self._near(chunk.origin))
-        return hop.links in self._kept[chunk.origin]
-
-    def _near(self, origin: int) -> Iterator[tuple[int, ...]]:
-        if not self._hops:
-            n = self._network.num_ranks
-            self._hops = [h for r in range(n) for h in self._network.hops(r)]
-        open_hops = [
-            h
-            for h in self._hops
-            if all(rule(origin, h) for rule in self._rules.values())
-        ]
-        out = _layers(origin, open_hops)
-        assert self._slack is not None  # callers asked
-        for h in open_hops:
-            if h.src in out and out[h.src] + 1 <= out[h.dst] + self._slack:
-                yield h.links
-
-
-def _layers(origin: int, hops: list[Hop]) -> dict[int, int]:
-    after: dict[int, list[int]] = {}
-    for h in hops:
-        after.setdefault(h.src, []).append(h.dst)
-    far = {origin: 0}
-    queue = [origin]
-    for v in queue:
-        for w in after.get(v, ()):
-            if w not in far:
-                far[w] = far[v] + 1
-                queue.append(w)
-    return far
-
-
-def _reached(origin: int, hops: list[Hop], rules: Any) -> set[int]:
-    tests = list(rules)
-    return set(_layers(origin, [h for h in hops if all(t(origin, h) for t in tests)]))
 
 
 def sketches() -> dict[str, Sketch]:
@@ -265,4 +201,5 @@ def _parse(name: str, text: str) -> Sketch:
         switch=table.get("switch", "all"),
         symmetry=turns,
         split=split,
+        size=str(table.get("size", "")),
     )

@@ -8,7 +8,7 @@ the images of its links.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from stretto.synth.model import Network
@@ -42,13 +42,21 @@ def trivial(network: Network) -> Symmetry:
     return _group(network, [tuple(range(network.num_nodes))])
 
 
-def find_symmetry(network: Network, *, most: int | None = None) -> Symmetry:
-    """Return a large group of symmetries that acts freely, of order `most` at most."""
+def find_symmetry(
+    network: Network,
+    *,
+    most: int | None = None,
+    keep: Callable[[Permutation], bool] | None = None,
+) -> Symmetry:
+    """Return a large group of symmetries that acts freely, of order `most` at most.
+
+    `keep` may refuse permutations of the ranks that the network has as symmetries.
+    """
     identity = tuple(range(network.num_nodes))
     members: list[Permutation] = [identity]
     for ranks in _candidates(network):
         step = _extend(network, ranks)
-        if step is None or step in members:
+        if step is None or step in members or (keep is not None and not keep(step)):
             continue
         grown = _closure([*members, step], network.num_ranks, most)
         if grown is not None and len(grown) > len(members):
