@@ -14,6 +14,7 @@ import numpy as np
 
 from stretto.collectives import Array, Operator, storage
 from stretto.runtime.arrays import Operand, operand
+from stretto.runtime.counted import CountedCalls, on_gpu
 from stretto.runtime.hot import MISS
 from stretto.runtime.request import Caller
 from stretto.runtime.select import Pin
@@ -40,6 +41,7 @@ class UnequalVerbs(Verbs):
     def __init__(self, *args: Any, **options: Any) -> None:
         """Start without arrays for exchanges of counts."""
         self._rows: dict[int, tuple[Array, Array]] = {}
+        self._counted: CountedCalls | None = None
         super().__init__(*args, **options)
 
     def all_gather_v(
@@ -173,6 +175,8 @@ class UnequalVerbs(Verbs):
         counts: Any,
         *,
         out: Any = None,
+        max_count: int | None = None,
+        received: Any = None,
         algorithm: Pin = None,
         stream: Any = None,
         dtype: str | None = None,
@@ -181,7 +185,24 @@ class UnequalVerbs(Verbs):
 
         `counts` are this rank's, and are exchanged; or n x n, row q being rank q's,
         the same on every rank. The result holds the parts of all ranks in order.
+
+        `counts` may lie on the GPU (n x int64, this rank's): they are read there, in
+        every replay of a graph anew. Then `max_count` says how large one may be, the
+        same on every rank, and `received` (n x int64) is told what came of each rank.
         """
+        if on_gpu(counts):
+            if self._counted is None:
+                self._counted = CountedCalls(self)
+            return self._counted.all_to_all(
+                self._caller("all_to_all_v", dtype),
+                x,
+                counts,
+                max_count=max_count,
+                out=out,
+                received=received,
+                algorithm=algorithm,
+                stream=stream,
+            )
         every, n = _as_key(counts), self.num_ranks
         if len(every) != n * n or n == 1:
             own_row = self._caller("all_to_all_v", dtype).counts(counts, n)

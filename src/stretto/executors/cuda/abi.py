@@ -136,8 +136,9 @@ RECORD = np.dtype(
 )
 """What the first thread to give up writes, once, in host memory."""
 
-KINDS = ("none", "timeout", "mismatch", "told")
-"""Why a rank gave up; `told`: rank `peer` gave up first, `absent` is what it saw."""
+KINDS = ("none", "timeout", "mismatch", "told", "counts")
+"""Why a rank gave up; `told`: rank `peer` gave up first, `absent` is what it saw;
+`counts`: counts on the device, of rank `peer`, are more than there is room for."""
 
 AWAITED = (
     "",

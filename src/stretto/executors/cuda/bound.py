@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from stretto.errors import CallError
 from stretto.executors.cuda.abi import Footprint, Kernel, pack
@@ -69,11 +72,17 @@ class KernelLaunch:
             enqueue(self._space.device, self._loaded, handle, found)
 
     def _open(self, handle: int) -> Arguments:
+        opened = Arguments(self.packed(handle), self._bind)
+        self._streams[handle] = opened
+        return opened
+
+    def packed(self, handle: int, extra: Sequence[int] = ()) -> NDArray[np.uint8]:
+        """Return the parameters of a stream's launches, without arrays."""
         region = self._sets(handle)
         bases = self._space.peers
         lines = self.plan.schedule.protocol == "lines"
         packets = region.lines if lines else region.packets
-        packed = pack(
+        return pack(
             self.kernel,
             self._where,
             {
@@ -88,9 +97,21 @@ class KernelLaunch:
                 "stage_half": HALVES["stage"],
                 "packet_half": HALVES["lines" if lines else "packets"],
             },
+            extra,
         )
-        opened = self._streams[handle] = Arguments(packed, self._bind)
-        return opened
+
+    def begin(self, stream: Any) -> int:
+        """Return the handle of a call's stream; raise what an earlier call met."""
+        if self._state[0] or self._watch.fault is not None:
+            self._watch.check()
+        if stream is None:
+            return current_stream(self._ordinal)
+        return stream_handle(stream)
+
+    def enqueue(self, handle: int, arguments: int) -> None:
+        """Launch with parameters that lie at an address."""
+        if self._loaded.launch(handle, arguments):
+            enqueue(self._space.device, self._loaded, handle, arguments)
 
     def _bind(self, head: Any, source: int, target: int) -> None:
         """Write the arrays' addresses, the peers' too where the plan touches them."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from stretto import collectives
 from stretto.collectives import Shape, storage
+from stretto.epilogues import Spec
 from stretto.errors import CallError, DeviceError, PlanError
 from stretto.executors import Call, Group, Launch
 from stretto.executors.cuda.abi import (
@@ -31,9 +32,11 @@ from stretto.executors.cuda.byhand import (
     taken_by_hand,
 )
 from stretto.executors.cuda.channels import Channels
+from stretto.executors.cuda.counted import CountedLaunch, counted
 from stretto.executors.cuda.driver import Side, api, ask, capturing, open_device
 from stretto.executors.cuda.engine import EngineLaunch, runs_on_engine
 from stretto.executors.cuda.enginewatch import EngineWatch
+from stretto.executors.cuda.fused import FusedLaunch
 from stretto.executors.cuda.halves import hands_round_on_engine, in_halves
 from stretto.executors.cuda.launch import Loaded, load, mixed
 from stretto.executors.cuda.memory import open_slab
@@ -137,6 +140,8 @@ class CudaSession:
         sizes = _symbol_sizes(value, call)
         itemsize = storage(call.dtype).itemsize
         mark = fingerprint(value, call.dtype, call.op.value, call.counts)
+        if call.epilogue is not None:
+            return self._fused(value, call, call.epilogue, mark)
         own = taken_by_hand(value, call)
         if own is not None:
             return self._by_hand(own, value, call, sizes, mark)
@@ -147,6 +152,71 @@ class CudaSession:
         first, copies = in_halves(value)
         enter = self._kernel(first, call, sizes, mark)
         return EngineLaunch(copies, self, sizes, itemsize, mark ^ 1 or 1, enter=enter)
+
+    def prepare_counted(
+        self, plan: Verified[Plan], gather: Verified[Plan], call: Call
+    ) -> CountedLaunch:
+        """Bind a plan to counts on the GPU; `call` says how large they may be.
+
+        `gather` is an all_gather that brings everybody the counts of all ranks.
+        """
+        value = plan.value
+        sizes = _symbol_sizes(value, call)
+        n = value.num_ranks
+        parts = len(call.counts) // n
+        row = Call(dtype="int64", counts=(parts,) * n)
+        mark = fingerprint(value, call.dtype, call.op.value, (*call.counts, -1))
+        where = fit(value, sizes, storage(call.dtype).itemsize)
+        main = KernelLaunch(
+            value,
+            self._load_counted(value, call),
+            self.space,
+            self.watch,
+            self.region_of,
+            where=where,
+            needs=footprint(value, where, self.group.rank),
+            fingerprint=mark,
+            deadline_ns=int(self.group.deadline_s * 1e9),
+        )
+        return CountedLaunch(
+            self,
+            self._kernel(
+                gather.value, row, _symbol_sizes(gather.value, row), mark ^ 1 or 1
+            ),
+            main,
+            itemsize=storage(call.dtype).itemsize,
+            most=max(call.counts),
+        )
+
+    def _load_counted(self, plan: Plan, call: Call) -> Loaded:
+        from stretto.executors.cuda.generate import generate
+
+        kernel = generate(plan, rank=self.group.rank, dtype=call.dtype, op=call.op)
+        return self.load_kernel(counted(kernel, plan))
+
+    def _fused(self, plan: Plan, call: Call, epilogue: Spec, mark: int) -> FusedLaunch:
+        """Bind a plan whose kernel ends with an epilogue; its rows stay whole."""
+        if runs_on_engine(plan) or hands_round_on_engine(plan):
+            raise PlanError(
+                f"plan {plan.name} ({plan.schedule}): the call has an epilogue, and "
+                "copy engines compute nothing; want packets, lines or bulk"
+            )
+        grain = epilogue.row or 1
+        itemsize = storage(call.dtype).itemsize
+        sizes = _symbol_sizes(plan, call, grain)
+        where = fit(plan, sizes, itemsize, grain=grain)
+        return FusedLaunch(
+            plan,
+            self._load(plan, call, where),
+            self.space,
+            self.watch,
+            self.region_of,
+            where=where,
+            needs=footprint(plan, where, self.group.rank),
+            fingerprint=mixed(mark, (zlib.crc32(str(epilogue).encode()),)),
+            deadline_ns=int(self.group.deadline_s * 1e9),
+            epilogue=epilogue,
+        )
 
     def _kernel(self, plan: Plan, call: Call, sizes: Any, mark: int) -> KernelLaunch:
         where = fit(plan, sizes, storage(call.dtype).itemsize)
@@ -187,7 +257,13 @@ class CudaSession:
         from stretto.executors.cuda.generate import generate
 
         return self.load_kernel(
-            generate(plan, rank=self.group.rank, dtype=call.dtype, op=call.op)
+            generate(
+                plan,
+                rank=self.group.rank,
+                dtype=call.dtype,
+                op=call.op,
+                epilogue=call.epilogue,
+            )
         )
 
     def load_kernel(self, kernel: Kernel) -> Loaded:
@@ -299,8 +375,9 @@ class CudaSession:
         self._loaded.clear()
 
 
-def _symbol_sizes(plan: Plan, call: Call) -> Any:
+def _symbol_sizes(plan: Plan, call: Call, grain: int = 1) -> Any:
+    """Return the sizes of a plan's symbols, in grains that are never divided."""
     kind = collectives.get(plan.collective)
     shape = Shape(num_ranks=plan.num_ranks, split=plan.split, params=plan.params)
-    itemsize = storage(call.dtype).itemsize
-    return kind.symbol_sizes(shape, np.asarray(call.counts), itemsize)
+    itemsize = storage(call.dtype).itemsize * grain
+    return kind.symbol_sizes(shape, np.asarray(call.counts) // grain, itemsize)

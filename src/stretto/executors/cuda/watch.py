@@ -87,7 +87,7 @@ class Watch:
     def _read(self) -> Exception:
         record = np.frombuffer(self._pinned.words.tobytes(), RECORD, count=1)[0]
         waiting, text = explain(record, self._plans)
-        if KINDS[int(record["kind"])] == "mismatch":
+        if KINDS[int(record["kind"])] in ("mismatch", "counts"):
             return self._group.fail(waiting, text, mismatch=text)
         return self._group.fail(waiting, text)
 
@@ -150,6 +150,12 @@ def explain(record: Any, plans: dict[int, Plan]) -> tuple[list[int], str]:
         return waiting, (
             f"{where}: ranks {differ} called something else{named}; want the same "
             "collective, counts, dtype, operator, algorithm and memory on every rank"
+        )
+    if kind == "counts":
+        got, want = (int(np.int64(record[name])) for name in ("got", "want"))
+        return waiting, (
+            f"{where}: counts of rank {peer}: {got} elements, where there is room for "
+            f"{want}; want larger arrays or a larger max_count, or fewer elements"
         )
     if kind == "told":
         return waiting, f"{where}: rank {peer} gave up, missing ranks {waiting}"

@@ -51,7 +51,7 @@ struct Record {
 };
 static_assert(sizeof(Record) == 80, "abi.py: RECORD");
 
-enum Kind : u32 { NONE = 0, TIMEOUT = 1, MISMATCH = 2, TOLD = 3 };
+enum Kind : u32 { NONE = 0, TIMEOUT = 1, MISMATCH = 2, TOLD = 3, TOO_MANY = 4 };
 
 // A word of somebody's control memory.
 __device__ __forceinline__ u64* control_word(u64 base, u64 offset, u64 index = 0) {

@@ -1,0 +1,138 @@
+"""all_to_all_v with counts on the GPU: nobody on the host knows how much is moved.
+
+The caller says how much there may be at most, the same on every rank. Launches are
+known by that, so counts may change from call to call, and between replays of a graph.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stretto.collectives import storage
+from stretto.errors import CallError, PlanError
+from stretto.executors import Call
+from stretto.runtime.arrays import GPU, Operand, operand
+from stretto.runtime.engine import Engine
+from stretto.runtime.plans import proved_plan
+from stretto.runtime.request import Caller
+from stretto.runtime.select import Choice, Pin, Question, parse_pin
+from stretto.runtime.selector import Selector
+
+__all__ = ["CountedCalls", "on_gpu"]
+
+PLAIN = "all_to_all/one_shot push packets staged blocks=16 threads=256"
+"""What moves parts whole, at any size, when what is chosen does not."""
+COUNTS = "all_gather/one_shot push packets staged blocks=1 threads=64"
+_MOST = 1024
+
+
+def on_gpu(array: Any) -> bool:
+    """Return whether an array says that it lies on a GPU."""
+    if getattr(array, "is_cuda", False):
+        return True
+    return hasattr(array, "__cuda_array_interface__") and not hasattr(array, "is_cuda")
+
+
+class CountedCalls:
+    """The launches of one communicator whose counts lie on the GPU."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Start with none."""
+        self._engine = engine
+        self._selector = Selector(GPU)
+        self._launches: dict[tuple[Any, ...], Any] = {}
+
+    def all_to_all(
+        self,
+        who: Caller,
+        x: Any,
+        counts: Any,
+        *,
+        max_count: int | None,
+        out: Any,
+        received: Any,
+        algorithm: Pin,
+        stream: Any,
+    ) -> Any:
+        """Enqueue, and return the output: what was received, then what it held."""
+        engine, n = self._engine, self._engine.num_ranks
+        if max_count is None or max_count < 1:
+            raise who.wrong(
+                f"counts on the GPU, and max_count={max_count}; want the most elements "
+                "that any rank has for any other, the same on every rank"
+            )
+        source = who.take(x, "x")
+        row = self._numbers(who, counts, "counts")
+        told = None if received is None else self._numbers(who, received, "received")
+        if out is None:
+            target = who.target(source, None, (n * max_count,))
+        else:
+            target = who.take(out, "out", written=True)
+        self._refuse(who, source, target)
+        key = (source.dtype, max_count, algorithm)
+        engine._ready("all_to_all_v")
+        launch = self._launches.get(key)
+        if launch is None:
+            if len(self._launches) >= _MOST:
+                self._launches.clear()
+            launch = self._prepare(who, source.dtype, max_count, algorithm)
+            self._launches[key] = launch
+        try:
+            launch(source.flat, row, target.flat, told, stream)
+        except BaseException as e:
+            raise engine._broke(e) from e.__cause__
+        return target.given
+
+    def _numbers(self, who: Caller, given: Any, name: str) -> Any:
+        """Return 64-bit numbers on the GPU, one a rank."""
+        what = f"rank {who.rank}: {who.verb}({name})"
+        one = operand(given, what, written=name == "received", dtype=None)
+        if one.device != GPU or one.dtype != "int64" or one.count != who.num_ranks:
+            raise who.wrong(
+                f"{name} is {one.count} x {one.dtype} on {one.device}; want "
+                f"{who.num_ranks} x int64 on the GPU"
+            )
+        return one.flat
+
+    def _refuse(self, who: Caller, source: Operand, target: Operand) -> None:
+        if source.device != GPU or target.device != GPU:
+            raise who.wrong(
+                "counts on the GPU, and x or out on the CPU; want all there"
+            )
+        if source.dtype != target.dtype:
+            raise who.wrong(f"out has {target.dtype}, x has {source.dtype}; want one")
+        (a, a_end), (b, b_end) = source.span, target.span
+        if a < b_end and b < a_end:
+            raise who.wrong("out overlaps x; parts move while sizes change: want none")
+
+    def _prepare(self, who: Caller, dtype: str, most: int, pin: Pin) -> Any:
+        engine = self._engine
+        n = engine.num_ranks
+        session = engine._session(GPU)
+        prepare = getattr(session, "prepare_counted", None)
+        if prepare is None:
+            raise who.wrong("this executor reads no counts from the GPU")
+        call = Call(dtype=dtype, counts=(most,) * n * n)
+        asked = Question(
+            executor=GPU,
+            collective="all_to_all",
+            num_ranks=n,
+            nbytes=n * most * storage(dtype).itemsize,
+        )
+        gather = self._plan(_choice(COUNTS))
+        try:
+            return prepare(self._plan(self._selector.choose(asked, pin)), gather, call)
+        except PlanError as e:
+            if pin is not None:
+                raise CallError(f"{who.verb}: algorithm={pin!r}: {e}") from None
+            return prepare(self._plan(_choice(PLAIN)), gather, call)
+
+    def _plan(self, choice: Choice) -> Any:
+        n = self._engine.num_ranks
+        return proved_plan(choice.algorithm, n, (), choice.schedule, True)
+
+
+def _choice(pin: str) -> Choice:
+    algorithm, schedule = parse_pin(pin)
+    assert schedule is not None, "it is in the pin"
+    return Choice(algorithm, schedule)

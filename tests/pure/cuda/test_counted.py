@@ -1,0 +1,268 @@
+"""Counts on the device: kernels that read their sizes in the call."""
+
+import ctypes
+import importlib.util
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cuda_fakes import on_ranks
+
+from stretto import algorithms
+from stretto.collectives import Operator
+from stretto.errors import CallError, CollectiveMismatch, PlanError
+from stretto.executors import Call
+from stretto.executors.cuda import abi
+from stretto.executors.cuda.abi import PARAMS, RECORD, Kernel
+from stretto.executors.cuda.compile import build
+from stretto.executors.cuda.counted import WORDS, counted
+from stretto.executors.cuda.generate import generate
+from stretto.executors.cuda.launch import Loaded
+from stretto.executors.cuda.session import CudaSession
+from stretto.executors.cuda.watch import explain
+from stretto.lower import lower
+from stretto.plan import Schedule
+from stretto.verify import verify, verify_plan
+
+MOST = 200
+
+
+@pytest.fixture
+def emulate():
+    """Return a fresh copy of what runs kernels on this CPU."""
+    path = Path(__file__).parent / "emulate.py"
+    spec = importlib.util.spec_from_file_location("cuda_emulate_counted", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def proved(name, ranks, words, **params):
+    """Return a proved plan."""
+    program = algorithms.get(name).build(ranks, **params)
+    return verify_plan(lower(verify(program), Schedule.parse(words)))
+
+
+class Counted:
+    """All ranks of a plan in one launch on this CPU, with counts in memory."""
+
+    def __init__(self, emulate, monkeypatch, folder, name, ranks, words):
+        program = algorithms.get(name).build(ranks)
+        plan = proved(name, ranks, words).value
+        monkeypatch.setattr(
+            emulate, "generate", lambda p, **how: counted(generate(p, **how), p)
+        )
+        self.run = emulate.Emulated(
+            program, plan, folder, dtype="int32", op=Operator.SUM, counts=MOST
+        )
+        self.aligned = emulate.aligned
+
+    def __call__(self, counts, given, room):
+        """Run on counts; return every rank's output of `room` and what it is told."""
+        run, n = self.run, self.run.plan.num_ranks
+        matrix = np.ascontiguousarray(counts, np.int64)
+        source = [self.aligned(g.nbytes + 16) for g in given]
+        for memory, values in zip(source, given, strict=True):
+            memory[: values.nbytes] = values.view(np.uint8)
+        target = [self.aligned(4 * room, 0x77) for _ in range(n)]
+        told = [np.full(matrix.size, -1, np.int64) for _ in range(n)]
+        memories = {
+            "input": source,
+            "output": target,
+            "stage": run.stage,
+            "packets": run.packets,
+            "control": run.control,
+        }
+        packed = b""
+        for r in range(n):
+            fields = {k: [m.ctypes.data for m in v] for k, v in memories.items()}
+            extra = [matrix.ctypes.data, matrix.size, MOST, given[r].size, room]
+            extra.append(told[r].ctypes.data)
+            packed += abi.pack(
+                run.kernel,
+                run.where,
+                {
+                    **fields,
+                    "record": run.records[r].ctypes.data,
+                    "deadline_ns": 20 * 10**9,
+                    "fingerprint": 7,
+                    "stage_unit": run.needs[r].stage_unit,
+                    "packet_unit": run.needs[r].packet_unit,
+                    "stage_half": run.half,
+                    "packet_half": run.packet_half,
+                },
+                extra,
+            ).tobytes()
+        run.go(ctypes.c_char_p(packed), 0)
+        return [t.view(np.int32) for t in target], told
+
+
+def drawn(rng, n, most):
+    """Return counts of every rank for every rank, some nothing and some the most."""
+    counts = rng.integers(0, most + 1, (n, n))
+    counts[rng.random((n, n)) < 0.3] = 0
+    counts[0, -1] = most
+    given = [rng.integers(-99, 99, c.sum() + 5, dtype=np.int32) for c in counts]
+    return counts, given
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
+@pytest.mark.parametrize(
+    "words",
+    [
+        "push packets staged threads=32 blocks=2 tile_bytes=256",
+        "pull bulk staged threads=32 tile_bytes=128",
+    ],
+)
+def test_counts_may_differ_in_every_launch(emulate, monkeypatch, tmp_path, words):
+    """Parts lie one after the other; what is received is told; nothing else is hit."""
+    call = Counted(emulate, monkeypatch, tmp_path, "all_to_all/one_shot", 3, words)
+    rng = np.random.default_rng(1)
+    for most in (MOST, 1, 0, 40, MOST):
+        counts, given = drawn(rng, 3, most)
+        outputs, told = call(counts, given, 3 * MOST)
+        starts = np.concatenate([np.zeros((3, 1), int), counts.cumsum(1)], axis=1)
+        for r in range(3):
+            due = [given[q][starts[q, r] : starts[q, r + 1]] for q in range(3)]
+            end = counts[:, r].sum()
+            assert np.concatenate(due).tolist() == outputs[r][:end].tolist()
+            assert (outputs[r][end:] == 0x77777777).all()
+            assert [*counts[:, r], -1] == told[r][:4].tolist()
+        epochs = {run.view(np.uint64)[64] for run in call.run.control}
+        assert 1 == len(epochs)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
+def test_a_count_that_is_too_large_is_told_and_moves_nothing(
+    emulate, monkeypatch, tmp_path
+):
+    """Everybody finds it, says whose it is, and leaves the outputs alone."""
+    words = "push packets staged threads=32"
+    call = Counted(emulate, monkeypatch, tmp_path, "all_to_all/one_shot", 2, words)
+    counts = np.array([[1, 2], [MOST + 1, 4]])
+    given = [np.arange(2 * MOST + 9, dtype=np.int32)] * 2
+    outputs, _ = call(counts, given, 2 * MOST)
+
+    assert {0x77777777} == set(np.concatenate(outputs).tolist())
+    record = next(r for r in map(call.run.record, range(2)) if r["state"] == 2)
+    assert "counts" == abi.KINDS[record["kind"]]
+    waiting, text = explain(record, {7: call.run.plan})
+    assert [1] == waiting
+    assert f"{MOST + 1} elements" in text
+    assert f"room for {MOST}" in text
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
+def test_an_output_that_is_too_small_is_told(emulate, monkeypatch, tmp_path):
+    """Each count may be allowed and their sum too much."""
+    words = "push packets staged threads=32"
+    call = Counted(emulate, monkeypatch, tmp_path, "all_to_all/one_shot", 2, words)
+    given = [np.arange(200, dtype=np.int32)] * 2
+    outputs, _ = call(np.array([[100, 1], [100, 1]]), given, 150)
+
+    record = call.run.record(0)
+    assert "counts" == abi.KINDS[record["kind"]]
+    assert (200, 150) == (record["got"], record["want"])
+    assert {0x77777777} == set(outputs[0].tolist())
+
+
+@pytest.mark.parametrize("protocol", ["packets", "lines", "bulk"])
+def test_kernels_with_counts_on_the_device_compile(protocol):
+    """For the GPU, with no more registers than a block of theirs has."""
+    plan = proved("all_to_all/one_shot", 4, f"push {protocol} staged threads=512").value
+    kernel = counted(generate(plan, rank=2, dtype="bfloat16"), plan)
+    image, _ = build(kernel, arch=(9, 0))
+
+    assert image
+    assert WORDS == len(kernel.table)
+
+
+def test_an_algorithm_that_divides_counts_is_refused():
+    """Chunks of a count are not told apart by the counts alone."""
+    plan = proved("all_reduce/two_shot", 2, "push packets staged").value
+
+    with pytest.raises(PlanError, match="split=1"):
+        counted(generate(plan, rank=0, dtype="int32"), plan)
+
+
+class Tensor:
+    """What a GPU tensor answers."""
+
+    def __init__(self, address, count, itemsize):
+        self.address, self.count, self.itemsize = address, count, itemsize
+
+    def data_ptr(self):
+        return self.address
+
+    def is_contiguous(self):
+        return True
+
+    def numel(self):
+        return self.count
+
+    def element_size(self):
+        return self.itemsize
+
+
+def counted_launch(session):
+    """Return a prepared launch without a compiler."""
+    kernel = Kernel(text="any", ranks=(0,), grid=1, threads=64)
+    counting = Kernel(
+        text="any", ranks=(0,), grid=1, threads=64,
+        table=tuple(("extra", i, 0) for i in range(WORDS)),
+    )  # fmt: skip
+    session._load = lambda plan, call, where: Loaded(None, 5, kernel)
+    session._load_counted = lambda plan, call: Loaded(None, 6, counting)
+    return session.prepare_counted(
+        proved("all_to_all/one_shot", 2, "push packets staged"),
+        proved("all_gather/one_shot", 2, "push packets staged"),
+        Call(dtype="float32", counts=(64,) * 4),
+    )
+
+
+def test_a_launch_gathers_counts_and_then_moves(fake):
+    """Two kernels; the second is told where the counts and the arrays are."""
+
+    def work(group):
+        session = CudaSession(group)
+        launch = counted_launch(session)
+        x, out = Tensor(4096, 100, 4), Tensor(8192, 128, 4)
+        counts, told = Tensor(64, 2, 8), Tensor(128, 2, 8)
+        group.exchange({})
+        if group.rank == 0:
+            launch(x, counts, out, told, stream=5)
+            launch(x, counts, out, told, stream=5)
+            functions = [f for f, *_ in fake.launches]
+            assert [5, 6, 5, 6] == functions
+            assert fake.launches[1][3] == fake.launches[3][3]
+            raw = ctypes.string_at(fake.launches[1][3], PARAMS.itemsize + 8 * WORDS)
+            head = np.frombuffer(raw[: PARAMS.itemsize], PARAMS)[0]
+            words = np.frombuffer(raw[PARAMS.itemsize :], np.int64).tolist()
+            assert (4096, 8192) == (head["input"][0], head["output"][0])
+            matrix = session.slab.base + session.region_of(5).counts
+            assert [matrix, 4, 64, 100, 128, 128] == words
+            gathered = ctypes.string_at(fake.launches[0][3], PARAMS.itemsize)
+            assert matrix == np.frombuffer(gathered, PARAMS)[0]["output"][0]
+            with pytest.raises(CallError, match="want 2 numbers"):
+                launch(x, counts, out, Tensor(128, 1, 8), stream=5)
+        group.exchange({})
+        session.close()
+
+    on_ranks(fake, 2, work)
+
+
+def test_a_record_of_counts_is_a_mismatch(fake):
+    """It is raised at the next call, in words."""
+
+    def work(group):
+        session = CudaSession(group)
+        record = np.zeros(1, RECORD)
+        record["kind"], record["state"], record["peer"] = 4, 2, 1
+        record["got"], record["want"] = 300, 200
+        ctypes.memmove(session.watch.record, record.tobytes(), RECORD.itemsize)
+        with pytest.raises(CollectiveMismatch, match="counts of rank 1: 300 elements"):
+            session.check()
+        session.close()
+
+    on_ranks(fake, 1, work)
