@@ -1,6 +1,11 @@
 """No mutant that computes something else, races or can hang passes a proof."""
 
+import json
+import os
 import random
+import runpy
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -61,3 +66,23 @@ def test_no_wrong_plan_is_accepted(n, in_place):
             assert plan_is_right(mutant, seed=tried), f"{label} {schedule}: {what}"
 
     assert caught > tried // 2
+
+
+def test_the_script_goes_on_where_it_ended(tmp_path, monkeypatch, capsys):
+    """What a file says is done is not done again; the file holds all of it."""
+    script = Path(__file__).parents[3] / "scripts" / "mutants"
+    main = runpy.run_path(os.fspath(script))["main"]
+    out = tmp_path / "mutants.json"
+    words = ["mutants", "--ranks", "2", "--only", "permute", "--out", os.fspath(out)]
+
+    def run(*more):
+        monkeypatch.setattr(sys, "argv", [*words, *more])
+        assert 0 == main()
+        return json.loads(out.read_text())
+
+    assert 0 == run("--seconds", "0")["tasks_done"]
+    report = run()
+    assert report["tasks_done"] == report["tasks_in_all"] == len(report["tasks"])
+    assert report["mutants"] > report["equivalent"] > report["wrong_mutants"] == 0
+    assert report["tasks"] == run()["tasks"]
+    assert "wrong mutants accepted" in capsys.readouterr().out

@@ -9,7 +9,8 @@ A plan that needs more than its signals promise comes out wrong under some seed.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -76,16 +77,16 @@ def interleave(
         tile_bytes=tile_bytes,
         rng=rng,
     )
-    run = _Run(p, memory, Operator.named(op), dtype, rng)
+    run = _Run(p, memory, Operator.named(op), dtype, random.Random(seed).random)
     return run.run()
 
 
 class _Run:
     def __init__(
         self, plan: Plan, memory: Memory, op: Operator, dtype: str,
-        rng: np.random.Generator,
+        random: Callable[[], float],
     ) -> None:  # fmt: skip
-        self.plan, self.memory, self.dtype, self.rng = plan, memory, dtype, rng
+        self.plan, self.memory, self.dtype, self.random = plan, memory, dtype, random
         divides = collectives.get(plan.collective).reduces
         self.op, self.final = op, op if divides else Operator.SUM
         self.tasks = [
@@ -106,10 +107,9 @@ class _Run:
             unfinished[task.rank] += 1
         while going:
             self._land_some()
-            order: list[int] = self.rng.permutation(len(going)).tolist()
-            tasks = (going[i] for i in order)
             chosen = next(
-                (t for t in tasks if self._ended(t) or self._advance(t)), None
+                (t for t in self._drawn(going) if self._ended(t) or self._advance(t)),
+                None,
             )
             if chosen is None and not self._land_one():
                 raise PlanError(self._explain(going))
@@ -122,6 +122,14 @@ class _Run:
             if rank not in self.results:  # it has no lanes
                 self._leave(rank)
         return [self.results[rank] for rank in range(self.plan.num_ranks)]
+
+    def _drawn(self, going: Sequence[_Task]) -> Iterator[_Task]:
+        """Yield every lane once, in a random order that is drawn as it is needed."""
+        left = list(going)
+        while left:
+            i = int(self.random() * len(left))
+            left[i], left[-1] = left[-1], left[i]
+            yield left.pop()
 
     def _leave(self, rank: int) -> None:
         """Let the rank's caller read its output: its own stores are in, no others'."""
@@ -186,15 +194,15 @@ class _Run:
 
     def _land_some(self) -> None:
         """Let a random store of a random lane land, now and then."""
-        if self.rng.random() < _LANDS:
+        if self.random() < _LANDS:
             self._land_one()
 
     def _land_one(self) -> bool:
         holding = [task for task in self.tasks if task.stores]
         if not holding:
             return False
-        task = holding[self.rng.integers(len(holding))]
-        first = task.stores[self.rng.integers(len(task.stores))]
+        task = holding[int(self.random() * len(holding))]
+        first = task.stores[int(self.random() * len(task.stores))]
         self._land(task, lambda s: s is first or _overlaps(first.target, s))
         return True
 
