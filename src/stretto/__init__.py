@@ -23,10 +23,12 @@ from stretto.errors import (
     PromiseError,
     RankFailed,
     RendezvousError,
+    SharedMemoryError,
     StrettoError,
     TopologyError,
     UndefinedError,
     UnknownNameError,
+    WireError,
 )
 
 if TYPE_CHECKING:  # not from facades: mypy takes `lang.algorithm` for the module
@@ -57,10 +59,12 @@ __all__ = [
     "RankFailed",
     "RendezvousError",
     "Schedule",
+    "SharedMemoryError",
     "StrettoError",
     "TopologyError",
     "UndefinedError",
     "UnknownNameError",
+    "WireError",
     "Work",
     "__version__",
     "algorithm",

@@ -13,12 +13,14 @@
     |- LaunchEnvironmentError  the launcher's environment cannot be read
     |- MissingExtraError       an optional dependency is not installed
     |- DeviceError             a GPU or its driver refused
+    |- SharedMemoryError       this system gives processes no common memory
     |- RankFailed              a rank started by spawn raised or died
     `- CommunicationError      the group cannot go on
        |- PeerLost             a rank died
        |- CollectiveTimeout    a rank did not come in time
        |- CollectiveMismatch   ranks called different things
        |- RendezvousError      ranks could not find or trust each other
+       |  `- WireError         what came on a connection are no messages of ours
        `- CommunicatorBroken   an earlier fault ended this communicator
 
 A message says where, what was got, what was wanted and what to do.
@@ -46,10 +48,12 @@ __all__ = [
     "PromiseError",
     "RankFailed",
     "RendezvousError",
+    "SharedMemoryError",
     "StrettoError",
     "TopologyError",
     "UndefinedError",
     "UnknownNameError",
+    "WireError",
 ]
 
 
@@ -101,6 +105,10 @@ class DeviceError(StrettoError):
     """A GPU or its driver refused, or cannot do what is asked."""
 
 
+class SharedMemoryError(StrettoError):
+    """This system cannot give memory that processes share."""
+
+
 class RankFailed(StrettoError):
     """A rank started by `spawn` raised or died."""
 
@@ -130,6 +138,10 @@ class CollectiveMismatch(CommunicationError):
 
 class RendezvousError(CommunicationError):
     """Ranks could not find or trust one another."""
+
+
+class WireError(RendezvousError):
+    """The bytes on a connection are not messages of ours."""
 
 
 class CommunicatorBroken(CommunicationError):

@@ -11,7 +11,7 @@ import selectors
 import socket
 import time
 
-from stretto.errors import CollectiveTimeout, RendezvousError
+from stretto.errors import CollectiveTimeout, RendezvousError, WireError
 from stretto.runtime import messages
 from stretto.runtime.faults import several_hosts
 from stretto.runtime.hub import Hub
@@ -19,7 +19,7 @@ from stretto.runtime.messages import Challenge, Message, Moved, Proof
 from stretto.runtime.process import host_id, is_same_host
 from stretto.runtime.rendezvous import GiveUp
 from stretto.runtime.secret import is_proof, new_nonce, prove
-from stretto.runtime.wire import Connection, WireError, wait_ready
+from stretto.runtime.wire import Connection, wait_ready
 
 _ANSWER_S = 5.0
 _MOST_KNOCKING = 128

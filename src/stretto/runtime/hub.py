@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from stretto.errors import WireError
 from stretto.runtime import messages
 from stretto.runtime.process import peer_uid, uid_refusal
 from stretto.runtime.rendezvous import (
@@ -28,7 +29,7 @@ from stretto.runtime.rendezvous import (
     Send,
     Tick,
 )
-from stretto.runtime.wire import Connection, WireError
+from stretto.runtime.wire import Connection
 
 STRANGER_S = 5.0
 """How long a connection may stay without saying who it is."""

@@ -14,7 +14,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from stretto.errors import CallError, CollectiveTimeout
+from stretto.errors import CallError, CollectiveTimeout, WireError
 from stretto.runtime import membership, messages
 from stretto.runtime.groups import Group, divide, world
 from stretto.runtime.membership import Membership
@@ -30,7 +30,7 @@ from stretto.runtime.messages import (
 )
 from stretto.runtime.peers import PeerGroup
 from stretto.runtime.process import end_process
-from stretto.runtime.wire import Connection, Descriptor, Frame, WireError, wait_ready
+from stretto.runtime.wire import Connection, Descriptor, Frame, wait_ready
 
 PART_LIMIT = 64 << 10
 """Bytes of JSON that one rank may put into an exchange."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from stretto.runtime.wire import WireError
+from stretto.errors import WireError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

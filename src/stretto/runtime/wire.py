@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stretto.errors import RendezvousError
+from stretto.errors import WireError
 
 HEADER = struct.Struct("<4sII")
 MAGIC = b"STR1"
@@ -29,10 +29,6 @@ MEMBER_LIMIT = 16 << 20
 MAX_DESCRIPTORS = 4096
 _DESCRIPTORS_A_MESSAGE = 250  # the kernel's SCM_MAX_FD is 253
 _BACKLOG_LIMIT = 64 << 20
-
-
-class WireError(RendezvousError):
-    """The bytes on a connection are not frames of ours."""
 
 
 class Descriptor:

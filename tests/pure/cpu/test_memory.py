@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stretto.errors import CollectiveMismatch, CommunicationError
+from stretto.errors import CollectiveMismatch, CommunicationError, SharedMemoryError
 from stretto.executors.cpu.heap import Heap
-from stretto.executors.cpu.memory import Mapping, create_file
+from stretto.executors.cpu.memory import Mapping, Reservation, create_file
 from stretto.executors.cpu.slab import (
     LINE,
     MAX_LANES,
@@ -183,3 +183,14 @@ def test_another_version_is_refused():
 
     with pytest.raises(CommunicationError, match="run the same version of stretto"):
         open_session(Older())
+
+
+def test_memory_that_does_not_fit_is_refused_with_the_limit():
+    """The message says how much there is in all, and what to do."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    place, fd = Reservation(page), create_file(2 * page)
+    try:
+        with pytest.raises(SharedMemoryError, match=f"want at most {page} a comm"):
+            place.append(fd, 2 * page)
+    finally:
+        os.close(fd)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stretto.errors import WireError
 from stretto.runtime import messages
 from stretto.runtime.messages import Hello, Leave, Offer
 from stretto.runtime.wire import (
@@ -17,7 +18,6 @@ from stretto.runtime.wire import (
     Connection,
     Decoder,
     Descriptor,
-    WireError,
     encode,
     wait_ready,
 )

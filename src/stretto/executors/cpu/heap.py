@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stretto.errors import SharedMemoryError
 from stretto.executors import Group
 from stretto.executors.cpu.memory import (
     Reservation,
-    SharedMemoryError,
     Span,
     create_file,
     prefault,

@@ -20,13 +20,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.errors import StrettoError
+from stretto.errors import SharedMemoryError
 
 __all__ = [
     "PAGE",
     "Mapping",
     "Reservation",
-    "SharedMemoryError",
     "Span",
     "create_file",
     "huge_pages",
@@ -42,10 +41,6 @@ _MAP_NORESERVE = 0x4000 if _LINUX else 0x40
 _MADV_POPULATE_WRITE = 23
 _MADV_HUGEPAGE = 14
 _FAILED = ctypes.c_void_p(-1).value
-
-
-class SharedMemoryError(StrettoError):
-    """This system cannot give memory that processes share."""
 
 
 @functools.cache
