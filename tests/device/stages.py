@@ -1,0 +1,449 @@
+"""What a communicator is asked to do on GPUs, stage by stage; communicator.py runs it.
+
+Each stage counts its cases in a `Stage` and notes what is wrong with them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from calls import Case, invoke, tensor
+
+from stretto.collectives import DTYPES, Operator, check
+from stretto.errors import CallError, CommunicationError
+from stretto.runtime.selector import Selector
+
+COUNTS = (1, 4099, (1 << 18) + 3)
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
+EVERY = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute", *ROOTED)
+POISON = 0xA5
+STAGES: dict[str, Callable[[Stage], None]] = {}
+
+
+class Stage:
+    """One rank's part of a stage: its communicator, and what went wrong."""
+
+    def __init__(self, comm: Any, torch: Any, device: str) -> None:
+        self.comm, self.torch, self.device = comm, torch, device
+        self.rank, self.n = comm.rank, comm.num_ranks
+        self.selector = Selector("cuda")
+        self.wrong: list[str] = []
+        self.cases = 0
+        self.said: dict[str, Any] = {}
+
+    def expect(self, good: bool, text: str) -> None:
+        """Count a case; note what is wrong with it."""
+        self.cases += 1
+        if not good:
+            self.wrong.append(text)
+
+    def sync(self) -> None:
+        """Wait for the GPU, then for everybody."""
+        if self.device != "cpu":
+            self.torch.cuda.synchronize()
+        self.comm.check()
+
+    def full(self, count: int, value: float, dtype: str = "float32") -> Any:
+        """Return a tensor of one value."""
+        kind = getattr(self.torch, dtype)
+        return self.torch.full((count,), value, dtype=kind, device=self.device)
+
+    def bits(self, given: Any) -> Any:
+        """Return a tensor's bytes in host memory."""
+        return given.contiguous().reshape(-1).view(self.torch.uint8).cpu().numpy()
+
+
+def stage(function: Callable[[Stage], None]) -> Callable[[Stage], None]:
+    """Register a stage under its name."""
+    STAGES[function.__name__] = function
+    return function
+
+
+def own(case: Case, rank: int) -> tuple[bool, bool]:
+    """Return whether a rank passes an input, and an output."""
+    root = case.params.get("root", rank)
+    gives = case.collective not in ("broadcast", "scatter") or rank == root
+    gets = case.collective not in ("reduce", "gather") or rank == root
+    return gives, gets
+
+
+def one(s: Stage, case: Case, seed: int, shift: int = 0, **how: Any) -> None:
+    """Make one call on fresh data and compare bits, the CPU executor's too."""
+    choice = case.choice(s.selector)
+    given, want, sizes = case.due(choice, seed)
+    due = np.ascontiguousarray(want[s.rank]).view(np.uint8).reshape(-1)
+    gives, gets = own(case, s.rank)
+    for device in dict.fromkeys((s.device, "cpu")):
+        x = out = None
+        if gives:
+            x = tensor(s.torch, device, given[s.rank], case.dtype, shift)
+        if gets:
+            raw = np.full(due.size, POISON, np.uint8)
+            assert sizes[s.rank] == want[s.rank].size, "the interpreter's own sizes"
+            out = tensor(s.torch, device, raw, case.dtype, shift)
+        if device == "cpu":
+            how = {"algorithm": choice.algorithm.name}
+        invoke(s.comm, case, x, out, **how)
+        s.sync()
+        got = s.bits(out) if gets else due
+        bad = np.flatnonzero(got != due)
+        first = int(bad[0]) if bad.size else 0
+        text = f"{case} [{choice}] on {device}: {bad.size} bytes, first {first}"
+        s.expect(not bad.size, text)
+
+
+def verb_cases(n: int) -> Iterator[Case]:
+    """Yield every verb on every size, in a type of 4 and one of 2 bytes."""
+    pairs = tuple((r, (r + 1) % n) for r in range(n))
+    for count in COUNTS:
+        for dtype in ("float32", "bfloat16"):
+            for name in EVERY:
+                params: dict[str, Any] = {"root": n - 1} if name in ROOTED else {}
+                if name == "permute":
+                    params = {"pairs": pairs}
+                yield Case(
+                    collective=name,
+                    num_ranks=n,
+                    count=count,
+                    dtype=dtype,
+                    params=params,
+                )
+
+
+@stage
+def verbs(s: Stage) -> None:
+    """Every verb, odd sizes."""
+    for seed, case in enumerate(verb_cases(s.n)):
+        one(s, case, seed)
+
+
+@stage
+def unaligned(s: Stage) -> None:
+    """Views that begin one element into their memory."""
+    for seed, case in enumerate(verb_cases(s.n)):
+        if case.count == COUNTS[1]:
+            one(s, case, 100 + seed, shift=1)
+
+
+def type_cases(n: int) -> Iterator[Case]:
+    """Yield every type with every third operator, in turn."""
+    turn = 0
+    for dtype in DTYPES:
+        for op in Operator:
+            try:
+                check(op, dtype)
+            except CallError:
+                continue
+            turn += 1
+            if turn % 3 == 0 or dtype == "bfloat16":
+                yield Case(
+                    collective="all_reduce",
+                    num_ranks=n,
+                    count=COUNTS[1],
+                    dtype=dtype,
+                    op=op.value,
+                )
+
+
+@stage
+def types(s: Stage) -> None:
+    """Element types and operators."""
+    for seed, case in enumerate(type_cases(s.n)):
+        one(s, case, 200 + seed)
+
+
+@stage
+def in_place(s: Stage) -> None:
+    """What may be the same memory is, and gives the same."""
+    n, me = s.n, s.rank
+    for name in ("all_reduce", "all_to_all", "all_gather", "reduce_scatter"):
+        case = Case(collective=name, num_ranks=n, count=COUNTS[1])
+        given, want, _ = case.due(case.choice(s.selector), 7)
+        width = max(given[me].size, want[me].size)
+        whole = tensor(s.torch, s.device, np.zeros(width, np.float32), "float32")
+        x, out = whole[: given[me].size], whole[: want[me].size]
+        if name == "all_gather":
+            x = whole.view(n, -1)[me]
+        elif name == "reduce_scatter":
+            out = whole.view(n, -1)[me]
+        x.copy_(s.torch.from_numpy(given[me]).to(s.device))
+        if name == "all_reduce":
+            s.comm.all_reduce(x)
+        else:
+            getattr(s.comm, name)(x, out=out)
+        s.sync()
+        due = np.ascontiguousarray(want[me]).view(np.uint8)
+        s.expect(bool((s.bits(out) == due).all()), f"{name} in place")
+
+
+@stage
+def unequal(s: Stage) -> None:
+    """Parts that differ, some of them empty."""
+    n, me = s.n, s.rank
+    rng = np.random.default_rng(3)
+    for most in (3, 5000):
+        parts = rng.integers(0, most, n)
+        parts[0] = 0
+        matrix = rng.integers(0, most, (n, n))
+        whole = [rng.integers(-99, 99, parts.sum()).astype(np.int32) for _ in range(n)]
+        rows = [rng.integers(-99, 99, r.sum()).astype(np.int32) for r in matrix]
+        at = np.concatenate([[0], parts.cumsum()])
+        ends = np.concatenate([np.zeros((n, 1), int), matrix.cumsum(1)], axis=1)
+        mine = whole[0][at[me] : at[me + 1]]
+        counts, root = [int(p) for p in parts], n - 1
+        x, full = s.torch.from_numpy(mine.copy()), s.torch.from_numpy(whole[me])
+        row = s.torch.from_numpy(rows[me])
+        out = s.full(counts[me], 0, "int32")
+        first = s.torch.from_numpy(whole[0]).to(s.device) if me == root else None
+        x, full, row = (t.to(s.device) for t in (x, full, row))
+        due = np.concatenate([rows[q][ends[q, me] : ends[q, me + 1]] for q in range(n)])
+        told = [[int(v) for v in r] for r in matrix]
+        for name, got, want in (
+            ("all_gather_v", s.comm.all_gather_v(x), whole[0]),
+            ("gather_v", s.comm.gather_v(x, counts, root=root), whole[0]),
+            (
+                "reduce_scatter_v",
+                s.comm.reduce_scatter_v(full, counts),
+                sum(whole)[at[me] : at[me + 1]],
+            ),
+            ("scatter_v", s.comm.scatter_v(first, counts, root=root, out=out), mine),
+            ("all_to_all_v", s.comm.all_to_all_v(row, told[me]), due),
+            ("all_to_all_v, told", s.comm.all_to_all_v(row, told), due),
+        ):
+            s.sync()
+            if got is None:
+                s.expect(name == "gather_v" and me != root, f"{name} gave nothing")
+            else:
+                same = np.array_equal(got.cpu().numpy(), want)
+                s.expect(same, f"{name} most={most}")
+
+
+def own_counts(s: Stage, most: int, seed: int) -> tuple[Any, Any, Any]:
+    """Return counts of all ranks, this rank's data, and what it should receive."""
+    rng = np.random.default_rng(seed)
+    matrix = rng.integers(0, most + 1, (s.n, s.n))
+    matrix[:, 0] = np.minimum(matrix[:, 0], 3)
+    ends = np.concatenate([np.zeros((s.n, 1), int), matrix.cumsum(1)], axis=1)
+    rows = [rng.integers(-99, 99, s.n * most).astype(np.float32) for _ in range(s.n)]
+    me = s.rank
+    due = [rows[q][ends[q, me] : ends[q, me + 1]] for q in range(s.n)]
+    return matrix, rows[me], np.concatenate(due)
+
+
+@stage
+def device_counts(s: Stage) -> None:
+    """all_to_all_v with counts on the GPU, another set in every replay of a graph."""
+    torch, most = s.torch, 5000
+    if s.device == "cpu":
+        return
+    x, out = s.full(s.n * most, 0), s.full(s.n * most, 0)
+    counts = torch.zeros(s.n, dtype=torch.int64, device=s.device)
+    received = torch.zeros(s.n, dtype=torch.int64, device=s.device)
+
+    def fill(seed: int) -> tuple[Any, Any]:
+        matrix, row, due = own_counts(s, most, seed)
+        x.copy_(torch.from_numpy(row))
+        counts.copy_(torch.from_numpy(matrix[s.rank]))
+        out.fill_(-12345.0)
+        received.fill_(-1)
+        return matrix, due
+
+    def call() -> None:
+        s.comm.all_to_all_v(x, counts, max_count=most, out=out, received=received)
+
+    graph = torch.cuda.CUDAGraph()
+    for seed in range(20):
+        matrix, due = fill(seed)
+        if seed == 10:
+            with torch.cuda.graph(graph):
+                call()
+        call() if seed < 10 else graph.replay()
+        s.sync()
+        told = received.tolist() == matrix[:, s.rank].tolist()
+        s.expect(told, f"received {received.tolist()}, want {matrix[:, s.rank]}")
+        got = out.cpu().numpy()
+        s.expect(np.array_equal(got[: due.size], due), f"counts on the GPU, {seed=}")
+        s.expect(bool((got[due.size :] == -12345).all()), f"wrote past it, {seed=}")
+
+
+@stage
+def too_many(s: Stage) -> None:
+    """A count above the most is an error on every rank, and nothing is written."""
+    torch = s.torch
+    if s.device == "cpu":
+        return
+    x, out = s.full(s.n * 100, 1), s.full(s.n * 100, 7)
+    counts = torch.full((s.n,), 60, dtype=torch.int64, device=s.device)
+    if s.rank == 0:
+        counts[s.n - 1] = 65
+    s.comm.all_to_all_v(x, counts, max_count=64, out=out)
+    torch.cuda.synchronize()
+    time.sleep(0.3)
+    try:
+        s.comm.check()
+        s.expect(False, "nothing was raised")
+    except CommunicationError as e:
+        s.said["error"] = f"{type(e).__name__}: {e}"
+        s.expect("65 elements" in str(e) or "gave up" in str(e), str(e))
+    s.expect(bool((out == 7).all()), "something was written")
+
+
+def empty_cases(n: int) -> Iterator[Case]:
+    """Yield verbs whose arrays lie in memory of empty()."""
+    for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"):
+        for count in COUNTS[1:]:
+            yield Case(
+                collective=name,
+                num_ranks=n,
+                count=count,
+                memory="zero_copy",
+                in_place=False,
+            )
+
+
+@stage
+def registered(s: Stage) -> None:
+    """Zero-copy verbs in memory of empty()."""
+    for case in empty_cases(s.n):
+        given, want, _ = case.due(case.choice(s.selector), case.count)
+        arrays = []
+        for values in (given[s.rank], want[s.rank]):
+            room = s.comm.empty(values.size, "float32", device=s.device)
+            arrays.append(s.torch.from_dlpack(room))
+        x, out = arrays
+        x.copy_(s.torch.from_numpy(given[s.rank]).to(s.device))
+        out.fill_(-1)
+        s.sync()
+        s.comm.barrier()
+        getattr(s.comm, case.collective)(x, out=out)
+        s.sync()
+        due = np.ascontiguousarray(want[s.rank]).view(np.uint8)
+        s.expect(bool((s.bits(out) == due).all()), f"{case}")
+
+
+@stage
+def transfers(s: Stage) -> None:
+    """Send and recv in a ring, permute with idle ranks, barriers."""
+    n, me = s.n, s.rank
+    x, got = s.full(4099, me + 1), s.full(4099, 0)
+    for _ in range(3):
+        if me % 2 == 0:
+            s.comm.send(x, to=(me + 1) % n)
+            s.comm.recv(got, source=(me - 1) % n)
+        else:
+            s.comm.recv(got, source=(me - 1) % n)
+            s.comm.send(x, to=(me + 1) % n)
+        s.sync()
+        s.expect(bool((got == (me - 1) % n + 1).all()), "send and recv")
+        got.fill_(0)
+    moved = s.comm.permute(x, ((0, n - 1),))
+    s.sync()
+    want = 1 if me == n - 1 else 0
+    s.expect(bool((moved == want).all()), f"permute: {moved[:2]}, want {want}")
+    for _ in range(5):
+        s.comm.barrier()
+
+
+@stage
+def halves(s: Stage) -> None:
+    """Communicators of some of the ranks."""
+    half = s.comm.split(s.rank % 2)
+    x = s.full(1000, s.rank)
+    half.all_reduce(x)
+    s.sync()
+    want = sum(q for q in range(s.n) if q % 2 == s.rank % 2)
+    s.expect(bool((x == want).all()), f"split: {x[:2]}, want {want}")
+    half.close()
+
+
+@stage
+def streams(s: Stage) -> None:
+    """Two streams at once, each with flags of its own; the fifth is refused."""
+    if s.device == "cpu":
+        return
+    torch = s.torch
+    sides = [torch.cuda.Stream() for _ in range(5)]
+    arrays = [s.full(3000 + i, s.rank + i) for i in range(2)]
+    torch.cuda.synchronize()
+    for _ in range(20):
+        for x, side in zip(arrays, sides, strict=False):
+            s.comm.all_reduce(x, op="max", stream=side)
+    s.sync()
+    for i, x in enumerate(arrays):
+        s.expect(bool((x == s.n - 1 + i).all()), f"stream {i}: {x[:2]}")
+    for side in sides[2:4]:
+        s.comm.all_reduce(arrays[0], op="max", stream=side)
+    try:
+        s.comm.all_reduce(arrays[0], op="max", stream=sides[4])
+        s.expect(False, "a fifth stream was accepted")
+    except CallError as e:
+        s.expect("sets of flags" in str(e), str(e))
+    s.sync()
+
+
+@stage
+def graphs(s: Stage) -> None:
+    """Captured calls, staged and zero-copy, in turn and mixed with eager ones."""
+    if s.device == "cpu":
+        return
+    torch = s.torch
+    room = torch.from_dlpack(s.comm.empty(4096, "float32", device="cuda"))
+    plain = s.full(70001, 1)
+    captured = []
+    for x in (room, plain):
+        x.fill_(1)
+        s.comm.all_reduce(x)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            s.comm.all_reduce(x)
+        captured.append((x, graph))
+    for _ in range(10):
+        for x, graph in captured:
+            x.fill_(1)
+            s.sync()
+            s.comm.barrier()
+            graph.replay()
+            s.comm.all_reduce(x)
+            graph.replay()
+            s.sync()
+            s.expect(bool((x == float(s.n) ** 3).all()), f"{x[:2]}")
+
+
+@stage
+def eager(s: Stage) -> None:
+    """Microseconds of a 1 KB all_reduce, back to back."""
+    x = s.full(512, 0, "bfloat16")
+    best = issue = 1e9
+    calls = 1000 if s.device != "cpu" else 50
+    for _ in range(5):
+        s.comm.all_reduce(x)
+        s.sync()
+        began = time.perf_counter()
+        for _ in range(calls):
+            s.comm.all_reduce(x)
+        issued = time.perf_counter() - began
+        s.sync()
+        best = min(best, (time.perf_counter() - began) / calls * 1e6)
+        issue = min(issue, issued / calls * 1e6)
+    s.said["eager_us"], s.said["issue_us"] = round(best, 2), round(issue, 2)
+    s.expect(True, "")
+
+
+@stage
+def different(s: Stage) -> None:
+    """Ranks that call different things are told so, and nothing hangs."""
+    x = s.full(1000 + (s.rank == 0), 1)
+    try:
+        s.comm.all_reduce(x)
+        if s.device != "cpu":
+            s.torch.cuda.synchronize()
+            time.sleep(0.3)
+        s.comm.check()
+        s.expect(False, "nothing was raised")
+    except CommunicationError as e:
+        s.said["error"] = f"{type(e).__name__}: {e}"[:300]
+        s.expect(True, "")
