@@ -19,7 +19,7 @@ from stretto.runtime.faults import lost_fault
 from stretto.runtime.greet import greet
 from stretto.runtime.hub import Hub, HubThread
 from stretto.runtime.meeting import Meeting
-from stretto.runtime.process import open_pidfd, peer_uid, uid_refusal
+from stretto.runtime.process import is_detached, open_pidfd, peer_uid, uid_refusal
 from stretto.runtime.rendezvous import Rendezvous
 from stretto.runtime.secret import load_secret
 from stretto.runtime.wire import Connection
@@ -46,14 +46,14 @@ def join(place: Place, *, deadline_s: float = 30.0) -> Meeting:
         hosting, sock = _host(place, path, deadline_s)
     else:
         sock = _come(place, path, until, deadline_s)
-    launched = place.launcher != "explicit"
+    watched = place.launcher != "explicit" or not is_detached()
     meeting = greet(
         Connection(sock),
         rank=place.rank,
         num_ranks=place.num_ranks,
         deadline_s=deadline_s,
         start_s=deadline_s,
-        launcher=open_pidfd(place.launcher_pid) if launched else None,
+        launcher=open_pidfd(place.launcher_pid) if watched else None,
     )
     atexit.register(partial(_end, meeting, hosting))
     return meeting

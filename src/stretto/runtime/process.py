@@ -61,6 +61,17 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
+def is_detached() -> bool:
+    """Return whether this process was started to outlive its parent.
+
+    `setsid` and `nohup` say so: a session of its own, a hang-up that is ignored.
+    """
+    if os.name != "posix":
+        return False
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return ignored or os.getsid(0) == os.getpid()
+
+
 def peer_uid(sock: socket.socket) -> int | None:
     """Return the user on the other end of a Unix socket; None where unknown."""
     if hasattr(socket, "SO_PEERCRED"):

@@ -1,5 +1,7 @@
 """Ranks that a launcher started: how they meet, and what they hear when it fails."""
 
+import os
+import signal
 import socket
 import time
 from pathlib import Path
@@ -202,18 +204,33 @@ def test_the_socket_and_its_folder_are_private(start, tmp_path):
     assert 0o700 == path.parent.stat().st_mode & 0o777
 
 
-def test_ranks_that_outlive_their_launcher_end_themselves(start, environment):
-    """Under torchrun, mpirun and srun the launcher is watched."""
+LAUNCHER = """
+import subprocess
+for r in '01':
+    subprocess.Popen(
+        [sys.executable, '-c', os.environ['CODE'], r],
+        env={**os.environ, 'ORDER': r, os.environ['RANK_IS']: r},
+        start_new_session='DETACHED' in os.environ,
+    )
+time.sleep(60)
+"""
+LAUNCHED = """
+from stretto.runtime.join import join
+from stretto.runtime.environment import find_place
+import os, sys, time
+m = join(find_place({place}))
+os.write(1, b'%d\\n' % os.getpid())
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("place", ["", "int(sys.argv[1]), 2, 'job'"])
+def test_ranks_that_outlive_their_launcher_end_themselves(start, place):
+    """torchrun, mpirun and srun are watched; of explicit ranks the parent."""
     launcher = start(
-        "import subprocess\n"
-        "for r in '01':\n"
-        "    subprocess.Popen([sys.executable, '-c', os.environ['CODE']],\n"
-        "        env={**os.environ, 'RANK': r})\n"
-        "time.sleep(60)\n",
-        CODE="from stretto.runtime.join import join\n"
-        "from stretto.runtime.environment import find_place\n"
-        "import os, time\n"
-        "m = join(find_place())\nos.write(1, b'%d\\n' % os.getpid())\ntime.sleep(60)\n",
+        LAUNCHER,
+        CODE=LAUNCHED.format(place=place),
+        RANK_IS="ORDER" if place else "RANK",
         WORLD_SIZE="2",
         MASTER_PORT="2",
     )
@@ -224,6 +241,25 @@ def test_ranks_that_outlive_their_launcher_end_themselves(start, environment):
         time.sleep(0.01)
 
     assert [False, False] == list(map(_lives, pids))
+
+
+def test_detached_ranks_stay_when_their_parent_has_ended(start):
+    """In a session of their own, as `setsid` makes it, they are nobody's."""
+    launcher = start(
+        LAUNCHER,
+        CODE=LAUNCHED.format(place="int(sys.argv[1]), 2, 'job'"),
+        RANK_IS="ORDER",
+        DETACHED="yes",
+    )
+    pids = [int(launcher.hear()) for _ in range(2)]
+    try:
+        launcher.kill()
+        time.sleep(0.3)
+
+        assert [True, True] == list(map(_lives, pids))
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
 
 
 def _lives(pid):
