@@ -17,7 +17,7 @@ import numpy as np
 import stretto
 
 SOURCE = """
-// Everybody sends its vector to everybody as packets, and adds what comes in rank order.
+// Everybody sends its vector to everybody as packets, and adds in rank order.
 template <class Task>
 __device__ void one_hop(Task& task) {
   using Element = typename Task::Element;

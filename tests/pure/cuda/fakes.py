@@ -252,6 +252,10 @@ class FakeDriver:
                 enqueued.append(_equals(word, int(part.value)))
         return self._enqueue(stream, *enqueued)
 
+    def cuStreamWriteValue64(self, stream, address, value, flags):
+        word = ctypes.c_uint64.from_address(int(address))
+        return self._enqueue(stream, _writes(word, int(value)))
+
     def cuStreamSynchronize(self, stream):
         stop_at = time.monotonic() + 5
         while time.monotonic() < stop_at:

@@ -133,8 +133,9 @@ class Proxy:
             relaxed = api().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
             ask("cuThreadExchangeStreamCaptureMode", relaxed)
             self._serve()
-        except StrettoError as e:  # the peers wait for what will not come
-            self._watch.fail(self._group.fail((), str(e)))
+        except Exception as e:  # the peers wait for what will not come
+            said = str(e) if isinstance(e, StrettoError) else f"{type(e).__name__}: {e}"
+            self._watch.fail(self._group.fail((), said))
 
     def _serve(self) -> None:
         busy_until = 0.0

@@ -1,0 +1,104 @@
+"""Run kernels that use channels, and registered kernels, on this CPU.
+
+As emulate.py does: only what is inline assembly is replaced. `__shared__` is not
+emulated: such kernels are compiled, and run on GPUs.
+"""
+
+import ctypes
+import re
+import subprocess
+from pathlib import Path
+
+import numpy as np
+from cuda_emulate import REPLACED, aligned
+
+from stretto.executors.cuda import abi
+from stretto.executors.cuda.channels import CHANNEL, ENGINE, Words
+from stretto.executors.cuda.compile import headers
+from stretto.executors.cuda.proxy import RING_WORDS
+
+HERE = Path(__file__).parent
+ASSEMBLY = ("memory.cuh", "remote.cuh")
+
+
+def build(text, folder, entry):
+    """Return a library of a kernel's text and the C function `entry`."""
+    for name, header in headers().items():
+        for pattern, other in REPLACED:
+            header = re.sub(pattern, lambda _, o=other: o, header, flags=re.DOTALL)
+        (folder / name).write_text(header)
+    for name in ASSEMBLY:
+        (folder / name).write_text("#pragma once\n")
+    includes = [f'#include "{HERE / n}"' for n in ("emulate.hpp", "emulate_own.hpp")]
+    (folder / "own.cpp").write_text("\n".join([*includes, text, entry]))
+    options = ["-O1", "-std=c++20", "-w", "-ffp-contract=off"]
+    options += ["-shared", "-fPIC", "-pthread"]
+    subprocess.run(
+        ["g++", *options, "own.cpp", "-o", "own.so"],
+        cwd=folder,
+        check=True,
+        timeout=120,
+    )
+    return ctypes.CDLL(str(folder / "own.so"))
+
+
+class Handles:
+    """Channels of several ranks in this process's memory."""
+
+    def __init__(self, ranks, nbytes, *, blocks=1, deadline_s=60):
+        self.ranks, self.blocks = ranks, blocks
+        self.words = Words(blocks=blocks, num_ranks=ranks)
+        self.buffers = [aligned(nbytes) for _ in range(ranks)]
+        self.own = [aligned(8 * self.words.total) for _ in range(ranks)]
+        self.control = [aligned(abi.CONTROL["flags"]) for _ in range(ranks)]
+        self.records = [aligned(abi.RECORD.itemsize) for _ in range(ranks)]
+        self.rings = [aligned(8 * RING_WORDS) for _ in range(ranks)]
+        self.homes = [self._home(r, deadline_s) for r in range(ranks)]
+        self.memory = [self._memory(r) for r in range(ranks)]
+        self.engines = [self._engines(r) for r in range(ranks)]
+
+    def _home(self, rank, deadline_s):
+        home = np.zeros(1, abi.PARAMS)
+        home["control"][0, : self.ranks] = [c.ctypes.data for c in self.control]
+        home["record"] = self.records[rank].ctypes.data
+        home["deadline_ns"] = int(deadline_s * 1e9)
+        return home
+
+    def _memory(self, rank):
+        table = np.zeros((self.blocks, self.ranks), CHANNEL)
+        for b, q in np.ndindex(self.blocks, self.ranks):
+            mine, theirs = self.own[rank].ctypes.data, self.own[q].ctypes.data
+            table[b, q] = (
+                self.buffers[rank].ctypes.data,
+                self.buffers[q].ctypes.data,
+                mine + self.words.inbox(b, q),
+                theirs + self.words.inbox(b, rank),
+                mine + self.words.counts(b, q),
+                mine + self.words.calls(b),
+                self.homes[rank].ctypes.data,
+                rank,
+                q,
+            )
+        return table
+
+    def _engines(self, rank):
+        table = np.zeros((self.blocks, self.ranks), ENGINE)
+        mine = self.own[rank].ctypes.data
+        for b, q in np.ndindex(self.blocks, self.ranks):
+            table[b, q] = (
+                mine + self.words.engine_inbox(b, q),
+                mine + self.words.engine_counts(b, q),
+                mine + self.words.flushed(b, q),
+                mine + self.words.numbers,
+                self.rings[rank].ctypes.data,
+                self.homes[rank].ctypes.data,
+                rank,
+                q,
+                b,
+                0,
+            )
+        return table
+
+    def record(self, rank):
+        """Return what a rank wrote when it gave up."""
+        return self.records[rank].view(abi.RECORD)[0]
