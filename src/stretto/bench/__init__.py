@@ -5,7 +5,13 @@ from stretto.bench.compare import compare, show_verdicts
 from stretto.bench.contender import BUFFERS
 from stretto.bench.document import as_csv, as_text, document_of, read_document
 from stretto.bench.formats import nccl_format, osu_format
-from stretto.bench.launch import joined, run_ranks, runs_of, under_launcher
+from stretto.bench.launch import (
+    joined,
+    launched_ranks,
+    run_ranks,
+    runs_of,
+    under_launcher,
+)
 from stretto.bench.machine import machine as machine_of
 from stretto.bench.peers import expand, names
 from stretto.bench.plot import open_figure, plot
@@ -27,6 +33,7 @@ __all__ = [
     "document_of",
     "expand",
     "joined",
+    "launched_ranks",
     "machine_of",
     "markdown",
     "names",

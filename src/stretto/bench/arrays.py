@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from stretto.bench.cases import Case
 from stretto.bench.contender import Buffer, host_buffer
 from stretto.bench.peers import device_arrays
 from stretto.bench.task import Task
-from stretto.bench.timing import Call
+from stretto.bench.timing import Call, Timer
 from stretto.collectives import storage
 from stretto.errors import CallError
 from stretto.runtime import Communicator
@@ -29,8 +30,14 @@ class Pools:
     settle: Call | None = None
     capture: Callable[[Call, int], Call] | None = None
     """On a GPU: make a graph of several calls, and return what replays it."""
+    timer: Timer | None = None
+    """On a GPU: times calls by its own clock."""
     copy_gbps: Callable[[], float] | None = None
     """On a GPU: the rate at which it copies to the next rank's."""
+    compute_for: Callable[[float], Call] | None = None
+    """On a GPU: return what computes about so many microseconds, beside our stream."""
+    arch: tuple[int, int] | None = None
+    """Of the GPU: its compute capability."""
 
     def __init__(self, comm: Communicator, task: Task, cases: list[Case]) -> None:
         """Allocate for the largest case (collective)."""
@@ -38,7 +45,7 @@ class Pools:
         self._arrays: Any = None
         item = storage(task.dtype).itemsize
         counts = [case.elements(q) for case in cases for q in range(task.num_ranks)]
-        largest = max((max(pair) for pair in counts), default=0) + _APART // item
+        largest = max((max(pair) for pair in counts), default=0) + 2 * _APART // item
         if task.device == "cuda":
             self._open_gpu(comm, largest)
         else:
@@ -59,8 +66,16 @@ class Pools:
         gpu = device_arrays(kind, comm, registered=self._task.registered)
         self._pools = [gpu.empty(count, self._task.dtype) for _ in range(2)]
         self._arrays = gpu
-        self.settle, self.capture = gpu.settle, gpu.capture
-        self.copy_gbps = gpu.copy_gbps
+        self.settle, self.capture, self.timer = gpu.settle, gpu.capture, gpu.timed
+        self.copy_gbps, self.compute_for = gpu.copy_gbps, gpu.compute_for
+        self.arch = gpu.arch
+
+    def drain(self) -> None:
+        """Wait for what still runs, whatever it meets; then forget the memory."""
+        if self.settle is not None:
+            with contextlib.suppress(Exception):
+                self.settle()
+        self._pools.clear()
 
     def buffers(self, case: Case) -> tuple[Buffer, Buffer]:
         """Return input and output of a case; in place, they are one memory."""

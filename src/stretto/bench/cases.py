@@ -112,6 +112,12 @@ class Case:
             _total(kind.output_runs(self.shape, rank), sizes),
         )
 
+    @property
+    def buffer_bytes(self) -> int:
+        """Return the size of the largest buffer that a rank needs."""
+        each = (n for q in range(self.num_ranks) for n in self.elements(q))
+        return max(each, default=0) * storage(self.dtype).itemsize
+
     def matrix(self) -> NDArray[np.int64]:
         """Return how many elements each rank sends to each."""
         return np.asarray(self.counts, np.int64).reshape(self.num_ranks, -1)

@@ -16,6 +16,7 @@ from stretto.errors import CallError
 __all__ = ["BUFFERS", "Buffer", "Contender", "Prepared", "Setup", "host_buffer"]
 
 BUFFERS = ("bytearray", "numpy", "torch", "cupy", "numba")
+_POISON = 0x5B
 _FORMATS = dict(zip("bBhHiIlLfd?", "bBhHiIqQfd?", strict=True))
 
 
@@ -29,6 +30,10 @@ class Buffer:
     """The same memory as an array; None on a GPU, where the two below copy."""
     put: Callable[[Array], None] | None = None
     take: Callable[[], Array] | None = None
+    fill: Callable[[int], None] | None = None
+    """Puts the same into every byte, without copying from the host."""
+    same: Callable[[Array], bool] | None = None
+    """Compares bit for bit where the memory is."""
 
     def write(self, values: Array) -> None:
         """Put values in."""
@@ -44,6 +49,10 @@ class Buffer:
         assert self.host is not None, "a buffer lies somewhere"
         return self.host
 
+    def equals(self, want: Array) -> bool:
+        """Return whether it certainly holds these very bits."""
+        return self.same is not None and self.same(want)
+
     def poison(self, want: Array) -> None:
         """Fill it with what no result is, nothing like what is wanted."""
         if not want.size:
@@ -51,7 +60,10 @@ class Buffer:
         if want.dtype.kind == "b":
             self.write(~want)
             return
-        bits = np.full(want.nbytes, 0x5B, np.uint8)
+        if self.fill is not None:
+            self.fill(_POISON)
+            return
+        bits = np.full(want.nbytes, _POISON, np.uint8)
         self.write(bits.view(want.dtype))
 
 
@@ -64,6 +76,8 @@ class Setup:
     meet: str
     """A folder that the ranks share, empty when they start."""
     device: str = "cpu"
+    largest: int = 0
+    """Bytes of the largest buffer that there will be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

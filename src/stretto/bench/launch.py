@@ -28,10 +28,22 @@ from stretto.bench.task import Task
 from stretto.errors import CallError, RankFailed
 from stretto.runtime import Communicator, connect, spawn
 
-__all__ = ["Work", "joined", "mpirun", "run_ranks", "runs_of", "under_launcher"]
+__all__ = [
+    "Work",
+    "joined",
+    "launched_ranks",
+    "mpirun",
+    "run_ranks",
+    "runs_of",
+    "under_launcher",
+]
 
 Work = Callable[[Communicator, Any, Say], dict[str, Any]]
 _LAUNCHERS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+_SIZES = (
+    *("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"),
+    *("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
+)
 _START_S = 60.0
 _WATCH_S = 0.2
 _DEADLINE_S = 60.0
@@ -40,6 +52,15 @@ _DEADLINE_S = 60.0
 def under_launcher() -> bool:
     """Return whether torchrun, mpirun or srun has started this process."""
     return any(name in os.environ for name in _LAUNCHERS)
+
+
+def launched_ranks() -> int:
+    """Return how many ranks the launcher says it has started; 0 without one."""
+    if under_launcher():
+        for name in _SIZES:
+            if os.environ.get(name, "").isdigit():
+                return int(os.environ[name])
+    return 0
 
 
 def mpirun() -> str | None:

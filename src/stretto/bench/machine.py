@@ -7,13 +7,14 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from stretto.bench.cases import case_of
 from stretto.bench.control import Control
+from stretto.bench.target import Target
 from stretto.bench.timing import run_batch
 
 __all__ = ["commit", "limits", "machine", "versions"]
@@ -67,18 +68,43 @@ def commit() -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def limits(
-    control: Control, copy_gbps: Callable[[], float] | None = None
-) -> dict[str, float]:
-    """Measure what nothing can beat: all ranks copying, and a barrier.
+def limits(control: Control, target: Target) -> dict[str, float]:
+    """Measure what nothing can beat: all ranks copying, and hearing from everybody.
 
-    `copy_gbps` measures a rank's copying where that is not the CPU's.
+    On a GPU the copies go to the next one, and the exchange is of one element, in a
+    graph, by the GPU's clock.
     """
+    pools = target.pools
     control.barrier()
-    rate = (copy_gbps or _copy_gbps)()
+    rate = (pools.copy_gbps or _copy_gbps)()
     barrier_us = min(run_batch(control.barrier, 200) for _ in range(5))
-    rates, barriers = zip(*control.gather([rate, barrier_us]), strict=True)
-    return {"copy_gbps": min(rates), "barrier_us": max(barriers)}
+    flag_us = barrier_us
+    if pools.timer is not None and pools.capture is not None:
+        flag_us = _exchange_us(control, target)
+    told = control.gather([rate, barrier_us, flag_us])
+    rates, barriers, flags = zip(*told, strict=True)
+    return {
+        "copy_gbps": min(rates),
+        "barrier_us": max(barriers),
+        "flag_us": max(flags),
+    }
+
+
+def _exchange_us(control: Control, target: Target) -> float:
+    pools = target.pools
+    assert pools.capture is not None, "a GPU makes graphs"
+    assert pools.timer is not None, "and has a clock"
+    n = control.num_ranks
+    case = case_of("all_gather", 16 * n, n, dtype=target.dtype)
+    prepared = target.ours().prepare(case, *pools.buffers(case))
+    prepared.call()
+    replay = pools.capture(prepared.call, 20)
+    found = []
+    for _ in range(5):
+        control.barrier()
+        replay()
+        found.append(pools.timer(replay, 20, False) / 20)
+    return min(found)
 
 
 def _copy_gbps() -> float:

@@ -16,6 +16,13 @@ from stretto.runtime import Communicator, Pin
 __all__ = ["Ours"]
 
 
+class _Enqueued:
+    """What is waited for with its stream."""
+
+    def wait(self) -> None:
+        """Return at once."""
+
+
 class Ours:
     """The communicator, with what it chooses or under a pin."""
 
@@ -41,8 +48,20 @@ class Ours:
         return Prepared(call=call, x=x, out=out, settle=self._settle)
 
     def start(self, case: Case, x: Buffer, out: Buffer) -> Call:
-        """Return what starts the call and gives its `Work`."""
-        return self._call(case, x.given, out.given, suffix="_async")
+        """Return what starts the call and gives its `Work`.
+
+        On a GPU every call only starts: it is ordered by its stream, and waited for
+        with it.
+        """
+        if self._device == "cpu":
+            return self._call(case, x.given, out.given, suffix="_async")
+        call = self._call(case, x.given, out.given)
+
+        def start() -> _Enqueued:
+            call()
+            return _Enqueued()
+
+        return start
 
     def close(self) -> None:
         """Close the pair's communicator; the other belongs to whoever opened it."""

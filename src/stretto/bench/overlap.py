@@ -55,8 +55,12 @@ def overlapped(
     compute: Callable[[], Any],
     turns: int,
     barrier: Callable[[], Any],
+    settle: Callable[[], Any] | None = None,
 ) -> Overlap:
-    """Return the times of a started call alone, of computing, and of both."""
+    """Return the times of a started call alone, of computing, and of both.
+
+    On a GPU both are only enqueued, on streams of their own; `settle` waits for them.
+    """
 
     def alone() -> None:
         start().wait()
@@ -67,9 +71,9 @@ def overlapped(
         work.wait()
 
     barrier()
-    alone_us = run_batch(alone, turns)
+    alone_us = run_batch(alone, turns, settle=settle)
     barrier()
-    compute_us = run_batch(compute, turns)
+    compute_us = run_batch(compute, turns, settle=settle)
     barrier()
-    both_us = run_batch(both, turns)
+    both_us = run_batch(both, turns, settle=settle)
     return Overlap(alone_us=alone_us, compute_us=compute_us, both_us=both_us)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -114,7 +113,7 @@ def task_of(args: argparse.Namespace) -> bench.Task:
     """Return what is asked for."""
     tests = _tests(args)
     on_gpu = args.device == "cuda"
-    ranks = args.ranks or (_launched() if bench.under_launcher() else _RANKS)
+    ranks = args.ranks or bench.launched_ranks() or _RANKS
     if args.batch_us < 20:
         raise CallError(f"--batch-us {args.batch_us:g}; want at least 20, to be timed")
     whole = "all" in args.tests
@@ -156,13 +155,6 @@ def _tests(args: argparse.Namespace) -> tuple[str, ...]:
     for name in args.tests:
         found += _GROUPS.get(name, (name,))
     return tuple(dict.fromkeys(found))
-
-
-def _launched() -> int:
-    for name in ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"):
-        if os.environ.get(name, "").isdigit():
-            return int(os.environ[name])
-    return _RANKS
 
 
 def _write(args: argparse.Namespace, document: dict[str, Any]) -> None:

@@ -18,7 +18,6 @@ from stretto.runtime import parse_sizes, spell_size
 
 __all__ = ["add_arguments", "run"]
 
-_JOB = "stretto.bench.tune.job:work"
 _TUNABLE = (
     *("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
     *("broadcast", "reduce", "gather", "scatter"),
@@ -37,13 +36,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="COLLECTIVE",
         help=f"all, or of {', '.join(_TUNABLE)} [all_reduce]",
     )
-    add("--ranks", type=int, default=2, help="start so many [2]")
+    add("--ranks", type=int, help="start so many [2; those of a launcher]")
     add("--sizes", "--size", help="[8:16M:4; on GPUs 1K:1G:4]")
     add("--device", default="cpu", choices=("cpu", "cuda"), help="[cpu]")
     add("--mode", default="", help="blocking or graph [graph on GPUs]")
     add("--dtype", default="", help="[float32; bfloat16 on GPUs]")
     add("--memory", default="both", choices=("staged", "zero_copy", "both"))
     add("--budget", type=float, default=60.0, metavar="S", help="seconds in all [60]")
+    add("--from-scratch", action="store_true", help="as if no profile were shipped")
+    add("--deadline", type=float, metavar="S", help="what hangs longer has failed [10]")
     add("--keep", type=int, default=12, help="measured, of those simulated [12]")
     add("--seed", type=int, default=0, help="of inputs and of the comparison [0]")
     add("--out", metavar="FILE", help="the profile [this user's, which is then used]")
@@ -66,19 +67,25 @@ def run(args: argparse.Namespace) -> int:
     if args.plot:
         bench.open_figure(args.plot)
     memories = ("staged", "zero_copy") if args.memory == "both" else (args.memory,)
+    how = "here" if bench.under_launcher() and args.ranks is None else "auto"
     rules, reports = [], []
     for memory in memories:
         task = _task(args, memory, state, args.budget / len(memories))
         if not task.tests:
             continue
         with Progress(1) as progress:
-            found = bench.run_ranks(task, partial(_say, progress), job=_JOB)
-        reports.append({**found, "memory": memory, "ranks": args.ranks})
-        rules += _rules(found, memory, args.ranks)
+            found = tune.supervised(task, partial(_say, progress), how=how)
+        if found:  # only rank 0 has any
+            reports.append({**found, "memory": memory, "ranks": task.num_ranks})
+            rules += _rules(found, memory, task.num_ranks)
+            about = f"{task.num_ranks} ranks, {task.dtype}, {task.mode}"
+    if not reports:
+        return 0
     machine = bench.machine_of()
-    about = f"{machine['processor']}, {args.ranks} ranks, {task.dtype}, {task.mode}"
+    where = "; ".join(dict.fromkeys(machine.get("gpus", ()))) or machine["processor"]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(tune.merged(path, args.device, rules, about), encoding="utf-8")
+    text = tune.merged(path, args.device, rules, f"{where}, {about}")
+    path.write_text(text, encoding="utf-8")
     if args.report:
         Path(args.report).write_text(json.dumps(reports, indent=1), encoding="utf-8")
     if args.plot:
@@ -103,7 +110,7 @@ def _task(
     return bench.Task(
         tests=names,
         sizes=tuple(parse_sizes(args.sizes or _SIZES[args.device])),
-        num_ranks=args.ranks,
+        num_ranks=args.ranks or bench.launched_ranks() or 2,
         dtype=args.dtype or ("bfloat16" if on_gpu else "float32"),
         device=args.device,
         registered=memory == "zero_copy",
@@ -111,7 +118,12 @@ def _task(
         seed=args.seed,
         batch_us=1000.0 if on_gpu else 100.0,
         budget_s=budget_s,
-        options={"state": str(state.resolve()), "keep": args.keep},
+        options={
+            "state": str(state.resolve()),
+            "keep": args.keep,
+            "scratch": args.from_scratch,
+            "deadline_s": args.deadline or 10.0,
+        },
     )
 
 
@@ -127,9 +139,7 @@ def _rules(
 ) -> list[dict[str, Any]]:
     rules = []
     for name, by_size in found["decided"].items():
-        decided = {
-            int(n): tune.Decision(**{**d, "interval": None}) for n, d in by_size.items()
-        }
+        decided = {int(n): tune.decision_of(d) for n, d in by_size.items()}
         if decided:
             rules.append(tune.rule_of(name, memory, num_ranks, decided))
     return rules
@@ -151,14 +161,29 @@ def _show(reports: list[dict[str, Any]], path: Path) -> None:
             for n in sorted(by_size, key=int):
                 row = by_size[n]
                 gain = row["untuned_us"] / row["us"] if row["us"] else 1.0
-                size = spell_size(int(n))
-                print(f"  {size:>6}  {row['us']:10.4g} us  {gain:5.2f}x  {row['pin']}")
+                size, beside = spell_size(int(n)), _beside_shipped(row)
+                said = f"  {size:>6}  {row['us']:10.4g} us  {gain:5.2f}x"
+                print(f"{said}{beside}  {row['pin']}")
         for row in report["held_back"]:
             size = spell_size(row["nbytes"])
             print(f"held back: {row['test']} {size}: {row['ratio']:.3f} of untuned")
         for pin, why in report["wrong"].items():
             print(f"not used: {pin}: {why}")
     print(f"profile: {path}")
+
+
+def _beside_shipped(row: Mapping[str, Any]) -> str:
+    """Return how the choice compares with the shipped one, where that was measured."""
+    if not row["shipped"]:
+        return ""
+    ratio = row["us"] / row["shipped_us"]
+    verdict = row["shipped_interval"]
+    said = "the same" if row["pin"] == row["shipped"] else "no slower"
+    if verdict and verdict["low"] > 1:
+        said = "SLOWER"
+    elif verdict and verdict["high"] < 1:
+        said = "faster"
+    return f"  {ratio:5.3f} of shipped, {said}"
 
 
 def _fit(args: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ import pytest
 
 import stretto
 from stretto import bench
+from stretto.bench import tune
 from stretto.bench.cases import case_of
 from stretto.bench.contender import Buffer, Prepared
 from stretto.bench.control import Control
@@ -138,6 +139,35 @@ def test_a_wrong_contender_is_found_out_on_every_rank():
     assert (True, "CallError: not with me") == first["coward"][1:3]
 
 
+def test_a_candidate_that_hangs_or_dies_does_not_end_the_search(tmp_path, monkeypatch):
+    """It is noted as failed, what it broke is made anew, and the others decide."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    from spoilt import DIES, HANGS
+
+    task = bench.Task(
+        tests=("all_reduce",),
+        sizes=(4096,),
+        num_ranks=2,
+        budget_s=12.0,
+        options={
+            "state": str(tmp_path / "s.json"), "keep": 12, "deadline_s": 0.5,
+        },
+    )  # fmt: skip
+    said = []
+
+    found = tune.supervised(task, said.append, job="spoilt:work")
+
+    failed = found["wrong"]
+    assert any(
+        "CollectiveTimeout" in w for p, w in failed.items() if p.startswith(HANGS)
+    )
+    assert any("rank 1" in why for p, why in failed.items() if p.startswith(DIES))
+    assert any("they start again" in line for line in said)
+    decision = found["decided"]["all_reduce"]["4096"]
+    assert not decision["pin"].startswith((HANGS, DIES))
+    assert decision["us"] <= decision["untuned_us"]
+
+
 def test_a_missing_peer_is_named():
     """A GPU's peer on a CPU is not dropped in silence."""
     task = bench.Task(
@@ -251,6 +281,6 @@ def test_tuning_writes_a_profile_that_is_used(tmp_path):
     assert 0 == again[0], again[2]
     assert "untuned:" not in again[2], "what was decided is not measured again"
     kept = json.loads((tmp_path / "cpu.state.json").read_text())
-    assert 3 == len(kept)
-    for one in kept.values():
+    assert 3 == len(kept["decided"])
+    for one in kept["decided"].values():
         assert one["us"] <= one["untuned_us"] * 1.001

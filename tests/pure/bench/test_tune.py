@@ -28,10 +28,21 @@ class Bench:
         return {p: t for p, t in found.items() if np.isfinite(self.us[p])}
 
 
-def search(us, untuned, pins, seed=0, over=lambda: False):
-    return tune.decide(
-        pins, untuned, Bench(us, seed), over, expand=lambda _: (), seed=seed
+def search(us, untuned, pins, seed=0, over=lambda: False, bench=None, **options):
+    """Run a search to its end, on times that are known."""
+    bench = bench or Bench(us, seed)
+    space = tune.Space(
+        pins=pins,
+        untuned=untuned,
+        **{"expand": lambda _: (), "refine": lambda _: ()} | options,
     )
+    asking = tune.search(space, over, seed=seed)
+    ask = next(asking)
+    while True:
+        try:
+            ask = asking.send(bench(ask.pins, ask.batches))
+        except StopIteration as e:
+            return e.value
 
 
 @given(
@@ -63,10 +74,21 @@ def test_halving_measures_less_than_everything_at_length():
     us = {f"p{i}": 10.0 + i for i in range(64)}
     bench = Bench(us)
 
-    left = tune.halve(list(us), bench, lambda: False, keep=2)
+    found = search(us, "p63", list(us), bench=bench)
 
-    assert ["p0", "p1"] == sorted(left)
-    assert bench.batches < 64 * 5 * 7
+    assert "p0" == found.pin
+    assert bench.batches < 64 * 5 * 4
+
+
+def test_when_the_time_is_over_the_best_so_far_is_confirmed():
+    """It stops asking for more, and still compares with what would serve untuned."""
+    us = {f"p{i}": 10.0 + i for i in range(64)}
+    bench = Bench(us)
+
+    found = search(us, "p5", list(us), over=lambda: bench.batches > 100, bench=bench)
+
+    assert us[found.pin] <= us["p5"]
+    assert bench.batches < 64 * 5 + 5 * 30
 
 
 def test_what_fails_is_left_out():
@@ -77,20 +99,37 @@ def test_what_fails_is_left_out():
 
 
 def test_the_numbers_of_the_best_families_are_tried():
-    """A leader stands for its family; a sister may be faster."""
-    us = {"base": 9.0, "a": 5.0, "b": 7.0, "c": 8.0, "d": 8.5, "a blocks=8": 4.0}
+    """A leader stands for its family; a sister may be faster, and her neighbour too."""
+    us = {
+        "base": 9.0,
+        "a": 5.0,
+        "b": 7.0,
+        "c": 8.0,
+        "a blocks=8": 4.0,
+        "a blocks=9": 3.0,
+    }
 
-    found = tune.decide(
-        ["a", "b", "c", "d"],
+    found = search(
+        us,
         "base",
-        Bench(us),
-        lambda: False,
+        ["a", "b", "c"],
         expand=lambda some: ["a blocks=8"] if "a" in some else [],
-        seed=0,
+        refine=lambda some: ["a blocks=9"] if "a blocks=8" in some else [],
     )
 
-    assert "a blocks=8" == found.pin
+    assert "a blocks=9" == found.pin
     assert 6 == found.tried
+
+
+def test_from_scratch_the_shipped_choice_is_measured_and_never_taken():
+    """It stands beside the winner, so that one can say who is faster."""
+    us = {"plain": 9.0, "a": 5.0, "hand-picked": 4.0}
+
+    found = search(us, "plain", ["a"], shipped="hand-picked")
+
+    assert ("a", "hand-picked") == (found.pin, found.shipped)
+    assert 4.0 <= found.shipped_us < 4.1
+    assert found.shipped_interval.low > 1
 
 
 def decision(pin, us=1.0):
@@ -157,6 +196,21 @@ def test_leaders_are_different_families_that_work(executor, memory):
     assert executor == "cuda" or {False} == blocks
     assert ("zero_copy" in " ".join(found)) == (memory == "zero_copy")
     assert found[0] in tune.expanded(found[0], asked)
+
+
+def test_neighbours_differ_in_one_step_and_work():
+    """More blocks, fewer, other threads, another depth; never the pin itself."""
+    asked = Question(
+        executor="cuda", collective="all_reduce", num_ranks=4,
+        nbytes=4 << 20, memory="zero_copy", in_place=False,
+    )  # fmt: skip
+    pin = str(tune.leaders(asked, 1)[0])
+
+    found = tune.refined([pin], asked)
+
+    assert len(found) >= 5
+    assert pin not in found
+    assert len(found) == len(set(found))
 
 
 def test_constants_that_were_bent_are_found_again():

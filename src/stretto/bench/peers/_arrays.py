@@ -16,7 +16,9 @@ from stretto.errors import CallError, MissingExtraError
 
 __all__ = ["GpuArrays", "HostTensors", "open_arrays"]
 
-_COPY_BYTES = 256 << 20
+_COPY_BYTES, _FLUSH_BYTES = 256 << 20, 128 << 20
+_SIDE = 1024
+"""Rows of the matrices that are multiplied beside a collective."""
 
 
 def open_arrays(kind: str, comm: Any, *, registered: bool) -> Any:
@@ -58,12 +60,77 @@ class GpuArrays:
         self._view = _viewer(kind)
         self._stream = torch.cuda.Stream()
         torch.cuda.set_stream(self._stream)
+        self._flushed: Any = None
 
     @property
-    def settle(self) -> Call:
-        """Return what waits for the GPU."""
-        wait: Call = self._torch.cuda.synchronize
-        return wait
+    def arch(self) -> tuple[int, int]:
+        """Return the GPU's compute capability."""
+        major, minor = self._torch.cuda.get_device_capability()
+        return int(major), int(minor)
+
+    def settle(self) -> None:
+        """Wait for the GPU, and raise what our kernels met."""
+        self._torch.cuda.synchronize()
+        self._comm.check()
+
+    def timed(self, call: Call, turns: int, cold: bool) -> float:
+        """Return microseconds a call, by events on our stream.
+
+        From cold caches, each call is timed by itself, after its GPU's second-level
+        cache has been overwritten.
+        """
+        torch = self._torch
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+        if not cold:
+            marks[0].record()
+            for _ in range(turns):
+                call()
+            marks[1].record()
+            torch.cuda.synchronize()
+            return float(marks[0].elapsed_time(marks[1])) * 1e3 / turns
+        if self._flushed is None:
+            self._flushed = torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+        spent = 0.0
+        for _ in range(turns):
+            self._flushed.fill_(1)
+            marks[0].record()
+            call()
+            marks[1].record()
+            torch.cuda.synchronize()
+            spent += float(marks[0].elapsed_time(marks[1])) * 1e3
+        return spent / turns
+
+    def compute_for(self, duration_us: float) -> Call:
+        """Return what computes about so long on a stream of its own."""
+        torch = self._torch
+        side = torch.cuda.Stream()
+        a = torch.ones((_SIDE, _SIDE), dtype=torch.bfloat16, device="cuda")
+        out = torch.empty_like(a)
+
+        def once() -> None:
+            torch.mm(a, a, out=out)
+
+        with torch.cuda.stream(side):
+            once()
+            torch.cuda.synchronize()
+            turns = max(1, round(duration_us / max(self._on(side, once), 0.5)))
+
+        def compute() -> None:
+            with torch.cuda.stream(side):
+                for _ in range(turns):
+                    once()
+
+        return compute
+
+    def _on(self, stream: Any, call: Call) -> float:
+        torch = self._torch
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+        marks[0].record(stream)
+        for _ in range(50):
+            call()
+        marks[1].record(stream)
+        torch.cuda.synchronize()
+        return float(marks[0].elapsed_time(marks[1])) * 1e3 / 50
 
     def copy_gbps(self) -> float:
         """Return the rate at which this GPU copies to the next, all at once."""
@@ -77,7 +144,7 @@ class GpuArrays:
 
         return (
             _COPY_BYTES
-            / min(run_batch(copy, 4, settle=self.settle) for _ in "123")
+            / min(run_batch(copy, 4, settle=torch.cuda.synchronize) for _ in "123")
             / 1e3
         )
 
@@ -100,9 +167,16 @@ class GpuArrays:
 
         def put(values: Array) -> None:
             if values.size:
-                flat = np.ascontiguousarray(values).view(np.uint8)
-                raw.copy_(torch.from_numpy(flat))
+                raw.copy_(_there(torch, values))
                 torch.cuda.synchronize()
+
+        def fill(byte: int) -> None:
+            raw.fill_(byte)
+            torch.cuda.synchronize()
+
+        def same(values: Array) -> bool:
+            there = _there(torch, values)
+            return raw.numel() == there.numel() and bool(torch.equal(raw, there))
 
         def take() -> Array:
             torch.cuda.synchronize()
@@ -111,21 +185,49 @@ class GpuArrays:
             found: Array = raw.cpu().numpy().view(storage(dtype))
             return found
 
-        return Buffer(given=given, host=None, put=put, take=take)
+        if not tensor.numel() or dtype == "bool":  # no byte is no truth value
+            return Buffer(given=given, host=None, put=put, take=take, same=same)
+        return Buffer(given=given, host=None, put=put, take=take, fill=fill, same=same)
 
     def capture(self, call: Call, calls: int) -> Call:
-        """Make a graph of several calls; return what replays it."""
+        """Make a graph of several calls; return what replays it.
+
+        Not by `torch.cuda.graph`, which collects garbage and empties caches first.
+        """
         torch = self._torch
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(
-            graph, stream=self._stream, capture_error_mode="thread_local"
-        ):
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
             for _ in range(calls):
                 call()
+        finally:
+            graph.capture_end()
         torch.cuda.synchronize()
         replay: Call = graph.replay
         return replay
+
+
+_kept: dict[int, tuple[Array, Any]] = {}
+"""What was last compared or put on the GPU: checks come with the same data again."""
+_MOST_KEPT = 4
+
+
+def _there(torch: Any, values: Array) -> Any:
+    """Return an array's bytes on the GPU."""
+    found = _kept.get(id(values))
+    if found is not None and found[0] is values:
+        return found[1]
+    flat = np.ascontiguousarray(values).ravel().view(np.uint8)
+    there = torch.from_numpy(flat.copy()).to(_device(torch))
+    while len(_kept) >= _MOST_KEPT:
+        del _kept[next(iter(_kept))]
+    _kept[id(values)] = (values, there)
+    return there
+
+
+def _device(torch: Any) -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _viewer(kind: str) -> Any:

@@ -9,7 +9,7 @@ from stretto.bench.contender import Setup
 from stretto.bench.peers._torch import require_torch, start_group
 from stretto.errors import MissingExtraError
 
-__all__ = ["NO_MULTICAST", "claim_gpu", "start_nccl"]
+__all__ = ["FOR_GRAPHS", "NO_MULTICAST", "claim_gpu", "start_nccl"]
 
 NO_MULTICAST = {
     "NCCL_NVLS_ENABLE": "0",
@@ -17,6 +17,8 @@ NO_MULTICAST = {
     "NVSHMEM_DISABLE_NVLS": "1",
 }
 """NVLink multicast is left alone on the machines we have, by everybody."""
+FOR_GRAPHS = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "CUDA_MODULE_LOADING": "EAGER"}
+"""Nothing may look at events, or load code, while another thread captures."""
 
 
 def claim_gpu(setup: Setup) -> Any:

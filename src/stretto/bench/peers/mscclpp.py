@@ -11,7 +11,12 @@ import os
 
 from stretto.bench.contender import Setup
 from stretto.bench.peers._torch import TorchPeer
-from stretto.bench.peers._torch_gpu import NO_MULTICAST, claim_gpu, start_nccl
+from stretto.bench.peers._torch_gpu import (
+    FOR_GRAPHS,
+    NO_MULTICAST,
+    claim_gpu,
+    start_nccl,
+)
 from stretto.errors import MissingExtraError
 
 __all__ = ["ALONE", "DEVICES", "environment", "open_peer"]
@@ -22,7 +27,7 @@ ALONE = True
 
 def environment() -> dict[str, str]:
     """Return what must be set before it starts."""
-    return {**NO_MULTICAST, "MSCCLPP_FORCE_DISABLE_NVLS": "1"}
+    return {**NO_MULTICAST, **FOR_GRAPHS, "MSCCLPP_FORCE_DISABLE_NVLS": "1"}
 
 
 def open_peer(setup: Setup) -> TorchPeer:

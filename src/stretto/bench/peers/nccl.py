@@ -6,7 +6,12 @@ import os
 
 from stretto.bench.contender import Setup
 from stretto.bench.peers._torch import TorchPeer
-from stretto.bench.peers._torch_gpu import NO_MULTICAST, claim_gpu, start_nccl
+from stretto.bench.peers._torch_gpu import (
+    FOR_GRAPHS,
+    NO_MULTICAST,
+    claim_gpu,
+    start_nccl,
+)
 from stretto.errors import CallError
 
 __all__ = ["DEVICES", "environment", "open_peer"]
@@ -16,7 +21,7 @@ DEVICES = ("cuda",)
 
 def environment() -> dict[str, str]:
     """Return what must be set before NCCL starts."""
-    return dict(NO_MULTICAST)
+    return NO_MULTICAST | FOR_GRAPHS
 
 
 def open_peer(setup: Setup) -> TorchPeer:

@@ -11,7 +11,12 @@ from stretto.bench.cases import Case
 from stretto.bench.contender import Buffer, Prepared, Setup
 from stretto.bench.peers._arrays import GpuArrays
 from stretto.bench.peers._torch import TorchPeer
-from stretto.bench.peers._torch_gpu import NO_MULTICAST, claim_gpu, start_nccl
+from stretto.bench.peers._torch_gpu import (
+    FOR_GRAPHS,
+    NO_MULTICAST,
+    claim_gpu,
+    start_nccl,
+)
 from stretto.errors import CallError
 
 __all__ = ["DEVICES", "NcclSymm", "environment", "open_peer"]
@@ -22,20 +27,20 @@ _COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 def environment() -> dict[str, str]:
     """Return what must be set before NCCL starts."""
-    return dict(NO_MULTICAST)
+    return NO_MULTICAST | FOR_GRAPHS
 
 
 def open_peer(setup: Setup) -> NcclSymm:
     """Return NCCL on all ranks (collective)."""
     torch = claim_gpu(setup)
-    return NcclSymm(torch, start_nccl(setup, "nccl-symm"))
+    return NcclSymm(torch, start_nccl(setup, "nccl-symm"), setup.largest)
 
 
 class NcclSymm:
     """A process group and a pool of registered memory."""
 
-    def __init__(self, torch: Any, group: Any) -> None:
-        self._torch, self._group = torch, group
+    def __init__(self, torch: Any, group: Any, largest: int = 0) -> None:
+        self._torch, self._group, self._largest = torch, group, largest
         self._peer = TorchPeer(group, settle=torch.cuda.synchronize)
         self._backend = group._get_backend(torch.device("cuda"))
         self._windows: list[Any] = []
@@ -47,7 +52,7 @@ class NcclSymm:
             raise CallError("NCCL has no symmetric kernels for this")
         sizes = [b.given.numel() * b.given.element_size() for b in (x, out)]
         if not self._windows or self._windows[0].numel() < max(sizes):
-            self._grow(max(sizes))
+            self._grow(max(*sizes, self._largest))
         ours = [
             self._as_buffer(window[:nbytes].view(buffer.given.dtype), case.dtype)
             for window, nbytes, buffer in zip(

@@ -10,7 +10,12 @@ import os
 
 from stretto.bench.contender import Setup
 from stretto.bench.peers._torch import TorchPeer
-from stretto.bench.peers._torch_gpu import NO_MULTICAST, claim_gpu, start_nccl
+from stretto.bench.peers._torch_gpu import (
+    FOR_GRAPHS,
+    NO_MULTICAST,
+    claim_gpu,
+    start_nccl,
+)
 from stretto.errors import CallError
 
 __all__ = ["ALONE", "DEVICES", "environment", "open_peer"]
@@ -21,7 +26,7 @@ ALONE = True
 
 def environment() -> dict[str, str]:
     """Return what must be set before NCCL starts."""
-    return {**NO_MULTICAST, "NCCL_GRAPH_MIXING_SUPPORT": "0"}
+    return {**NO_MULTICAST, **FOR_GRAPHS, "NCCL_GRAPH_MIXING_SUPPORT": "0"}
 
 
 def open_peer(setup: Setup) -> TorchPeer:

@@ -8,7 +8,12 @@ from typing import Any
 from stretto.bench.cases import Case
 from stretto.bench.contender import Buffer, Prepared, Setup
 from stretto.bench.peers._arrays import GpuArrays
-from stretto.bench.peers._torch_gpu import NO_MULTICAST, claim_gpu, start_nccl
+from stretto.bench.peers._torch_gpu import (
+    FOR_GRAPHS,
+    NO_MULTICAST,
+    claim_gpu,
+    start_nccl,
+)
 from stretto.errors import CallError
 
 __all__ = ["DEVICES", "TorchSymm", "environment", "open_peer"]
@@ -20,22 +25,23 @@ _LARGEST = 256 << 20
 
 def environment() -> dict[str, str]:
     """Return what must be set before it starts."""
-    return dict(NO_MULTICAST)
+    return NO_MULTICAST | FOR_GRAPHS
 
 
 def open_peer(setup: Setup) -> TorchSymm:
     """Return it on all ranks (collective)."""
     torch = claim_gpu(setup)
-    return TorchSymm(torch, start_nccl(setup, "torch-symm"))
+    return TorchSymm(torch, start_nccl(setup, "torch-symm"), setup.largest)
 
 
 class TorchSymm:
     """One symmetric buffer, cut to size."""
 
-    def __init__(self, torch: Any, group: Any) -> None:
+    def __init__(self, torch: Any, group: Any, largest: int = 0) -> None:
         import torch.distributed._symmetric_memory as symmetric
 
         self._torch, self._group, self._symmetric = torch, group, symmetric
+        self._largest = min(largest, _LARGEST)
         self._buffer: Any = None
 
     def prepare(self, case: Case, x: Buffer, out: Buffer) -> Prepared:
@@ -46,7 +52,7 @@ class TorchSymm:
             raise CallError("torch symmetric memory sums in all_reduce, to 256 MB")
         kind = x.given.dtype
         if self._buffer is None or self._buffer.numel() < nbytes:
-            self._grow(nbytes)
+            self._grow(max(nbytes, self._largest))
         mine = self._buffer[: x.given.numel() * x.given.element_size()].view(kind)
         source = GpuArrays.wrap(torch, mine, mine, case.dtype)
         ops, name = torch.ops.symm_mem, self._group.group_name

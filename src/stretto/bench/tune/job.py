@@ -1,29 +1,31 @@
-"""One rank's part of tuning. Rank 0 decides; the others do as it says.
+"""One rank's part of tuning: the searches of all sizes take turns.
 
-What has been decided is kept in a file as soon as it is, so that a run that was stopped
-goes on where it was. The same seed and the same times give the same decisions.
+All ranks are told the same times, so all run the same searches; only the clock is rank
+0's. While a size is measured, the kernels that others ask for next are compiled. What
+hangs or faults is noted, and the communicator made anew; what ends a process is found
+in the file of what was being tried (`memory`), when the ranks are started again.
 """
 
 from __future__ import annotations
 
-import json
+import faulthandler
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
-from stretto.bench.arrays import Pools
 from stretto.bench.cases import Case, case_of
 from stretto.bench.control import Control
-from stretto.bench.measure import Limits, measure
-from stretto.bench.ours import Ours
 from stretto.bench.run import Say
-from stretto.bench.stats import Interval, ratio_interval
+from stretto.bench.runner import Limits
+from stretto.bench.target import Target
 from stretto.bench.task import Task
-from stretto.bench.tune.search import Decision, decide
-from stretto.bench.tune.space import expanded, leaders, simulated_us
+from stretto.bench.tune.ahead import Ahead
+from stretto.bench.tune.held import held_back
+from stretto.bench.tune.memory import Memory, decision_of
+from stretto.bench.tune.search import Ask, Decision, Search, Space, search
+from stretto.bench.tune.space import expanded, leaders, refined, simulated_us
 from stretto.runtime import (
     Choice,
     Communicator,
@@ -35,76 +37,79 @@ from stretto.runtime import (
 
 __all__ = ["work"]
 
-_HELD_BACK = 0.15
-"""The share of the time that is left for sizes that were not tuned."""
-_BATCHES_HELD = 25
-_WORSE = 1.03
+_SEARCHING, _CONFIRMING = 0.7, 0.9
+"""The shares of the time until which is searched, and confirmed; the rest is for the
+sizes that are held back."""
+_SILENT_S = 90.0
+"""A rank that hangs so long where no deadline reaches ends itself."""
+
+Key = tuple[str, int]
+"""A collective and a size."""
 
 
 def work(comm: Communicator, task: Task, say: Say) -> dict[str, Any]:
     """Tune all that is asked; return rank 0's decisions, nothing on the others."""
-    return _Tuner(comm, task, say).run()
+    return Tuner(comm, task, say).run()
 
 
-class _Tuner:
-    """The state of a search on one rank."""
+class Tuner:
+    """The state of the searches on one rank."""
 
     def __init__(self, comm: Communicator, task: Task, say: Say) -> None:
-        self._comm, self._task, self._say = comm, task, say
-        self._control = Control(comm)
-        self._until = time.monotonic() + task.budget_s
-        self._state = Path(str(task.options["state"]))
-        self._keep = int(task.options["keep"])
-        self._memory = "zero_copy" if task.registered else "staged"
-        self._cases = self._all_cases()
-        self._pools = Pools(comm, task, list(self._cases.values()))
-        self._untuned = Selector(task.device, Profile(executor=task.device))
-        self._wrong: dict[str, str] = {}
-        self._trials: list[dict[str, Any]] = []
-
-    def _all_cases(self) -> dict[tuple[str, int], Case]:
-        task = self._task
-        sizes = sorted({*task.sizes, *self._between()})
-        return {
+        self.task, self._say = task, say
+        self.control = Control(comm)
+        self._began = time.monotonic()
+        self._memory = Memory(task, self.control)
+        self._cases = {
             (test, n): case_of(
                 test, n, task.num_ranks, dtype=task.dtype, in_place=task.in_place
             )
             for test in task.tests
-            for n in sizes
+            for n in sorted({*task.sizes, *self.between()})
         }
+        self._target = Target(
+            comm, self.control, task, list(self._cases.values()),
+            deadline_s=float(task.options.get("deadline_s", 60.0)),
+        )  # fmt: skip
+        self._ahead = Ahead(
+            task.device, comm.rank, comm.num_ranks,
+            dtype=task.dtype, op=task.op, arch=self._target.pools.arch,
+        )  # fmt: skip
+        self._selector = Selector(task.device, Profile(executor=task.device))
+        self._leading: dict[Key, tuple[str, ...]] = {}
+        """The pins that a size asked for last: its neighbours try them, too."""
+        self._is_over = False
 
-    def _between(self) -> list[int]:
+    def between(self) -> list[int]:
         """Return the sizes that are held back: half-way between those that are not."""
-        sizes = sorted(self._task.sizes)
+        sizes = sorted(self.task.sizes)
         middles = [
             round((a * b) ** 0.5 / 64) * 64 for a, b in pairwise(sizes) if b >= 4 * a
         ]
         return [m for m in middles if m not in sizes and m > 0]
 
+    def left_s(self, share: float = 1.0) -> float:
+        """Return the seconds that are left of a share of the time."""
+        return self._began + share * self.task.budget_s - time.monotonic()
+
     def run(self) -> dict[str, Any]:
         """Decide every size of every collective, then look at those held back."""
-        task = self._task
-        kept = self._control.agree(self._load())
+        task = self.task
         decided: dict[str, dict[int, Decision]] = {test: {} for test in task.tests}
-        todo = [(t, n) for n in sorted(task.sizes) for t in task.tests]
-        tuning_until = self._until - _HELD_BACK * task.budget_s
-        for at, (test, nbytes) in enumerate(todo):
-            key = f"{test} {self._memory} {task.num_ranks} {task.dtype} {nbytes}"
-            if key in kept:
-                decided[test][nbytes] = _decision(kept[key])
-                continue
-            left = tuning_until - time.monotonic()
-            share = self._control.agree(left / (len(todo) - at))
-            if share <= 0:
-                break
-            found = self._decide(test, nbytes, decided[test], share)
-            if found is not None:
-                decided[test][nbytes] = found
-                kept[key] = asdict(found)
-                self._store(kept)
-                self._tell(test, nbytes, found, f"[{at + 1}/{len(todo)}]")
-        held = self._held_back(decided)
-        if self._control.rank:
+        todo = []
+        for key in ((t, n) for n in sorted(task.sizes) for t in task.tests):
+            kept = self._memory.decided(*key)
+            if kept is not None:
+                decided[key[0]][key[1]] = decision_of(kept)
+            else:
+                todo.append(key)
+        for key, found in self._searched(todo):
+            decided[key[0]][key[1]] = found
+        self._ahead.close()
+        held = held_back(self, decided)
+        faulthandler.cancel_dump_traceback_later()
+        self._target.close()
+        if self.control.rank:
             return {}
         return {
             "decided": {
@@ -112,167 +117,171 @@ class _Tuner:
                 for test, sizes in decided.items()
             },
             "held_back": held,
-            "wrong": self._wrong,
-            "trials": self._trials,
+            "wrong": self._memory.failed,
+            "trials": self._memory.trials,
+            "seconds": time.monotonic() - self._began,
+            "rebuilt": self._target.rebuilt,
         }
 
-    def _decide(
-        self, test: str, nbytes: int, before: Mapping[int, Decision], share_s: float
-    ) -> Decision | None:
-        asked = self._question(test, nbytes)
-        until = time.monotonic() + share_s
-        untuned = str(self._control.agree(str(self._untuned.choose(asked))))
-        found: list[str] = []
-        if self._control.rank == 0:  # simulating is rank 0's work; others wait
-            found = [str(choice) for choice in leaders(asked, self._keep)]
-            if before:
-                found.insert(0, before[max(before)].pin)
-        pins = self._control.agree(found)
+    # The searches.
 
-        def is_over() -> bool:
-            return bool(self._control.agree(time.monotonic() > until))
+    def _searched(self, todo: Sequence[Key]) -> list[tuple[Key, Decision]]:
+        """Run all searches, each a step in its turn; return what they decide."""
+        spaces = self._spaces(todo)
+        searches: dict[Key, Search] = {}
+        asks: dict[Key, Ask] = {}
+        for key in todo:
+            one = search(spaces[key], lambda: self._is_over, seed=self.task.seed)
+            searches[key], asks[key] = one, next(one)
+            self._asked(key, asks[key])
+        found: list[tuple[Key, Decision]] = []
+        while asks:
+            for key in list(asks):
+                ask = asks.pop(key)
+                left_s = self.left_s(_SEARCHING)
+                self._is_over = bool(self.control.agree(left_s <= 0))
+                skipped = self._is_over and not ask.is_last
+                times = {} if skipped else self.measure(key, ask)
+                try:
+                    asks[key] = searches[key].send(times)
+                except StopIteration as e:
+                    if e.value is not None:
+                        found.append((key, e.value))
+                        self._decided(key, e.value, f"[{len(found)}/{len(todo)}]")
+                else:
+                    self._asked(key, asks[key])
+        return found
 
-        def measured(
-            some: Sequence[str], batches: int
-        ) -> Mapping[str, Sequence[float]]:
-            left_us = max(0.05, until - time.monotonic()) * 1e6
-            return self._measure(test, nbytes, some, batches, left_us)
+    def _asked(self, key: Key, ask: Ask) -> None:
+        """Compile what a search asks for while others have their turn."""
+        self._leading[key] = ask.pins
+        self._ahead.start(ask.pins, self.question(key))
 
-        def expand(some: Sequence[str]) -> Sequence[str]:
-            wider = [p for pin in some for p in self._family(pin, asked)]
-            agreed: list[str] = self._control.agree(wider)
-            return agreed
+    def _spaces(self, todo: Sequence[Key]) -> dict[Key, Space]:
+        """Return what each search may try; ranks share the simulating."""
+        control, keep = self.control, int(self.task.options["keep"])
+        scratch = bool(self.task.options.get("scratch"))
+        mine: dict[str, list[str]] = {}
+        for at, key in enumerate(todo):
+            if at % control.num_ranks == control.rank:
+                some = leaders(self.question(key), keep)
+                mine[f"{key[0]} {key[1]}"] = [str(choice) for choice in some]
+        pins: dict[str, list[str]] = {}
+        for theirs in control.gather(mine):
+            pins |= theirs
+        spaces = {}
+        for key in todo:
+            asked, own = self.question(key), pins[f"{key[0]} {key[1]}"]
+            shipped = str(self._selector.choose(asked))
+            from_scratch = scratch and own
+            spaces[key] = Space(
+                pins=own,
+                untuned=own[0] if from_scratch else shipped,
+                shipped=shipped if from_scratch else "",
+                expand=lambda some, a=asked: [
+                    p for pin in some for p in expanded(pin, a)
+                ],  # type: ignore[misc]
+                refine=lambda some, k=key: self._refined(some, k),  # type: ignore[misc]
+            )
+        return spaces
 
-        return decide(
-            pins, untuned, measured, is_over, expand=expand, seed=self._task.seed
-        )
+    def _refined(self, some: Sequence[str], key: Key) -> list[str]:
+        """Return the neighbours of pins, and what the sizes beside this one like."""
+        test, nbytes = key
+        asked = self.question(key)
+        sizes = sorted(n for t, n in self._leading if t == test)
+        at = sizes.index(nbytes)
+        beside: list[str] = []
+        for n in sizes[max(0, at - 1) : at + 2]:
+            leading = self._leading[test, n]
+            if n != nbytes and len(leading) <= 8:  # few are left: it has searched
+                beside += leading[:3]
+        works = [p for p in beside if simulated_us(_choice(p, asked), asked)]
+        return [*refined(some, asked), *works]
 
-    def _family(self, pin: str, asked: Question) -> list[str]:
-        return [] if self._control.rank else expanded(pin, asked)
+    # Measuring.
 
-    def _question(self, test: str, nbytes: int) -> Question:
-        case = self._cases[test, nbytes]
+    def question(self, key: Key) -> Question:
+        """Return what the runtime would ask for such a call."""
+        case = self._cases[key]
         return Question(
-            executor=self._task.device,
+            executor=self.task.device,
             collective=case.collective,
             num_ranks=case.num_ranks,
-            nbytes=nbytes,
-            memory=self._memory,
+            nbytes=case.nbytes,
+            memory="zero_copy" if self.task.registered else "staged",
             in_place=case.in_place,
             params=tuple(sorted(case.params.items())),
         )
 
-    def _measure(
-        self, test: str, nbytes: int, pins: Sequence[str], batches: int, left_us: float
-    ) -> dict[str, list[float]]:
+    def plain(self, key: Key) -> str:
+        """Return what would serve a size untuned."""
+        return str(self._selector.choose(self.question(key)))
+
+    def measure(self, key: Key, ask: Ask) -> dict[str, list[float]]:
         """Return the times of the pins that gave what the oracle says."""
-        task, case = self._task, self._cases[test, nbytes]
-        x, out = self._pools.buffers(case)
-        contenders = {
-            pin: Ours(
-                self._comm, pin=pin, settle=self._pools.settle, device=task.device
-            )
-            for pin in pins
-        }
+        case, asked = self._cases[key], self.question(key)
+        pins = [pin for pin in ask.pins if not self._memory.has_failed(pin, case)]
+        self._ahead.wait(pins, asked)
+        self.control.barrier()
+        apart = [pin for pin in pins if self._memory.is_suspect(pin, case)]
+        rest = [pin for pin in pins if pin not in apart]
+        times: dict[str, list[float]] = {}
+        for group in (*([pin] for pin in apart), *([rest] if rest else [])):
+            times |= self._measured(group, case, ask.batches)
+        if self.control.rank == 0:
+            for pin, found in times.items():
+                self._note(case, asked, pin, found)
+        return times
+
+    def _measured(
+        self, pins: Sequence[str], case: Case, batches: int
+    ) -> dict[str, list[float]]:
+        task, memory = self.task, self._memory
+        faulthandler.dump_traceback_later(_SILENT_S, exit=True)
         limits = Limits(
             batch_us=task.batch_us,
             batches=batches,
-            budget_us=left_us,
-            capture=self._pools.capture if task.mode == "graph" else None,
+            budget_us=max(0.05, self.left_s(_CONFIRMING)) * 1e6,
+            fewest=min(5, batches),
+            trying=lambda some: memory.try_(some, case),
         )
-        found = measure(
-            self._control, case, contenders, x, out, limits=limits, seed=task.seed
+        found = self._target.measure(
+            case, {pin: pin for pin in pins}, {}, limits=limits, seed=task.seed
         )
-        times: dict[str, list[float]] = {}
+        memory.tried()
         for pin, one in found.items():
             if one.refused or one.wrong:
-                self._wrong[f"{pin} {nbytes}"] = one.note if one.refused else one.wrong
-                continue
-            mine = one.us.max(axis=0).tolist() if self._control.rank == 0 else []
-            times[pin] = self._control.agree(mine)
-            if self._control.rank == 0:
-                self._note(test, nbytes, pin, times[pin])
-        return times
+                memory.fail(pin, case, one.note if one.refused else one.wrong)
+        return {
+            pin: one.us.max(axis=0).tolist()
+            for pin, one in found.items()
+            if not one.refused and not one.wrong
+        }
 
-    def _note(self, test: str, nbytes: int, pin: str, times: Sequence[float]) -> None:
+    def _note(
+        self, case: Case, asked: Question, pin: str, times: Sequence[float]
+    ) -> None:
         """Keep a trial, with what the simulator had expected."""
-        asked = self._question(test, nbytes)
-        middle = sorted(times)[len(times) // 2]
-        self._trials.append(
+        self._memory.note(
             {
-                "test": test,
-                "nbytes": nbytes,
+                "test": case.test,
+                "nbytes": case.nbytes,
                 "pin": pin,
-                "us": middle,
+                "us": sorted(times)[len(times) // 2],
                 "min_us": min(times),
                 "batches": len(times),
                 "simulated_us": simulated_us(_choice(pin, asked), asked),
             }
         )
 
-    def _held_back(
-        self, decided: dict[str, dict[int, Decision]]
-    ) -> list[dict[str, Any]]:
-        """Measure sizes between the tuned ones; where tuning is worse, undo it."""
-        found: list[dict[str, Any]] = []
-        for test, sizes in decided.items():
-            for nbytes in self._between():
-                below = [n for n in sizes if n <= nbytes]
-                above = [n for n in sizes if n > nbytes]
-                over = self._control.agree(time.monotonic() > self._until)
-                if over or not below or not above:
-                    continue
-                middle = (max(below) * min(above)) ** 0.5
-                pin = sizes[max(below) if nbytes <= middle else min(above)].pin
-                asked = self._question(test, nbytes)
-                plain = str(self._control.agree(str(self._untuned.choose(asked))))
-                if pin == plain:
-                    continue
-                left_us = max(0.2, self._until - time.monotonic()) * 1e6
-                times = self._measure(
-                    test, nbytes, (pin, plain), _BATCHES_HELD, left_us
-                )
-                if len(times) < 2:
-                    continue
-                ratio = ratio_interval(times[plain], times[pin], seed=self._task.seed)
-                row = {"test": test, "nbytes": nbytes, "pin": pin, "untuned": plain}
-                found.append(row | {"ratio": ratio.ratio, "high": ratio.high})
-                if ratio.low > _WORSE:
-                    us = sorted(times[plain])[len(times[plain]) // 2]
-                    sizes[nbytes] = Decision(
-                        pin=plain, us=us, untuned=plain, untuned_us=us,
-                        interval=None, tried=2,
-                    )  # fmt: skip
-        return found
-
-    def _tell(self, test: str, nbytes: int, found: Decision, at: str) -> None:
-        if self._control.rank == 0:
+    def _decided(self, key: Key, found: Decision, at: str) -> None:
+        self._memory.decide(*key, found)
+        if self.control.rank == 0:
             gain = found.untuned_us / found.us if found.us else 1.0
-            self._say(
-                f"{at} {test} {spell_size(nbytes)}: {found.us:.3g} us, {gain:.2f}x "
-                f"untuned: {found.pin}"
-            )
-
-    def _load(self) -> dict[str, Any]:
-        if self._control.rank or not self._state.is_file():
-            return {}
-        found: dict[str, Any] = json.loads(self._state.read_text(encoding="utf-8"))
-        return found
-
-    def _store(self, kept: Mapping[str, Any]) -> None:
-        if self._control.rank == 0:
-            self._state.parent.mkdir(parents=True, exist_ok=True)
-            fresh = self._state.with_suffix(".new")
-            fresh.write_text(json.dumps(kept, indent=1), encoding="utf-8")
-            fresh.replace(self._state)
-
-
-def _decision(data: Mapping[str, Any]) -> Decision:
-    interval = data["interval"]
-    return replace(
-        Decision(**{**data, "interval": None}),
-        interval=Interval(**interval) if interval else None,
-    )
+            said = f"{at} {key[0]} {spell_size(key[1])}: {found.us:.3g} us, {gain:.2f}x"
+            beside = f"; shipped {found.shipped_us:.3g} us" if found.shipped else ""
+            self._say(f"{said} untuned{beside}: {found.pin}")
 
 
 def _choice(pin: str, asked: Question) -> Choice:

@@ -1,28 +1,38 @@
 """Successive halving: many are measured shortly, the better half longer, and so on.
 
-What it decides depends only on what it is told, so a recorded run can be replayed; the
-one thing it does not know is the time, and rank 0 tells that.
+A search is a generator: it yields what it wants measured and is sent the times. So many
+searches can take turns, and what one asks for next is compiled while others measure.
+What it decides depends only on what it is told: a recorded run can be replayed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
 from stretto.bench.stats import Interval, ratio_interval
 
-__all__ = ["Decision", "Measure", "decide", "halve"]
+__all__ = ["Ask", "Decision", "Search", "Space", "Times", "search"]
 
-Times = Sequence[float]
-Measure = Callable[[Sequence[str], int], Mapping[str, Times]]
-"""Measure pins in turn, so many batches each; what failed is left out."""
+Times: TypeAlias = Mapping[str, Sequence[float]]
+"""Times of the batches of every pin; what failed is left out."""
 
 _FIRST, _LAST = 5, 30
 """Batches of the first round, and of the confirmation."""
 _FAMILIES, _FINALISTS = 3, 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What shall be measured: so many batches of each pin, in turn."""
+
+    pins: tuple[str, ...]
+    batches: int
+    is_last: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,57 +46,94 @@ class Decision:
     interval: Interval | None
     """Of tuned over untuned, where they differ."""
     tried: int
+    shipped: str = ""
+    """What the shipped profile would choose, where that is only looked at."""
+    shipped_us: float = math.inf
+    shipped_interval: Interval | None = None
+    """Of tuned over shipped, where they differ."""
 
 
-def halve(
-    pins: Sequence[str], measure: Measure, is_over: Callable[[], bool], *, keep: int
-) -> list[str]:
+Search: TypeAlias = Generator[Ask, Times, "Decision | None"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """What may be tried for one size."""
+
+    pins: Sequence[str]
+    """One for each family."""
+    untuned: str
+    shipped: str = ""
+    """Measured at the end, beside the finalists; never chosen."""
+    expand: Callable[[Sequence[str]], Sequence[str]]
+    """Return the numbers that some families have."""
+    refine: Callable[[Sequence[str]], Sequence[str]]
+    """Return the neighbours of the best."""
+
+
+def search(space: Space, is_over: Callable[[], bool], *, seed: int) -> Search:
+    """Return the best of a space, confirmed against what would serve untuned.
+
+    First one pin stands for each family; then the numbers that the best families have
+    are tried, then the neighbours of the best of those. The winner is taken only if it
+    is faster beyond noise, so tuning never makes anything worse.
+    """
+    tried = dict.fromkeys((space.untuned, *space.pins))
+    left = yield from _halved(tuple(tried), is_over, keep=_FAMILIES)
+    for wider, keep in ((space.expand, _FINALISTS), (space.refine, _FINALISTS)):
+        if is_over():
+            break
+        more = [pin for pin in dict.fromkeys(wider(left)) if pin not in tried]
+        tried |= dict.fromkeys(more)
+        if more:
+            left = yield from _halved((*left, *more), is_over, keep=keep)
+    beside = (space.untuned, space.shipped) if space.shipped else (space.untuned,)
+    last = tuple(dict.fromkeys((*beside, *left)))
+    found = yield Ask(pins=last, batches=_LAST, is_last=True)
+    own = {pin: times for pin, times in found.items() if pin in tried}
+    if not own:
+        return None
+    return _decided(space, found, list(own), len(tried), seed)
+
+
+def _halved(
+    pins: Sequence[str], is_over: Callable[[], bool], *, keep: int
+) -> Generator[Ask, Times, list[str]]:
     """Return so many of the pins that are left, the best first."""
-    left, batches = list(dict.fromkeys(pins)), _FIRST
+    left, batches = list(pins), _FIRST
     while len(left) > keep and not is_over():
-        found = measure(left, batches)
+        found = yield Ask(pins=tuple(left), batches=batches)
+        if not found and is_over():  # there was no time to measure them
+            break
         ordered = sorted(found, key=lambda pin: float(np.median(found[pin])))
         if len(ordered) <= keep:
             return ordered
-        left = ordered[: max(keep, math.ceil(len(ordered) / 2))]
+        left = ordered[: max(keep, math.ceil(len(ordered) / 3))]
         batches *= 2
     return left[:keep]
 
 
-def decide(
-    pins: Sequence[str],
-    untuned: str,
-    measure: Measure,
-    is_over: Callable[[], bool],
-    *,
-    expand: Callable[[Sequence[str]], Sequence[str]],
-    seed: int,
-) -> Decision | None:
-    """Return the best of the pins, confirmed against what would serve untuned.
-
-    First one pin stands for each family; then the numbers that the best families have
-    are tried: `expand` gives them. The winner is taken only if it is faster beyond
-    noise, so tuning never makes anything worse.
-    """
-    families = halve([untuned, *pins], measure, is_over, keep=_FAMILIES)
-    numbers = [pin for pin in expand(families) if pin not in families]
-    finalists = halve([*families, *numbers], measure, is_over, keep=_FINALISTS)
-    last = list(dict.fromkeys((untuned, *finalists)))
-    found = measure(last, _LAST)
-    if not found:
-        return None
+def _decided(
+    space: Space, found: Times, own: Sequence[str], tried: int, seed: int
+) -> Decision:
     medians = {pin: float(np.median(times)) for pin, times in found.items()}
-    best = min(medians, key=lambda pin: (medians[pin], pin))
+    best = min(own, key=lambda pin: (medians[pin], pin))
     interval = None
-    if untuned in found and best != untuned:
-        interval = ratio_interval(found[untuned], found[best], seed=seed)
+    if space.untuned in own and best != space.untuned:
+        interval = ratio_interval(found[space.untuned], found[best], seed=seed)
         if interval.high >= 1:
-            best = untuned
+            best = space.untuned
+    shipped_interval = None
+    if space.shipped in found and best != space.shipped:
+        shipped_interval = ratio_interval(found[space.shipped], found[best], seed=seed)
     return Decision(
         pin=best,
         us=medians[best],
-        untuned=untuned,
-        untuned_us=medians.get(untuned, math.inf),
+        untuned=space.untuned,
+        untuned_us=medians.get(space.untuned, math.inf),
         interval=interval,
-        tried=len(dict.fromkeys((untuned, *pins, *numbers))),
+        tried=tried,
+        shipped=space.shipped,
+        shipped_us=medians.get(space.shipped, math.inf),
+        shipped_interval=shipped_interval,
     )

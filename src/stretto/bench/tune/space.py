@@ -8,15 +8,24 @@ tiles larger than a part, more blocks than there are vectors.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from stretto import algorithms, executors, topology
 from stretto.errors import StrettoError
+from stretto.ir import Verified
+from stretto.lang import Algorithm
 from stretto.plan import Plan, Schedule
 from stretto.runtime import Choice, Question, proved_plan
 
-__all__ = ["candidates", "expanded", "leaders", "simulated_us"]
+__all__ = [
+    "candidates",
+    "expanded",
+    "kernel_plan",
+    "leaders",
+    "refined",
+    "simulated_us",
+]
 
 K, M = 1 << 10, 1 << 20
 _TILES = (64 * K, 256 * K, M, 4 * M)
@@ -25,8 +34,11 @@ _WHOLE = 1 << 30
 """A tile that holds any part: without staging, slicing only adds signals."""
 _COPIES_PUSHED = {"copy": {"direction": "push"}}
 """What is combined is pulled, and handed on by whoever combined it."""
+_COPIES_BY_ENGINE = {"copy": {"direction": "push", "protocol": "engine"}}
 _VECTOR = 16
 _MOST_BLOCKS = 128
+_THREADS, _ALL_THREADS = (128, 256, 512), (64, 128, 256, 512, 768)
+_DEPTHS = (1, 2, 4, 8)
 _FAR = 6.0
 """What the simulator finds so many times slower than its best is not measured."""
 
@@ -34,9 +46,18 @@ _FAR = 6.0
 def candidates(asked: Question) -> Iterator[Choice]:
     """Yield everything that may serve a call, without duplicates."""
     for algorithm in algorithms.of(asked.collective, asked.num_ranks):
-        for schedule in _ways(asked):
+        ways = _ways(asked) if algorithm.kernel is None else _by_hand(algorithm, asked)
+        for schedule in ways:
             for numbered in _numbers(asked, schedule):
                 yield Choice(algorithm, numbered)
+
+
+def _by_hand(algorithm: Algorithm, asked: Question) -> Iterator[Schedule]:
+    """Yield the way that a kernel written by hand has; its numbers are tried."""
+    if asked.executor != "cpu":
+        how = Schedule.parse(algorithm.schedule)
+        if how.memory == "staged" or asked.memory == "zero_copy":
+            yield how
 
 
 def simulated_us(choice: Choice, asked: Question) -> float | None:
@@ -59,9 +80,10 @@ def leaders(asked: Question, keep: int) -> list[Choice]:
     ]
     timed.sort(key=lambda t: t[:3])
     best: dict[tuple[str, ...], Choice] = {}
-    plans: set[tuple[int, str]] = set()
+    plans: set[tuple[int, str, bool]] = set()
     for us, _, _, choice, plan in timed:
-        same = (hash(plan.ranks), str(choice.schedule))
+        by_hand = choice.algorithm.kernel is not None
+        same = (hash(plan.ranks), str(choice.schedule), by_hand)
         if us > _FAR * timed[0][0] or len(best) == keep:
             break
         if same not in plans:
@@ -81,6 +103,53 @@ def expanded(pin: str, asked: Question) -> list[str]:
     ]
 
 
+def refined(pins: Sequence[str], asked: Question) -> list[str]:
+    """Return the neighbours of pins: one number changed by a step."""
+    found: list[str] = []
+    for pin in pins:
+        name, _, words = pin.partition(" ")
+        mine = Choice(algorithms.get(name), Schedule.parse(words))
+        near = [Choice(mine.algorithm, how) for how in _near(mine.schedule, asked)]
+        found += [str(one) for one in near if _simulated(one, asked) is not None]
+    return [pin for pin in dict.fromkeys(found) if pin not in pins]
+
+
+def kernel_plan(pin: str, asked: Question) -> Verified[Plan] | None:
+    """Return the plan of a pin; None where it does not serve the call."""
+    name, _, words = pin.partition(" ")
+    how = Schedule.parse(words)
+    in_place = asked.in_place or "zero_copy" not in str(how)
+    try:
+        return proved_plan(
+            algorithms.get(name), asked.num_ranks, asked.params, how, in_place
+        )
+    except StrettoError:
+        return None
+
+
+def _near(how: Schedule, asked: Question) -> Iterator[Schedule]:
+    if asked.executor == "cpu":
+        for tile in _TILES:
+            if how.protocol == "bulk" and tile < 2 * _part(asked):
+                yield replace(how, tile_bytes=tile)
+        return
+    most = asked.num_ranks if how.protocol == "engine" else _MOST_BLOCKS
+    for factor in (0.5, 0.75, 1.5, 2.0):
+        blocks = round(how.blocks * factor)
+        if 1 <= blocks <= most and blocks != how.blocks:
+            yield replace(how, blocks=blocks)
+    if how.protocol == "engine":
+        return
+    at = min(range(5), key=lambda i: abs(_ALL_THREADS[i] - how.threads))
+    for threads in _ALL_THREADS[max(0, at - 1) : at + 2]:
+        yield replace(how, threads=threads)
+        if threads > how.threads and how.blocks > 1:
+            yield replace(how, threads=threads, blocks=math.ceil(how.blocks / 2))
+    if _part(asked) >= 256 * K:
+        for depth in _DEPTHS:
+            yield replace(how, depth=depth)
+
+
 def _family(choice: Choice) -> tuple[str, ...]:
     how = choice.schedule
     plain = replace(how, blocks=1, threads=512, tile_bytes=1 << 18, depth=4)
@@ -88,12 +157,11 @@ def _family(choice: Choice) -> tuple[str, ...]:
 
 
 def _simulated(choice: Choice, asked: Question) -> tuple[float, Plan] | None:
-    in_place = asked.in_place or "zero_copy" not in str(choice.schedule)
     kind = "cpux" if asked.executor == "cpu" else "h200x"
+    plan = kernel_plan(str(choice), asked)
+    if plan is None:
+        return None
     try:
-        plan = proved_plan(
-            choice.algorithm, asked.num_ranks, asked.params, choice.schedule, in_place
-        )
         machine = topology.load(f"{kind}{asked.num_ranks}")
         found = executors.get("sim").simulate(plan, machine, nbytes=asked.nbytes)
     except StrettoError:
@@ -117,6 +185,7 @@ def _ways(asked: Question) -> Iterator[Schedule]:
     yield Schedule(memory="zero_copy", direction="pull", phases=_COPIES_PUSHED)
     if on_gpu and part >= _ENGINE_FROM:
         yield Schedule(protocol="engine", memory="zero_copy")
+        yield Schedule(memory="zero_copy", direction="pull", phases=_COPIES_BY_ENGINE)
 
 
 def _numbers(asked: Question, schedule: Schedule) -> Iterator[Schedule]:
@@ -134,9 +203,10 @@ def _numbers(asked: Question, schedule: Schedule) -> Iterator[Schedule]:
 
 
 def _on_gpu(asked: Question, schedule: Schedule) -> Iterator[Schedule]:
+    """Yield numbers: enough threads for about a vector each, more, and fewer."""
     vectors = max(1, math.ceil(_part(asked) / _VECTOR))
     if schedule.protocol == "engine":
-        for blocks in sorted({1, asked.num_ranks - 1}):
+        for blocks in sorted({1, 2, asked.num_ranks - 1}):
             yield replace(schedule, blocks=blocks)
         return
     if schedule.protocol == "bulk":
@@ -146,9 +216,9 @@ def _on_gpu(asked: Question, schedule: Schedule) -> Iterator[Schedule]:
                 yield replace(schedule, blocks=blocks, threads=512, tile_bytes=tile)
         return
     seen: set[tuple[int, int]] = set()
-    for threads in (128, 256, 512):
-        for vectors_each in (1, 2, 4):
-            blocks = math.ceil(vectors / threads / vectors_each)
+    for threads in _THREADS:
+        for each in (1 / asked.num_ranks, 0.5, 1.0, 2.0, 4.0):
+            blocks = math.ceil(vectors / threads / each)
             one = (min(_MOST_BLOCKS, max(1, blocks)), threads)
             if one not in seen:
                 seen.add(one)

@@ -14,7 +14,7 @@ from stretto.plan import Plan
 if TYPE_CHECKING:
     from stretto.executors.cuda.session import CudaSession
 
-__all__ = ["doctor", "include_path", "open_session", "show"]
+__all__ = ["doctor", "include_path", "open_session", "show", "warm"]
 
 
 def open_session(group: Group) -> CudaSession:
@@ -41,3 +41,29 @@ def show(plan: Verified[Plan], *, dtype: str, op: Operator, rank: int = 0) -> st
     from stretto.executors.cuda.generate import generate
 
     return generate(plan.value, rank=rank, dtype=dtype, op=op).text
+
+
+def warm(
+    plan: Verified[Plan],
+    *,
+    dtype: str,
+    op: Operator,
+    rank: int,
+    arch: tuple[int, int],
+) -> None:
+    """Compile one rank's kernel of a plan into the cache, if it has one.
+
+    May be called from any thread: nothing is loaded, and the GPU is not asked.
+    """
+    from stretto.executors.cuda.compile import compile_kernel
+    from stretto.executors.cuda.engine import runs_on_engine
+    from stretto.executors.cuda.generate import generate
+    from stretto.executors.cuda.halves import hands_round_on_engine, in_halves
+
+    value = plan.value
+    if runs_on_engine(value):
+        return
+    if hands_round_on_engine(value):
+        value, _ = in_halves(value)
+    kernel = generate(value, rank=rank, dtype=dtype, op=op)
+    compile_kernel(kernel, arch=arch)

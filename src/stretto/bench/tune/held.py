@@ -1,0 +1,54 @@
+"""Look at sizes that were not tuned, half-way between those that were.
+
+Where the neighbour's choice is worse there than what would have been used untuned, the
+size gets the latter: tuning must not make anything worse beyond noise.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stretto.bench.stats import ratio_interval
+from stretto.bench.tune.search import Ask, Decision
+
+if TYPE_CHECKING:
+    from stretto.bench.tune.job import Tuner
+
+__all__ = ["held_back"]
+
+_BATCHES = 25
+_WORSE = 1.03
+
+
+def held_back(
+    tuner: Tuner, decided: dict[str, dict[int, Decision]]
+) -> list[dict[str, Any]]:
+    """Measure them, undo what is worse, and return what was seen (collective)."""
+    found: list[dict[str, Any]] = []
+    for test, sizes in decided.items():
+        for nbytes in tuner.between():
+            below = [n for n in sizes if n <= nbytes]
+            above = [n for n in sizes if n > nbytes]
+            over = tuner.control.agree(tuner.left_s() <= 0)
+            if over or not below or not above:
+                continue
+            middle = (max(below) * min(above)) ** 0.5
+            pin = sizes[max(below) if nbytes <= middle else min(above)].pin
+            plain = tuner.plain((test, nbytes))
+            if pin == plain:
+                continue
+            times = tuner.measure(
+                (test, nbytes), Ask(pins=(pin, plain), batches=_BATCHES)
+            )
+            if len(times) < 2:
+                continue
+            ratio = ratio_interval(times[plain], times[pin], seed=tuner.task.seed)
+            row = {"test": test, "nbytes": nbytes, "pin": pin, "untuned": plain}
+            found.append(row | {"ratio": ratio.ratio, "high": ratio.high})
+            if ratio.low > _WORSE and not tuner.task.options.get("scratch"):
+                us = sorted(times[plain])[len(times[plain]) // 2]
+                sizes[nbytes] = Decision(
+                    pin=plain, us=us, untuned=plain, untuned_us=us,
+                    interval=None, tried=2,
+                )  # fmt: skip
+    return found

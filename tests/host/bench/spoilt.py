@@ -1,0 +1,30 @@
+"""A search in which one candidate hangs, and another ends its process."""
+
+import os
+from dataclasses import replace
+
+from stretto.bench.ours import Ours
+from stretto.bench.tune import job
+
+HANGS, DIES = (
+    f"all_reduce/{name} push packets" for name in ("ring", "recursive_doubling")
+)
+
+
+def work(comm, task, say):
+    """Tune on this rank; rank 1 is where they are no good."""
+    prepare = Ours.prepare
+
+    def spoiling(self, case, x, out):
+        prepared = prepare(self, case, x, out)
+        if comm.rank == 1 and str(self._pin).startswith(HANGS):
+            return replace(prepared, call=lambda: None)  # the other one waits
+        if comm.rank == 1 and str(self._pin).startswith(DIES):
+            return replace(prepared, call=lambda: os._exit(3))
+        return prepared
+
+    Ours.prepare = spoiling
+    try:
+        return job.work(comm, task, say)
+    finally:
+        Ours.prepare = prepare
