@@ -1,10 +1,10 @@
-"""Write the profile that the library ships from what was measured.
+"""Write the profiles that the library ships from what was measured.
 
     python benchmarks/gpu_profile.py collectives.json [more.json ...]
 
 The rows of `gpu_collectives.py` become rules: for every collective, size and kind of
-memory, the variant that was fastest. Files of two ranks answer for two, others for
-three to eight.
+memory, the variant that was fastest. Each file of rows becomes one profile, named like
+the machine, `h200x4`: that of two ranks answers for two, others for three to eight.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-PROFILE = ROOT / "src" / "stretto" / "topology" / "profiles" / "cuda.toml"
+PROFILES = ROOT / "src" / "stretto" / "topology" / "profiles"
 HEAD = """\
 # What to use between the GPUs of one host, by the size of the full vector.
 #
@@ -66,12 +66,15 @@ def _pins(row: dict[str, Any], memory: str) -> list[str]:
 
 
 def main() -> None:
-    """Write the profile."""
-    documents = [json.loads(Path(name).read_text()) for name in sys.argv[1:]]
-    about = "; ".join(f"{d['machine']['gpu']}, {d['ranks']} ranks" for d in documents)
-    lines = [line for document in documents for line in rules(document)]
-    PROFILE.write_text(HEAD.format(about=about) + "\n".join(lines) + "\n")
-    print(f"{len(lines)} lines in {PROFILE.relative_to(ROOT)}")
+    """Write the profiles."""
+    for name in sys.argv[1:]:
+        document = json.loads(Path(name).read_text())
+        gpu, n = document["machine"]["gpu"], document["ranks"]
+        about = f"{gpu}, {n} ranks, commit {document['commit']}"
+        path = PROFILES / f"{gpu.split()[-1].lower()}x{n}.toml"
+        lines = rules(document)
+        path.write_text(HEAD.format(about=about) + "\n".join(lines) + "\n")
+        print(f"{len(lines)} lines in {path.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

@@ -162,11 +162,17 @@ class Profile:
 
     @classmethod
     def shipped(cls, executor: str) -> Profile:
-        """Return the profile that comes with the library."""
-        file = resources.files("stretto.topology") / "profiles" / f"{executor}.toml"
-        if not file.is_file():
-            return cls(executor=executor)
-        return cls.parse(file.read_text(encoding="utf-8"), f"{executor}.toml")
+        """Return what comes with the library: a file for each kind of machine."""
+        folder = resources.files("stretto.topology") / "profiles"
+        rules: list[Rule] = []
+        about: list[str] = []
+        for file in sorted(folder.iterdir(), key=lambda f: f.name):
+            if file.name.endswith(".toml"):
+                found = cls.parse(file.read_text(encoding="utf-8"), file.name)
+                if found.executor == executor:
+                    rules += found.rules
+                    about.append(found.about)
+        return cls(executor=executor, rules=tuple(rules), about="; ".join(about))
 
 
 def profile_folder() -> Path:
