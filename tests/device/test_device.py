@@ -53,6 +53,22 @@ def test_two_processes_on_one_gpu_keep_every_check(tmp_path):
     assert len(rows) > 10
 
 
+@pytest.mark.gpus(1)
+@pytest.mark.skipif(gpus() < 1, reason="needs a GPU")
+@pytest.mark.timeout(300)
+def test_kernels_of_ones_own_on_one_gpu(tmp_path):
+    """Channels, copy engines, Triton, registered kernels: two ranks take turns."""
+    run(tmp_path, "channels.py", "--ranks", "2", "--share", limit=250)
+
+
+@pytest.mark.gpus(2)
+@pytest.mark.skipif(gpus() < 2, reason="needs two GPUs")
+@pytest.mark.timeout(300)
+def test_kernels_of_ones_own_on_a_gpu_each(tmp_path):
+    """The same on as many GPUs as there are, four at most."""
+    run(tmp_path, "channels.py", "--ranks", str(min(4, gpus())), limit=250)
+
+
 @pytest.mark.gpus(2)
 @pytest.mark.skipif(gpus() < 2, reason="needs two GPUs")
 @pytest.mark.timeout(600)
