@@ -7,12 +7,14 @@ from dataclasses import dataclass, field, replace
 
 from stretto.errors import CallError
 
-__all__ = ["DIRECTIONS", "MEMORIES", "PROTOCOLS", "Schedule"]
+__all__ = ["DIRECTIONS", "MEMORIES", "MOVERS", "PROTOCOLS", "Schedule"]
 
 DIRECTIONS = ("push", "pull")
 PROTOCOLS = ("packets", "lines", "bulk", "engine")
 MEMORIES = ("staged", "zero_copy")
-_CHOICES = {"direction": DIRECTIONS, "protocol": PROTOCOLS, "memory": MEMORIES}
+MOVERS = ("vectors", "tma", "unordered")
+_PHASED = {"direction": DIRECTIONS, "protocol": PROTOCOLS, "memory": MEMORIES}
+_CHOICES = {**_PHASED, "mover": MOVERS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +25,9 @@ class Schedule:
     packets: data that announce themselves; lines: the same by 128-byte lines; bulk:
     plain data, then a signal; engine: copy engines move, then a signal.
     staged: peers touch only staging; zero_copy: they touch the caller's memory.
+    vectors: the threads of a GPU move bulk data; tma: the copy unit of its SMs does;
+    unordered: and adds them where they arrive, in any order. Such sums differ from run
+    to run: only who names it gets it. CPUs know one mover, and keep the order.
     """
 
     direction: str = "push"
@@ -35,7 +40,8 @@ class Schedule:
     tile_bytes: int = 1 << 18
     """The largest part of a chunk's slice that one epoch moves."""
     depth: int = 4
-    """Vector loads, or bulk copies, in flight per thread."""
+    """Vector loads in flight per thread; chunks of the copy unit per block."""
+    mover: str = "vectors"
     phases: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """direction, protocol or memory of a named part of the program."""
 
@@ -45,7 +51,7 @@ class Schedule:
             _choose(key, getattr(self, key), known)
         for phase, changes in self.phases.items():
             for key, value in changes.items():
-                if key not in _CHOICES:
+                if key not in _PHASED:
                     raise CallError(f"phase {phase!r} cannot set {key!r}")
                 _choose(key, value, _CHOICES[key])
         for key in ("blocks", "threads", "tile_bytes", "depth"):
@@ -60,6 +66,7 @@ class Schedule:
     def __str__(self) -> str:
         """Return the text form, such as `push packets staged blocks=4`."""
         words = [self.direction, self.protocol, self.memory]
+        words += [self.mover] * (self.mover != "vectors")
         words += [
             f"{key}={getattr(self, key)}"
             for key in ("blocks", "threads", "tile_bytes", "depth")

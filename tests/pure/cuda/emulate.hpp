@@ -154,6 +154,64 @@ inline void fence() { std::atomic_thread_fence(std::memory_order_acq_rel); }
 inline u64 clock_ns() {
   return std::chrono::steady_clock::now().time_since_epoch().count();
 }
+
+// The copy unit: what it is asked for is done at once. Sums are made under a lock.
+inline thread_local u8* shared_bytes = nullptr;
+inline std::mutex adding;
+inline u32 shared_memory() { return 0; }
+inline void store_shared(u32 at, Vec v) { memcpy(shared_bytes + at, &v, 16); }
+inline void between_proxies() {}
+inline void between_proxies_here() {}
+inline void make_load_barrier(u32) {}
+inline bool is_loaded(u32, u32) { return true; }
+inline void load_chunk(u32 shared, u64 from, u32 nbytes, u32) {
+  for (u32 k = 0; k < nbytes; k += 16) {
+    const Vec v = load_relaxed(reinterpret_cast<const Vec*>(from + k));
+    memcpy(shared_bytes + shared + k, &v, 16);
+  }
+}
+inline void store_chunk(u64 to, u32 shared, u32 nbytes) {
+  for (u32 k = 0; k < nbytes; k += 16) {
+    Vec v;
+    memcpy(&v, shared_bytes + shared + k, 16);
+    store_relaxed(reinterpret_cast<Vec*>(to + k), v);
+  }
+}
+template <class E>
+void add_vector(u64 to, Vec v) {
+  std::lock_guard<std::mutex> held(adding);
+  typename E::Wide total[E::lanes], more[E::lanes];
+  Vec* at = reinterpret_cast<Vec*>(to);
+  E::unpack(load_relaxed(at), total);
+  E::unpack(v, more);
+  for (u32 k = 0; k < E::lanes; ++k) total[k] += more[k];
+  store_relaxed(at, E::pack(total));
+}
+template <class E>
+void add_chunk(u64 to, u32 shared, u32 nbytes) {
+  for (u32 k = 0; k < nbytes; k += 16) {
+    Vec v;
+    memcpy(&v, shared_bytes + shared + k, 16);
+    add_vector<E>(to + k, v);
+  }
+}
+template <class E>
+void add_element(u64 to, u64 bits) {
+  std::lock_guard<std::mutex> held(adding);
+  Vec one{}, other{};
+  typename E::Wide total[E::lanes], more[E::lanes];
+  memcpy(&one, reinterpret_cast<void*>(to), E::size);
+  memcpy(&other, &bits, E::size);
+  E::unpack(one, total);
+  E::unpack(other, more);
+  total[0] += more[0];
+  one = E::pack(total);
+  memcpy(reinterpret_cast<void*>(to), &one, E::size);
+}
+inline void end_group() {}
+template <u32>
+void all_but_read() {}
+inline void all_stored() {}
 }  // namespace stretto
 
 template <class Calls>
@@ -164,6 +222,8 @@ void launch(void (*kernel)(const Calls), const Calls& calls, unsigned grid,
     one[1], one[2];
     for (unsigned w = 0; w < 32; ++w) one[100 + w];
   }
+  std::vector<std::vector<unsigned char>> shared(grid);
+  for (auto& one : shared) one.resize(228 << 10);
   std::vector<std::thread> running;
   for (unsigned b = from; b < grid; ++b) {
     for (unsigned t = 0; t < threads; ++t) {
@@ -171,6 +231,7 @@ void launch(void (*kernel)(const Calls), const Calls& calls, unsigned grid,
         blockIdx.x = b;
         threadIdx.x = t;
         barriers = &all[b];
+        stretto::shared_bytes = shared[b].data();
         kernel(calls);
       });
     }

@@ -42,6 +42,8 @@ CASES = [
     ("all_reduce/two_shot", 2, "bulk zero_copy threads=64", "float32"),
     ("all_gather/one_shot", 3, "pull bulk threads=32 tile_bytes=512", "int8"),
     ("broadcast/binomial", 4, "packets threads=32", "int32"),
+    ("all_reduce/two_shot", 2, "bulk zero_copy tma threads=64", "float32"),
+    ("all_gather/one_shot", 3, "bulk tma threads=32 tile_bytes=512", "int8"),
 ]
 
 
@@ -58,6 +60,26 @@ def test_kernels_keep_the_promise(tmp_path, name, ranks, words, dtype):
         for rank in range(ranks):
             assert want[rank].tobytes() == got[rank].tobytes()
         assert not any(memory.any() for memory in run.packets)
+
+
+@pytest.mark.parametrize(
+    ("name", "mover", "op"),
+    [
+        ("all_reduce/two_shot", "tma", Operator.AVG),
+        ("all_reduce/two_shot", "unordered", Operator.SUM),
+        ("reduce_scatter/one_shot", "unordered", Operator.SUM),
+    ],
+)
+def test_the_copy_unit_moves_many_chunks_and_the_ends(tmp_path, name, mover, op):
+    """More chunks than its ring holds, and a last word; sums of integers are exact."""
+    words = f"bulk zero_copy {mover} threads=64 depth=2"
+    dtype = "float32" if op is Operator.AVG else "int32"
+    run = emulated(tmp_path, name, words, 2, dtype=dtype, op=op, counts=20_001)
+    for _ in range(2):
+        given, want = run.draw(np.random.default_rng(3))
+        got = run.launch(given)
+
+        assert [w.tobytes() for w in want] == [g.tobytes() for g in got]
 
 
 def test_a_plan_without_data_runs(tmp_path):

@@ -311,3 +311,45 @@ def test_headers_are_small_and_say_their_protocol():
         assert text.startswith(f"// {name} -- "), name
         assert len(text.splitlines()) < 250, name
         assert text.isascii(), name
+
+
+def test_the_copy_unit_is_refused_where_there_is_none():
+    """sm_80 has no such instructions: the message says what to ask for instead."""
+    kernel = generate(
+        plan_of("all_gather/one_shot", "push bulk zero_copy tma"), rank=0, dtype="int8"
+    )
+
+    with pytest.raises(PlanError, match=r"want sm_90, or a schedule without tma"):
+        build(kernel, arch=(8, 0))
+    assert b"stretto_kernel" in build(kernel, arch=SM90)[0]
+
+
+@pytest.mark.parametrize("name", ["reduce_scatter/one_shot", "all_reduce/two_shot"])
+def test_unordered_sums_are_made_at_their_owners(name):
+    """Contributions are added where they arrive; nothing is staged or reduced."""
+    plan = plan_of(name, "push bulk zero_copy unordered")
+    kernel = generate(plan, rank=1, dtype="bfloat16")
+    image, log = build(kernel, arch=SM90)
+
+    assert kernel.text.count("added(me, me.output_of<") == 3
+    assert "stage<" not in kernel.text
+    assert usage(log).spill_stores == 0
+    assert image
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "dtype", "op", "match"),
+    [
+        ("all_reduce/ring", "push bulk zero_copy", "float32", "sum", "reduce once"),
+        ("all_reduce/two_shot", "push bulk staged", "float32", "sum", "reduce once"),
+        ("all_reduce/two_shot", "push bulk zero_copy", "float32", "max", "sum or avg"),
+        ("all_reduce/two_shot", "push bulk zero_copy", "int8", "sum", "unordered sums"),
+        ("all_reduce/two_shot", "push packets staged", "int32", "sum", "bulk"),
+    ],
+)
+def test_unordered_says_what_it_cannot_do(name, words, dtype, op, match):
+    """Other plans, types and operators keep their order, or are refused."""
+    with pytest.raises((CallError, PlanError), match=match):
+        generate(
+            plan_of(name, f"{words} unordered"), rank=0, dtype=dtype, op=Operator(op)
+        )

@@ -16,6 +16,7 @@ schedules = st.builds(
     direction=st.sampled_from(["push", "pull"]),
     protocol=st.sampled_from(["packets", "lines", "bulk", "engine"]),
     memory=st.sampled_from(["staged", "zero_copy"]),
+    mover=st.sampled_from(["vectors", "tma", "unordered"]),
     blocks=st.integers(1, 200),
     tile_bytes=st.integers(1, 1 << 30),
     phases=st.just({"copy": {"direction": "push"}}) | st.just({}),
@@ -34,6 +35,7 @@ def test_schedules_print_and_parse_back(schedule):
         ("shove", "known: push"),
         ("blocks=0", "want at least 1"),
         ("speed=3", "no such number"),
+        ("copy:tma", "cannot set .mover."),
     ],
 )
 def test_wrong_schedules_are_answered(words, text):

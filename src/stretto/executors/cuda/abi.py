@@ -48,6 +48,7 @@ from stretto.plan import Layout, Move, Plan, Space
 
 __all__ = [
     "AWAITED",
+    "CHUNK",
     "CLERK",
     "CONTROL",
     "ESCAPES",
@@ -76,6 +77,8 @@ MAX_WORKERS = MAX_BLOCKS * MAX_LANES
 CLERK = 32
 """Threads a block has beside the plan's: a warp that keeps roll, deadline, epochs."""
 MAX_THREADS = 1024 - CLERK
+CHUNK = 16 << 10
+"""Bytes that the copy unit of an SM moves at once."""
 ESCAPES = 1 << 17
 """The most threads a plan with packets may have in one rank, clerks left out."""
 
@@ -169,6 +172,8 @@ class Kernel:
     table: tuple[tuple[str, int, int], ...] = ()
     """Words of the table: ("size", atom, 0), ("input"|"output", rank, position), or
     ("extra", i, 0): the i-th of what an epilogue needs."""
+    least_arch: tuple[int, int] = (7, 0)
+    """The first architecture that has all of its instructions."""
     options: tuple[str, ...] = ()
     """Options for the compiler beside the architecture."""
 

@@ -17,6 +17,7 @@ from stretto.collectives import Operator
 from stretto.epilogues import Spec
 from stretto.errors import CallError, PlanError
 from stretto.executors.cuda.abi import (
+    CHUNK,
     CLERK,
     ESCAPES,
     MAX_BLOCKS,
@@ -29,6 +30,7 @@ from stretto.executors.cuda.batches import SIDE_BY_SIDE, Batch, batches
 from stretto.executors.cuda.elements import element, itemsize
 from stretto.executors.cuda.epilogue import conclusion, structure
 from stretto.executors.cuda.operands import Operands
+from stretto.executors.cuda.unordered import adds, unordered
 from stretto.plan import Move, Plan, Signal, Space, Wait, primitive, spell_step
 
 __all__ = ["generate"]
@@ -43,6 +45,7 @@ def generate(
     epilogue: Spec | None = None,
 ) -> Kernel:
     """Return the kernel of one rank, or (`rank=None`) of all ranks in one launch."""
+    plan = unordered(plan, dtype, op)
     _refuse(plan)
     if epilogue is not None and any(len(lanes) != 1 for lanes in plan.ranks):
         raise PlanError(f"plan {plan.name} has several lanes; an epilogue ends one")
@@ -74,7 +77,9 @@ def generate(
         ranks=ranks,
         grid=plan.schedule.blocks * lanes * len(ranks),
         threads=threads(plan) + CLERK,
+        shared_bytes=_stages(plan) * (CHUNK + 8),
         table=operands.table,
+        least_arch=(9, 0) if _stages(plan) else (7, 0),
         options=("--fmad=false",),
     )
 
@@ -95,6 +100,11 @@ def _refuse(plan: Plan) -> None:
     ):
         if got > most:
             raise PlanError(f"plan {plan.name}: {got} {what}; a kernel has {most}")
+    if plan.schedule.mover != "vectors" and plan.schedule.protocol != "bulk":
+        raise PlanError(
+            f"plan {plan.name}: {plan.schedule.mover} moves plain data, and "
+            f"{plan.schedule.protocol} are not; want bulk"
+        )
     if plan.schedule.protocol == "engine":
         raise PlanError(f"plan {plan.name} is run by copy engines: it has no kernel")
 
@@ -132,7 +142,7 @@ def _config(plan: Plan, rank: int, lane: int, names: tuple[str, str]) -> str:
   static constexpr int rank = {rank}, lane = {lane};
   static constexpr u32 ranks = {plan.num_ranks}, lanes = {max(map(len, plan.ranks))};
   static constexpr u32 blocks = {schedule.blocks}, threads = {threads(plan)};
-  static constexpr u32 depth = {schedule.depth};
+  static constexpr u32 depth = {schedule.depth}, stages = {_stages(plan)};
   static constexpr bool shared = {shared};  // peers touch the caller's arrays
   __device__ static constexpr u32 units(int r) {{
     constexpr u32 of[] = {{{units}}};
@@ -140,6 +150,11 @@ def _config(plan: Plan, rank: int, lane: int, names: tuple[str, str]) -> str:
   }}
 }};
 """
+
+
+def _stages(plan: Plan) -> int:
+    """Return the chunks that the copy unit of an SM has room for; 0: it is not used."""
+    return max(2, plan.schedule.depth) if plan.schedule.mover != "vectors" else 0
 
 
 def _is_shared(plan: Plan) -> bool:
@@ -229,8 +244,12 @@ def _move(
     finish = ", true" if step.finish else ""
     nth = atom - step.start
     # Peers before ourselves, the next rank first: not everybody to the same one.
-    order = sorted(step.dsts, key=lambda d: (d.rank - rank - 1) % operands.num_ranks)
+    order = sorted(
+        step.dsts, key=lambda d: (d.rank - rank - 1) % operands.plan.num_ranks
+    )
     dsts = [operands.target(rank, d, nth, call) for d in order]
+    if adds(operands.plan, rank, step):
+        dsts = [f"added(me, {d})" for d in dsts]
     srcs = [operands.source(rank, lane, s, nth, call) for s in step.srcs]
     return [
         f"{name}<{index}{finish}>(s{atom},",

@@ -16,7 +16,7 @@ class Operands:
     """The operands of a plan's moves, and the words of the table they use."""
 
     def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+        self.plan = plan
         lines = plan.schedule.protocol == "lines"
         self._announced = "line" if lines else "packet"
         self._senders: dict[tuple[int, int], tuple[int, int, int]] = {}
@@ -55,7 +55,7 @@ class Operands:
         if before != atom:
             space = loc.space.name.lower()
             raise PlanError(
-                f"plan {self._plan.name}: r{loc.rank}.{space}[{loc.pos + nth}] is atom "
+                f"plan {self.plan.name}: r{loc.rank}.{space}[{loc.pos + nth}] is atom "
                 f"{before} and atom {atom}; a kernel moves a place as one atom"
             )
 
@@ -63,15 +63,10 @@ class Operands:
         before = self._readers.get(slot, (lane, call))
         if slot[0] != rank or before[0] != lane:
             raise PlanError(
-                f"plan {self._plan.name}: rank {rank} lane {lane} reads packets "
+                f"plan {self.plan.name}: rank {rank} lane {lane} reads packets "
                 f"r{slot[0]}.stage[{slot[1]}]; one lane of their owner polls them"
             )
         self._readers[slot] = (lane, call)
-
-    @property
-    def num_ranks(self) -> int:
-        """Return the ranks of the plan."""
-        return self._plan.num_ranks
 
     @property
     def table(self) -> tuple[tuple[str, int, int], ...]:
@@ -97,10 +92,10 @@ class Operands:
         memory may be two atoms, one read and one written: then equal cells stay with
         one thread.
         """
-        if self._plan.in_place:
+        if self.plan.in_place:
             return 0
-        ranks = self._plan.num_ranks
-        warps = -(-self._plan.schedule.threads // 32)
+        ranks = self.plan.num_ranks
+        warps = -(-self.plan.schedule.threads // 32)
         place = (atom // ranks + atom) % ranks
         return 32 * (place * max(1, warps // ranks) % warps)
 

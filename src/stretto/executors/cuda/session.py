@@ -43,6 +43,7 @@ from stretto.executors.cuda.memory import open_slab
 from stretto.executors.cuda.proxy import Proxy
 from stretto.executors.cuda.regions import Region, fit, regions
 from stretto.executors.cuda.space import AddressSpace, local_rank
+from stretto.executors.cuda.unordered import unordered
 from stretto.executors.cuda.watch import Watch
 from stretto.ir import Verified
 from stretto.lang import Handwritten
@@ -137,6 +138,7 @@ class CudaSession:
                 f"plan {value.name} is for {value.num_ranks} ranks; "
                 f"this group has {self.group.num_ranks}"
             )
+        value = unordered(value, call.dtype, call.op)
         sizes = _symbol_sizes(value, call)
         itemsize = storage(call.dtype).itemsize
         mark = fingerprint(value, call.dtype, call.op.value, call.counts)

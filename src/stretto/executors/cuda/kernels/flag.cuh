@@ -15,6 +15,7 @@
 #pragma once
 
 #include "lane.cuh"
+#include "tma.cuh"
 
 namespace stretto {
 
@@ -82,6 +83,7 @@ __device__ __forceinline__ void wait(Lane& lane, F... flags) {
     fence();
   }
   lane.agree();
+  if constexpr (Lane::C::stages > 0) between_proxies();
 }
 
 }  // namespace stretto

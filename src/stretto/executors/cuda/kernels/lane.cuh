@@ -27,6 +27,7 @@ struct Lane {
   u64 epoch, settled;
   bool ok = true;
   int step = 0;
+  u32 carried = 0;  // chunks so far (bulk.cuh)
   struct {
     int peer;
     u64 got, want;

@@ -155,6 +155,16 @@ constexpr u32 depth_for(u32 wanted, u32 parts, u32 sources, bool polled, u32 thr
 }
 
 template <class Lane, class... P>
+__device__ __forceinline__ void move_words(Lane& lane, Parts<P...>& all) {
+  if constexpr ((P::worded || ...)) {
+#pragma unroll 1
+    while (lane.ok && any_has<Round::WORDS, Lane>(all)) {
+      one_round<Round::WORDS, 1>(lane, all);
+    }
+  }
+}
+
+template <class Lane, class... P>
 __device__ __forceinline__ void move(Lane& lane, Parts<P...> all) {
   constexpr bool polled = (P::polled || ...);
   constexpr u32 depth =
@@ -171,12 +181,7 @@ __device__ __forceinline__ void move(Lane& lane, Parts<P...> all) {
   while (lane.ok && any_has<Round::WHOLE, Lane>(all)) {
     one_round<Round::WHOLE, 1>(lane, all);
   }
-  if constexpr ((P::worded || ...)) {
-#pragma unroll 1
-    while (lane.ok && any_has<Round::WORDS, Lane>(all)) {
-      one_round<Round::WORDS, 1>(lane, all);
-    }
-  }
+  move_words(lane, all);
   close_parts(lane, all);
 }
 

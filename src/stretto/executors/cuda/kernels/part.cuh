@@ -17,6 +17,9 @@ template <bool FINISH, class... D, class... S>
 struct Part<FINISH, Operands<D...>, Operands<S...>> {
   static constexpr u32 sources = sizeof...(S);
   static constexpr bool polled = any_polled<S...>;
+  static constexpr u32 places = sizeof...(D);
+  static constexpr bool final = FINISH;
+  static constexpr bool all_final = FINISH && (D::finished && ...);
   static constexpr bool worded = (D::worded || ...) || (S::worded || ...);
   Slice slice;
   Operands<D...> dsts;
