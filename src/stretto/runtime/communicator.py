@@ -97,6 +97,33 @@ class Communicator(ChannelVerbs, AsyncVerbs):
         except CommunicationError as e:
             raise self._broke(e) from None
 
+    def register(self, array: Any) -> bool:
+        """Let calls on a GPU array be zero-copy, as those on `empty()` (collective).
+
+        All ranks pass arrays of one size; views of them at equal offsets are zero-copy
+        too. False: somebody's memory cannot be shared; it stays staged, with the same
+        results. The array is kept until `deregister` or `close`.
+        """
+        return bool(self._registry("register", array))
+
+    def deregister(self, array: Any) -> None:
+        """Undo `register` (collective); graphs that captured calls on it are void."""
+        self._registry("deregister", array)
+
+    def _registry(self, verb: str, array: Any) -> Any:
+        self._ready(verb)
+        session = self._session(self._caller(verb, None).take(array, "array").device)
+        change = getattr(session, verb, None)
+        if change is None:
+            return False
+        try:
+            return change(array)
+        except CommunicationError as e:
+            raise self._broke(e) from None
+        finally:  # what is hot was chosen by what was registered then
+            self._table.clear()
+            self._recipes.clear()
+
     def check(self) -> None:
         """Raise when this communicator is broken, or a launch has met a fault."""
         self._ready("check")

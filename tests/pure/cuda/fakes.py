@@ -48,6 +48,10 @@ class FakeDriver:
         self.kept = []
         self.maps = []
         self.who = threading.local()
+        self.others = {}
+        self.numbers = 100
+        self.private = False
+        self.opened = []
         self.uuids = {}
 
     def __getattr__(self, name):
@@ -134,6 +138,8 @@ class FakeDriver:
         return OK, os.dup(handle)
 
     def cuMemExportToShareableHandle(self, handle, kind, flags):
+        if self.private:
+            return NO, None
         return OK, os.dup(handle)
 
     def cuMemImportFromShareableHandle(self, fd, kind):
@@ -147,15 +153,67 @@ class FakeDriver:
     def cuMemFree(self, start):
         return (OK,)
 
+    # Memory of somebody else's, by kind: "malloc", "pieces" (cuMem), or "private"
+    def foreign(self, nbytes, kind):
+        """Return the address of a new allocation, zero, which only `kind` shares."""
+        pieces = []
+        if kind == "malloc":
+            _, start = self.cuMemAlloc(nbytes)
+            pieces.append((start, nbytes))
+        else:
+            total = -(-nbytes // GRAIN) * GRAIN
+            _, start = self.cuMemAddressReserve(total, 0, 0, 0)
+            for at in range(start, start + total, GRAIN):
+                _, handle = self.cuMemCreate(GRAIN, None, 0)
+                self.cuMemMap(at, GRAIN, 0, handle, 0)
+                self.cuMemRelease(handle)
+                pieces.append((at, GRAIN))
+        self.replace(start, pieces, kind)
+        return start
+
+    def replace(self, start, pieces=None, kind=None):
+        """Number what lies at an address anew, as if it had been freed and taken."""
+        with self.lock:
+            old = self.others.get(start, (None, pieces, kind))
+            self.numbers += 1
+            self.others[start] = (self.numbers, pieces or old[1], kind or old[2])
+
+    def _foreign(self, address):
+        for number, pieces, kind in self.others.values():
+            for start, nbytes in pieces:
+                if start <= address < start + nbytes:
+                    return number, start, nbytes, kind
+        return None
+
+    def cuPointerGetAttribute(self, attribute, address):
+        found = self._foreign(address)
+        if found is None:
+            return real.CUresult.CUDA_ERROR_INVALID_VALUE, None
+        number, start, nbytes, kind = found
+        names = real.CUpointer_attribute
+        return OK, {
+            names.CU_POINTER_ATTRIBUTE_BUFFER_ID: number,
+            names.CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: kind == "malloc",
+            names.CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: start,
+            names.CU_POINTER_ATTRIBUTE_MAPPING_SIZE: nbytes,
+        }[attribute]
+
+    def cuMemGetAddressRange(self, address):
+        _, start, nbytes, _ = self._foreign(address)
+        return OK, start, nbytes
+
     def cuIpcGetMemHandle(self, start):
         handle = real.CUipcMemHandle()
         ctypes.memmove(int(handle.getPtr()), start.to_bytes(8, "little"), 8)
         return OK, handle
 
     def cuIpcOpenMemHandle(self, handle, flags):
-        return OK, int.from_bytes(ctypes.string_at(int(handle.getPtr()), 8), "little")
+        start = int.from_bytes(ctypes.string_at(int(handle.getPtr()), 8), "little")
+        self.opened.append(start)
+        return OK, start
 
     def cuIpcCloseMemHandle(self, start):
+        self.opened.remove(start)
         return (OK,)
 
     def cuMemsetD8(self, start, value, nbytes):

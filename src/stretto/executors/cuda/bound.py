@@ -53,6 +53,13 @@ class KernelLaunch:
         self._peers = peer_spaces(plan, space.rank) if shares is None else shares
         self._streams: dict[int, Arguments] = {}
         watch.know(fingerprint, plan)
+        if self._peers:
+            space.tell(self.forget)
+
+    def forget(self) -> None:
+        """Look up anew where arrays lie: what was registered has changed."""
+        for arguments in self._streams.values():
+            arguments.kept.clear()
 
     def __call__(self, x: Any, out: Any = None, stream: Any = None) -> None:
         """Enqueue the collective on the caller's stream, and return at once."""

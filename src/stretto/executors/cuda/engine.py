@@ -93,6 +93,11 @@ class EngineLaunch:
         self._enter = enter or self._barrier
         self._sides = session.side_streams(plan.schedule.blocks - 1)
         self._kept: dict[tuple[int, int, int], list[Sync | Copies]] = {}
+        session.space.tell(self.forget)
+
+    def forget(self) -> None:
+        """Look up anew where arrays lie: what was registered has changed."""
+        self._kept.clear()
 
     def __call__(self, x: Any, out: Any = None, stream: Any = None) -> None:
         """Enqueue the collective on the caller's stream, and return at once."""

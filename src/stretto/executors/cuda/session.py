@@ -110,9 +110,18 @@ class CudaSession:
             lambda: self._arena.note(offset),
         )
 
-    def register(self, array: Any) -> None:
-        """Make an array of somebody else's zero-copy (collective)."""
-        self.space.register(array)
+    def register(self, array: Any) -> bool:
+        """Make an array of somebody else's zero-copy (collective); False: it is not.
+
+        What cannot be shared stays staged on every rank, with the same results.
+        """
+        with self.quiet():
+            return self.space.register(array)
+
+    def deregister(self, array: Any) -> None:
+        """Undo `register` (collective); graphs that captured it are not for use."""
+        with self.quiet():
+            self.space.deregister(array)
 
     def channels(
         self, nbytes: int, *, blocks: int = 1, kind: str = "memory"

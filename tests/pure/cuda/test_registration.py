@@ -1,0 +1,207 @@
+"""Registered arrays: shared by what they are, staged where they cannot be."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+from cuda_fakes import GRAIN, on_ranks
+
+from stretto import algorithms
+from stretto.errors import CallError
+from stretto.executors import Call
+from stretto.executors.cuda.abi import PARAMS, Kernel
+from stretto.executors.cuda.launch import Loaded
+from stretto.executors.cuda.session import CudaSession
+from stretto.executors.cuda.space import REGISTERED
+from stretto.lower import lower
+from stretto.plan import Schedule
+from stretto.verify import verify, verify_plan
+
+
+class Tensor:
+    """What a GPU tensor answers."""
+
+    def __init__(self, address, nbytes):
+        self.address, self.nbytes = address, nbytes
+
+    def data_ptr(self):
+        return self.address
+
+    def is_contiguous(self):
+        return True
+
+    def numel(self):
+        return self.nbytes
+
+    def element_size(self):
+        return 1
+
+
+def value(address):
+    """Return a byte of memory."""
+    return ctypes.c_uint8.from_address(address)
+
+
+@pytest.mark.parametrize(
+    ("kind", "nbytes"), [("malloc", 5000), ("pieces", 5000), ("pieces", 3 * GRAIN)]
+)
+def test_peers_reach_a_registered_array_wherever_it_begins(fake, kind, nbytes):
+    """Every rank's begins elsewhere in its allocation; views have equal offsets."""
+
+    def work(group):
+        session = CudaSession(group)
+        inner = 512 * group.rank
+        start = fake.foreign(nbytes + 4096, kind) + inner
+        array = Tensor(start, nbytes)
+        shared = session.register(array)
+        last = session.offset(Tensor(start + nbytes - 1, 1))
+        value(start + nbytes - 1).value = group.rank + 1
+        group.exchange({})
+        seen = [
+            value(session.space.peer_address(q, last)).value
+            for q in range(group.num_ranks)
+        ]
+        outside = session.offset(Tensor(start + nbytes, 1)), session.space.offset(16)
+        group.exchange({})
+        session.close()
+        return shared, last, seen, outside
+
+    first = (True, REGISTERED + nbytes - 1, [1, 2, 3], (None, None))
+
+    assert [first] * 3 == on_ranks(fake, 3, work)
+    assert not fake.opened
+
+
+def test_what_one_rank_cannot_share_stays_staged_on_all(fake):
+    """No error: calls on it are staged, with the same results."""
+
+    def work(group):
+        session = CudaSession(group)
+        kind = "malloc" if group.rank else "pieces"
+        start = fake.foreign(4096, kind)
+        group.exchange({})
+        fake.private = True
+        shared = session.register(Tensor(start, 4096))
+        fake.private = False
+        offset = session.offset(Tensor(start, 4096))
+        session.close()
+        return shared, offset
+
+    assert [(False, None)] * 2 == on_ranks(fake, 2, work)
+    assert not fake.opened
+
+
+def test_what_a_peer_cannot_map_stays_staged_on_all(fake):
+    """One rank fails to open a handle: nobody uses it, and the others close theirs."""
+    opens = fake.cuIpcOpenMemHandle
+
+    def refuse(handle, flags):
+        if fake.who.rank == 1:
+            return fake.CUresult.CUDA_ERROR_NOT_SUPPORTED, None
+        return opens(handle, flags)
+
+    fake.cuIpcOpenMemHandle = refuse
+
+    def work(group):
+        session = CudaSession(group)
+        shared = session.register(Tensor(fake.foreign(4096, "malloc"), 4096))
+        session.close()
+        return shared
+
+    assert [False] * 3 == on_ranks(fake, 3, work)
+    assert not fake.opened
+
+
+def test_an_address_that_is_used_again_is_not_the_same_array(fake):
+    """Identity is the allocation's number: the address alone says nothing."""
+
+    def work(group):
+        session = CudaSession(group)
+        start = fake.foreign(4096, "malloc")
+        array = Tensor(start, 4096)
+        before = session.register(array), session.offset(array)
+        fake.replace(start)
+        after = session.offset(array)
+        again = session.register(array), session.offset(array)
+        group.exchange({})
+        session.close()
+        return before, after, again
+
+    found = ((True, REGISTERED), None, (True, 2 * REGISTERED))
+
+    assert [found] * 2 == on_ranks(fake, 2, work)
+
+
+def test_a_deregistered_array_is_closed_everywhere_before_it_may_be_freed(fake):
+    """Handles are opened once for two arrays of one allocation, and closed once."""
+
+    def work(group):
+        session = CudaSession(group)
+        start = fake.foreign(8192, "malloc")
+        arrays = [Tensor(start, 4096), Tensor(start + 4096, 4096)]
+        for array in arrays:
+            assert session.register(array)
+        group.exchange({})
+        opened = len(fake.opened)
+        group.exchange({})
+        session.deregister(arrays[0])
+        left = [session.offset(a) for a in arrays]
+        group.exchange({})
+        session.deregister(arrays[1])
+        answer = opened, left, len(fake.opened)
+        group.exchange({})
+        session.close()
+        return answer
+
+    assert [(2, [None, 2 * REGISTERED], 0)] * 2 == on_ranks(fake, 2, work)
+
+
+def test_arrays_of_different_sizes_are_refused(fake):
+    """register() is collective."""
+
+    def work(group):
+        session = CudaSession(group)
+        with pytest.raises(CallError, match=r"register\(\) of \[100, 101\] bytes"):
+            session.register(Tensor(fake.foreign(4096, "malloc"), 100 + group.rank))
+        session.close()
+
+    on_ranks(fake, 2, work)
+
+
+def test_a_launch_forgets_what_was_registered(fake):
+    """After deregister the same address is refused; registered anew it is elsewhere."""
+    plan = verify_plan(
+        lower(
+            verify(algorithms.get("all_gather/one_shot").build(2)),
+            Schedule.parse("push bulk zero_copy"),
+        )
+    )
+
+    def work(group):
+        session = CudaSession(group)
+        kernel = Kernel(text="any", ranks=(0,), grid=1, threads=64)
+        session._load = lambda plan, call, where: Loaded(None, 5, kernel)
+        launch = session.prepare(plan, Call(dtype="uint8", counts=(512, 512)))
+        start = fake.foreign(4096, "malloc")
+        x, out = Tensor(start, 512), Tensor(start + 1024, 1024)
+        whole = Tensor(start, 4096)
+        session.register(whole)
+        launch(x, out, stream=1)
+        session.deregister(whole)
+        with pytest.raises(CallError, match="not registered memory"):
+            launch(x, out, stream=1)
+        group.exchange({})
+        number = len(fake.launches)
+        session.register(whole)
+        launch(x, out, stream=1)
+        group.exchange({})
+        heads = [
+            ctypes.string_at(address, PARAMS.itemsize)
+            for *_, address in (fake.launches[0], fake.launches[number])
+        ]
+        group.exchange({})
+        session.close()
+        return heads[0] != heads[1]
+
+    assert [True] * 2 == on_ranks(fake, 2, work)
