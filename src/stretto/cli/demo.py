@@ -7,10 +7,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from stretto import executors, topology
+from stretto import topology
 from stretto.cli import run as run_command
 from stretto.cli.gloo import gloo_times_us, is_there
 from stretto.cli.output import Progress, print_json, table
+from stretto.cli.simulate import fastest
 from stretto.cli.targets import find
 from stretto.errors import PromiseError
 from stretto.lang import Algorithm
@@ -109,14 +110,13 @@ def _simulated(algorithm: Algorithm) -> list[dict[str, Any]]:
     program = verify(algorithm.build(8))
     rows = []
     for nbytes in parse_sizes(_SIZES):
-        words = "packets" if nbytes <= 1 << 17 else "bulk"
-        plan = verify_plan(lower(program, Schedule(protocol=words)))
-        found = executors.get("sim").simulate(plan, machine, nbytes=nbytes)
+        plan, found = fastest(program, machine, nbytes, itemsize=4)
         rows.append(
             {
                 "size": spell_size(nbytes),
                 "time_us": found.time_us,
                 "busbw_gbps": found.busbw_gbps,
+                "schedule": str(plan.schedule),
             }
         )
     return rows
