@@ -32,6 +32,7 @@ from stretto.errors import (
 )
 
 if TYPE_CHECKING:  # not from facades: mypy takes `lang.algorithm` for the module
+    from stretto.epilogues.bind import epilogue
     from stretto.executors.cuda import include_path
     from stretto.lang.algorithm import algorithm
     from stretto.lang.byhand import kernel
@@ -69,6 +70,7 @@ __all__ = [
     "__version__",
     "algorithm",
     "connect",
+    "epilogue",
     "include_path",
     "kernel",
     "reduce",
@@ -81,6 +83,7 @@ _HOMES = {
     "Work": "stretto.runtime",
     "algorithm": "stretto.lang",
     "connect": "stretto.runtime",
+    "epilogue": "stretto.epilogues",
     "include_path": "stretto.executors.cuda",
     "kernel": "stretto.lang",
     "reduce": "stretto.lang",

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from stretto import collectives, executors
 from stretto.collectives import Operator, Shape, storage
+from stretto.epilogues import Bound, Spec
 from stretto.errors import (
     CallError,
     CommunicationError,
@@ -21,6 +22,7 @@ from stretto.errors import (
 )
 from stretto.executors import Call, Group, Launch, Session
 from stretto.runtime.arrays import HOST
+from stretto.runtime.fused import fuse, fused_choice
 from stretto.runtime.hot import MISS, Hot, Recipe, hot_call, kind_of, recipe_of
 from stretto.runtime.plans import FrozenParams, frozen, proved_plan, touches_callers
 from stretto.runtime.request import Caller, Request
@@ -55,6 +57,7 @@ class Kind(NamedTuple):
     memory: str
     in_place: bool
     pin: Pin
+    epilogue: Spec | None = None
 
 
 class Engine:
@@ -112,11 +115,17 @@ class Engine:
         pin: Pin,
         stream: Any,
         seen: tuple[tuple[Any, ...], Any, Any] | None = None,
+        epilogue: Bound | None = None,
     ) -> Any:
         """Run a request; `seen` is what to know it by next time: a key, x and out."""
         self._ready(request.collective)
         session = self._session(request.device)
-        launch = self._launch(request, session, pin)
+        fused = None
+        if epilogue is not None:
+            fused = fuse(request, epilogue, self._caller(request.collective, None))
+        launch = self._launch(request, session, pin, fused and fused.spec)
+        if fused is not None:
+            launch = functools.partial(launch, extra=fused.extra)  # type: ignore[call-arg]
         if stream is not None:
             launch = self._on(stream, request, launch)
         x = None if request.x is None else request.x.flat
@@ -126,6 +135,8 @@ class Engine:
         except BaseException as e:
             raise self._broke(e) from e.__cause__
         result = request.deliver()
+        if fused is not None:
+            return fused.deliver()
         if seen is not None:
             self._remember(*seen, request=request, launch=launch)
         return result
@@ -173,7 +184,13 @@ class Engine:
         on_stream: Launch = functools.partial(launch, stream=stream)  # type: ignore[call-arg]
         return on_stream
 
-    def _launch(self, request: Request, session: Session, pin: Pin) -> Launch:
+    def _launch(
+        self,
+        request: Request,
+        session: Session,
+        pin: Pin,
+        epilogue: Spec | None = None,
+    ) -> Launch:
         memory = self._memory(request, session)
         kind = Kind(
             request.device,
@@ -185,6 +202,7 @@ class Engine:
             memory,
             _plans_in_place(request, memory),
             pin,
+            epilogue,
         )
         launch = self._launches.get(kind)
         if launch is None:
@@ -211,6 +229,9 @@ class Engine:
 
     def _prepare(self, kind: Kind, session: Session) -> Launch:
         choice = self._choose(kind)
+        if kind.epilogue is not None and kind.pin is None and kind.device != HOST:
+            size = full_size(kind, self.num_ranks)
+            choice = fused_choice(choice, kind.epilogue, size, self.num_ranks)
         schedule = choice.schedule
         if touches_callers(schedule) and kind.memory != ZERO_COPY:
             raise CallError(
@@ -221,7 +242,9 @@ class Engine:
         plan = proved_plan(
             choice.algorithm, self.num_ranks, kind.params, schedule, in_place
         )
-        call = Call(dtype=kind.dtype, op=kind.op, counts=kind.counts)
+        call = Call(
+            dtype=kind.dtype, op=kind.op, counts=kind.counts, epilogue=kind.epilogue
+        )
         return session.prepare(plan, call)
 
     def _choose(self, kind: Kind) -> Choice:

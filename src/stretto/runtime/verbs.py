@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from stretto.collectives import Operator
+from stretto.epilogues import Bound
 from stretto.ir import freeze
 from stretto.runtime.engine import Engine
 from stretto.runtime.hot import MISS
@@ -22,7 +23,8 @@ class Verbs(Engine):
 
     Common to all: `out` receives the result; `algorithm` is a catalogue name, with the
     words of a schedule after it when wanted; `stream` is a GPU stream; `dtype` says
-    that raw 16-bit integers are bfloat16.
+    that raw 16-bit integers are bfloat16, or bytes a float8. With an `epilogue` the
+    call returns what that makes of the result, computed in the same kernel.
     """
 
     def all_reduce(
@@ -34,13 +36,14 @@ class Verbs(Engine):
         algorithm: Pin = None,
         stream: Any = None,
         dtype: str | None = None,
+        epilogue: Bound | None = None,
     ) -> Any:
         """Combine everybody's `x`, in `x` itself or in `out`."""
         key = ("all_reduce", id(x), id(out), op, algorithm, stream, dtype)
-        hot = self._hot.get(key)
+        hot = self._hot.get(key) if epilogue is None else None
         if hot is not None and (done := hot(x, out)) is not MISS:
             return done
-        if (done := self._alike(key, x, out)) is not MISS:
+        if epilogue is None and (done := self._alike(key, x, out)) is not MISS:
             return done
         who = self._caller("all_reduce", dtype)
         source = who.take(x, "x", written=out is None)
@@ -51,7 +54,7 @@ class Verbs(Engine):
             counts=(source.count,),
             op=who.operator(op, source),
         )
-        return self._run(request, algorithm, stream, (key, x, out))
+        return self._run(request, algorithm, stream, (key, x, out), epilogue)
 
     def reduce(
         self,
@@ -134,23 +137,24 @@ class Verbs(Engine):
         algorithm: Pin = None,
         stream: Any = None,
         dtype: str | None = None,
+        epilogue: Bound | None = None,
     ) -> Any:
         """Give everybody everybody's `x`: shape (n, *x.shape), in rank order.
 
         In place, `x` is `out[rank]`.
         """
         key = ("all_gather", id(x), id(out), algorithm, stream, dtype)
-        hot = self._hot.get(key)
+        hot = self._hot.get(key) if epilogue is None else None
         if hot is not None and (done := hot(x, out)) is not MISS:
             return done
-        if (done := self._alike(key, x, out)) is not MISS:
+        if epilogue is None and (done := self._alike(key, x, out)) is not MISS:
             return done
         who = self._caller("all_gather", dtype)
         source = who.take(x, "x")
         target = who.target(source, out, (self.num_ranks, *source.shape))
         counts = (source.count,) * self.num_ranks
         request = who.request("all_gather", source, target, counts=counts)
-        return self._run(request, algorithm, stream, (key, x, out))
+        return self._run(request, algorithm, stream, (key, x, out), epilogue)
 
     def gather(
         self,
@@ -190,16 +194,17 @@ class Verbs(Engine):
         algorithm: Pin = None,
         stream: Any = None,
         dtype: str | None = None,
+        epilogue: Bound | None = None,
     ) -> Any:
         """Combine everybody's `x` and give every rank its part of the first axis.
 
         In place, `out` is the rank's own part of `x`.
         """
         key = ("reduce_scatter", id(x), id(out), op, algorithm, stream, dtype)
-        hot = self._hot.get(key)
+        hot = self._hot.get(key) if epilogue is None else None
         if hot is not None and (done := hot(x, out)) is not MISS:
             return done
-        if (done := self._alike(key, x, out)) is not MISS:
+        if epilogue is None and (done := self._alike(key, x, out)) is not MISS:
             return done
         who = self._caller("reduce_scatter", dtype)
         source = who.take(x, "x")
@@ -211,7 +216,7 @@ class Verbs(Engine):
             counts=(target.count,) * self.num_ranks,
             op=who.operator(op, source),
         )
-        return self._run(request, algorithm, stream, (key, x, out))
+        return self._run(request, algorithm, stream, (key, x, out), epilogue)
 
     def scatter(
         self,

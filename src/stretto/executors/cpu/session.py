@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.collectives import check, dtype_name, storage
+from stretto.epilogues import Spec, evaluate
 from stretto.errors import CallError, CommunicationError
 from stretto.executors import Call, Group, Launch
 from stretto.executors.cpu.encode import Encoded, Memory, encode
@@ -112,7 +113,7 @@ class CpuSession:
             if status := run(table, id(x), id(out)):
                 watch.until_done(status)
 
-        return launch
+        return launch if call.epilogue is None else _ending(launch, call.epilogue)
 
     def _publish(self, encoded: Encoded) -> None:
         if encoded.text not in self._known:
@@ -127,6 +128,19 @@ class CpuSession:
         """Give memory back; what launchers and arrays still hold goes with them."""
         self._slabs = ()
         self._known.clear()
+
+
+def _ending(launch: Launch, epilogue: Spec) -> Launch:
+    """Return a launch after which the rank makes its epilogue's outputs."""
+
+    def fused(x: Any, out: Any, *, extra: Sequence[Any]) -> None:
+        launch(x, out)
+        inputs = len(epilogue.inputs)
+        made = evaluate(epilogue, out, extra[:inputs])
+        for target, values in zip(extra[inputs:], made, strict=True):
+            target[...] = values
+
+    return fused
 
 
 def _share(group: Group, places: SlabLayout) -> tuple[tuple[Slab, ...], int]:

@@ -221,9 +221,10 @@ class _Writer:
             names = ", ".join(f"out_{o.name}[cell]" for o, _ in whole)
             yield f"    float {names};\n#pragma unroll"
             yield "    for (u32 k = 0; k < cell; ++k) {"
-            yield from self._element([n for _, n in whole])
+            yield from self._element([self._unrounded(n) for _, n in whole])
             for named, node in whole:
-                yield f"      out_{named.name}[k] = {self._operand(node)};"
+                value = self._operand(self._unrounded(node))
+                yield f"      out_{named.name}[k] = {value};"
             yield "    }"
         for named, _ in whole:
             words = f"Words<{ELEMENTS[named.dtype]}, cell>"
@@ -251,6 +252,11 @@ class _Writer:
                 stack += self.nodes[i].args
         for i in sorted(needed):
             yield f"      const {self._type(i)} v{i} = {self._formula(i)};"
+
+    def _unrounded(self, i: int) -> int:
+        """Return what an output is before its last cast: it is rounded when stored."""
+        node = self.nodes[i]
+        return node.args[0] if node.op == "cast" else i
 
     def _varies(self, i: int) -> bool:
         return self.spec.forms[i] in (Form.ELEMENT, Form.ROW)

@@ -219,10 +219,11 @@ struct Walk {
   static constexpr u32 groups = (cells + 31) / 32;
   static constexpr u32 each = (cells + THREADS - 1) / THREADS;
   static constexpr u32 words = each * (sizeof(typename F::Cell) / 4);
-  static constexpr u32 registers = 512 / ((THREADS + CLERK + 127) / 128);
-  static constexpr u32 room = registers < 80 ? 24 : registers - 48;
+  static constexpr u32 share = 512 / ((THREADS + CLERK + 127) / 128);
+  static constexpr u32 registers = share < 255 ? share : 255;
+  static constexpr u32 room = registers < 80 ? 24 : registers - 56;
   static constexpr bool keep = words <= room;
-  static constexpr u32 rows = !keep || room / words < 2 ? 1 : room / words < 4 ? 2 : 4;
+  static constexpr u32 rows = !keep || room / words < 4 ? 1 : room / words < 8 ? 2 : 4;
 };
 
 // Some rows on their way through: what is known of each, and their cells.
@@ -393,11 +394,12 @@ __device__ __forceinline__ void conclude_cells(Lane& me, const typename F::Args&
 template <class F, class Lane, class... S>
 __device__ __forceinline__ void conclude(Lane& me, const typename F::Args& at, S... each) {
   me.barrier();  // a row is of many threads
+  const Span spans[] = {each...};
   if constexpr (F::row > 0) {
-    const Span spans[] = {each...};
     conclude_rows<F>(me, at, spans);
   } else {
-    (conclude_cells<F>(me, at, each), ...);
+#pragma unroll 1
+    for (const Span& one : spans) conclude_cells<F>(me, at, one);
   }
 }
 

@@ -1,0 +1,225 @@
+"""A collective with an epilogue: its arrays checked, its kind found, its outputs made.
+
+The result is looked at as rows: its last axis, or `row=`. Inputs meet it by NumPy's
+broadcasting; outputs are new arrays, or what `into()` names.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stretto import algorithms
+from stretto.collectives import storage
+from stretto.epilogues import CASTS, Bound, Form, Named, Spec, form_of, resolve
+from stretto.errors import CallError
+from stretto.plan import Schedule
+from stretto.runtime.arrays import GPU, HOST, Operand, fresh, operand
+from stretto.runtime.request import Caller, Request
+from stretto.runtime.select import Choice
+
+__all__ = ["Fused", "fuse", "fused_choice"]
+
+ONE_SHOT_UP_TO = 1 << 20
+"""Bytes that a rank receives up to which everybody had better reduce everything."""
+PACKETS_UP_TO = 8 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fused:
+    """An epilogue of one call."""
+
+    spec: Spec
+    inputs: tuple[Any, ...]
+    """Operands, and numbers."""
+    outputs: tuple[Operand, ...]
+    single: bool
+
+    @property
+    def extra(self) -> tuple[Any, ...]:
+        """Return what a launch takes beside the collective's arrays."""
+        given = [i.flat if isinstance(i, Operand) else i for i in self.inputs]
+        return (*given, *(o.flat for o in self.outputs))
+
+    def deliver(self) -> Any:
+        """Return what the caller gets."""
+        for out in self.outputs:
+            out.write_back()
+        if self.single:
+            return self.outputs[0].given
+        named = zip(self.spec.outputs, self.outputs, strict=True)
+        return {name.name: out.given for name, out in named}
+
+
+def fuse(request: Request, bound: Bound, who: Caller) -> Fused:
+    """Return an epilogue bound to a call's result."""
+    if not isinstance(bound, Bound):
+        raise who.wrong(
+            f"epilogue={type(bound).__name__}; want what @epilogue made, called with "
+            "its inputs: epilogue=add_rms_norm(residual=..., eps=1e-6)"
+        )
+    result = request.out
+    assert result is not None, "verbs with an epilogue give every rank a result"
+    if result.dtype not in CASTS:
+        raise who.wrong(
+            f"epilogue {bound.name} of {result.dtype} elements; want {', '.join(CASTS)}"
+        )
+    row = bound.row or (result.shape[-1] if result.shape else 1)
+    if row and result.count % row:
+        raise who.wrong(
+            f"epilogue {bound.name}: a result of shape {result.shape} has no whole "
+            f"rows of {row}; want row= to divide {result.count}"
+        )
+    inputs, named = [], {}
+    for name, given in bound.inputs.items():
+        one, said = _input(name, given, result, row, who)
+        inputs.append((name, one))
+        named[name] = said
+    spec = resolve(bound.graph, named, dtype=result.dtype, row=row)
+    if spec.row and any(count % spec.row for count in request.counts):
+        raise who.wrong(
+            f"epilogue {bound.name}: parts of {max(request.counts)} elements divide "
+            f"rows of {spec.row}; want whole rows on every rank"
+        )
+    order = {n.name: i for i, n in enumerate(spec.inputs)}
+    inputs.sort(key=lambda pair: order[pair[0]])
+    found = tuple(one for _, one in inputs)
+    outputs = tuple(_output(n, bound, result, row, who) for n in spec.outputs)
+    _keep_apart(request, spec, found, outputs, who)
+    return Fused(spec=spec, inputs=found, outputs=outputs, single=bound.single)
+
+
+def _input(
+    name: str, given: Any, result: Operand, row: int, who: Caller
+) -> tuple[Any, Named]:
+    if isinstance(given, numbers.Real):
+        return float(given), Named(name, "", Form.SCALAR)
+    one = _raw(who.take(given, name), result)
+    if one.device != result.device:
+        raise who.wrong(
+            f"epilogue: {name} lies on {one.device}, the result on {result.device}; "
+            "want one"
+        )
+    if one.dtype not in CASTS:
+        raise who.wrong(f"epilogue: {name} has {one.dtype}; want {', '.join(CASTS)}")
+    try:
+        form = form_of(name, one.shape, result.shape, row)
+    except CallError as e:
+        raise who.wrong(str(e)) from None
+    return one, Named(name, one.dtype, form)
+
+
+def _raw(one: Operand, result: Operand) -> Operand:
+    """Return raw bits as what they stand for: elements of the result's type."""
+    raw = one.dtype not in CASTS and storage(one.dtype) == storage(result.dtype)
+    if not raw or one.device != HOST:
+        return one
+    what = f"epilogue ({one.dtype})"
+    return operand(one.given, what, written=False, dtype=result.dtype)
+
+
+def _output(
+    named: Named, bound: Bound, result: Operand, row: int, who: Caller
+) -> Operand:
+    shape = result.shape
+    if named.form is Form.COLUMN:
+        own_row = bound.row is None and shape
+        shape = (*shape[:-1], 1) if own_row else (result.count // row if row else 0, 1)
+    given = (bound.outputs or {}).get(named.name)
+    if given is None:
+        given = _new(result, shape, named.dtype)
+    what = f"rank {who.rank}: {who.verb}(epilogue: {named.name})"
+    out = operand(given, what, written=True, dtype=None)
+    bits = storage(out.dtype) == storage(named.dtype) and out.device == HOST
+    if out.dtype != named.dtype and bits:
+        out = operand(given, what, written=True, dtype=named.dtype)
+    if out.dtype != named.dtype:
+        raise who.wrong(
+            f"epilogue: output {named.name} has {out.dtype}; want {named.dtype}, or "
+            f"cast({named.name}, {out.dtype!r}) in the function"
+        )
+    if out.count != math.prod(shape) or out.device != result.device:
+        raise who.wrong(
+            f"epilogue: output {named.name} has shape {out.shape} on {out.device}; "
+            f"want {shape} on {result.device}"
+        )
+    return out
+
+
+def _new(like: Operand, shape: tuple[int, ...], dtype: str) -> Any:
+    """Return a new array of the result's kind and another type."""
+    if dtype == like.dtype:
+        return fresh(like, shape)
+    given = like.given
+    if hasattr(given, "new_empty"):
+        kind = getattr(sys.modules["torch"], dtype)
+        return given.detach().new_empty(shape, dtype=kind)
+    if like.device == GPU:
+        raise CallError(
+            f"an output of {dtype} for a {type(given).__name__} on a GPU; pass one of "
+            f"shape {shape} by .into(...)"
+        )
+    try:
+        return np.empty(shape, np.dtype(dtype))  # native, or known through ml_dtypes
+    except TypeError:
+        return np.empty(shape, storage(dtype))
+
+
+def _keep_apart(
+    request: Request,
+    spec: Spec,
+    inputs: tuple[Any, ...],
+    outputs: tuple[Operand, ...],
+    who: Caller,
+) -> None:
+    """Refuse outputs that overlap anything but an input they replace in place."""
+    held = [("x", request.x, False), ("the result", request.out, False)]
+    for named, one in zip(spec.inputs, inputs, strict=True):
+        if isinstance(one, Operand):
+            held.append((named.name, one, named.form is Form.ELEMENT))
+    for named, out in zip(spec.outputs, outputs, strict=True):
+        start, end = out.span
+        for name, other, replaceable in held:
+            if other is None:
+                continue
+            a, b = other.span
+            same = replaceable and (a, b) == (start, end)
+            if start < b and a < end and not same:
+                raise who.wrong(
+                    f"epilogue: output {named.name} overlaps {name}; want memory of "
+                    "its own, or all of an input of the same shape and type"
+                )
+        held.append((f"output {named.name}", out, False))
+
+
+def fused_choice(choice: Choice, spec: Spec, request_bytes: int, n: int) -> Choice:
+    """Return how a GPU had better run a collective whose kernel ends with rows.
+
+    Rows stay whole, so blocks are rows; copy engines compute nothing.
+    """
+    kind = choice.algorithm.collective
+    phases = (choice.schedule, *map(choice.schedule.of, choice.schedule.phases))
+    if not spec.row and not any(how.protocol == "engine" for how in phases):
+        return choice
+    received = request_bytes * (n - 1)
+    if kind == "all_reduce":
+        small = received <= ONE_SHOT_UP_TO * 2
+        name = "all_reduce/one_shot" if small else "all_reduce/two_shot"
+    else:
+        small, name = False, f"{kind}/one_shot"
+    parts = request_bytes if small else request_bytes // n
+    row_bytes = max(spec.row, 1) * storage(spec.dtype).itemsize
+    rows = -(-parts // row_bytes) if spec.row else parts >> 14
+    cells = -(-row_bytes // 16)
+    threads = min(1024, max(128, 1 << (cells - 1).bit_length())) if spec.row else 512
+    schedule = Schedule(
+        protocol="packets" if request_bytes <= PACKETS_UP_TO else "bulk",
+        blocks=max(1, min(rows, 128)),
+        threads=threads,
+    )
+    return Choice(algorithms.get(name), schedule)
