@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stretto.collectives import Operator
-from stretto.executors import Group
+from stretto.executors import Call, Group
 from stretto.ir import Verified
 from stretto.plan import Plan
 
 if TYPE_CHECKING:
+    from stretto.executors.cuda.abi import Kernel
     from stretto.executors.cuda.session import CudaSession
 
 __all__ = ["doctor", "include_path", "open_session", "show", "warm"]
@@ -38,9 +39,18 @@ def include_path() -> str:
 
 def show(plan: Verified[Plan], *, dtype: str, op: Operator, rank: int = 0) -> str:
     """Return the text of one rank's kernel."""
+    return _kernel(plan.value, dtype, op, rank).text
+
+
+def _kernel(plan: Plan, dtype: str, op: Operator, rank: int) -> Kernel:
+    """Return the kernel of a plan: the registered one where there is one."""
+    from stretto.executors.cuda.byhand import hand_kernel, taken_by_hand
     from stretto.executors.cuda.generate import generate
 
-    return generate(plan.value, rank=rank, dtype=dtype, op=op).text
+    own = taken_by_hand(plan, Call(dtype=dtype, op=op, counts=(1,)))
+    if own is not None:
+        return hand_kernel(own, plan, rank=rank, dtype=dtype, op=op)
+    return generate(plan, rank=rank, dtype=dtype, op=op)
 
 
 def warm(
@@ -57,7 +67,6 @@ def warm(
     """
     from stretto.executors.cuda.compile import compile_kernel
     from stretto.executors.cuda.engine import runs_on_engine
-    from stretto.executors.cuda.generate import generate
     from stretto.executors.cuda.halves import hands_round_on_engine, in_halves
 
     value = plan.value
@@ -65,5 +74,4 @@ def warm(
         return
     if hands_round_on_engine(value):
         value, _ = in_halves(value)
-    kernel = generate(value, rank=rank, dtype=dtype, op=op)
-    compile_kernel(kernel, arch=arch)
+    compile_kernel(_kernel(value, dtype, op, rank), arch=arch)
