@@ -1,6 +1,6 @@
 """Communicators on GPUs, as users have them: every verb, every way it can be called.
 
-    python tests/device/communicator.py --ranks 4 --out DIR [--device cuda] [--only A,B]
+    python tests/device/communicator.py --ranks 4 --out DIR [--share] [--only A,B]
 
 Every stage has a communicator of its own (a split of the whole), so one that breaks
 does not keep the next from running. Data are random and outputs poisoned; results are
@@ -30,12 +30,23 @@ from calls import warm  # noqa: E402
 from stages import STAGES, Stage, empty_cases, type_cases, verb_cases  # noqa: E402
 
 
+def chosen_gpu(rank: int) -> int:
+    """Return this rank's GPU as it sees it, hiding the others when asked to."""
+    if os.environ.get("STRETTO_CUDA_SHARE_GPU") == "1":
+        return 0
+    if os.environ.get("ONE_VISIBLE") != "1":
+        return rank
+    os.environ["CUDA_VISIBLE_DEVICES"] = str(rank)
+    return 0
+
+
 def work(comm: Any, device: str, only: str, out: str) -> list[dict[str, Any]]:
     """Run every stage on one rank."""
+    gpu = chosen_gpu(comm.rank)
     import torch
 
     if device != "cpu":
-        torch.cuda.set_device(comm.rank)
+        torch.cuda.set_device(gpu)
         torch.zeros(1, device="cuda")
     rows = []
     for name, function in STAGES.items():
@@ -76,11 +87,21 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--only", default="", help="stages, with commas")
+    parser.add_argument("--share", action="store_true", help="one GPU for all ranks")
+    parser.add_argument("--one-visible", action="store_true", help="hide peers' GPUs")
+    parser.add_argument("--expandable", action="store_true", help="torch's segments")
     parser.add_argument("--out", default=os.environ.get("OUT", "."))
     args = parser.parse_args()
     for name in ("NCCL_NVLS_ENABLE", "NVSHMEM_DISABLE_NVLS"):
         os.environ[name] = "0" if name.startswith("NCCL") else "1"
     os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
+    if args.share:
+        os.environ["STRETTO_CUDA_SHARE_GPU"] = "1"
+    if args.one_visible:
+        os.environ["ONE_VISIBLE"] = "1"
+    if args.expandable:
+        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+        os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
     began, compiled = time.monotonic(), (0, 0.0)
     if args.device != "cpu":
         n = args.ranks

@@ -325,6 +325,49 @@ def registered(s: Stage) -> None:
 
 
 @stage
+def registration(s: Stage) -> None:
+    """Tensors of torch's own, registered: by identity, given back, used again."""
+    if s.device == "cpu":
+        return
+    torch, count = s.torch, 1 << 19
+    session = s.comm._session("cuda")
+    for turn in range(3):
+        pad = s.full(1024 * (1 + s.rank), 0)  # ranks' arrays begin elsewhere
+        x, out = s.full(count, s.rank + turn), s.full(count * s.n, -1)
+        shared = [s.comm.register(x), s.comm.register(out)]
+        known = [session.offset(a) is not None for a in (x, out)]
+        s.said.setdefault("shared", shared)
+        s.expect(known == shared, f"shared {shared}, known {known}")
+        for _ in range(2):
+            out.fill_(-1)
+            s.sync()
+            s.comm.barrier()
+            s.comm.all_gather(x, out=out)
+            s.sync()
+            good = all(
+                bool((part == q + turn).all())
+                for q, part in enumerate(out.view(s.n, -1))
+            )
+            s.expect(good, f"all_gather of registered tensors, {turn=}")
+        view = x[1000:5096]  # the same part of it on every rank
+        s.comm.all_reduce(view)
+        s.sync()
+        want = sum(q + turn for q in range(s.n))
+        s.expect(bool((view == want).all()), f"all_reduce of a view, {turn=}")
+        for a in (x, out):
+            s.comm.deregister(a)
+        known = [session.offset(a) is not None for a in (x, out)]
+        s.expect(not any(known), f"after deregister {known}")
+        x.fill_(s.rank)
+        s.comm.all_reduce(x)
+        s.sync()
+        want = sum(range(s.n))
+        s.expect(bool((x == want).all()), f"all_reduce after deregister, {turn=}")
+        del x, out, view, pad
+        torch.cuda.empty_cache()
+
+
+@stage
 def transfers(s: Stage) -> None:
     """Send and recv in a ring, permute with idle ranks, barriers."""
     n, me = s.n, s.rank

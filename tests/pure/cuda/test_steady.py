@@ -1,0 +1,162 @@
+"""What a call does once it is warm: one launch, and nothing that could wait."""
+
+from __future__ import annotations
+
+import pytest
+from cuda_fakes import OK, on_ranks
+
+from stretto import algorithms
+from stretto.collectives import Operator
+from stretto.executors import Call
+from stretto.executors.cuda import driver
+from stretto.executors.cuda.abi import Kernel
+from stretto.executors.cuda.launch import Loaded
+from stretto.executors.cuda.session import CudaSession
+from stretto.lower import lower
+from stretto.plan import Schedule
+from stretto.verify import verify, verify_plan
+
+
+class Tensor:
+    """What a GPU tensor answers."""
+
+    def __init__(self, address):
+        self.address = address
+
+    def data_ptr(self):
+        return self.address
+
+    def is_contiguous(self):
+        return True
+
+
+def proved(name, words):
+    """Return a proved plan of two ranks."""
+    program = algorithms.get(name).build(2)
+    return verify_plan(lower(verify(program), Schedule.parse(words)))
+
+
+@pytest.fixture
+def asked(fake, monkeypatch):
+    """Return the names of driver functions, as they are asked for."""
+    import sys
+
+    names = []
+    ask = driver.ask
+
+    def noted(name, *args):
+        names.append((name, args))
+        return ask(name, *args)
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("stretto.executors.cuda.") and hasattr(module, "ask"):
+            monkeypatch.setattr(module, "ask", noted)
+    return names
+
+
+def quiet_watch(session):
+    """Stop the watcher: it asks the driver too, at its own times."""
+    session.watch._stop.set()
+    session.watch._thread.join()
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "registered"),
+    [
+        ("all_reduce/one_shot", "push packets staged", False),
+        ("all_gather/one_shot", "push bulk zero_copy", True),
+    ],
+)
+def test_a_warm_call_is_one_launch(fake, asked, name, words, registered):
+    """No allocation, no loading, no other driver call, nothing said to peers."""
+
+    def work(group):
+        session = CudaSession(group)
+        quiet_watch(session)
+        kernel = Kernel(text="any", ranks=(0,), grid=1, threads=64)
+        session._load = lambda plan, call, where: Loaded(None, 5, kernel)
+        counts = (64,) if "reduce" in name else (64, 64)
+        call = Call(dtype="uint8", op=Operator.SUM, counts=counts)
+        launch = session.prepare(proved(name, words), call)
+        x, out = Tensor(4096), Tensor(8192)
+        if registered:
+            x, out = session.empty((64,), "uint8"), session.empty((128,), "uint8")
+        launch(x, out, stream=5)
+        group.exchange({})
+        before, launches = len(asked), len(fake.launches)
+        group.exchange({})
+        said = []
+        group.exchange, exchange = (lambda *a: said.append(a)), group.exchange
+        for _ in range(100):
+            launch(x, out, stream=5)
+        group.exchange = exchange
+        group.exchange({})
+        done = len(asked) - before, len(fake.launches) - launches, said
+        group.exchange({})
+        session.close()
+        return done
+
+    assert [(0, 200, [])] * 2 == on_ranks(fake, 2, work)
+
+
+def test_a_new_plan_is_loaded_while_none_of_our_kernels_is_in_flight(fake, asked):
+    """Loading may wait for the device, and the device for a peer."""
+    fake.cuModuleLoadData = lambda image: (OK, 1)
+    fake.cuModuleGetFunction = lambda module, name: (OK, 2)
+    fake.cuFuncLoad = lambda function: (OK,)
+    fake.cuModuleUnload = lambda module: (OK,)
+    fake.cuOccupancyMaxActiveBlocksPerMultiprocessor = lambda *a: (OK, 8)
+
+    def work(group):
+        session = CudaSession(group)
+        quiet_watch(session)
+        call = Call(dtype="float32", op=Operator.SUM, counts=(64,))
+        words = "push packets staged threads=32"
+        one = session.prepare(proved("all_reduce/one_shot", words), call)
+        for stream in (5, 6):
+            one(Tensor(4096), Tensor(8192), stream=stream)
+        start = len(asked)
+        session.prepare(proved("all_reduce/two_shot", words), call)
+        names = [
+            (name, int(args[0]) if name == "cuStreamSynchronize" else 0)
+            for name, args in asked[start:]
+            if name in ("cuStreamSynchronize", "cuModuleLoadData", "cuFuncLoad")
+        ]
+        session.close()
+        return names
+
+    (found,) = on_ranks_one(fake, work)
+    waits = [("cuStreamSynchronize", 5), ("cuStreamSynchronize", 6)]
+
+    assert [*waits, ("cuModuleLoadData", 0), ("cuFuncLoad", 0)] == found
+
+
+def on_ranks_one(fake, work):
+    """Run on rank 0 of two, whose peer only opens its session."""
+
+    def both(group):
+        if group.rank == 0:
+            return work(group)
+        session = CudaSession(group)
+        session.close()
+        return None
+
+    return [r for r in on_ranks(fake, 2, both) if r is not None]
+
+
+def test_a_second_process_compiles_nothing(monkeypatch, tmp_path):
+    """What one start has compiled, the next finds on disk."""
+    from stretto.executors.cuda import compile as compiler
+    from stretto.executors.cuda.generate import generate
+
+    monkeypatch.setenv("STRETTO_CACHE_DIR", str(tmp_path))
+    plan = proved("all_gather/one_shot", "push packets staged threads=32").value
+    kernels = [generate(plan, rank=r, dtype="int8") for r in range(2)]
+    first = compiler.compile_all(kernels, arch=(9, 0), threads=2)
+
+    def refuse(*_, **__):
+        raise AssertionError("it compiled")
+
+    monkeypatch.setattr(compiler, "build", refuse)
+
+    assert first == compiler.compile_all(kernels, arch=(9, 0))
