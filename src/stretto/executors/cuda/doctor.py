@@ -8,7 +8,10 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from stretto.errors import StrettoError
+import numpy as np
+from numpy.typing import NDArray
+
+from stretto.errors import DeviceError, StrettoError
 from stretto.executors.cuda.driver import NO_MULTICAST, api, ask
 
 __all__ = ["examine"]
@@ -69,6 +72,7 @@ def _gpu(index: int) -> str:
     try:
         handle = ask("cuDeviceGet", index)
         name = ask("cuDeviceGetName", 128, handle).split(b"\0")[0].decode()
+        name += f", UUID {bytes(ask('cuDeviceGetUuid', handle).bytes).hex()}"
         lacks = [
             what
             for what, attribute in (
@@ -90,25 +94,32 @@ def _supports(handle: Any, what: str) -> bool:
 
 
 def _transfer(one: int, other: int) -> str:
-    """Copy a pattern from GPU to GPU and look at it: some links only claim to work."""
+    """Move patterns between two GPUs and look at them: some links only claim to work.
+
+    The first writes to the other's memory, then reads from it. Peer access must really
+    be on: without it the driver would copy by way of the host, and all would look well.
+    """
     allocated: list[int] = []
     try:
-        mine, theirs = (ask("cuDeviceGet", i) for i in (one, other))
-        if not int(ask("cuDeviceCanAccessPeer", mine, theirs)):
+        devices = [ask("cuDeviceGet", i) for i in (one, other)]
+        if not int(ask("cuDeviceCanAccessPeer", *devices)):
             return "no peer access"
-        contexts = [ask("cuDevicePrimaryCtxRetain", d) for d in (mine, theirs)]
-        for context, value in zip(contexts, (0x5A, 0xA5), strict=True):
+        near, far = (ask("cuDevicePrimaryCtxRetain", d) for d in devices)
+        for context in (far, near):
             ask("cuCtxSetCurrent", context)
             allocated.append(int(ask("cuMemAlloc", CHECKED_BYTES)))
-            ask("cuMemsetD8", allocated[-1], value, CHECKED_BYTES)
-            ask("cuCtxSynchronize")
-        ask("cuCtxSetCurrent", contexts[0])
-        with contextlib.suppress(StrettoError):  # enabled by somebody else already
-            ask("cuCtxEnablePeerAccess", contexts[1], 0)
-        ask("cuMemcpyDtoD", allocated[1], allocated[0], CHECKED_BYTES)
-        ask("cuCtxSynchronize")
-        ask("cuCtxSetCurrent", contexts[1])
-        return _looked_at(allocated[1])
+        _enable(far)
+        theirs, mine = allocated
+        wrong = (
+            _pushed(2 * one, theirs, mine, near, far),
+            _pulled(2 * one + 1, theirs, mine, near, far),
+        )
+        told = [
+            f"{count} of {CHECKED_BYTES} bytes that it {verb} are wrong"
+            for verb, count in zip(("writes", "reads"), wrong, strict=True)
+            if count
+        ]
+        return f"broken: {', '.join(told)}" if told else "ok, transfers were checked"
     except StrettoError as e:
         return f"broken: {e}"
     finally:
@@ -117,12 +128,47 @@ def _transfer(one: int, other: int) -> str:
                 ask("cuMemFree", start)
 
 
-def _looked_at(start: int) -> str:
-    import numpy as np
+def _enable(far: Any) -> None:
+    """Give the current context access to another's memory, if it has none yet."""
+    driver = api()
+    (error,) = driver.cuCtxEnablePeerAccess(far, 0)
+    on = driver.CUresult.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
+    if int(error) and error != on:
+        raise DeviceError(f"cuCtxEnablePeerAccess: {error.name}")
 
-    seen: Any = np.zeros(CHECKED_BYTES, np.uint8)
+
+def _pushed(seed: int, theirs: int, mine: int, near: Any, far: Any) -> int:
+    """Write a pattern to the far GPU; return how many bytes it finds wrong."""
+    ask("cuCtxSetCurrent", far)
+    ask("cuMemsetD8", theirs, 0xEE, CHECKED_BYTES)
+    ask("cuCtxSynchronize")
+    ask("cuCtxSetCurrent", near)
+    pattern = _pattern(seed)
+    ask("cuMemcpyHtoD", mine, pattern.ctypes.data, CHECKED_BYTES)
+    ask("cuMemcpyDtoD", theirs, mine, CHECKED_BYTES)
+    ask("cuCtxSynchronize")
+    ask("cuCtxSetCurrent", far)
+    return _wrong(theirs, pattern)
+
+
+def _pulled(seed: int, theirs: int, mine: int, near: Any, far: Any) -> int:
+    """Read a pattern from the far GPU; return how many bytes arrive wrong."""
+    ask("cuCtxSetCurrent", far)
+    pattern = _pattern(seed)
+    ask("cuMemcpyHtoD", theirs, pattern.ctypes.data, CHECKED_BYTES)
+    ask("cuCtxSynchronize")
+    ask("cuCtxSetCurrent", near)
+    ask("cuMemsetD8", mine, 0xEE, CHECKED_BYTES)
+    ask("cuMemcpyDtoD", mine, theirs, CHECKED_BYTES)
+    ask("cuCtxSynchronize")
+    return _wrong(mine, pattern)
+
+
+def _pattern(seed: int) -> NDArray[np.uint8]:
+    return np.random.default_rng(seed).integers(0, 256, CHECKED_BYTES, np.uint8)
+
+
+def _wrong(start: int, pattern: NDArray[np.uint8]) -> int:
+    seen = np.zeros(CHECKED_BYTES, np.uint8)
     ask("cuMemcpyDtoH", seen.ctypes.data, start, CHECKED_BYTES)
-    wrong = int((seen != 0x5A).sum())
-    if wrong:
-        return f"broken: {wrong} of {CHECKED_BYTES} bytes arrive wrong"
-    return "ok, a transfer was checked"
+    return int((seen != pattern).sum())
