@@ -55,6 +55,106 @@ _SIGNAL, _PACKET = tl.constexpr(1), tl.constexpr(2)
 _CLAIM = tl.constexpr(-(1 << 63) | 1 << 48)
 """deadline.cuh: broken_value, without the ranks."""
 
+# The instructions: of thread 0 alone, then of every element.
+_SIGNALLING = tl.constexpr(
+    """
+    {
+        .reg .pred first;
+        .reg .b32 thread;
+        .reg .b64 n;
+        mov.u32 thread, %tid.x;
+        setp.eq.u32 first, thread, 0;
+        @first ld.global.u64 n, [$2];
+        @first add.u64 n, n, 1;
+        @first st.global.u64 [$2], n;
+        @first st.release.sys.global.u64 [$1], n;
+        mov.b32 $0, 0;
+    }
+    """
+)
+_WAITING = tl.constexpr(
+    """
+    {
+        .reg .pred p;
+        .reg .b32 k;
+        .reg .b64 v, since, now;
+        mov.b32 $0, 0;
+        mov.u32 k, %tid.x;
+        setp.ne.u32 p, k, 0;
+        @p bra DONE;
+        mov.u64 since, %globaltimer;
+    POLL:
+        ld.relaxed.sys.global.u64 v, [$1];
+        setp.ge.u64 p, v, $3;
+        @p bra CAME;
+        add.u32 k, k, 1;
+        and.b32 $0, k, 127;
+        setp.ne.u32 p, $0, 0;
+        @p bra POLL;
+        ld.relaxed.sys.global.u64 v, [$4];
+        setp.ne.u64 p, v, 0;
+        @p bra DONE;
+        mov.u64 now, %globaltimer;
+        sub.u64 now, now, since;
+        setp.lt.u64 p, now, $5;
+        @p bra POLL;
+        bra DONE;
+    CAME:
+        fence.acq_rel.sys;
+        st.global.u64 [$2], $3;
+    DONE:
+    }
+    """
+)
+_PUTTING = tl.constexpr(
+    """
+    {
+        .reg .pred p;
+        setp.ne.s32 p, $4, 0;
+        @p st.relaxed.sys.global.v2.u64 [$1], {$2, $3};
+        mov.b32 $0, 0;
+    }
+    """
+)
+_READING = tl.constexpr(
+    """
+    {
+        .reg .pred p, q;
+        .reg .b32 k;
+        .reg .b64 f, since;
+        mov.b64 $0, 0;
+        mov.b64 $1, 0;
+        mov.b32 $2, 1;
+        mov.b32 k, 0;
+        setp.eq.s32 p, $7, 0;
+        @p bra DONE;
+        mov.u64 since, %globaltimer;
+    POLL:
+        ld.relaxed.sys.global.v2.u64 {$0, $1}, [$3];
+        shr.u64 f, $0, 32;
+        setp.eq.u64 p, f, $4;
+        shr.u64 f, $1, 32;
+        setp.eq.and.u64 p, f, $4, p;
+        @p bra DONE;
+        add.u32 k, k, 1;
+        and.b32 $2, k, 127;
+        setp.ne.u32 p, $2, 0;
+        mov.b32 $2, 1;
+        @p bra POLL;
+        ld.relaxed.sys.global.u64 f, [$5];
+        setp.ne.u64 p, f, 0;
+        @p bra LATE;
+        mov.u64 f, %globaltimer;
+        sub.u64 f, f, since;
+        setp.lt.u64 p, f, $6;
+        @p bra POLL;
+    LATE:
+        mov.b32 $2, 0;
+    DONE:
+    }
+    """
+)
+
 
 @triton.jit
 def channel(table: tl.tensor, peer: tl.tensor, ranks: tl.tensor) -> tl.tensor:
@@ -123,20 +223,7 @@ def signal(channel: tl.tensor) -> None:
     """Tell the peer: what this program did before is visible to who waits (release)."""
     tl.debug_barrier()
     tl.inline_asm_elementwise(
-        """
-        {
-            .reg .pred first;
-            .reg .b32 thread;
-            .reg .b64 n;
-            mov.u32 thread, %tid.x;
-            setp.eq.u32 first, thread, 0;
-            @first ld.global.u64 n, [$2];
-            @first add.u64 n, n, 1;
-            @first st.global.u64 [$2], n;
-            @first st.release.sys.global.u64 [$1], n;
-            mov.b32 $0, 0;
-        }
-        """,
+        _SIGNALLING,
         "=r,l,l,~{memory}",
         [_load(channel + _OUTBOX), _load(channel + _COUNTS)],
         dtype=tl.int32,
@@ -158,38 +245,7 @@ def wait(channel: tl.tensor, step: tl.tensor = 0) -> tl.tensor:
     broken = _load(home + _CONTROL + 8 * _load_int(channel + _RANK))
     tl.debug_barrier()  # all have read how many signals were seen
     tl.inline_asm_elementwise(
-        """
-        {
-            .reg .pred p;
-            .reg .b32 k;
-            .reg .b64 v, since, now;
-            mov.b32 $0, 0;
-            mov.u32 k, %tid.x;
-            setp.ne.u32 p, k, 0;
-            @p bra DONE;
-            mov.u64 since, %globaltimer;
-        POLL:
-            ld.relaxed.sys.global.u64 v, [$1];
-            setp.ge.u64 p, v, $3;
-            @p bra CAME;
-            add.u32 k, k, 1;
-            and.b32 $0, k, 127;
-            setp.ne.u32 p, $0, 0;
-            @p bra POLL;
-            ld.relaxed.sys.global.u64 v, [$4];
-            setp.ne.u64 p, v, 0;
-            @p bra DONE;
-            mov.u64 now, %globaltimer;
-            sub.u64 now, now, since;
-            setp.lt.u64 p, now, $5;
-            @p bra POLL;
-            bra DONE;
-        CAME:
-            fence.acq_rel.sys;
-            st.global.u64 [$2], $3;
-        DONE:
-        }
-        """,
+        _WAITING,
         "=&r,l,l,l,l,l,~{memory}",
         [_load(channel + _INBOX), seen, want, broken, _load(home + _DEADLINE)],
         dtype=tl.int32,
@@ -221,14 +277,7 @@ def put_packets(
     address = remote(channel) + at + index.to(tl.int64) * 16
     above = (flag.to(tl.int64) & 0xFFFFFFFF) << 32
     tl.inline_asm_elementwise(
-        """
-        {
-            .reg .pred p;
-            setp.ne.s32 p, $4, 0;
-            @p st.relaxed.sys.global.v2.u64 [$1], {$2, $3};
-            mov.b32 $0, 0;
-        }
-        """,
+        _PUTTING,
         "=r,l,l,l,r,~{memory}",
         [
             address,
@@ -260,42 +309,7 @@ def read_packets(
     home = _load(channel + _HOME)
     broken = _load(home + _CONTROL + 8 * _load_int(channel + _RANK))
     low, high, there = tl.inline_asm_elementwise(
-        """
-        {
-            .reg .pred p, q;
-            .reg .b32 k;
-            .reg .b64 f, since;
-            mov.b64 $0, 0;
-            mov.b64 $1, 0;
-            mov.b32 $2, 1;
-            mov.b32 k, 0;
-            setp.eq.s32 p, $7, 0;
-            @p bra DONE;
-            mov.u64 since, %globaltimer;
-        POLL:
-            ld.relaxed.sys.global.v2.u64 {$0, $1}, [$3];
-            shr.u64 f, $0, 32;
-            setp.eq.u64 p, f, $4;
-            shr.u64 f, $1, 32;
-            setp.eq.and.u64 p, f, $4, p;
-            @p bra DONE;
-            add.u32 k, k, 1;
-            and.b32 $2, k, 127;
-            setp.ne.u32 p, $2, 0;
-            mov.b32 $2, 1;
-            @p bra POLL;
-            ld.relaxed.sys.global.u64 f, [$5];
-            setp.ne.u64 p, f, 0;
-            @p bra LATE;
-            mov.u64 f, %globaltimer;
-            sub.u64 f, f, since;
-            setp.lt.u64 p, f, $6;
-            @p bra POLL;
-        LATE:
-            mov.b32 $2, 0;
-        DONE:
-        }
-        """,
+        _READING,
         "=&l,=&l,=&r,l,l,l,l,r,~{memory}",
         [address, want, broken, _load(home + _DEADLINE), mask.to(tl.int32)],
         dtype=(tl.int64, tl.int64, tl.int32),
