@@ -126,6 +126,7 @@ def main() -> int:
         except StrettoError as e:
             print(json.dumps({"error": str(e)}))
         return 0
+    Path(args.out).mkdir(parents=True, exist_ok=True)
     command = [sys.executable, __file__, "--child", "--ranks", str(args.ranks)]
     command += ["--rank", str(args.rank), "--threads", str(args.threads)]
     rows = []

@@ -92,6 +92,7 @@ def main() -> int:
     parser.add_argument("--expandable", action="store_true", help="torch's segments")
     parser.add_argument("--out", default=os.environ.get("OUT", "."))
     args = parser.parse_args()
+    Path(args.out).mkdir(parents=True, exist_ok=True)
     for name in ("NCCL_NVLS_ENABLE", "NVSHMEM_DISABLE_NVLS"):
         os.environ[name] = "0" if name.startswith("NCCL") else "1"
     os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"

@@ -710,6 +710,7 @@ def main() -> int:
     if args.child >= 0:
         child(args)
         return 0
+    Path(args.out).mkdir(parents=True, exist_ok=True)
     if any(name.startswith("values") for name in chosen(args.only)):
         warm(args.ranks, KERNELS[:1] + KERNELS[4:] if args.share else KERNELS)
     hub = Hub(args.ranks)

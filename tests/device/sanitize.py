@@ -84,6 +84,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--tools", default=",".join(TOOLS))
     args = parser.parse_args()
+    Path(args.out).mkdir(parents=True, exist_ok=True)
     program = find()
     if program is None:
         print("compute-sanitizer is not installed")
