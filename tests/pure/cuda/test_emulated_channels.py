@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cuda_fakes import on_ranks
 
 from stretto import algorithms, collectives
 from stretto.collectives import Operator, Shape, storage
@@ -19,6 +20,7 @@ from stretto.executors.cuda.byhand import (
     hand_layout,
     taken_by_hand,
 )
+from stretto.executors.cuda.session import CudaSession
 from stretto.executors.cuda.watch import explain
 from stretto.lower import lower
 from stretto.plan import Schedule
@@ -45,6 +47,16 @@ _own = _module("cuda_emulate_own", HERE / "emulate_own.py")
 _module(
     "write_a_kernel", EXAMPLES / "write_a_kernel.py"
 )  # registers all_reduce/one_hop
+
+_built = {}
+
+
+def built(text, folder, entry):
+    """Return the function `go` of a text, compiled once."""
+    if (text, entry) not in _built:
+        _built[text, entry] = _own.build(text, folder, entry).go
+    return _built[text, entry]
+
 
 PING_PONG = """
 #include "channel.cuh"
@@ -94,7 +106,7 @@ def pair(low, high):
 
 def test_a_ping_pong_by_signals_brings_every_value(tmp_path):
     """What was put before a signal is there after the wait, launch after launch."""
-    go = _own.build(PING_PONG, tmp_path, ENTRY).go
+    go = built(PING_PONG, tmp_path, ENTRY)
     handles = _own.Handles(2, 1024)
     out = np.zeros(2, np.uint64)
     for _ in range(3):
@@ -111,7 +123,7 @@ def test_a_ping_pong_by_signals_brings_every_value(tmp_path):
 
 def test_who_waits_for_an_absent_rank_says_so_and_leaves(tmp_path):
     """The record names the rank, the kind of wait and the author's step."""
-    go = _own.build(PING_PONG, tmp_path, ENTRY).go
+    go = built(PING_PONG, tmp_path, ENTRY)
     handles = _own.Handles(2, 1024, deadline_s=0.05)
     out = np.zeros(2, np.uint64)
     given = parameters(
@@ -154,7 +166,7 @@ void kernel(const P p) {
 
 def test_packets_need_no_signal_and_epochs_make_their_flags(tmp_path):
     """Two blocks a rank, three ranks: sums of 64-bit values, call after call."""
-    go = _own.build(PACKETS, tmp_path, ENTRY).go
+    go = built(PACKETS, tmp_path, ENTRY)
     handles = _own.Handles(3, 16384, blocks=2)
     out = [np.zeros(64, np.uint64) for _ in range(3)]
     for call in range(1, 5):
@@ -186,7 +198,7 @@ void kernel(const P p) {
 
 def test_additions_in_peers_memory_all_arrive(tmp_path):
     """Everybody adds to everybody, themselves included."""
-    go = _own.build(ADD, tmp_path, ENTRY).go
+    go = built(ADD, tmp_path, ENTRY)
     handles = _own.Handles(3, 1024)
     for r in range(3):
         handles.buffers[r][512:544].view(np.uint32)[:] = 10 + r
@@ -233,7 +245,7 @@ class ByHand:
             "  launch_ranks(once, calls, 1, grid, threads, 0);\n}\n"
         )
         text = self.kernel.text.replace('#line 1 "', "// ")
-        self.go = _own.build(text, folder, entry).go
+        self.go = built(text, folder, entry)
 
     def __call__(self, given, shift=0):
         """Return every rank's output."""
@@ -318,3 +330,60 @@ def test_packets_carry_the_word_that_means_nothing(tmp_path):
     got = run(given)
 
     assert [0x7FB52C91] * 200 == got[0].tolist() == got[1].tolist()
+
+
+WHOLE = """
+struct A {
+  const MemoryChannel* channels; const EngineChannel* engines; int rounds; u32 nbytes;
+  u64* wrong;
+};
+void once(const A a) { ping_pong(a.channels, a.engines, a.rounds, a.nbytes, a.wrong); }
+extern "C" void go(const A* a) { launch_ranks(once, a, 1, 1, 32, 0); }
+"""
+
+
+def test_kernel_proxy_and_stream_play_ping_pong_together(tmp_path, fake):
+    """Tables, requests, the thread, copies and flags: all of the engine channel.
+
+    The kernel runs as threads here, the driver is the fake one, the rest is real.
+    """
+    module = _module("example_ping_pong", EXAMPLES / "gpu" / "ping_pong.py")
+    go = built(module.BY_ENGINE, tmp_path, WHOLE)
+
+    def work(group):
+        session = CudaSession(group)
+        made = session.channels(1024, kind="engine")
+        wrong = np.zeros(2, np.uint64)
+        given = parameters(
+            (made.pointer, made.engine_pointer, pair(12, 512), wrong.ctypes.data)
+        )
+        for _ in range(2):
+            group.exchange({})
+            go(ctypes.c_char_p(given))
+        group.exchange({})
+        session.check()
+        session.close()
+        return wrong.tolist()
+
+    assert [[0, 0]] * 2 == on_ranks(fake, 2, work)
+
+
+def test_the_channels_of_a_session_play_ping_pong(tmp_path, fake):
+    """The tables that a session writes are those that the headers read."""
+    module = _module("example_ping_pong", EXAMPLES / "gpu" / "ping_pong.py")
+    entry = WHOLE.replace("a.engines, ", "").replace("EngineChannel", "MemoryChannel")
+    go = built(module.BY_STORES, tmp_path, entry)
+
+    def work(group):
+        session = CudaSession(group)
+        made = session.channels(1024)
+        wrong = np.zeros(2, np.uint64)
+        given = parameters((made.pointer, 0, pair(12, 512), wrong.ctypes.data))
+        for _ in range(2):
+            go(ctypes.c_char_p(given))
+        group.exchange({})
+        session.check()
+        session.close()
+        return wrong.tolist()
+
+    assert [[0, 0]] * 3 == on_ranks(fake, 3, work)
