@@ -245,7 +245,10 @@ class FusedVirtual(Virtual):
                 given = [draw(rng, c, case.dtype, Operator.SUM) for c in n_in]
                 for start, one in zip(buffers["input"], given, strict=True):
                     _upload(start, one)
-                more = [self._fill(rng, i, c) for (i, _), c in zip(rooms, n_out)]
+                more = [
+                    self._fill(rng, i, c)
+                    for (i, _), c in zip(rooms, n_out, strict=True)
+                ]
                 want = interpret(
                     program, given, dtype=case.dtype, op=Operator.SUM, counts=counts
                 )

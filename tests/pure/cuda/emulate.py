@@ -38,6 +38,7 @@ REPLACED = (
     ),
     (r'asm volatile\("" : "\+l"\(settled\)\);', ""),
     (r'asm volatile\("griddepcontrol.*?;\n', "\n"),
+    (r"#if defined\(__CUDA_ARCH__\).*?#endif\n", "\n"),
     (r'asm\("cvt\.f32\.f16.*?;\n', "f = half(raw);\n"),
     (r'asm\("cvt\.rn\.f16x2.*?;\n', "w = halves(in[0], in[1]);\n"),
     (r'asm\("cvt\.rn\.bf16x2.*?;\n', "w = brains(in[0], in[1]);\n"),
