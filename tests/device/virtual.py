@@ -62,7 +62,11 @@ SCHEDULES = (
     "push bulk zero_copy blocks=2 threads=128",
     "pull bulk zero_copy blocks=2 threads=256 tile_bytes=8192",
     "push packets staged blocks=1 threads=256",
+    "push bulk zero_copy tma blocks=2 threads=128",
+    "push bulk staged tma blocks=3 threads=64 depth=2 tile_bytes=65536",
 )
+UNORDERED = ("reduce_scatter/one_shot", "all_reduce/two_shot")
+"""What has a form that adds at the destination; sums of integers have no order."""
 COUNTS = (1, 7, 1000, 4099, 20011)
 """Elements of each part: fewer than a vector, odd, and several tiles."""
 IN_ONE = 4
@@ -121,6 +125,11 @@ def cases(sizes: Sequence[int] = (2, 3, 4, 8)) -> Iterator[Case]:
                     dtype=dtype,
                     op=op.value if reduces else "sum",
                 )
+    for name, ranks in itertools.product(UNORDERED, sizes):
+        schedule = "push bulk zero_copy unordered blocks=2 threads=128"
+        yield Case(
+            algorithm=name, ranks=ranks, schedule=schedule, dtype="int32", op="sum"
+        )
 
 
 def parts(case: Case) -> list[int | None]:
@@ -420,6 +429,7 @@ def options() -> argparse.Namespace:
 def main() -> int:
     """Choose, compile in parallel, run, report."""
     args = options()
+    Path(args.out).mkdir(parents=True, exist_ok=True)
     sizes = [int(r) for r in args.ranks.split(",")]
     chosen = [c for c in cases(sizes) if wanted(c, args.only)]
     chosen = chosen[: args.limit] if args.limit else chosen
