@@ -218,7 +218,7 @@ def _costs(table: Reader) -> Costs:
     }
     if not 0 < fields["packet_efficiency"] <= 1:
         raise table.wrong("packet_efficiency", "a share above 0, at most 1")
-    for key in ("copy", "reduce", "lane", "block"):
+    for key in ("copy", "reduce", "lane", "block", "pull", "engine"):
         if not fields[f"{key}_gbytes_per_s"] > 0:
             raise table.wrong(f"{key}_gbytes_per_s", "a rate above 0")
     behind = table.flag("background_puts", defaults.background_puts)

@@ -47,6 +47,12 @@ class Costs:
     """The most that a lane can push or pull, however many blocks it has."""
     block_gbytes_per_s: float = math.inf
     """The most that each block of a lane adds to that."""
+    pull_gbytes_per_s: float = math.inf
+    """The most that a lane can pull: loads wait for an answer, stores do not."""
+    engine_us: float = 0.0
+    """Once a call of copy engines, beside its launch: they are told, and waited for."""
+    engine_gbytes_per_s: float = math.inf
+    """The most that the copy engines of a rank move; blocks are none of theirs."""
     packet_efficiency: float = 1.0
     """Payload over bytes on the wire when data announce themselves."""
     background_puts: bool = False

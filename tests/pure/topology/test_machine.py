@@ -97,8 +97,8 @@ def test_a_slow_link_is_slower_by_its_factor():
     def rate(of):
         return of.links[of.link_named("nvswitch->2")].bandwidth_gbytes_per_s
 
-    assert 365 / 5 == rate(slow)
-    assert 365 == rate(m)
+    assert 390 / 5 == rate(slow)
+    assert 390 == rate(m)
 
 
 def test_a_link_cannot_be_made_faster_or_invented():

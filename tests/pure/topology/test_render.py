@@ -14,13 +14,13 @@ def test_a_machine_reads_in_a_few_lines():
     text = render(load("h200x2").degraded(dead_links=["0->nvswitch"], dead_ranks=[1]))
 
     assert (
-        "h200x2: H200 GPUs behind NVSwitch, rates as measured with plain stores\n"
+        "h200x2: H200 GPUs behind NVSwitch, fitted to what was measured on four\n"
         "  2 gpu ranks\n"
         "  dead ranks: 1\n"
-        "      1 links  rank -> nvswitch                 dead 0.36 us  0->nvswitch\n"
-        "      2 links  nvswitch -> rank             365 GB/s 0.36 us"
+        "      1 links  rank -> nvswitch                 dead 0.28 us  0->nvswitch\n"
+        "      2 links  nvswitch -> rank             390 GB/s 0.28 us"
         "  nvswitch->0, ...\n"
-        "      1 links  rank -> nvswitch             365 GB/s 0.36 us  1->nvswitch\n"
+        "      1 links  rank -> nvswitch             390 GB/s 0.28 us  1->nvswitch\n"
     ) == text[: text.index("  costs")]
 
 

@@ -25,12 +25,15 @@ from stretto.topology import Machine
 __all__ = ["Fit", "fit", "observations", "toml_of"]
 
 _COSTS = (
-    *("launch_us", "op_overhead_us", "flag_latency_us", "lane_gbytes_per_s"),
+    *("launch_us", "op_overhead_us", "flag_latency_us", "engine_us"),
+    *("lane_gbytes_per_s", "pull_gbytes_per_s", "engine_gbytes_per_s"),
     *("block_gbytes_per_s", "copy_gbytes_per_s", "reduce_gbytes_per_s"),
+    "packet_efficiency",
 )
+_SHARES = ("packet_efficiency",)
 _LINKS = ("latency_us", "bandwidth_gbytes_per_s")
-_STEPS = (2.0, 1.3, 1.1, 1.03)
-_PASSES = 6
+_STEPS = (1.5, 1.15, 1.04)
+_PASSES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,11 +92,12 @@ def fit(seen: Sequence[Observation], machine: Machine) -> Fit:
             improved = False
             for knob in knobs:
                 for factor in (step, 1 / step):
-                    tried = knob(best, factor)
-                    now = float(np.mean(_errors(seen, tried)))
-                    if now < error * 0.9995:
+                    while True:  # on, as long as it gets better
+                        tried = knob(best, factor)
+                        now = float(np.mean(_errors(seen, tried)))
+                        if now >= error * 0.9995:
+                            break
                         best, error, improved = tried, now, True
-                        break
             if not improved:
                 break
     after = _errors(seen, best)
@@ -118,7 +122,7 @@ def toml_of(found: Fit) -> str:
     lines = [said, "[costs]"]
     lines += [
         f"{name} = {getattr(costs, name):.4g}"
-        for name in (*_COSTS, "packet_efficiency")
+        for name in _COSTS
         if _is_set(found.machine, name)
     ]
     lines += [
@@ -172,6 +176,7 @@ def _is_set(machine: Machine, name: str) -> bool:
 def _cost_knob(name: str) -> Callable[[Machine, float], Machine]:
     def turn(machine: Machine, factor: float) -> Machine:
         value = getattr(machine.costs, name) * factor
+        value = min(1.0, value) if name in _SHARES else value
         return replace(machine, costs=replace(machine.costs, **{name: value}))
 
     return turn

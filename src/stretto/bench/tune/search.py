@@ -80,13 +80,13 @@ def search(space: Space, is_over: Callable[[], bool], *, seed: int) -> Search:
     """
     tried = dict.fromkeys((space.untuned, *space.pins))
     left = yield from _halved(tuple(tried), is_over, keep=_FAMILIES)
-    for wider, keep in ((space.expand, _FINALISTS), (space.refine, _FINALISTS)):
+    for wider in (space.expand, space.refine, space.refine):
         if is_over():
             break
         more = [pin for pin in dict.fromkeys(wider(left)) if pin not in tried]
         tried |= dict.fromkeys(more)
         if more:
-            left = yield from _halved((*left, *more), is_over, keep=keep)
+            left = yield from _halved((*left, *more), is_over, keep=_FINALISTS)
     beside = (space.untuned, space.shipped) if space.shipped else (space.untuned,)
     last = tuple(dict.fromkeys((*beside, *left)))
     found = yield Ask(pins=last, batches=_LAST, is_last=True)

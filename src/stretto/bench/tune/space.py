@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from stretto import algorithms, executors, topology
+from stretto import algorithms, collectives, executors, topology
 from stretto.errors import StrettoError
 from stretto.ir import Verified
 from stretto.lang import Algorithm
@@ -62,32 +62,41 @@ def _by_hand(algorithm: Algorithm, asked: Question) -> Iterator[Schedule]:
 
 def simulated_us(choice: Choice, asked: Question) -> float | None:
     """Return the simulated time; None where the choice does not serve the call."""
-    found = _simulated(choice, asked)
-    return None if found is None else found[0]
+    kind = "cpux" if asked.executor == "cpu" else "h200x"
+    plan = kernel_plan(str(choice), asked)
+    if plan is None:
+        return None
+    try:
+        machine = topology.load(f"{kind}{asked.num_ranks}")
+        found = executors.get("sim").simulate(plan, machine, nbytes=asked.nbytes)
+    except StrettoError:
+        return None
+    return float(found.time_us)
 
 
 def leaders(asked: Question, keep: int) -> list[Choice]:
     """Return the most promising families, each by its best numbers; the best first.
 
-    Algorithms that become the same plan for so many ranks are tried once, under the
-    shortest of their names. The simulator is trusted to rank numbers inside a family,
-    and to find a family hopeless, no more.
+    Algorithms that are the same for so many ranks (a hierarchy of one box) take the
+    same time to the last digit, and are tried once, under the shortest of their names.
+    The simulator is trusted to rank numbers inside a family, and to find a family
+    hopeless, no more.
     """
     timed = [
-        (found[0], len(choice.algorithm.name), str(choice), choice, found[1])
+        (round(found, 9), len(choice.algorithm.name), str(choice), choice)
         for choice in candidates(asked)
-        if (found := _simulated(choice, asked)) is not None
+        if (found := simulated_us(choice, asked)) is not None
     ]
     timed.sort(key=lambda t: t[:3])
     best: dict[tuple[str, ...], Choice] = {}
-    plans: set[tuple[int, str, bool]] = set()
-    for us, _, _, choice, plan in timed:
+    seen: set[tuple[float, str, bool]] = set()
+    for us, _, _, choice in timed:
         by_hand = choice.algorithm.kernel is not None
-        same = (hash(plan.ranks), str(choice.schedule), by_hand)
+        same = (us, str(choice.schedule), by_hand)
         if us > _FAR * timed[0][0] or len(best) == keep:
             break
-        if same not in plans:
-            plans.add(same)
+        if same not in seen:
+            seen.add(same)
             best.setdefault(_family(choice), choice)
     return list(best.values())
 
@@ -99,7 +108,7 @@ def expanded(pin: str, asked: Question) -> list[str]:
     return [
         str(choice)
         for choice in candidates(asked)
-        if _family(choice) == _family(mine) and _simulated(choice, asked) is not None
+        if _family(choice) == _family(mine) and simulated_us(choice, asked) is not None
     ]
 
 
@@ -110,7 +119,7 @@ def refined(pins: Sequence[str], asked: Question) -> list[str]:
         name, _, words = pin.partition(" ")
         mine = Choice(algorithms.get(name), Schedule.parse(words))
         near = [Choice(mine.algorithm, how) for how in _near(mine.schedule, asked)]
-        found += [str(one) for one in near if _simulated(one, asked) is not None]
+        found += [str(one) for one in near if simulated_us(one, asked) is not None]
     return [pin for pin in dict.fromkeys(found) if pin not in pins]
 
 
@@ -156,19 +165,6 @@ def _family(choice: Choice) -> tuple[str, ...]:
     return (choice.algorithm.name, str(plain))
 
 
-def _simulated(choice: Choice, asked: Question) -> tuple[float, Plan] | None:
-    kind = "cpux" if asked.executor == "cpu" else "h200x"
-    plan = kernel_plan(str(choice), asked)
-    if plan is None:
-        return None
-    try:
-        machine = topology.load(f"{kind}{asked.num_ranks}")
-        found = executors.get("sim").simulate(plan, machine, nbytes=asked.nbytes)
-    except StrettoError:
-        return None
-    return float(found.time_us), plan.value
-
-
 def _ways(asked: Question) -> Iterator[Schedule]:
     """Yield direction, protocol and memory, without numbers."""
     on_gpu, part = asked.executor != "cpu", _part(asked)
@@ -184,7 +180,9 @@ def _ways(asked: Question) -> Iterator[Schedule]:
         yield Schedule(direction=direction, memory="zero_copy")
     yield Schedule(memory="zero_copy", direction="pull", phases=_COPIES_PUSHED)
     if on_gpu and part >= _ENGINE_FROM:
-        yield Schedule(protocol="engine", memory="zero_copy")
+        if not collectives.get(asked.collective).reduces:  # engines cannot add
+            yield Schedule(protocol="engine", memory="zero_copy")
+            return
         yield Schedule(memory="zero_copy", direction="pull", phases=_COPIES_BY_ENGINE)
 
 

@@ -47,16 +47,21 @@ class Engine:
         """Ranks that had something for another, and no way to it."""
         self._recorder = recorder
         self._ends = [0.0, *accumulate(atom_nbytes)]
+        self._on_engine = plan.schedule.protocol == "engine"
         self._blocks_rate = self.costs.block_gbytes_per_s * plan.schedule.blocks * 1e3
-        self._lane_rate = min(self.costs.lane_gbytes_per_s * 1e3, self._blocks_rate)
+        self._push_rate = min(self.costs.lane_gbytes_per_s * 1e3, self._blocks_rate)
+        if self._on_engine:
+            self._push_rate = self._blocks_rate = self.costs.engine_gbytes_per_s * 1e3
+        self._pull_rate = min(self.costs.pull_gbytes_per_s * 1e3, self._push_rate)
         self._ready: deque[Lane] = deque()
         self._arrived: dict[Key, Arrival] = {}
         self._waiting: dict[Key, list[Lane]] = defaultdict(list)
 
     def run(self, deadline_us: float) -> bool:
         """Run; return False when the deadline came or nobody could go on."""
+        begin_us = self.costs.launch_us + self._on_engine * self.costs.engine_us
         for lane in self.alive():
-            lane.now_us = self.costs.launch_us
+            lane.now_us = begin_us
             self._ready.append(lane)
         while True:
             while self._ready:
@@ -134,7 +139,8 @@ class Engine:
         lane.busy_us = lane.now_us + self._own_us(lane, move, nbytes)
         behind = self.costs.background_puts and not pulls
         lane.moving = 1 + (0 if behind else len(pushes) + len(pulls))
-        rate = self._lane_rate / max(1, len(pushes) + len(pulls))
+        rate = self._pull_rate if pulls else self._push_rate
+        rate /= max(1, len(pushes) + len(pulls))
         for loc in pulls:
             sent = Sent(lane, move, lane.epoch, loc)
             self._post(sent, loc.rank, nbytes, rate, pull=True)

@@ -25,6 +25,7 @@ from stretto.trace import Recorder
 
 __all__ = ["counts_of", "simulate"]
 
+_WHOLE = 1 << 62
 _MANY_STEPS = 400_000
 """Steps beyond which later epochs are not run but continued at the same pace."""
 
@@ -59,6 +60,8 @@ def simulate(
     if counts is None:
         counts = counts_of(p.collective, shape, nbytes=nbytes, itemsize=itemsize)
     sizes = kind.symbol_sizes(shape, np.asarray(counts, dtype=np.int64), itemsize)
+    if tile_bytes is None and p.schedule.protocol == "engine":
+        tile_bytes = _WHOLE  # copy engines are told of all of it at once
     bound = layout(p, sizes, itemsize, tile_bytes=tile_bytes)
     epochs = min(bound.tiles, max_epochs or _enough_epochs(p))
     engine = Engine(
