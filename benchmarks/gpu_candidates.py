@@ -4,7 +4,7 @@ from __future__ import annotations
 
 K, M = 1 << 10, 1 << 20
 
-__all__ = ["candidates"]
+__all__ = ["candidates", "unordered"]
 
 
 def candidates(collective: str, nbytes: int, ranks: int) -> list[tuple[str, str]]:
@@ -23,13 +23,16 @@ def candidates(collective: str, nbytes: int, ranks: int) -> list[tuple[str, str]
             found += [
                 ("all_reduce/ring", f"{words} blocks=64"),
                 ("all_reduce/ring", f"{words} blocks=128"),
+                ("all_reduce/ring", f"{words} tma blocks=16 depth=8"),
+                ("all_reduce/ring", f"{words} tma blocks=32 depth=8"),
+                ("all_reduce/ring", f"{words} tma blocks=64 depth=4"),
                 ("all_reduce/two_shot", f"{words} blocks=128"),
                 ("all_reduce/two_shot", f"{words} blocks=64 depth=8"),
             ]
             words = "pull bulk zero_copy copy:engine+push threads=512 tile_bytes="
             found += [
                 ("all_reduce/two_shot", f"{words}{1 << 30} blocks={b}")
-                for b in (16, 32, 64)
+                for b in (8, 12, 16, 32, 64)
             ]
         return found
     name = f"{collective}/one_shot"
@@ -51,7 +54,7 @@ def _packets(name: str, part: int, parts: int = 1) -> list[tuple[str, str]]:
     shapes = dict.fromkeys(
         (threads, min(128, max(1, times * vectors // (threads * 4))))
         for threads in (64, 128, 256, 512, 768)
-        for times in (1, 2, 3, 4, 8, 4 * parts)
+        for times in (1, 2, 3, 4, 6, 8, 4 * parts)
     )
     # More than 4 vectors a thread is worth trying only where no more blocks fit.
     worth = [
@@ -64,7 +67,7 @@ def _packets(name: str, part: int, parts: int = 1) -> list[tuple[str, str]]:
     schedules += [
         f"push packets staged blocks={b} threads={t} depth={d} tile_bytes={1 << 20}"
         for t, b in worth
-        for d in (1, 2, 8)
+        for d in (1, 8)
         if vectors >= 16 * K and b >= 64
     ]
     if part >= 16 * K:
@@ -100,4 +103,33 @@ def _bulk(name: str, part: int) -> list[tuple[str, str]]:
             )
         ]
     found += [(name, f"push bulk staged blocks={b} threads=512") for b in (64, 128)]
+    if part >= 1 * M:
+        found += _by_tma(name)
     return found
+
+
+def _by_tma(name: str) -> list[tuple[str, str]]:
+    """Return the copy unit's kernels: few blocks, some stages."""
+    threads = 512 if name == "all_reduce/two_shot" else 128
+    words = f"push bulk zero_copy tma threads={threads}"
+    found = [
+        (name, f"{words} blocks={b} depth={d} tile_bytes={1 << 30}")
+        for b, d in ((8, 8), (16, 8), (32, 8), (64, 4))
+    ]
+    if name.startswith("reduce"):
+        found += [
+            (name, f"{words} blocks={b} depth=4 tile_bytes={1 << 20}") for b in (32, 64)
+        ]
+    return found
+
+
+def unordered(collective: str, nbytes: int) -> list[tuple[str, str]]:
+    """Return what is only measured because it is asked for by name."""
+    name = {
+        "reduce_scatter": "reduce_scatter/one_shot",
+        "all_reduce": "all_reduce/two_shot",
+    }.get(collective)
+    if name is None or nbytes < 16 * M:
+        return []
+    words = "push bulk zero_copy unordered threads=64 depth=8 tile_bytes"
+    return [(name, f"{words}={1 << 30} blocks={b}") for b in (16, 32, 64)]

@@ -15,6 +15,7 @@ import json
 import math
 import os
 import platform
+import re
 import selectors
 import statistics
 import subprocess
@@ -27,7 +28,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "benchmarks")]
 
-from gpu_candidates import candidates  # noqa: E402
+from gpu_candidates import candidates, unordered  # noqa: E402
 from gpu_group import Hub  # noqa: E402
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
@@ -69,6 +70,8 @@ class PeerSet:
         meet = Path(tempfile.mkdtemp()) / "meet"
         environment = {**os.environ, **NO_MULTICAST, "CUDA_MODULE_LOADING": "EAGER"}
         environment["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"
+        if self.kind.startswith("nccl"):  # said when a call is captured, not replayed
+            environment |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "TUNING"}
         if self.kind == "nccl_mix0":
             environment["NCCL_GRAPH_MIXING_SUPPORT"] = "0"
         self.processes, self.links = [], []
@@ -239,12 +242,14 @@ class Run:
             and self.prepare(k, collective, nbytes, v)
         ]
 
-    def sweep(self, collective: str, nbytes: int) -> list[tuple[float, str]]:
+    def sweep(
+        self, collective: str, nbytes: int, variants: list[tuple[str, str]]
+    ) -> list[tuple[float, str]]:
         """Return our variants that are right, fastest first, quickly timed."""
         found = []
         if "ours" not in self.sets:
             return []
-        for name, schedule in candidates(collective, nbytes, self.args.ranks):
+        for name, schedule in variants:
             if self.sets["ours"].dead or self.left() < 20:
                 break
             variant = f"{name}|{schedule}"
@@ -257,7 +262,9 @@ class Run:
 
     def row(self, collective: str, nbytes: int) -> None:
         """Measure one size of one collective, everybody in turn."""
-        ranked = self.sweep(collective, nbytes)
+        tried = candidates(collective, nbytes, self.args.ranks)
+        ranked = self.sweep(collective, nbytes, tried)
+        named = self.sweep(collective, nbytes, unordered(collective, nbytes))
         runners = self.peers(collective, nbytes)
         runners += [("ours", variant) for _, variant in ranked[:3]]
         samples: dict[tuple[str, str], list[float]] = {r: [] for r in runners}
@@ -270,6 +277,8 @@ class Run:
         row: dict[str, Any] = {"collective": collective, "nbytes": nbytes}
         row["samples"] = {f"{k} {v}": s for (k, v), s in samples.items()}
         row["sweep"] = [{"variant": v, "us": us} for us, v in ranked]
+        row["unordered"] = [{"variant": v, "us": us} for us, v in named]
+        row["few_sms"] = fewest(ranked)
         medians = {r: statistics.median(s) for r, s in samples.items() if s}
         theirs = {f"{k} {v}": m for (k, v), m in medians.items() if k != "ours"}
         recorded = RECORDED_MSCCLPP.get(collective, {}).get(nbytes)
@@ -279,6 +288,8 @@ class Run:
         ours = sorted((m, v) for (k, v), m in medians.items() if k == "ours")
         if ours:
             row["ours_us"], row["ours"] = ours[0]
+            row["sms"] = sms(ours[0][1])
+            row["floor_us"] = floor_us(collective, nbytes, self.args.ranks)
             row["busbw_gbps"] = busbw(collective, nbytes, self.args.ranks, ours[0][0])
         if theirs:
             row["best_peer"] = min(theirs, key=lambda k: theirs[k])
@@ -325,6 +336,7 @@ class Run:
             "rows": self.rows,
             "eager": self.eager,
             "failures": self.failures,
+            "nccl_channels": channels(Path(self.args.out) / "workers.log"),
             "seconds": time.monotonic() - self.began,
         }
         out = Path(self.args.out)
@@ -336,6 +348,51 @@ class Run:
         for one in self.sets.values():
             if not one.dead:
                 one.stop()
+
+
+def sms(variant: str) -> int:
+    """Return the SMs that a variant keeps: a block each; copy engines keep none."""
+    words = variant.partition("|")[2].split()
+    if "engine" in words:
+        return 0
+    return max([1, *(int(w[7:]) for w in words if w.startswith("blocks="))])
+
+
+def fewest(ranked: list[tuple[float, str]]) -> list[dict[str, Any]]:
+    """Return the fastest variant for every number of SMs, while fewer cost more."""
+    best: dict[int, tuple[float, str]] = {}
+    for us, variant in reversed(ranked):
+        best[sms(variant)] = (us, variant)
+    kept, least = [], math.inf
+    for count in sorted(best):
+        if best[count][0] < least:
+            least = best[count][0]
+            kept.append({"sms": count, "us": least, "variant": best[count][1]})
+    return kept
+
+
+def floor_us(collective: str, nbytes: int, ranks: int) -> float:
+    """Return the model's lower bound, in us (docs/notes/cuda-tuning.md).
+
+    A launch and a hop in 2.3, a further hop in 1.8, 340 GB/s for the packets of a
+    single shot and 370 for what is large.
+    """
+    part = (ranks - 1) / ranks * nbytes / 1e3
+    if collective != "all_reduce":
+        return 2.3 + part / 370
+    return min(2.3 + (ranks - 1) * nbytes / 340e3, 2.3 + 1.8 + 2 * part / 370)
+
+
+def channels(log: Path) -> dict[str, str]:
+    """Return what NCCL says it runs a call on, by collective and bytes."""
+    found = re.findall(
+        r"(\w+): (\d+) Bytes -> Algo (\S+) proto (\S+) channel\S*?\{(\d+)\.\.(\d+)\}",
+        log.read_text(errors="replace") if log.exists() else "",
+    )
+    return {
+        f"{name} {nbytes}": f"{algo} {proto}, {int(high) - int(low) + 1} channels"
+        for name, nbytes, algo, proto, low, high in found
+    }
 
 
 def busbw(collective: str, nbytes: int, ranks: int, us: float) -> float:
@@ -369,13 +426,17 @@ def markdown(document: dict[str, Any]) -> str:
             continue
         names = sorted({n for r in rows for n in r["peers_us"]})
         lines += [f"## {collective}", ""]
-        head = ["S", *names, "ours", "best peer / ours", "NCCL / ours", "busbw", "how"]
+        head = ["S", *names, "ours", "best peer / ours", "NCCL / ours", "busbw"]
+        head += ["model floor", "over it", "SMs", "how"]
         lines += ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
         for r in sorted(rows, key=lambda r: r["nbytes"]):
             cells = [size(r["nbytes"])]
             cells += [_figure(r["peers_us"].get(n)) for n in names]
             cells += [_figure(r.get("ours_us")), _figure(r.get("speedup"))]
             cells += [_figure(r.get("speedup_nccl")), _figure(r.get("busbw_gbps"))]
+            cells += [_figure(r.get("floor_us"))]
+            over = r["ours_us"] - r["floor_us"] if "ours_us" in r else None
+            cells += [_figure(over), str(r.get("sms", "-"))]
             cells.append(str(r.get("ours", "-")).replace("|", ", "))
             lines.append("| " + " | ".join(cells) + " |")
         for key, label in (("speedup", "best peer"), ("speedup_nccl", "NCCL default")):
@@ -384,14 +445,38 @@ def markdown(document: dict[str, Any]) -> str:
                 mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
                 lines += ["", f"Geomean over {label}: {mean:.3f}"]
         lines.append("")
+    lines += _few(document)
     if document["eager"]:
         lines += ["## Eager all_reduce 1K from Python", ""]
         lines += [
+            "Back to back with one synchronisation at the end; and one a call.",
+            "",
+        ]
+        lines += [
             f"* {e['set']} {e['variant']}: {e['us']:.2f} us a call, "
-            f"{e['issue_us']:.2f} to issue"
+            f"{e['issue_us']:.2f} to issue; {_figure(e.get('alone_us'))} each alone"
             for e in document["eager"]
         ]
     return "\n".join(lines) + "\n"
+
+
+def _few(document: dict[str, Any]) -> list[str]:
+    """Return the lines about few SMs, sums in no order, and NCCL's channels."""
+    lines = ["## Large messages on few SMs", ""]
+    for r in document["rows"]:
+        if r["nbytes"] < 64 * M:
+            continue
+        shown = "; ".join(f"{k['sms']}: {k['us']:.0f}" for k in r.get("few_sms", ()))
+        label = f"* {r['collective']} {size(r['nbytes'])}"
+        lines.append(f"{label}, us by SMs: {shown} (a quick sweep)")
+        lines += [
+            f"{label}, unordered, asked for: {k['us']:.0f} us, {k['variant']}"
+            for k in r.get("unordered", ())[:1]
+        ]
+    said = document.get("nccl_channels", {})
+    large = [k for k in said if int(k.split()[1]) >= 16 * M]
+    lines += [f"* NCCL, {k} elements or bytes: {said[k]}" for k in large]
+    return [*lines, ""]
 
 
 def _figure(value: float | None) -> str:
@@ -469,7 +554,10 @@ def warm(args: argparse.Namespace, sizes: list[int]) -> None:
         f"{name}|{schedule}"
         for collective in args.collectives.split(",")
         for nbytes in sizes
-        for name, schedule in candidates(collective, nbytes, args.ranks)
+        for name, schedule in (
+            *candidates(collective, nbytes, args.ranks),
+            *unordered(collective, nbytes),
+        )
     }
     jobs = [(v, r, args.ranks) for v in sorted(variants) for r in range(args.ranks)]
     began = time.monotonic()

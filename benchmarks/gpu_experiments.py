@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import functools
 import json
 import os
 import statistics
@@ -43,6 +44,16 @@ def shapes(*pairs: str, more: str = "") -> list[str]:
     return found
 
 
+def bulk(mover: str, *shapes_: str) -> list[str]:
+    """Return zero-copy schedules from `blocks x threads depth` words."""
+    found = []
+    for shape in shapes_:
+        blocks, threads, depth = shape.replace("x", " ").split()
+        words = f"push bulk zero_copy {mover} blocks={blocks} threads={threads}"
+        found.append(f"{words} depth={depth} tile_bytes={1 << 30}".replace("  ", " "))
+    return found
+
+
 CASES: list[tuple[str, int, list[str]]] = [
     (AR1, K, shapes("1x64", "1x128", "1x256")),
     (AG, K, shapes("1x64", "1x128")),
@@ -58,6 +69,13 @@ CASES: list[tuple[str, int, list[str]]] = [
     (RS, M, shapes("64x256 1", "128x128")),
     (AG, 16 * M, shapes("128x256 8", "128x768")),
     (AR2, 16 * M, shapes("128x512")),
+    (AG, 64 * M, bulk("tma", "8x64 8", "16x64 8", "32x64 4", "32x64 8", "64x64 4")),
+    (AG, 64 * M, bulk("", "64x256 8")),
+    (AR2, 64 * M, bulk("tma", "16x512 8", "32x512 8", "64x512 4", "32x256 8")),
+    (RS, 64 * M, bulk("tma", "32x512 8", "64x512 4")),
+    (RS, 64 * M, bulk("unordered", "16x64 8", "32x64 8", "64x64 4")),
+    (AR2, 64 * M, bulk("unordered", "16x64 8", "32x64 8")),
+    (AG, 16 * M, bulk("tma", "32x64 8", "64x64 4")),
 ]
 """Algorithm, bytes of the full vector, schedules."""
 VIRTUAL_CASES = [(AR1, K), (AG, K), (AR2, 256 * K), (AR2, M), (AG, M)]
@@ -68,6 +86,11 @@ def blocks_of(schedule: str) -> int:
     """Return the blocks of a schedule's text."""
     words = [w for w in schedule.split() if w.startswith("blocks=")]
     return int(words[0][7:]) if words else 1
+
+
+def worth(schedule: str, patches: list[str]) -> list[str]:
+    """Return the patches that touch a schedule: packets' only those of packets."""
+    return patches if "packets" in schedule else ["base"]
 
 
 def chosen(args: argparse.Namespace) -> list[tuple[str, int, list[str]]]:
@@ -116,7 +139,7 @@ def warm(args: argparse.Namespace, patches: list[str]) -> list[str]:
         (name, schedule, rank, size, "base" if patch.startswith("env:") else patch)
         for name, _, schedules in chosen(args)
         for schedule in schedules
-        for patch in patches
+        for patch in worth(schedule, patches)
         for rank in ranks
     }
     began = time.monotonic()
@@ -189,6 +212,23 @@ class Virtual:
             for _ in range(self.calls):
                 enqueue(device, loaded, stream, where_)
 
+        self.again = functools.partial(enqueue, device, loaded)
+        self.where = where_
+
+    def issue(self, calls: int = 1000) -> tuple[float, float]:
+        """Return microseconds of the host a call, and of everything, without a graph."""
+        import torch
+
+        stream = torch.cuda.current_stream().cuda_stream
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(calls):
+            self.again(stream, self.where)
+        issued = time.perf_counter() - began
+        torch.cuda.synchronize()
+        whole = time.perf_counter() - began
+        return issued / calls * 1e6, whole / calls * 1e6
+
     def time(self, replays: int = 10) -> float:
         """Return microseconds a call."""
         import torch
@@ -231,6 +271,10 @@ def on_one(
                         row[f"{patch} failed"] = f"{type(e).__name__}: {e}"[:300]
                         del made[patch]
             row["us"] = {p: statistics.median(s) for p, s in samples.items() if s}
+            if not rows:
+                for patch in [p for p in made if p == "base" or p.startswith("env")]:
+                    host, whole = made[patch].issue()
+                    print(f"eager, {patch}: {whole:.2f} us, {host:.2f} to issue")
             rows.append(row)
             show(row)
     return rows
@@ -249,7 +293,8 @@ def on_several(
         collective = name.split("/")[0]
         row: dict[str, Any] = {"case": name, "nbytes": nbytes, "us": {}, "bad": []}
         samples: dict[str, list[float]] = {}
-        for variant in [f"{name}|{s}|{p}" for s in schedules for p in patches]:
+        variants = [f"{name}|{s}|{p}" for s in schedules for p in worth(s, patches)]
+        for variant in variants:
             if one.dead or time.monotonic() > stop_at:
                 break
             how = {"collective": collective, "nbytes": nbytes, "variant": variant}

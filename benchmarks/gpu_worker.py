@@ -152,7 +152,17 @@ class Worker:
         issued = time.perf_counter()
         torch.cuda.synchronize()
         total = time.perf_counter() - began
-        return {"us": total / calls * 1e6, "issue_us": (issued - began) / calls * 1e6}
+        alone = 0.0
+        for _ in range(100):
+            start = time.perf_counter()
+            enqueue()
+            torch.cuda.synchronize()
+            alone += time.perf_counter() - start
+        return {
+            "us": total / calls * 1e6,
+            "issue_us": (issued - began) / calls * 1e6,
+            "alone_us": alone / 100 * 1e6,
+        }
 
     def drop(self) -> dict[str, Any]:
         """Forget what was prepared."""
