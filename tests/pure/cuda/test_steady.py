@@ -7,6 +7,7 @@ from cuda_fakes import OK, on_ranks
 
 from stretto import algorithms
 from stretto.collectives import Operator
+from stretto.errors import CollectiveTimeout
 from stretto.executors import Call
 from stretto.executors.cuda import driver
 from stretto.executors.cuda.abi import Kernel
@@ -14,6 +15,9 @@ from stretto.executors.cuda.launch import Loaded
 from stretto.executors.cuda.session import CudaSession
 from stretto.lower import lower
 from stretto.plan import Schedule
+from stretto.runtime.arrays import Operand
+from stretto.runtime.hot import MISS, hot_call
+from stretto.runtime.request import Request
 from stretto.verify import verify, verify_plan
 
 
@@ -97,6 +101,62 @@ def test_a_warm_call_is_one_launch(fake, asked, name, words, registered):
         return done
 
     assert [(0, 200, [])] * 2 == on_ranks(fake, 2, work)
+
+
+def test_a_repeated_call_launches_what_the_call_did(fake):
+    """By the address that it knew; what was forgotten is packed anew."""
+
+    def work(group):
+        session = CudaSession(group)
+        kernel = Kernel(text="any", ranks=(0,), grid=1, threads=64)
+        session._load = lambda plan, call, where: Loaded(None, 5, kernel)
+        call = Call(dtype="uint8", op=Operator.SUM, counts=(64,))
+        plan = proved("all_reduce/one_shot", "push packets staged")
+        launch, x = session.prepare(plan, call), Tensor(4096)
+        group.exchange({})
+        if group.rank == 0:
+            again = launch.repeat(x)
+            launch(x, x)
+            again()
+            assert fake.launches[0] == fake.launches[1]
+            launch.forget()
+            again()
+            assert fake.launches[0][:3] == fake.launches[2][:3]
+            session.watch.fault = CollectiveTimeout("rank 1 is missing")
+            with pytest.raises(CollectiveTimeout, match="rank 1"):
+                again()
+            session.watch.fault = None
+        group.exchange({})
+        session.close()
+
+    on_ranks(fake, 2, work)
+
+
+def test_a_tensor_that_changed_is_not_repeated():
+    """Its memory may be another, or its size, with the object the same."""
+    torch = pytest.importorskip("torch")
+    calls = []
+
+    class Bound:
+        def __call__(self, x, out):
+            calls.append("launch")
+
+        def repeat(self, x):
+            return lambda: calls.append("again")
+
+    x = torch.zeros(8)
+    one = Operand(given=x, flat=x, dtype="float32", shape=(8,), device="cuda")
+    request = Request(
+        collective="all_reduce", dtype="float32", device="cuda", x=one, out=one
+    )
+    hot = hot_call(request, Bound(), x, None, broke=lambda e: e, forget=lambda: None)
+
+    assert hot(x, None) is x
+    assert ["again"] == calls
+    assert hot(torch.zeros(8), None) is MISS
+    x.set_(torch.zeros(8))
+    assert hot(x, None) is MISS
+    assert ["again"] == calls
 
 
 def test_a_new_plan_is_loaded_while_none_of_our_kernels_is_in_flight(fake, asked):

@@ -6,6 +6,7 @@ import ctypes
 import functools
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,14 +148,24 @@ def _attribute(handle: Any, name: str) -> int:
     return int(ask("cuDeviceGetAttribute", key, handle))
 
 
+_torch: list[Callable[[int], int]] = []
+"""How to ask torch for its stream, once torch is there."""
+
+
 def current_stream(ordinal: int) -> int:
     """Return the stream that the caller works on: torch's when torch is in use.
 
     Torch is looked up, never imported: whoever has no torch stream has no torch.
     """
+    if _torch:
+        found: int = _torch[0](ordinal)
+        return found
     torch = sys.modules.get("torch")
     ask_torch = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
-    return 0 if ask_torch is None else int(ask_torch(ordinal))
+    if ask_torch is None:
+        return 0
+    _torch.append(ask_torch)
+    return int(ask_torch(ordinal))
 
 
 def capturing(stream: int) -> bool:
