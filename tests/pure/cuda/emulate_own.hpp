@@ -33,16 +33,17 @@ void add_remote(T* p, T v) {
 inline u64 take_number(u64* p) { return __atomic_fetch_add(p, 1, __ATOMIC_RELAXED); }
 }  // namespace stretto
 
-// One launch of all ranks: `grid` blocks of each, with parameters of its own.
+// One launch of all ranks: `grid` blocks of each, with parameters of its own. Ranks in
+// `absent`, and blocks before `from`, do not run.
 template <class Kernel, class P>
 void launch_ranks(Kernel kernel, const P* of, unsigned ranks, unsigned grid,
-                  unsigned threads, unsigned absent) {
+                  unsigned threads, unsigned absent, unsigned from = 0) {
   std::vector<Barriers> all(ranks * grid);
   std::vector<std::thread> running;
   for (unsigned b = 0; b < ranks * grid; ++b) {
     all[b][0];
     for (unsigned w = 0; w < 32; ++w) all[b][100 + w];
-    if (absent >> (b / grid) & 1) continue;
+    if (b < from || absent >> (b / grid) & 1) continue;
     for (unsigned t = 0; t < threads; ++t) {
       running.emplace_back([&, b, t] {
         blockIdx.x = b % grid;

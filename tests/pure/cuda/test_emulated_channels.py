@@ -241,14 +241,14 @@ class ByHand:
         entry = (
             "void once(const Calls calls) { stretto_kernel(calls); }\n"
             'extern "C" void go(Calls* calls, unsigned grid, unsigned threads,'
-            " unsigned absent) {\n"
-            "  launch_ranks(once, calls, 1, grid, threads, 0);\n}\n"
+            " unsigned from) {\n"
+            "  launch_ranks(once, calls, 1, grid, threads, 0, from);\n}\n"
         )
         text = self.kernel.text.replace('#line 1 "', "// ")
         self.go = built(text, folder, entry)
 
-    def __call__(self, given, shift=0):
-        """Return every rank's output."""
+    def __call__(self, given, shift=0, *, fingerprints=(7, 7, 7), absent=0):
+        """Return every rank's output; the first `absent` ranks do not come."""
         n_out = output_counts(self.program, self.counts)
         item = storage(self.dtype).itemsize
         source = [_emulate.aligned(g.nbytes + 16)[shift:] for g in given]
@@ -270,15 +270,16 @@ class ByHand:
                 {
                     **addresses,
                     "record": self.records[r].ctypes.data,
-                    "deadline_ns": 60_000_000_000,
-                    "fingerprint": 7,
+                    "deadline_ns": 300_000_000 if absent else 60_000_000_000,
+                    "fingerprint": fingerprints[r],
                     "stage_half": self.halves[0],
                     "packet_half": self.halves[1],
                 },
             ).tobytes()
             for r in range(self.n)
         )
-        self.go(ctypes.c_char_p(packed), self.kernel.grid, self.kernel.threads, 0)
+        grid, threads = self.kernel.grid, self.kernel.threads
+        self.go(ctypes.c_char_p(packed), grid, threads, absent * grid // self.n)
         for memory, count in zip(target, n_out, strict=True):
             assert (memory[count * item :] == 0x77).all(), "it wrote past the end"
         return [
@@ -316,20 +317,39 @@ def test_the_registered_example_gives_the_programs_bits(
 
 def test_packets_carry_the_word_that_means_nothing(tmp_path):
     """Data that look like an empty place arrive all the same."""
-    run = ByHand(
-        "all_reduce/one_hop",
-        2,
-        "packets threads=32",
-        tmp_path,
-        dtype="int32",
-        op=Operator.MAX,
-        count=200,
-    )
+    run = two_ranks(tmp_path)
     given = [np.full(200, 0x7FB52C91, np.int32) for _ in range(2)]
     given[1][::3] = 5
     got = run(given)
 
     assert [0x7FB52C91] * 200 == got[0].tolist() == got[1].tolist()
+
+
+def two_ranks(folder):
+    words = "packets threads=32"
+    how = {"dtype": "int32", "op": Operator.MAX, "count": 200}
+    return ByHand("all_reduce/one_hop", 2, words, folder, **how)
+
+
+def test_ranks_that_call_something_else_are_told_apart(tmp_path):
+    """A registered kernel calls the roll like every other."""
+    run = two_ranks(tmp_path)
+    run([np.ones(200, np.int32)] * 2, fingerprints=(7, 8))
+    waiting, text = explain(run.records[0].view(abi.RECORD)[0], {7: run.plan})
+
+    assert [1] == waiting
+    assert "rank 0, all_reduce/one_hop, entering: ranks [1] called something" in text
+
+
+def test_who_does_not_enter_a_registered_kernel_is_named(tmp_path):
+    """The others leave at the deadline, and say whom they missed in which call."""
+    run = two_ranks(tmp_path)
+    run([np.ones(200, np.int32)] * 2, absent=1)
+    waiting, text = explain(run.records[1].view(abi.RECORD)[0], {7: run.plan})
+
+    assert [0] == waiting
+    assert text.startswith("rank 1, all_reduce/one_hop")
+    assert "ranks [0] did not enter the call" in text
 
 
 WHOLE = """

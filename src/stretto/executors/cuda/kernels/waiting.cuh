@@ -32,14 +32,16 @@ __device__ __noinline__ bool channel_gave_up(const Home& home, int rank, int pee
   for (u32 q = 0; q < MAX_RANKS; ++q) members |= (home.control[q] != 0) << q;
   const u64 roll = known ? read_roll<MAX_RANKS>(home, rank, launch) : 0;
   const u32 absent = static_cast<u32>(roll) & members;
-  const u64 claim = broken_value(TIMEOUT, rank, peer, absent);
+  const u32 differ = static_cast<u32>(roll >> 32) & members;
+  const Kind kind = differ != 0 ? MISMATCH : TIMEOUT;
+  const u64 claim = broken_value(kind, rank, peer, absent);
   const u64 found = atomicCAS(control_word(mine, BROKEN), 0ull, claim);
   if (atomicCAS(control_word(mine, BROKEN, 1), 0ull, 1ull) != 0) return false;
   const int teller = static_cast<int>(found >> 40 & 0xff);
   const bool told = found != 0 && teller != rank;
   Record* record = reinterpret_cast<Record*>(home.record);
   store_relaxed_word(&record->state, 1);
-  store_relaxed_word(&record->kind, told ? TOLD : TIMEOUT);
+  store_relaxed_word(&record->kind, told ? TOLD : kind);
   record->rank = rank;
   record->block = static_cast<int>(blockIdx.x);
   record->lane = 0;
@@ -47,7 +49,7 @@ __device__ __noinline__ bool channel_gave_up(const Home& home, int rank, int pee
   record->step = step;
   record->peer = told ? teller : peer;
   record->absent = told ? static_cast<u32>(found) : absent;
-  record->differ = static_cast<u32>(roll >> 32) & members;
+  record->differ = differ;
   record->fingerprint = home.fingerprint;
   record->channel = what;
   record->epoch = 0;
