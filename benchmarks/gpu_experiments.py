@@ -216,7 +216,7 @@ class Virtual:
         self.where = where_
 
     def issue(self, calls: int = 1000) -> tuple[float, float]:
-        """Return microseconds of the host a call, and of everything, without a graph."""
+        """Return microseconds of the host a call, and of everything: no graph."""
         import torch
 
         stream = torch.cuda.current_stream().cuda_stream
