@@ -15,142 +15,43 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import itertools
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, wait
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "src"))
+sys.path[:0] = [str(ROOT / "src"), str(Path(__file__).parent)]
 
 import numpy as np  # noqa: E402
+from catalogue import (  # noqa: E402
+    COUNTS,
+    Case,
+    cases,
+    compile_all,
+    kernel_of,
+    parts,
+    wanted,
+)
 
-from stretto import algorithms, collectives  # noqa: E402
+from stretto import collectives  # noqa: E402
 from stretto.collectives import Operator, Shape, storage  # noqa: E402
-from stretto.errors import CallError, ProgramError  # noqa: E402
 from stretto.executors.cuda import abi  # noqa: E402
 from stretto.executors.cuda.compile import compile_kernel  # noqa: E402
 from stretto.executors.cuda.driver import api, ask, open_device  # noqa: E402
-from stretto.executors.cuda.generate import generate  # noqa: E402
 from stretto.executors.cuda.launch import enqueue, load  # noqa: E402
 from stretto.executors.cuda.regions import fit  # noqa: E402
 from stretto.executors.cuda.watch import explain  # noqa: E402
-from stretto.ir import Program  # noqa: E402
-from stretto.lower import lower  # noqa: E402
-from stretto.plan import Plan, Schedule  # noqa: E402
 from stretto.testing import (  # noqa: E402
     draw,
     input_counts,
     interpret,
     output_counts,
-    pairings,
 )
-from stretto.verify import verify, verify_plan  # noqa: E402
-
-SCHEDULES = (
-    "push packets staged blocks=2 threads=128 tile_bytes=4096",
-    "push lines staged blocks=2 threads=128 tile_bytes=4096",
-    "push bulk staged blocks=2 threads=128 tile_bytes=4096",
-    "pull bulk staged blocks=3 threads=64 tile_bytes=4096",
-    "push bulk zero_copy blocks=2 threads=128",
-    "pull bulk zero_copy blocks=2 threads=256 tile_bytes=8192",
-    "push packets staged blocks=1 threads=256",
-    "push bulk zero_copy tma blocks=2 threads=128",
-    "push bulk staged tma blocks=3 threads=64 depth=2 tile_bytes=65536",
-)
-UNORDERED = ("reduce_scatter/one_shot", "all_reduce/two_shot")
-"""What has a form that adds at the destination; sums of integers have no order."""
-COUNTS = (1, 7, 1000, 4099, 20011)
-"""Elements of each part: fewer than a vector, odd, and several tiles."""
-IN_ONE = 4
-"""The most ranks that are one launch."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """One kernel to run on several counts."""
-
-    algorithm: str
-    ranks: int
-    schedule: str
-    dtype: str
-    op: str
-
-    def program(self) -> Program:
-        """Return the program."""
-        return algorithms.get(self.algorithm).build(self.ranks, **self.params())
-
-    def params(self) -> dict[str, object]:
-        """Return what the algorithm needs to be told."""
-        if self.algorithm.startswith("permute/"):
-            n = self.ranks
-            return {"pairs": tuple((r, (r + 1) % n) for r in range(n))}
-        return {}
-
-    def plan(self) -> Plan:
-        """Return the proved plan."""
-        plan = lower(verify(self.program()), Schedule.parse(self.schedule))
-        return verify_plan(plan).value
-
-    def __str__(self) -> str:
-        """Return the case in a line."""
-        return (
-            f"{self.algorithm} n={self.ranks} {self.dtype} {self.op} [{self.schedule}]"
-        )
-
-
-def cases(sizes: Sequence[int] = (2, 3, 4, 8)) -> Iterator[Case]:
-    """Yield every algorithm under every schedule, types and operators in turn."""
-    turn = itertools.cycle(pairings())
-    for schedule in SCHEDULES:
-        for name in algorithms.names():
-            reduces = collectives.get(algorithms.get(name).collective).reduces
-            for ranks in sizes:
-                if algorithms.get(name).refuses(ranks) is not None:
-                    continue
-                dtype, op = next(turn)
-                if ranks == 4:
-                    dtype, op = "bfloat16", Operator.SUM
-                yield Case(
-                    algorithm=name,
-                    ranks=ranks,
-                    schedule=schedule,
-                    dtype=dtype,
-                    op=op.value if reduces else "sum",
-                )
-    for name, ranks in itertools.product(UNORDERED, sizes):
-        schedule = "push bulk zero_copy unordered blocks=2 threads=128"
-        yield Case(
-            algorithm=name, ranks=ranks, schedule=schedule, dtype="int32", op="sum"
-        )
-
-
-def parts(case: Case) -> list[int | None]:
-    """Return the ranks that have a kernel of their own; None: one runs all."""
-    return [None] if case.ranks <= IN_ONE else list(range(case.ranks))
-
-
-def kernel_of(case: Case, plan: Plan, rank: int | None) -> abi.Kernel:
-    """Return the kernel that runs one rank, or all ranks in one launch."""
-    return generate(plan, rank=rank, dtype=case.dtype, op=Operator(case.op))
-
-
-def prepare(case: Case, rank: int | None, arch: tuple[int, int]) -> str:
-    """Compile into the disk cache; return why that cannot be, or nothing."""
-    try:
-        compile_kernel(kernel_of(case, case.plan(), rank), arch=arch)
-    except (CallError, ProgramError) as e:
-        return f"refused: {e}"
-    except Exception as e:
-        return f"error: {type(e).__name__}: {e}"
-    return ""
 
 
 class Memory:
@@ -377,38 +278,6 @@ def supervise(args: argparse.Namespace, chosen: list[Case]) -> list[dict[str, An
             break
         start = began + 1
     return [{**asdict(chosen[i]), **said} for i, said in sorted(results.items())]
-
-
-def compile_all(chosen: list[Case], arch: tuple[int, int], seconds: float) -> list[str]:
-    """Compile on all cores, plain cases first; return what came of each.
-
-    Nothing: it can run. What takes longer than there is time for is left out.
-    """
-    jobs = [(i, rank) for i, case in enumerate(chosen) for rank in parts(case)]
-    jobs.sort(key=lambda job: chosen[job[0]].ranks > IN_ONE)
-    said = ["left out: not compiled in time"] * len(chosen)
-    left = [len(parts(case)) for case in chosen]
-    pool = ProcessPoolExecutor(max(1, (os.cpu_count() or 2) - 1))
-    started = {pool.submit(prepare, chosen[i], r, arch): i for i, r in jobs}
-    done, late = wait(started, timeout=seconds)
-    for future in done:
-        index = started[future]
-        left[index] -= 1
-        if future.result():
-            said[index] = future.result()
-        elif not left[index]:
-            said[index] = ""
-    running = list(pool._processes.values())
-    pool.shutdown(wait=not late, cancel_futures=True)
-    for process in running if late else ():
-        process.kill()
-    return said
-
-
-def wanted(case: Case, only: str) -> bool:
-    """Return whether a case has all words of one of the alternatives."""
-    text = str(case)
-    return any(all(w in text for w in one.split()) for one in only.split("|"))
 
 
 def options() -> argparse.Namespace:
