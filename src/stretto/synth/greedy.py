@@ -63,7 +63,7 @@ class _Booking:
         }
         self.moves: list[Move] = []
         self._demand, self._network = demand, demand.network
-        self._orbit = symmetry.link_orbit
+        self._orbit, self._images = symmetry.link_orbit, symmetry.images
         self._allowed = allowed
         self._chance = random.Random(seed)
         self._leaving = self._network.leaving()
@@ -71,7 +71,7 @@ class _Booking:
         self._free: dict[int, Fraction] = {}
         self._have: dict[tuple[int, int], Fraction] = {}
         self._inside: set[tuple[int, int]] = set()
-        self._times: dict[tuple[Fraction, Fraction], Fraction] = {}
+        self._times: dict[tuple[Fraction, Fraction, int], Fraction] = {}
         self._heap: list[tuple[Fraction, int, float, int, Hop]] = []
 
     def hold(self, c: Chunk, rank: int, when: Fraction) -> None:
@@ -99,18 +99,17 @@ class _Booking:
                 continue
             known = self._have[number, hop.src]
             start = self._start(hop, known)
-            if start + self._took(c.share, hop.rate) + hop.alpha > arrival:
+            if start + self._crossing(c.share, hop) > arrival:
                 self._offer(c, hop, known)  # its links were booked meanwhile
                 continue
             for e in hop.links:
-                rate = self._network.links[e].rate
-                self._free[self._orbit[e]] = start + self._took(c.share, rate)
+                self._free[self._orbit[e]] = start + self._took(c.share, e)
             self.moves.append(Move(start, number, hop.src, hop.dst, hop.links))
             self.left[number] -= hop.dst in c.wanted
             self.hold(c, hop.dst, arrival)
 
     def _offer(self, c: Chunk, hop: Hop, known: Fraction) -> None:
-        arrival = self._start(hop, known) + self._took(c.share, hop.rate) + hop.alpha
+        arrival = self._start(hop, known) + self._crossing(c.share, hop)
         local = int(self._network.box[hop.src] == self._network.box[hop.dst])
         entry = (arrival, local, self._chance.random(), c.number, hop)
         heapq.heappush(self._heap, entry)
@@ -118,8 +117,13 @@ class _Booking:
     def _start(self, hop: Hop, known: Fraction) -> Fraction:
         return max(known, *(self._free.get(self._orbit[e], known) for e in hop.links))
 
-    def _took(self, share: Fraction, rate: Fraction) -> Fraction:
-        if (share, rate) not in self._times:
-            moved = self._demand.nbytes * share
-            self._times[share, rate] = microseconds(moved, rate)
-        return self._times[share, rate]
+    def _crossing(self, share: Fraction, hop: Hop) -> Fraction:
+        return max(self._took(share, e) for e in hop.links) + hop.alpha
+
+    def _took(self, share: Fraction, e: int) -> Fraction:
+        """Return how long a link serves a chunk and its images."""
+        key = (share, self._network.links[e].rate, self._images[e])
+        if key not in self._times:
+            moved = self._demand.nbytes * share * key[2]
+            self._times[key] = microseconds(moved, key[1])
+        return self._times[key]

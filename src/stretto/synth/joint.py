@@ -23,7 +23,7 @@ from stretto.synth.schedule import Chunk, Demand, Move, Schedule
 from stretto.synth.symmetry import Symmetry
 from stretto.synth.unfold import representatives, unfold
 
-__all__ = ["Budget", "Found", "solve_joint"]
+__all__ = ["Budget", "Found", "solve_joint", "solver_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ def solve_joint(
     model = _build(demand, symmetry, bound, chunks, hops, hint, allowed)
     if hint is not None:
         _hint(model, hint, chunks, hops)
-    solver = _solver(budget)
+    solver = solver_of(budget)
     status = solver.solve(model.cp, _Watch.make(model, progress) if progress else None)
     names = cp_model()
     if status == names.INFEASIBLE:
@@ -101,7 +101,8 @@ def solve_joint(
     return Found(schedule=found, proved=status == names.OPTIMAL)
 
 
-def _solver(budget: Budget) -> Any:
+def solver_of(budget: Budget) -> Any:
+    """Return a solver that is repeatable: one worker, a deterministic clock."""
     solver = cp_model().CpSolver()
     solver.parameters.num_workers = 1
     solver.parameters.interleave_search = True
@@ -188,11 +189,14 @@ def _transfer(
     sent = cp.new_bool_var("")
     start = cp.new_int_var(0, model.horizon, "")
     model.sent[c.number, i], model.start[c.number, i] = sent, start
+    longest = Fraction(0)
     for e in h.links:
-        length = math.ceil(taken[network.links[e].rate] / unit)
+        whole = taken[network.links[e].rate] * symmetry.images[e]
+        longest = max(longest, whole)
+        length = math.ceil(whole / unit)
         interval = cp.new_optional_fixed_size_interval_var(start, length, sent, "")
         lists.setdefault(symmetry.link_orbit[e], []).append(interval)
-    delay = math.ceil((taken[h.rate] + h.alpha) / unit)
+    delay = math.ceil((longest + h.alpha) / unit)
     cp.add(start >= model.arrival[c.number, h.src]).only_enforce_if(sent)
     cp.add(model.arrival[c.number, h.dst] >= start + delay).only_enforce_if(sent)
 

@@ -40,6 +40,11 @@ class Hop:
     """Of the slowest link."""
     alpha: Fraction
 
+    @property
+    def turned(self) -> Hop:
+        """Return the same way, gone backwards over links that are turned round."""
+        return replace(self, src=self.dst, dst=self.src, links=self.links[::-1])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:

@@ -7,7 +7,6 @@ machine that computes it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -20,30 +19,16 @@ from stretto.synth.confined import confined_paths
 from stretto.synth.emit import build, emit
 from stretto.synth.exchange import decompose, exchange
 from stretto.synth.flows import exchange_flow
-from stretto.synth.greedy import greedy
-from stretto.synth.hierarchy import by_levels
-from stretto.synth.joint import Budget, solve_joint
-from stretto.synth.model import Network
+from stretto.synth.joint import Budget
+from stretto.synth.joint_reduce import solve_reduce
+from stretto.synth.model import Hop, Network
 from stretto.synth.replay import replay
-from stretto.synth.schedule import Demand, Schedule
+from stretto.synth.schedule import Chunk, Demand, Schedule
 from stretto.synth.sketch import Sketch
-from stretto.synth.steps import frontier
+from stretto.synth.spreading import MOST_LITERALS, Search, Trial, spreading
 from stretto.synth.symmetry import Symmetry, find_symmetry, trivial
-from stretto.synth.trees import book_trees, pack_trees
 
 __all__ = ["Result", "Trial", "synthesize"]
-
-_MOST_LITERALS = 2500
-_MOST_TREE_MOVES = 20_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """One candidate: who made it and how long it takes."""
-
-    generator: str
-    split: int
-    us: Fraction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,19 +70,6 @@ class Result:
         return build(self.text(name), self.schedule)
 
 
-@dataclass(slots=True, kw_only=True)
-class _Search:
-    """The state of one search: what is wanted and the best so far."""
-
-    demand: Demand
-    symmetry: Symmetry
-    budget: Budget
-    splits: tuple[int, ...]
-    splits_given: bool = False
-    sketch: Sketch | None = None
-    progress: Callable[[Trial], None] | None = None
-
-
 def synthesize(
     collective: str,
     network: Network,
@@ -119,7 +91,7 @@ def synthesize(
         weights=weights,
     )
     given = splits or (sketch.split if sketch is not None else ())
-    search = _Search(
+    search = Search(
         demand=demand,
         symmetry=_symmetry(demand, sketch),
         budget=budget or Budget(),
@@ -178,12 +150,12 @@ def _splits(demand: Demand) -> tuple[int, ...]:
     return (1, 2, 4) if n <= 32 else (1, 2) if n <= 64 else (1,)
 
 
-def _candidates(search: _Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]:
+def _candidates(search: Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]:
     """Yield schedules and whether they are proved best of their kind."""
     collective, network = search.demand.collective, search.demand.network
     match collective:
         case "all_gather" | "broadcast":
-            yield from _spreading(search, limit)
+            yield from spreading(search, limit)
         case "reduce_scatter" | "reduce":
             other = "all_gather" if collective == "reduce_scatter" else "broadcast"
             for schedule, done in _turned(search, other):
@@ -200,7 +172,7 @@ def _candidates(search: _Search, limit: Bound) -> Iterator[tuple[Schedule, bool]
                 yield backwards(schedule, _as(schedule, search.demand)), done
 
 
-def _exchanged(search: _Search, demand: Demand) -> Iterator[tuple[Schedule, bool]]:
+def _exchanged(search: Search, demand: Demand) -> Iterator[tuple[Schedule, bool]]:
     """Yield schedules for data that nobody may copy."""
     network, symmetry = demand.network, search.symmetry
     root = None if demand.collective == "all_to_all" else demand.root
@@ -218,26 +190,66 @@ def _as(schedule: Schedule, demand: Demand) -> Demand:
     return replace(demand, split=schedule.demand.split, pieces=schedule.demand.pieces)
 
 
-def _turned(search: _Search, collective: str) -> Iterator[tuple[Schedule, bool]]:
+def _turned(search: Search, collective: str) -> Iterator[tuple[Schedule, bool]]:
     """Yield spreading schedules of the network whose links are turned round."""
     network = search.demand.network.reversed
     demand = replace(search.demand, network=network, collective=collective)
     limit = bound(collective, network, root=demand.root)
-    yield from _spreading(replace(search, demand=demand), limit)
+    yield from spreading(replace(search, demand=demand), limit)
 
 
-def _both(search: _Search) -> Iterator[tuple[Schedule, bool]]:
-    """Yield reduce_scatter then all_gather, both at their best for each split."""
+def _both(search: Search) -> Iterator[tuple[Schedule, bool]]:
+    """Yield reduce_scatter then all_gather, then what one model makes of the best."""
     network = search.demand.network
     spread = replace(search.demand, collective="all_gather")
     limit = bound("all_gather", network)
     there = _best_by_kind(_turned(search, "all_gather"))
-    back = _best_by_kind(_spreading(replace(search, demand=spread), limit))
+    back = _best_by_kind(spreading(replace(search, demand=spread), limit))
+    best: tuple[Fraction, Schedule] | None = None
     for kind, (_, first) in there.items():
         if kind in back:
             demand = replace(search.demand, split=kind[0])
             scattered = replace(demand, collective="reduce_scatter")
-            yield joined(backwards(first, scattered), back[kind][1], demand), False
+            found = joined(backwards(first, scattered), back[kind][1], demand)
+            us = replay(found).us
+            best = (us, found) if best is None or us < best[0] else best
+            yield found, False
+    if best is not None:
+        yield from _jointly(search, best)
+
+
+def _jointly(
+    search: Search, best: tuple[Fraction, Schedule]
+) -> Iterator[tuple[Schedule, bool]]:
+    """Yield all_reduce found in one model, when it is small enough."""
+    us, hint = best
+    network = search.demand.network
+    assert hint.symmetry is not None  # generators always say how they folded
+    limit = bound("all_reduce", network)
+    leaving = network.leaving()
+    hops = [h for r in range(network.num_ranks) for h in network.hops(r, leaving)]
+    chunks = hint.demand.split * len(hint.symmetry.representatives)
+    done = us == limit.us(search.demand.nbytes)
+    if search.budget.seconds <= 0 or 2 * chunks * len(hops) > MOST_LITERALS or done:
+        return
+    allowed = None
+    if search.sketch is not None:
+        there, back = (search.sketch.ways(w) for w in (network.reversed, network))
+
+        def allowed(c: Chunk, h: Hop, combine: bool) -> bool:
+            return there.open(c.origin, h.turned) if combine else back.open(c.origin, h)
+
+    found = solve_reduce(
+        hint.demand,
+        hint.symmetry,
+        limit,
+        budget=search.budget,
+        hint=hint,
+        hops=hops,
+        allowed=allowed,
+    )
+    if found.schedule is not None:
+        yield found.schedule, found.proved
 
 
 def _best_by_kind(
@@ -252,126 +264,3 @@ def _best_by_kind(
         if kind not in best or us < best[kind][0]:
             best[kind] = (us, schedule)
     return best
-
-
-def _spreading(search: _Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]:
-    """Yield schedules for data that may be copied on the way."""
-    demand = search.demand
-    n = len(demand.network.members)
-    seeds = range(search.budget.seed, search.budget.seed + (3 if n <= 64 else 1))
-    best: tuple[Fraction, Schedule] | None = None
-    boxes = len(set(demand.network.box)) > 1
-    levels = by_levels(demand.network) if n > 128 else None
-    sketch = search.sketch
-    allowed = levels if sketch is None else sketch.ways(demand.network)
-    for k in search.splits:
-        for once in (True, False) if boxes and n <= 128 else (boxes,):
-            for seed in seeds:
-                if demand.collective == "broadcast" and (seed > seeds[0] or n > 64):
-                    continue  # trees serve better, and nothing folds
-                cut = replace(demand, split=k, pieces=0)
-                try:
-                    schedule = greedy(
-                        cut,
-                        search.symmetry,
-                        seed=seed,
-                        enter_once=once,
-                        allowed=allowed,
-                    )
-                except TopologyError:
-                    if not once or n > 128:
-                        raise
-                    continue  # a sketch may leave a box only several ways in
-                us = Fraction(0) if n > 64 else replay(schedule).us
-                if best is None or us < best[0]:
-                    best = (us, schedule)
-                yield schedule, False
-    if n > 64:
-        return  # nothing below serves so many
-    assert best is not None  # there is at least one split
-    if sketch is None:
-        yield from _forests(search, limit, best[0])
-        yield from _stepped(search, limit)
-    yield from _refined(search, limit, best)
-
-
-def _forests(
-    search: _Search, limit: Bound, us: Fraction
-) -> Iterator[tuple[Schedule, bool]]:
-    """Yield tree packings where bandwidth is what counts."""
-    demand = search.demand
-    network = demand.network
-    n = len(network.members)
-    far = us > limit.us(demand.nbytes) * Fraction(101, 100)
-    if not far or n > 32 or len(set(demand.weights)) > 1 or n < network.num_ranks:
-        return
-    rooted = demand.collective == "broadcast"
-    root = demand.root if rooted else None
-    try:
-        forest = pack_trees(network, root=root)
-        if forest.trees > (64 if rooted else 8):
-            forest = pack_trees(network, trees=5, root=root)
-    except TopologyError:  # an unbalanced switch: others serve
-        return
-    for pieces in (1, 4, 16, 64) if rooted else (1, 4, 8):
-        count = forest.trees * pieces
-        if count * n * (1 if rooted else n) > _MOST_TREE_MOVES:
-            break
-        cut = replace(demand, split=count)
-        if rooted:
-            cut = replace(demand, split=count // math.gcd(n, count), pieces=count)
-        if search.splits_given and cut.split not in search.splits:
-            continue
-        for eager in (1, 8):
-            yield book_trees(forest, cut, pieces=pieces, eager=eager), False
-
-
-def _stepped(search: _Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]:
-    """Yield the frontier of steps and rounds, of one small box without switches."""
-    demand = search.demand
-    network = demand.network
-    small = network.num_nodes == len(network.members) <= 8
-    if not small or demand.collective != "all_gather" or demand.weights:
-        return
-    unit = min(k.rate for k in network.links)
-    if any((k.rate / unit).denominator != 1 for k in network.links):
-        return
-    for point in frontier("all_gather", network, limit, seconds=search.budget.seconds):
-        if not search.splits_given or point.chunks in search.splits:
-            found = replace(point.schedule, demand=replace(demand, split=point.chunks))
-            moves = tuple(
-                m._replace(start=start)
-                for m, start in zip(found.moves, replay(found).starts, strict=True)
-            )
-            whole = trivial(network)
-            yield replace(found, moves=moves, folded=moves, symmetry=whole), False
-
-
-def _refined(
-    search: _Search, limit: Bound, best: tuple[Fraction, Schedule]
-) -> Iterator[tuple[Schedule, bool]]:
-    """Yield what the joint model makes of the best, when it is small enough."""
-    us, hint = best
-    sketch = search.sketch
-    size = limit.us(search.demand.nbytes)
-    leaving = search.demand.network.leaving()
-    hops = [
-        h
-        for r in range(search.demand.network.num_ranks)
-        for h in search.demand.network.hops(r, leaving)
-    ]
-    chunks = hint.demand.split * len(search.symmetry.representatives)
-    literals = chunks * len(hops)
-    if search.budget.seconds <= 0 or literals > _MOST_LITERALS or us == size:
-        return
-    found = solve_joint(
-        hint.demand,
-        search.symmetry,
-        limit,
-        budget=search.budget,
-        hint=hint,
-        hops=hops,
-        allowed=None if sketch is None else sketch.ways(search.demand.network),
-    )
-    if found.schedule is not None:
-        yield found.schedule, found.proved

@@ -3,11 +3,13 @@
 A group is used only when no member but the identity fixes a rank: then every rank is
 the image of exactly one representative under exactly one member, what is planned for
 the representatives holds for all, and the images of a transfer run at the same time on
-the images of its links.
+the images of its links. A link that members of the group map to itself carries several
+images, one after another.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -30,6 +32,8 @@ class Symmetry:
     """One taking-part rank of every orbit."""
     link_orbit: tuple[int, ...]
     """The smallest link of every link's orbit."""
+    images: tuple[int, ...]
+    """How many images of a transfer over a link cross that same link."""
 
     @property
     def order(self) -> int:
@@ -73,6 +77,7 @@ def _group(network: Network, members: Sequence[Permutation]) -> Symmetry:
     for g in links:
         for i, image in enumerate(g):
             orbit[image] = min(orbit[image], i)
+    sizes = Counter(orbit)
     seen: set[int] = set()
     representatives = []
     for rank in network.members:
@@ -84,6 +89,7 @@ def _group(network: Network, members: Sequence[Permutation]) -> Symmetry:
         links=links,
         representatives=tuple(representatives),
         link_orbit=tuple(orbit),
+        images=tuple(len(members) // sizes[o] for o in orbit),
     )
 
 

@@ -7,7 +7,6 @@ maximum flow says how many), so the packing never backtracks.
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections import defaultdict
 from dataclasses import dataclass
@@ -15,8 +14,9 @@ from fractions import Fraction
 from typing import TypeAlias
 
 from stretto.synth.cuts import broadcast_cut, gather_cut
+from stretto.synth.links import Job, LinkQueue
 from stretto.synth.maxflow import Flow
-from stretto.synth.model import Network, microseconds
+from stretto.synth.model import Network
 from stretto.synth.schedule import Demand, Move, Schedule
 from stretto.synth.splitting import Units, feasible, remove_switches
 from stretto.synth.symmetry import trivial
@@ -266,7 +266,6 @@ def book_trees(
     network = forest.network
     members = {r: i for i, r in enumerate(network.members)}
     rooted = demand.collective == "broadcast"
-    chunks = list(demand.chunks())
     nexts: dict[tuple[int, int], list[_Path]] = defaultdict(list)
     heights: dict[tuple[int, int], int] = {}
     for tree, (_, _, ways) in enumerate(forest.edges):
@@ -276,34 +275,23 @@ def book_trees(
             height[src] = max(height[src], height[dst] + 1)
             nexts[tree, src].append(path)
         heights.update({(tree, v): h for v, h in height.items()})
-    heap: list[tuple[Fraction, int, int, int, int, _Path]] = []
+    queue = LinkQueue(demand)
 
-    def offer(tree: int, chunk: int, node: int, when: Fraction, piece: int) -> None:
+    def offer(tree: int, chunk: int, node: int, when: int, piece: int) -> None:
         for path in nexts.get((tree, node), ()):
             deep = heights.get((tree, network.links[path[-1]].dst), 0)
-            rank = piece * eager - deep
-            heapq.heappush(heap, (when, rank, piece, tree, chunk, path))
+            queue.offer(when, Job(piece * eager - deep, piece, tree, chunk, path))
 
     for tree, (root, which, _) in enumerate(forest.edges):
         for piece in range(pieces):
             base = 0 if rooted else members[root] * demand.split
-            offer(tree, base + which * pieces + piece, root, Fraction(0), piece)
-    free: dict[int, Fraction] = defaultdict(Fraction)
+            offer(tree, base + which * pieces + piece, root, 0, piece)
     moves = []
-    while heap:
-        ready, rank, piece, tree, chunk, path = heapq.heappop(heap)
-        start = max(ready, *(free[e] for e in path))
-        if start > ready:
-            heapq.heappush(heap, (start, rank, piece, tree, chunk, path))
-            continue
-        nbytes = demand.nbytes * chunks[chunk].share
-        way = [network.links[e] for e in path]
-        for e, link in zip(path, way, strict=True):
-            free[e] = start + microseconds(nbytes, link.rate)
-        arrival = start + microseconds(nbytes, min(k.rate for k in way))
-        arrival += sum((k.alpha for k in way), Fraction(0))
-        moves.append(Move(start, chunk, way[0].src, way[-1].dst, path))
-        offer(tree, chunk, way[-1].dst, arrival, piece)
+    for start, job in queue.run():
+        path = job.path
+        src, dst = network.links[path[0]].src, network.links[path[-1]].dst
+        moves.append(Move(queue.us(start), job.chunk, src, dst, path))
+        offer(job.tree, job.chunk, dst, start + queue.delay(path), job.piece)
     ordered = tuple(sorted(moves, key=lambda m: (m.start, m.chunk, m.src, m.dst)))
     return Schedule(
         demand=demand,

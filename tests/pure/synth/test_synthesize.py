@@ -251,3 +251,26 @@ def test_progress_is_told():
 
     assert seen == sorted(seen, key=lambda t: -t.us)
     assert seen
+
+
+def test_all_reduce_is_also_found_in_one_model():
+    """Sums and their spreading share the links: less than one after the other."""
+    network = net("torus3x3")
+    found = synthesize(
+        "all_reduce", network, 10**5, splits=(1,), budget=Budget(seconds=4)
+    )
+    (joint,) = (t for t in found.trials if t.generator == "joint all_reduce")
+
+    assert joint.us <= min(t.us for t in found.trials)
+    assert verify(found.program("it"))
+
+
+def test_a_link_that_is_its_own_image_carries_all_images():
+    """Sixteen ranks share one cable between two boxes; eight images queue for it."""
+    found = synthesize(
+        "all_reduce", net("two_cpu_boxes"), 10**6, splits=(1,), budget=QUICK
+    )
+    symmetry = find_symmetry(found.schedule.demand.network)
+
+    assert 8 == max(symmetry.images)
+    assert found.gap < 0.2

@@ -1,0 +1,174 @@
+"""Schedules of data that may be copied on the way, from every generator that fits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from stretto.errors import TopologyError
+from stretto.synth.bounds import Bound
+from stretto.synth.greedy import greedy
+from stretto.synth.hierarchy import by_levels
+from stretto.synth.joint import Budget, solve_joint
+from stretto.synth.replay import replay
+from stretto.synth.schedule import Demand, Schedule
+from stretto.synth.sketch import Sketch
+from stretto.synth.steps import frontier
+from stretto.synth.symmetry import Symmetry, trivial
+from stretto.synth.trees import book_trees, pack_trees
+
+__all__ = ["MOST_LITERALS", "Search", "Trial", "spreading"]
+
+MOST_LITERALS = 2500
+_MOST_TREE_MOVES = 50_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One candidate: who made it and how long it takes."""
+
+    generator: str
+    split: int
+    us: Fraction
+
+
+@dataclass(slots=True, kw_only=True)
+class Search:
+    """The state of one search: what is wanted and the best so far."""
+
+    demand: Demand
+    symmetry: Symmetry
+    budget: Budget
+    splits: tuple[int, ...]
+    splits_given: bool = False
+    sketch: Sketch | None = None
+    progress: Callable[[Trial], None] | None = None
+
+
+def spreading(search: Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]:
+    """Yield schedules for data that may be copied on the way."""
+    demand = search.demand
+    n = len(demand.network.members)
+    seeds = range(search.budget.seed, search.budget.seed + (3 if n <= 64 else 1))
+    best: tuple[Fraction, Schedule] | None = None
+    boxes = len(set(demand.network.box)) > 1
+    levels = by_levels(demand.network) if n > 128 else None
+    sketch = search.sketch
+    allowed = levels if sketch is None else sketch.ways(demand.network)
+    for k in search.splits:
+        for once in (True, False) if boxes and n <= 128 else (boxes,):
+            for seed in seeds:
+                if demand.collective == "broadcast" and (seed > seeds[0] or n > 64):
+                    continue  # trees serve better, and nothing folds
+                cut = replace(demand, split=k, pieces=0)
+                try:
+                    schedule = greedy(
+                        cut,
+                        search.symmetry,
+                        seed=seed,
+                        enter_once=once,
+                        allowed=allowed,
+                    )
+                except TopologyError:
+                    if not once or n > 128:
+                        raise
+                    continue  # a sketch may leave a box only several ways in
+                us = Fraction(0) if n > 64 else replay(schedule).us
+                if best is None or us < best[0]:
+                    best = (us, schedule)
+                yield schedule, False
+    if n > 64:
+        return  # nothing below serves so many
+    assert best is not None  # there is at least one split
+    if sketch is None:
+        yield from _forests(search, limit, best[0])
+        yield from _stepped(search, limit)
+    yield from _refined(search, limit, best)
+
+
+def _forests(
+    search: Search, limit: Bound, us: Fraction
+) -> Iterator[tuple[Schedule, bool]]:
+    """Yield tree packings where bandwidth is what counts."""
+    demand = search.demand
+    network = demand.network
+    n = len(network.members)
+    far = us > limit.us(demand.nbytes) * Fraction(101, 100)
+    if not far or n > 32 or len(set(demand.weights)) > 1 or n < network.num_ranks:
+        return
+    rooted = demand.collective == "broadcast"
+    root = demand.root if rooted else None
+    try:
+        forest = pack_trees(network, root=root)
+        if forest.trees > (64 if rooted else 8):
+            forest = pack_trees(network, trees=5, root=root)
+    except TopologyError:  # an unbalanced switch: others serve
+        return
+    for pieces in (1, 4, 16, 64) if rooted else (1, 4, 8, 16, 32, 64):
+        count = forest.trees * pieces
+        if count * n * (1 if rooted else n) > _MOST_TREE_MOVES:
+            break
+        cut = replace(demand, split=count)
+        if rooted:
+            cut = replace(demand, split=count // math.gcd(n, count), pieces=count)
+        if search.splits_given and cut.split not in search.splits:
+            continue
+        for eager in (1, 8):
+            schedule = book_trees(forest, cut, pieces=pieces, eager=eager)
+            us = min(us, replay(schedule).us)
+            yield schedule, False
+        if us < limit.us(demand.nbytes) * Fraction(101, 100):
+            break
+
+
+def _stepped(search: Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]:
+    """Yield the frontier of steps and rounds, of one small box without switches."""
+    demand = search.demand
+    network = demand.network
+    small = network.num_nodes == len(network.members) <= 8
+    if not small or demand.collective != "all_gather" or demand.weights:
+        return
+    unit = min(k.rate for k in network.links)
+    if any((k.rate / unit).denominator != 1 for k in network.links):
+        return
+    for point in frontier("all_gather", network, limit, seconds=search.budget.seconds):
+        if not search.splits_given or point.chunks in search.splits:
+            found = replace(point.schedule, demand=replace(demand, split=point.chunks))
+            moves = tuple(
+                m._replace(start=start)
+                for m, start in zip(found.moves, replay(found).starts, strict=True)
+            )
+            whole = trivial(network)
+            yield replace(found, moves=moves, folded=moves, symmetry=whole), False
+
+
+def _refined(
+    search: Search, limit: Bound, best: tuple[Fraction, Schedule]
+) -> Iterator[tuple[Schedule, bool]]:
+    """Yield what the joint model makes of the best, when it is small enough."""
+    us, hint = best
+    sketch = search.sketch
+    size = limit.us(search.demand.nbytes)
+    leaving = search.demand.network.leaving()
+    hops = [
+        h
+        for r in range(search.demand.network.num_ranks)
+        for h in search.demand.network.hops(r, leaving)
+    ]
+    chunks = hint.demand.split * len(search.symmetry.representatives)
+    literals = chunks * len(hops)
+    if search.budget.seconds <= 0 or literals > MOST_LITERALS or us == size:
+        return
+    found = solve_joint(
+        hint.demand,
+        search.symmetry,
+        limit,
+        budget=search.budget,
+        hint=hint,
+        hops=hops,
+        allowed=None if sketch is None else sketch.ways(search.demand.network),
+    )
+    if found.schedule is not None:
+        yield found.schedule, found.proved
