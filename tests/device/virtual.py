@@ -168,6 +168,7 @@ class Virtual:
         return [np.concatenate(records)]
 
     def _launch(self, packed: list[Any]) -> str:
+        ask("cuCtxSynchronize")  # what was filled is there: our streams wait for none
         kept = []
         for loaded, raw, stream in zip(self.loaded, packed, self.streams, strict=True):
             array = (ctypes.c_void_p * 1)(raw.ctypes.data)
