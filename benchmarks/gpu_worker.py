@@ -350,8 +350,13 @@ def main() -> None:
     def answer(said: dict[str, Any]) -> None:
         print(json.dumps(said), file=answers, flush=True)
 
+    kinds: dict[str, Any] = dict(KINDS)
+    if args.kind.startswith("fused_"):
+        from gpu_fused_worker import FUSED
+
+        kinds.update(FUSED)
     try:
-        worker = KINDS[args.kind](args)
+        worker = kinds[args.kind](args)
         answer({"ready": True})
     except Exception as e:
         answer({"error": f"{type(e).__name__}: {e}\n{traceback.format_exc()[-600:]}"})

@@ -1,0 +1,174 @@
+"""One rank of gpu_fused.py: all_reduce, residual add and RMSNorm, fused or one by one.
+
+`nbytes` of the commands is the number of rows here. Residuals are updated in place, as
+models do; NCCL sums in place and a Triton kernel of one program a row follows it.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from gpu_worker import Nccl, Ours
+
+HIDDEN, EPS = 8192, 1e-6
+
+KERNEL = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def add_rms_norm(x, residual, weight, out, eps, n: tl.constexpr, block: tl.constexpr):
+    row = tl.program_id(0) * n
+    at = tl.arange(0, block)
+    inside = at < n
+    s = tl.load(x + row + at, inside, other=0.0).to(tl.float32)
+    s += tl.load(residual + row + at, inside, other=0.0).to(tl.float32)
+    tl.store(residual + row + at, s.to(tl.bfloat16), inside)
+    scale = tl.rsqrt(tl.sum(s * s) / n + eps)
+    w = tl.load(weight + at, inside, other=0.0).to(tl.float32)
+    tl.store(out + row + at, (s * scale * w).to(tl.bfloat16), inside)
+"""
+
+
+@functools.cache
+def triton_norm() -> Any:
+    """Return the kernel; Triton reads its source from a file."""
+    import importlib.util
+    import os
+    import tempfile
+
+    handle, path = tempfile.mkstemp(suffix=".py", prefix="add_rms_norm_")
+    with os.fdopen(handle, "w") as file:
+        file.write(KERNEL)
+    spec = importlib.util.spec_from_file_location("add_rms_norm", path)
+    assert spec is not None, "the file was just written"
+    assert spec.loader is not None, "it ends in .py"
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.add_rms_norm
+
+
+class Norm:
+    """The arrays of one number of rows, and what they should become."""
+
+    def __init__(self, rank: int, ranks: int, rows: int) -> None:
+        self.shape, self.rank, self.ranks = (rows, HIDDEN), rank, ranks
+        self.weight = self.drawn(9_000)[0]
+        self.residual, self.out = self.drawn(8_000), self.drawn(8_000)
+
+    def drawn(self, seed: int) -> Any:
+        """Return random rows, the same wherever they are asked for."""
+        gen = torch.Generator("cuda").manual_seed(seed)
+        return torch.randn(
+            self.shape, generator=gen, device="cuda", dtype=torch.bfloat16
+        )
+
+    def fill(self, x: Any) -> None:
+        """Give everything its first values; poison the output."""
+        x.copy_(self.drawn(self.rank))
+        self.residual.copy_(self.drawn(8_000))
+        self.out.view(torch.int16).fill_(0x7FA5)
+
+    def error(self) -> str:
+        """Return what is wrong after one call, or nothing."""
+        total = self.drawn(0).float()
+        for rank in range(1, self.ranks):
+            total += self.drawn(rank).float()
+        s = total.bfloat16().float() + self.drawn(8_000).float()
+        scale = torch.rsqrt((s * s).mean(-1, keepdim=True) + EPS)
+        norm = s * scale * self.weight.float()
+        for name, got, want in (
+            ("out", self.out, norm),
+            ("residual", self.residual, s),
+        ):
+            off = (got.float() - want).abs() - want.abs() * 0.02
+            if not bool((off < 0.04).all()):
+                return f"{name} is off by {off.max().item():.3f}"
+        return ""
+
+
+class FusedWorker:
+    """`prepare` of both sides: one call is checked, eagerly and replayed."""
+
+    def built(self, norm: Norm, variant: str) -> tuple[Any, Any]:
+        """Return the input, and a function that enqueues everything."""
+        raise NotImplementedError
+
+    def prepare(self: Any, collective: str, nbytes: int, variant: str) -> Any:
+        """Check a variant, and capture what is timed."""
+        norm = Norm(self.rank, self.ranks, nbytes)
+        x, enqueue = self.built(norm, variant)
+        norm.fill(x)
+        self.settle()
+        enqueue()
+        self.settle()
+        wrong = norm.error()
+        graph = self.capture(enqueue, 1)
+        norm.fill(x)
+        self.settle()
+        graph.replay()
+        self.settle()
+        wrong = wrong or norm.error()
+        checksum = int(norm.out.view(torch.int16).sum(dtype=torch.int64).item())
+        graph = self.capture(enqueue, 10)
+        self.kept[f"{collective} {nbytes} {variant}"] = (graph, 10, (enqueue, norm))
+        return {"wrong": wrong, "checksum": checksum}
+
+
+class FusedNccl(FusedWorker, Nccl):
+    """NCCL, then a Triton kernel."""
+
+    def built(self, norm: Norm, variant: str) -> tuple[Any, Any]:
+        """Return the input and both calls; `symm`: in a symmetric window."""
+        kind, _, warps = variant.partition(" ")
+        both = self._windows() if kind == "symm" else self.plain
+        rows = norm.shape[0]
+        x = both[0][: rows * HIDDEN].view(norm.shape)
+        kernel, dist = triton_norm(), self.dist
+
+        def enqueue() -> None:
+            dist.all_reduce(x)
+            kernel[(rows,)](
+                x, norm.residual, norm.weight, norm.out, EPS, HIDDEN, HIDDEN,
+                num_warps=int(warps),
+            )  # fmt: skip
+
+        return x, enqueue
+
+
+class FusedOurs(FusedWorker, Ours):
+    """One kernel."""
+
+    def built(self, norm: Norm, variant: str) -> tuple[Any, Any]:
+        """Return the input and the call."""
+        plan, call = self._plan(variant), call_of(norm.shape[0])
+        launch = self.session.prepare(plan, call)
+        x, y = (one[: norm.out.numel()].view(norm.shape) for one in self.registered)
+        extra = (norm.residual, norm.weight, EPS, norm.out, norm.residual)
+        return x, lambda: launch(x, y, extra=extra)
+
+
+def call_of(rows: int) -> Any:
+    """Return the kind of call that is measured."""
+    from stretto import epilogues as ep
+    from stretto.epilogues import Form, Named, resolve
+    from stretto.executors import Call
+
+    @ep.epilogue
+    def add_rms_norm(y: Any, residual: Any, weight: Any, eps: Any) -> Any:
+        s = y + residual
+        scale = ep.rsqrt(ep.row_mean(s * s) + eps)
+        return {"out": s * scale * weight, "residual": s}
+
+    named = {
+        "residual": Named("residual", "bfloat16", Form.ELEMENT),
+        "weight": Named("weight", "bfloat16", Form.ROW),
+        "eps": Named("eps", "", Form.SCALAR),
+    }
+    spec = resolve(add_rms_norm.graph, named, dtype="bfloat16", row=HIDDEN)
+    return Call(dtype="bfloat16", counts=(rows * HIDDEN,), epilogue=spec)
+
+
+FUSED = {"fused_nccl": FusedNccl, "fused_nccl_mix0": FusedNccl, "fused_ours": FusedOurs}
