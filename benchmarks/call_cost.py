@@ -19,7 +19,7 @@ import numpy as np
 from stretto.runtime import Communicator
 from stretto.runtime.engine import Engine
 
-CALLS, REPEATS = 5_000, 200
+CALLS, REPEATS = 500, 2_000
 GOAL_US = 1.2
 
 
