@@ -27,7 +27,8 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parents[1] / "src"), str(HERE)]
 
 import numpy as np  # noqa: E402
-from virtual import Case, Memory, Virtual, parts, prepare  # noqa: E402
+from catalogue import Case, parts, prepare  # noqa: E402
+from virtual import Memory, Virtual  # noqa: E402
 
 from stretto import collectives  # noqa: E402
 from stretto import epilogues as ep  # noqa: E402
