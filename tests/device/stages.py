@@ -270,6 +270,31 @@ def device_counts(s: Stage) -> None:
 
 
 @stage
+def own_counts_on_gpu(s: Stage) -> None:
+    """all_gather_v whose parts only their owners' GPUs know."""
+    if s.device == "cpu":
+        return
+    torch, most = s.torch, 5000
+    x, out = s.full(most, 0), s.full(s.n * most, 0)
+    count = torch.zeros(1, dtype=torch.int64, device=s.device)
+    received = torch.zeros(s.n, dtype=torch.int64, device=s.device)
+    for seed in range(5):
+        rng = np.random.default_rng(40 + seed)
+        counts = rng.integers(0, most + 1, s.n)
+        rows = [rng.integers(-99, 99, most).astype(np.float32) for _ in range(s.n)]
+        x.copy_(torch.from_numpy(rows[s.rank]))
+        count.fill_(int(counts[s.rank]))
+        out.fill_(-12345.0)
+        s.comm.all_gather_v(x, count, max_count=most, out=out, received=received)
+        s.sync()
+        due = np.concatenate([r[:c] for r, c in zip(rows, counts, strict=True)])
+        got = out.cpu().numpy()
+        s.expect(np.array_equal(got[: due.size], due), f"all_gather_v, {seed=}")
+        s.expect(bool((got[due.size :] == -12345).all()), f"wrote past it, {seed=}")
+        s.expect(received.tolist() == counts.tolist(), f"received {received.tolist()}")
+
+
+@stage
 def too_many(s: Stage) -> None:
     """A count above the most is an error on every rank, and nothing is written."""
     torch = s.torch

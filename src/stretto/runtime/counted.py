@@ -1,7 +1,8 @@
-"""all_to_all_v with counts on the GPU: nobody on the host knows how much is moved.
+"""Unequal parts with counts on the GPU: nobody on the host knows how much is moved.
 
 The caller says how much there may be at most, the same on every rank. Launches are
 known by that, so counts may change from call to call, and between replays of a graph.
+An all_to_all_v has a count for every rank, an all_gather_v one for this rank's part.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from stretto.runtime.selector import Selector
 
 __all__ = ["CountedCalls", "on_gpu"]
 
-PLAIN = "all_to_all/one_shot push packets staged blocks=16 threads=256"
+PLAIN = "{0}/one_shot push packets staged blocks=16 threads=256"
 """What moves parts whole, at any size, when what is chosen does not."""
 COUNTS = "all_gather/one_shot push packets staged blocks=1 threads=64"
 _MOST = 1024
@@ -42,9 +43,10 @@ class CountedCalls:
         self._selector = Selector(GPU)
         self._launches: dict[tuple[Any, ...], Any] = {}
 
-    def all_to_all(
+    def run(
         self,
         who: Caller,
+        collective: str,
         x: Any,
         counts: Any,
         *,
@@ -54,7 +56,7 @@ class CountedCalls:
         algorithm: Pin,
         stream: Any,
     ) -> Any:
-        """Enqueue, and return the output: what was received, then what it held."""
+        """Enqueue, and return the output: what came, then what it held before."""
         engine, n = self._engine, self._engine.num_ranks
         if max_count is None or max_count < 1:
             raise who.wrong(
@@ -62,20 +64,22 @@ class CountedCalls:
                 "that any rank has for any other, the same on every rank"
             )
         source = who.take(x, "x")
-        row = self._numbers(who, counts, "counts")
-        told = None if received is None else self._numbers(who, received, "received")
+        row = self._numbers(who, counts, "counts", 1 if _gathers(collective) else n)
+        told = None
+        if received is not None:
+            told = self._numbers(who, received, "received", n)
         if out is None:
             target = who.target(source, None, (n * max_count,))
         else:
             target = who.take(out, "out", written=True)
         self._refuse(who, source, target)
-        key = (source.dtype, max_count, algorithm)
-        engine._ready("all_to_all_v")
+        key = (collective, source.dtype, max_count, algorithm)
+        engine._ready(who.verb)
         launch = self._launches.get(key)
         if launch is None:
             if len(self._launches) >= _MOST:
                 self._launches.clear()
-            launch = self._prepare(who, source.dtype, max_count, algorithm)
+            launch = self._prepare(who, *key)
             self._launches[key] = launch
         try:
             launch(source.flat, row, target.flat, told, stream)
@@ -83,14 +87,14 @@ class CountedCalls:
             raise engine._broke(e) from e.__cause__
         return target.given
 
-    def _numbers(self, who: Caller, given: Any, name: str) -> Any:
-        """Return 64-bit numbers on the GPU, one a rank."""
+    def _numbers(self, who: Caller, given: Any, name: str, wanted: int) -> Any:
+        """Return so many 64-bit numbers on the GPU."""
         what = f"rank {who.rank}: {who.verb}({name})"
         one = operand(given, what, written=name == "received", dtype=None)
-        if one.device != GPU or one.dtype != "int64" or one.count != who.num_ranks:
+        if one.device != GPU or one.dtype != "int64" or one.count != wanted:
             raise who.wrong(
                 f"{name} is {one.count} x {one.dtype} on {one.device}; want "
-                f"{who.num_ranks} x int64 on the GPU"
+                f"{wanted} x int64 on the GPU"
             )
         return one.flat
 
@@ -105,17 +109,20 @@ class CountedCalls:
         if a < b_end and b < a_end:
             raise who.wrong("out overlaps x; parts move while sizes change: want none")
 
-    def _prepare(self, who: Caller, dtype: str, most: int, pin: Pin) -> Any:
+    def _prepare(
+        self, who: Caller, collective: str, dtype: str, most: int, pin: Pin
+    ) -> Any:
         engine = self._engine
         n = engine.num_ranks
         session = engine._session(GPU)
         prepare = getattr(session, "prepare_counted", None)
         if prepare is None:
             raise who.wrong("this executor reads no counts from the GPU")
-        call = Call(dtype=dtype, counts=(most,) * n * n)
+        parts = n if _gathers(collective) else n * n
+        call = Call(dtype=dtype, counts=(most,) * parts)
         asked = Question(
             executor=GPU,
-            collective="all_to_all",
+            collective=collective,
             num_ranks=n,
             nbytes=n * most * storage(dtype).itemsize,
         )
@@ -125,11 +132,16 @@ class CountedCalls:
         except PlanError as e:
             if pin is not None:
                 raise CallError(f"{who.verb}: algorithm={pin!r}: {e}") from None
-            return prepare(self._plan(_choice(PLAIN)), gather, call)
+            plain = _choice(PLAIN.format(collective))
+            return prepare(self._plan(plain), gather, call)
 
     def _plan(self, choice: Choice) -> Any:
         n = self._engine.num_ranks
         return proved_plan(choice.algorithm, n, (), choice.schedule, True)
+
+
+def _gathers(collective: str) -> bool:
+    return collective == "all_gather"
 
 
 def _choice(pin: str) -> Choice:

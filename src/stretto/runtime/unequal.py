@@ -47,14 +47,32 @@ class UnequalVerbs(Verbs):
     def all_gather_v(
         self,
         x: Any,
-        counts: Counts | None = None,
+        counts: Any = None,
         *,
         out: Any = None,
+        max_count: int | None = None,
+        received: Any = None,
         algorithm: Pin = None,
         stream: Any = None,
         dtype: str | None = None,
     ) -> Any:
-        """Give everybody everybody's elements, in rank order; `counts[r]` are r's."""
+        """Give everybody everybody's elements, in rank order; `counts[r]` are r's.
+
+        On the GPU, `counts` is one number, this rank's own (see `all_to_all_v`).
+        """
+        if on_gpu(counts):
+            who = self._caller("all_gather_v", dtype)
+            return self._on_gpu().run(
+                who,
+                "all_gather",
+                x,
+                counts,
+                max_count=max_count,
+                out=out,
+                received=received,
+                algorithm=algorithm,
+                stream=stream,
+            )
         if counts is None:
             counts = self._counts("all_gather_v", x, dtype)
         parts_key = _as_key(counts)
@@ -191,10 +209,10 @@ class UnequalVerbs(Verbs):
         same on every rank, and `received` (n x int64) is told what came of each rank.
         """
         if on_gpu(counts):
-            if self._counted is None:
-                self._counted = CountedCalls(self)
-            return self._counted.all_to_all(
-                self._caller("all_to_all_v", dtype),
+            who = self._caller("all_to_all_v", dtype)
+            return self._on_gpu().run(
+                who,
+                "all_to_all",
                 x,
                 counts,
                 max_count=max_count,
@@ -219,6 +237,12 @@ class UnequalVerbs(Verbs):
         flat = tuple(int(c) for c in matrix.ravel())
         request = who.request("all_to_all", source, target, counts=flat, equal=False)
         return self._run(request, algorithm, stream, (key, x, out))
+
+    def _on_gpu(self) -> CountedCalls:
+        """Return what makes calls whose counts lie on the GPU."""
+        if self._counted is None:
+            self._counted = CountedCalls(self)
+        return self._counted
 
     def _parts(self, who: Caller, source: Operand, counts: Counts) -> tuple[int, ...]:
         """Return every rank's count."""

@@ -134,6 +134,24 @@ def test_counts_may_differ_in_every_launch(emulate, monkeypatch, tmp_path, words
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
+def test_parts_of_an_all_gather_may_differ_in_every_launch(
+    emulate, monkeypatch, tmp_path
+):
+    """One count a rank, known to all; a ring passes parts of any size on."""
+    words = "push packets staged threads=32 tile_bytes=256"
+    call = Counted(emulate, monkeypatch, tmp_path, "all_gather/ring", 3, words)
+    rng = np.random.default_rng(5)
+    for counts in ([5, 0, MOST], [0, 0, 0], [MOST, 17, 1]):
+        given = [rng.integers(-99, 99, c + 3, dtype=np.int32) for c in counts]
+        outputs, told = call(np.array(counts), given, 3 * MOST)
+        due = np.concatenate([g[:c] for g, c in zip(given, counts, strict=True)])
+        for r in range(3):
+            assert due.tolist() == outputs[r][: due.size].tolist()
+            assert (outputs[r][due.size :] == 0x77777777).all()
+            assert counts == told[r].tolist()
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
 def test_a_count_that_is_too_large_is_told_and_moves_nothing(
     emulate, monkeypatch, tmp_path
 ):
