@@ -21,8 +21,11 @@ import matplotlib as mpl
 mpl.use("Agg")
 from matplotlib import pyplot as plt
 
-from stretto import topology
-from stretto.synth import Budget, bound, from_machine, synthesize
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "src"))
+
+from stretto import topology  # noqa: E402
+from stretto.synth import Budget, bound, from_machine, synthesize  # noqa: E402
 
 PUBLISHED = {  # us, by size, from the TE-CCL repository; TACCL as rerun there
     "all_gather": {

@@ -16,8 +16,11 @@ from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
 
-from stretto import topology
-from stretto.synth import (
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "src"))
+
+from stretto import topology  # noqa: E402
+from stretto.synth import (  # noqa: E402
     Budget,
     bound,
     from_machine,
@@ -25,7 +28,7 @@ from stretto.synth import (
     rounds_bound,
     synthesize,
 )
-from stretto.synth.trees import pack_trees
+from stretto.synth.trees import pack_trees  # noqa: E402
 
 Row = dict[str, object]
 _GB, _MB = 10**9, 10**6

@@ -3,14 +3,17 @@
 A plan holds, for every rank, thread blocks of operations that copy, reduce and store
 into peers' memory, with signals, waits and barriers between. The blocks run here in
 turn, as far as waits allow; what each operation stores becomes one assignment. Reading
-packets waits for their arrival. In-switch operations cannot be expressed and are
-refused.
+packets waits for their arrival. Where a group of blocks shares an operation, each does
+its part, so chunks are cut as finely as the groups need. In-switch operations cannot be
+expressed and are refused.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter, defaultdict, deque
+from collections.abc import Iterator
 from typing import Any
 
 from stretto.errors import ParseError
@@ -32,7 +35,7 @@ _SIGNALS = {"signal", "rlxsignal", "pws", "pwsf"}
 _WAITS = {"wait", "rlxwait"}
 _FREE = {"nop", "flush"}
 _ARRIVE = {"ppkt", "rppkt"}
-_PACKETS = {"upkt", "cpkt", "rppkt", "repkt", "respkt", "recpkt", "recspkt"}
+_PACKETS = {"upkt", "rppkt", "repkt", "respkt", "recpkt", "recspkt"}
 
 
 def from_plan(text: str, *, root: int = 0) -> Program:
@@ -47,16 +50,27 @@ def from_plan(text: str, *, root: int = 0) -> Program:
             f"MSCCL++ plan: {type(e).__name__} {e}; want JSON with gpus, collective"
             f" (one of {', '.join(sorted(_COLLECTIVES))}), input_chunks, output_chunks"
         ) from None
+    fine = math.lcm(*_group_sizes(gpus))
     places = Places(
         collective,
         len(gpus),
-        chunks,
+        chunks * fine,
         in_place=bool(plan.get("inplace", False)),
         root=root,
     )
-    run = _Run(gpus, places)
+    run = _Run(gpus, places, fine)
     run.all()
     return places.program(str(plan.get("name", "imported")), run.ops)
+
+
+def _group_sizes(value: Any) -> Iterator[int]:
+    """Yield how many thread blocks share an operation, wherever a plan says so."""
+    if isinstance(value, dict):
+        yield int(value.get("tbg_size", 1))
+        value = list(value.values())
+    if isinstance(value, list):
+        for part in value:
+            yield from _group_sizes(part)
 
 
 class _Block:
@@ -117,8 +131,8 @@ def _flat(ops: list[dict[str, Any]]) -> list[dict[str, Any]]:
 class _Run:
     """The state while blocks take turns."""
 
-    def __init__(self, gpus: list[dict[str, Any]], places: Places) -> None:
-        self._places = places
+    def __init__(self, gpus: list[dict[str, Any]], places: Places, fine: int) -> None:
+        self._places, self._fine = places, fine
         self.ops: list[Op] = []
         try:
             self._blocks = [_Block(g, b) for g in gpus for b in g["threadblocks"]]
@@ -230,7 +244,9 @@ class _Run:
         return True
 
     def _ref(self, block: _Block, op: dict[str, Any], at: dict[str, Any]) -> Ref:
+        """Return the chunks of an operand; a block of a group has its share of them."""
         rank, letter = block.buffer(op, at)
-        return self._places.ref(
-            rank, letter, int(at["index"]), int(at["size"]), block.where
-        )
+        group = op.get("tbg_info", {"tb_id": 0, "tbg_size": 1})
+        share = int(at["size"]) * self._fine // int(group["tbg_size"])
+        first = int(at["index"]) * self._fine + int(group["tb_id"]) * share
+        return self._places.ref(rank, letter, first, share, block.where)

@@ -91,6 +91,55 @@ def test_an_in_place_file_written_by_hand_is_read():
     assert verify(program)
 
 
+def ring(n, channels):
+    """Return an in-place ring all_reduce as tools write it: rrc on, rrcs at the turn.
+
+    Each channel has its own block and its own share of the chunks; a copy block waits
+    behind a nop, and places that a step does not use are -1.
+    """
+    gpus = []
+    for rank in range(n):
+        tbs = []
+        for c in range(channels):
+            steps = []
+            for s in range(2 * n - 1):
+                at = c * n + (rank - s) % n
+                kinds = {0: "s", n - 1: "rrcs", 2 * n - 2: "r"}
+                kind = kinds.get(s, "rrs" if s < n - 1 else "rcs")
+                src = -1 if kind in ("r", "rcs") else at
+                steps.append(
+                    f'<step s="{s}" type="{kind}" srcbuf="i" srcoff="{src}" dstbuf="i"'
+                    f' dstoff="{at}" cnt="1" depid="-1" deps="-1" hasdep="0"/>'
+                )
+            tbs.append(
+                f'<tb id="{c}" send="{(rank + 1) % n}" recv="{(rank - 1) % n}"'
+                f' chan="{c}">{"".join(steps)}</tb>'
+            )
+        waits = '<step s="0" type="nop" srcbuf="i" srcoff="-1" dstbuf="o" dstoff="-1"'
+        waits += f' cnt="0" depid="0" deps="{2 * n - 2}" hasdep="0"/>'
+        tbs.append(f'<tb id="{channels}" send="-1" recv="-1" chan="0">{waits}</tb>')
+        gpus.append(
+            f'<gpu id="{rank}" i_chunks="{n * channels}" o_chunks="0" s_chunks="0">'
+            f"{''.join(tbs)}</gpu>"
+        )
+    return (
+        "<!-- A comment first, as files have it. -->"
+        f'<algo name="ring" proto="LL128" nchannels="{channels}" ngpus="{n}"'
+        f' nchunksperloop="{n * channels}" coll="allreduce" inplace="1"'
+        f' outofplace="0" minBytes="0" maxBytes="65536">{"".join(gpus)}</algo>'
+    )
+
+
+@pytest.mark.parametrize(("ranks", "channels"), [(4, 2), (8, 3)])
+def test_rings_on_several_channels_are_read_as_tools_write_them(ranks, channels):
+    """Comments, offsets of -1, nops, one block a channel: read, and proved."""
+    program = from_xml(ring(ranks, channels))
+
+    assert (ranks, channels) == (program.num_ranks, program.split)
+    assert verify(program)
+    assert verify(from_xml(to_xml(program, min_bytes=0, max_bytes=1 << 16)))
+
+
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [

@@ -118,6 +118,51 @@ def test_a_plan_becomes_a_proved_program(make):
     assert verify(program)
 
 
+def shared(make):
+    """Return a maker of ranks whose every block has become a group of two."""
+
+    def make_shared(rank):
+        one = make(rank)
+        blocks = []
+        for block in one["threadblocks"]:
+            for turn in range(2):
+                mine = json.loads(json.dumps(block)) | {"id": len(blocks)}
+                for op in mine["ops"]:
+                    op["tbg_info"] = {"tb_id": turn, "tbg_size": 2}
+                blocks.append(mine)
+        return one | {"threadblocks": blocks}
+
+    return make_shared
+
+
+def test_blocks_that_share_an_operation_do_a_part_each():
+    """A group of two cuts every chunk in two; doing the whole twice would be wrong."""
+    program = from_plan(json.dumps(plan(shared(packets))))
+
+    assert 2 == program.split
+    assert verify(program)
+
+
+def relayed(rank):
+    """all_gather in place: pack into own scratch, read that and put it at the peer."""
+    mine = rank
+    blocks = [
+        [move("cpkt", [local("o", mine)], [local("s", mine)])],
+        [move("rppkt", [local("s", mine)], [remote(0, mine)])],
+        [move("upkt", [local("s", 1 - mine)], [local("o", 1 - mine)])],
+    ]
+    return gpu(rank, blocks, ["s"]) | {"input_chunks": 1}
+
+
+def test_packing_reads_plain_data_and_unpacking_waits_for_packets():
+    """What is packed need not have arrived; what is unpacked must have."""
+    gathered = plan(relayed) | {"collective": "allgather"}
+    program = from_plan(json.dumps(gathered))
+
+    assert ("all_gather", 1) == (program.collective, program.split)
+    assert verify(program)
+
+
 def test_a_missing_signal_is_named():
     """The block that waits for ever is said, with its operation."""
     broken = plan(signals)
