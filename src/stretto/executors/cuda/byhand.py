@@ -7,20 +7,32 @@ So everything that launches, captures, explains and tests a plan's kernel serves
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stretto import collectives
 from stretto.collectives import Operator, storage
 from stretto.errors import PlanError
 from stretto.executors import Call
 from stretto.executors.cuda.abi import ESCAPES, MAX_BLOCKS, Footprint, Kernel
+from stretto.executors.cuda.bound import KernelLaunch
 from stretto.executors.cuda.elements import element
+from stretto.executors.cuda.launch import mixed
 from stretto.executors.cuda.regions import HALVES
 from stretto.lang import Handwritten, handwritten
-from stretto.plan import Layout, Plan, layout
+from stretto.plan import Layout, Plan, Space, layout
 
-__all__ = ["hand_footprint", "hand_kernel", "hand_layout", "taken_by_hand"]
+if TYPE_CHECKING:
+    from stretto.executors.cuda.session import CudaSession
+
+__all__ = [
+    "hand_footprint",
+    "hand_kernel",
+    "hand_launch",
+    "hand_layout",
+    "taken_by_hand",
+]
 
 
 def taken_by_hand(plan: Plan, call: Call) -> Handwritten | None:
@@ -42,6 +54,32 @@ def taken_by_hand(plan: Plan, call: Call) -> Handwritten | None:
     if refused or blocks > MAX_BLOCKS or blocks * _threads(plan) > ESCAPES:
         return None
     return found if _fits(hand_footprint(found, plan, call)) else None
+
+
+def hand_launch(
+    session: CudaSession,
+    own: Handwritten,
+    plan: Plan,
+    call: Call,
+    sizes: Any,
+    mark: int,
+) -> KernelLaunch:
+    """Bind a registered kernel; its text is part of what ranks must agree on."""
+    rank = session.group.rank
+    kernel = hand_kernel(own, plan, rank=rank, dtype=call.dtype, op=call.op)
+    zero_copy = plan.schedule.memory == "zero_copy"
+    return KernelLaunch(
+        plan,
+        session.load_kernel(kernel),
+        session.space,
+        session.watch,
+        session.region_of,
+        where=hand_layout(plan, sizes, call),
+        needs=hand_footprint(own, plan, call),
+        fingerprint=mixed(mark, (zlib.crc32(own.source.encode()),)),
+        deadline_ns=int(session.group.deadline_s * 1e9),
+        shares=frozenset({Space.INPUT, Space.OUTPUT} if zero_copy else ()),
+    )
 
 
 def hand_kernel(

@@ -34,6 +34,11 @@
 
 namespace stretto {
 
+// Whether no word of a packet looks like nothing.
+__device__ __forceinline__ bool arrived(Vec v) {
+  return v.x != 0 && v.y != 0 && v.z != 0 && v.w != 0;
+}
+
 template <class Config>
 struct Task {
   using Element = typename Config::Element;    // element.cuh
@@ -115,7 +120,7 @@ struct Task {
     const u64 base = p.packets[peer] + (epoch & 1 ? p.packet_half : 0) + at;
     const Vec sealed = keyed(v);
     store_relaxed(reinterpret_cast<Vec*>(base) + cell, sealed);
-    if (!all_there(sealed)) store_release(escape(peer, rank), value(call + 1));
+    if (!arrived(sealed)) store_release(escape(peer, rank), value(call + 1));
   }
   __device__ bool read_packet(int peer, u64 at, u32 cell, u32 call, Vec& v) {
     const u64 base = p.packets[rank] + (epoch & 1 ? p.packet_half : 0) + at;
@@ -123,7 +128,7 @@ struct Task {
     Patience patience;
     u32 polls = 0;
     v = load_relaxed(packet);
-    while (ok && !all_there(v)) {
+    while (ok && !arrived(v)) {
       if (++polls % ESCAPE_PATIENCE == 0 &&
           load_acquire(escape(rank, peer)) >= value(call + 1)) {
         v = load_relaxed(packet);
