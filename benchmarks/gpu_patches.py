@@ -34,11 +34,12 @@ def _before(header: str, old: str, *lines: str) -> Edit:
 
 
 _NEXT = "  let_next_begin();\n"
-_EARLIER = "  after_earlier_work();\n"
-_PATIENT = "    if (!lane.may_wait(patience)) lane.leave(missing, 0, 0);\n"
-_OTHERS = "    const int other = look_again(all.rest, cell, parts + 1, taken >> 1);\n"
+_LANE = "  Lane<C> lane(p, block);\n"
+_PATIENT = "    if (!lane.may_wait(patience)) {\n"
+_MISSING = "    if (!(taken & 1) && all.head.seen(*parts) == 0) "
+_AGAIN = _MISSING + "*parts = all.head.peek(cell);\n"
 _SEALED = "    const Vec sealed = keyed(v);\n"
-_ESCAPES = "    return !all_there(sealed);\n"
+_ESCAPES = "    return least_word(sealed);\n"
 _TO_PEER = "    store_relaxed(reinterpret_cast<Vec*>(base + lane"
 
 PATCHES: dict[str, list[Edit]] = {
@@ -48,7 +49,7 @@ PATCHES: dict[str, list[Edit]] = {
     "early at exit": [_drop("stretto.cuh", _NEXT)],
     "early at once": [
         _drop("stretto.cuh", _NEXT),
-        _after("stretto.cuh", _EARLIER, "let_next_begin();"),
+        _before("stretto.cuh", _LANE, "let_next_begin();"),
     ],
     # What do the clerk's words cost?
     "no roll call": [
@@ -61,25 +62,23 @@ PATCHES: dict[str, list[Edit]] = {
     ],
     # Do polls stand in the way of what they wait for?
     "poll one": [
-        _before("operands.cuh", _OTHERS, "if (missing != NOBODY) return missing;")
-    ],
-    "pause 20": [_after("move.cuh", _PATIENT, 'asm volatile("nanosleep.u32 20;");')],
-    "pause 100": [_after("move.cuh", _PATIENT, 'asm volatile("nanosleep.u32 100;");')],
-    # Are parameters fetched one line at a time?
-    "parameters first": [
         _before(
-            "stretto.cuh",
-            _EARLIER,
-            'asm volatile("" :: "l"(p.input[C::rank]), "l"(p.output[C::rank]),',
-            '    "l"(p.packets[0]), "l"(p.packets[C::rank]), "l"(p.control[C::rank]),',
-            '    "l"(p.tile), "r"(p.tiles), "l"(p.packet_half));',
+            "operands.cuh",
+            _AGAIN,
+            _MISSING.strip() + " {",
+            "    *parts = all.head.peek(cell);",
+            "    return;",
+            "  }",
         )
     ],
+    "pause 20": [_before("move.cuh", _PATIENT, 'asm volatile("nanosleep.u32 20;");')],
+    # Is it worth computing addresses before the kernel before us has ended?
+    "enter first": [_after("stretto.cuh", _LANE, "lane.enter();")],
     # What do arbitrary bit patterns cost? (Right for nearly all data, not for all.)
-    "no escape": [_swap("packet.cuh", _ESCAPES, "    return false;\n")],
+    "no escape": [_swap("packet.cuh", _ESCAPES, "    return SEEN;\n")],
     "no key": [
         _swap("packet.cuh", _SEALED, "    const Vec sealed = v;\n"),
-        _swap("packet.cuh", _ESCAPES, "    return false;\n"),
+        _swap("packet.cuh", _ESCAPES, "    return SEEN;\n"),
         _swap("packet.cuh", "{ return keyed(v); }", "{ return v; }"),
     ],
     # Are weak stores to peers merged better than relaxed ones?

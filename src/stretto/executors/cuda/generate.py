@@ -177,7 +177,10 @@ def _lane(
     sliced: set[int] = set()
     call = 0
     under_way = "  under_way(me, t);"
-    for batch in batches(rank, plan.ranks[rank][lane]):
+    grouped = list(batches(rank, plan.ranks[rank][lane]))
+    if not grouped or _stages(plan) or not _begins_plainly(grouped[0]):
+        lines.append("  me.enter();")
+    for batch in grouped:
         lines += [f"  // {i}: {spell_step(rank, step)}" for i, step in batch]
         calls: list[list[str]] = []
         for index, step in batch:
@@ -199,6 +202,19 @@ def _lane(
     if epilogue is not None:
         lines += conclusion(epilogue, plan, rank, operands)
     return "\n".join([*lines, "}\n"])
+
+
+def _begins_plainly(batch: Batch) -> bool:
+    """Return whether a batch's operands can be named before the epoch is known.
+
+    Then a move enters by itself, as late as it can.
+    """
+    return all(
+        isinstance(step, Move)
+        and all(loc.space is not Space.STAGE for loc in step.srcs)
+        and all(loc.packets or loc.space is not Space.STAGE for loc in step.dsts)
+        for _, step in batch
+    )
 
 
 def _spell_calls(index: int, calls: list[list[str]]) -> list[str]:

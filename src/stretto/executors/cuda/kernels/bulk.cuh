@@ -63,7 +63,7 @@ __device__ __forceinline__ void load_nth(const Parts<P, R...>& all, u32 nth, u32
 template <class E, class T>
 struct Added : T {
   template <class Lane>
-  __device__ bool put_words(Lane&, u32 cell, Vec v, u32 nbytes) const {
+  __device__ void put_words(Lane&, u32 cell, Vec v, u32 nbytes) const {
     const u64 low = v.x | static_cast<u64>(v.y) << 32;
     const u64 high = v.z | static_cast<u64>(v.w) << 32;
 #pragma unroll 1
@@ -71,7 +71,6 @@ struct Added : T {
       const u64 half = k * E::size < 8 ? low : high;
       add_element<E>(T::base + cell * 16 + k * E::size, half >> (8 * (k * E::size % 8)));
     }
-    return false;
   }
 };
 template <class Lane, class T>

@@ -13,6 +13,7 @@
 #pragma once
 
 #include "deadline.cuh"
+#include "stream.cuh"
 
 namespace stretto {
 
@@ -61,12 +62,14 @@ __device__ __forceinline__ void hear_peers(const Params& p, u32 lane, u64 launch
 }
 
 template <class C>
-__device__ __forceinline__ void keep_books(const Params& p, u32 worker, u64 epoch) {
+__device__ __forceinline__ void keep_books(const Params& p, u32 worker) {
+  after_earlier_work();
   constexpr u32 workers = C::blocks * C::lanes;
   const u32 lane = threadIdx.x - C::threads;
+  u64* epochs = control_word(p.control[C::rank], EPOCHS);
+  const u64 epoch = load_relaxed_word(epochs + worker);
   u64 launch = 0;
   if (worker == 0) launch = tell_peers<C>(p, lane);
-  u64* epochs = control_word(p.control[C::rank], EPOCHS);
 #pragma unroll 1
   for (u32 w = worker + (lane + 1) * workers; w < MAX_WORKERS; w += CLERK * workers) {
     store_relaxed_word(epochs + w, epoch + p.tiles);

@@ -8,6 +8,7 @@
 #include "line.cuh"
 #include "packet.cuh"
 #include "reduce.cuh"
+#include "stream.cuh"
 #include "vector.cuh"
 
 namespace stretto {
@@ -24,7 +25,8 @@ struct Lane {
   const Params& p;
   u32 thread;  // among the plan's threads: clerks are not counted
   u32 block;
-  u64 epoch, settled;
+  u64 epoch = 0, settled = 0;
+  bool entered = false;
   bool ok = true;
   int step = 0;
   u32 carried = 0;  // chunks so far (bulk.cuh)
@@ -33,8 +35,19 @@ struct Lane {
     u64 got, want;
   } missed = {NOBODY, 0, 0};
 
-  __device__ __forceinline__ Lane(const Params& params, u32 block_, u64 epoch_)
-      : p(params), thread(threadIdx.x), block(block_), epoch(epoch_), settled(0) {}
+  __device__ __forceinline__ Lane(const Params& params, u32 block_)
+      : p(params), thread(threadIdx.x), block(block_) {}
+
+  // Go on when what came before us on the stream is complete. Until then nothing that
+  // anybody wrote is touched, and whatever can be computed is.
+  __device__ __forceinline__ void enter() {
+    const bool before = entered;
+    entered = true;  // whatever follows need not ask
+    if (before) return;
+    after_earlier_work();
+    const u32 worker = block * C::lanes + C::lane;
+    epoch = load_relaxed_word(control_word(p.control[C::rank], EPOCHS, worker));
+  }
 
   // --- where things are
 

@@ -63,14 +63,14 @@ struct LineTo {
   __device__ bool aligned() const { return true; }
   __device__ void shift(const Slice&) {}
   template <class Lane>
-  __device__ bool put(Lane&, u32 cell, Vec v) const {
+  __device__ u32 put(Lane&, u32 cell, Vec v) const {
     if (cell % 8 == 7) {
       v.z = static_cast<u32>(tag);
       v.w = static_cast<u32>(tag >> 32);
     }
     __syncwarp(Lines::group());
     store_relaxed(reinterpret_cast<Vec*>(base) + cell, v);
-    return false;
+    return SEEN;
   }
   template <class Lane>
   __device__ void close(Lane&, bool) const {}
@@ -89,9 +89,9 @@ struct LineFrom {
     __syncwarp(Lines::group());
     return load_relaxed(reinterpret_cast<const Vec*>(base) + cell);
   }
-  __device__ bool there(Vec v) const {
+  __device__ u32 seen(Vec v) const {
     const bool flagged = (v.z | static_cast<u64>(v.w) << 32) == tag;
-    return __shfl_sync(Lines::group(), flagged, 7, 8);
+    return __shfl_sync(Lines::group(), flagged, 7, 8) ? SEEN : 0;
   }
   __device__ Vec opened(Vec v) const {
     const bool last = threadIdx.x % 8 == 7;

@@ -36,27 +36,58 @@ __device__ __forceinline__ void peek_parts(const Parts<P, R...>& all, Vec* v) {
   peek_parts<ROUND, DEPTH, Lane>(all.rest, v + DEPTH * P::sources);
 }
 
-// One look at what was not there; whom it waits for, or nobody.
+// Whether all cells of a round are there, the same again for what is not, and who sends
+// the first of those.
 template <Round ROUND, u32 DEPTH, class Lane>
-__device__ __forceinline__ int look_at_parts(const Parts<>&, Vec*, u32) {
-  return NOBODY;
+__device__ __forceinline__ u32 seen_parts(const Parts<>&, const Vec*, u32) {
+  return SEEN;
 }
 template <Round ROUND, u32 DEPTH, class Lane, class P, class... R>
-__device__ __forceinline__ int look_at_parts(const Parts<P, R...>& all, Vec* v,
-                                             u32 taken) {
+__device__ __forceinline__ u32 seen_parts(const Parts<P, R...>& all, const Vec* v,
+                                          u32 taken) {
+  u32 least = SEEN;
+  if (P::polled && (ROUND == Round::DEEP || all.head.template has<ROUND, 1, Lane>())) {
+#pragma unroll
+    for (u32 d = 0; d < DEPTH; ++d) {
+      least = smaller(least, seen_all(all.head.srcs, v + d * P::sources, taken));
+    }
+  }
+  return smaller(least, seen_parts<ROUND, DEPTH, Lane>(
+                            all.rest, v + DEPTH * P::sources, taken >> P::sources));
+}
+
+template <Round ROUND, u32 DEPTH, class Lane>
+__device__ __forceinline__ void peek_again(const Parts<>&, Vec*, u32) {}
+template <Round ROUND, u32 DEPTH, class Lane, class P, class... R>
+__device__ __forceinline__ void peek_again(const Parts<P, R...>& all, Vec* v,
+                                           u32 taken) {
   const P& one = all.head;
-  int missing = NOBODY;
   if (P::polled && (ROUND == Round::DEEP || one.template has<ROUND, 1, Lane>())) {
 #pragma unroll
     for (u32 d = 0; d < DEPTH; ++d) {
       const u32 cell = one.cell + d * Lane::C::threads;
-      const int whom = look_again(one.srcs, cell, v + d * P::sources, taken);
-      missing = missing == NOBODY ? whom : missing;
+      peek_missing(one.srcs, cell, v + d * P::sources, taken);
     }
   }
-  const int other = look_at_parts<ROUND, DEPTH, Lane>(
-      all.rest, v + DEPTH * P::sources, taken >> P::sources);
-  return missing == NOBODY ? other : missing;
+  peek_again<ROUND, DEPTH, Lane>(all.rest, v + DEPTH * P::sources, taken >> P::sources);
+}
+
+template <Round ROUND, u32 DEPTH, class Lane>
+__device__ __forceinline__ int first_missing(const Parts<>&, const Vec*, u32) {
+  return NOBODY;
+}
+template <Round ROUND, u32 DEPTH, class Lane, class P, class... R>
+__device__ __forceinline__ int first_missing(const Parts<P, R...>& all, const Vec* v,
+                                             u32 taken) {
+  int whom = NOBODY;
+  if (P::polled && (ROUND == Round::DEEP || all.head.template has<ROUND, 1, Lane>())) {
+    for (u32 d = 0; d < DEPTH && whom == NOBODY; ++d) {
+      whom = missing_peer(all.head.srcs, v + d * P::sources, taken);
+    }
+  }
+  if (whom != NOBODY) return whom;
+  return first_missing<ROUND, DEPTH, Lane>(all.rest, v + DEPTH * P::sources,
+                                           taken >> P::sources);
 }
 
 template <class Lane>
@@ -74,14 +105,16 @@ template <Round ROUND, u32 DEPTH, class Lane, class... P>
 __device__ __forceinline__ void await(Lane& lane, const Parts<P...>& all, Vec* v) {
   Patience patience;
   u32 taken = 0;
-  while (lane.ok) {
-    const int missing = look_at_parts<ROUND, DEPTH, Lane>(all, v, taken);
-    if (missing == NOBODY) break;
-    if (!lane.may_wait(patience)) lane.leave(missing, 0, 0);
+  while (lane.ok && seen_parts<ROUND, DEPTH, Lane>(all, v, taken) == 0) {
+    peek_again<ROUND, DEPTH, Lane>(all, v, taken);
+    if (!lane.may_wait(patience)) {
+      const int whom = first_missing<ROUND, DEPTH, Lane>(all, v, taken);
+      if (whom != NOBODY) lane.leave(whom, 0, 0);
+    }
     if (patience.polls % ESCAPE_PATIENCE == 0) {
       // What was peeked before its escape was known may be stale: look once more.
       taken = escaped_in(lane, all);
-      if (taken != 0) look_at_parts<ROUND, DEPTH, Lane>(all, v, 0);
+      if (taken != 0) peek_again<ROUND, DEPTH, Lane>(all, v, 0);
     }
   }
 }
@@ -103,12 +136,14 @@ __device__ __forceinline__ void put_parts(Lane& lane,
       open_all(one.srcs, v + d * N);
       const Vec raw = combine<E, Op, N>(v + d * N);
       const Vec final = FINISH ? finish<E, Op, Lane::C::ranks>(raw) : raw;
+      u32 least;
       if constexpr (ROUND == Round::WORDS) {
         const u32 nbytes = one.template bytes<Lane>();
-        one.escape |= put_words_all(lane, one.dsts, cell, nbytes, raw, final);
+        least = put_words_all(lane, one.dsts, cell, nbytes, raw, final);
       } else {
-        one.escape |= put_all(lane, one.dsts, cell, raw, final);
+        least = put_all(lane, one.dsts, cell, raw, final);
       }
+      one.least = smaller(one.least, least);
     }
 #pragma unroll
     for (u32 d = 0; d < DEPTH; ++d) {
@@ -139,16 +174,19 @@ template <class Lane>
 __device__ __forceinline__ void close_parts(Lane&, Parts<>&) {}
 template <class Lane, class P, class... R>
 __device__ __forceinline__ void close_parts(Lane& lane, Parts<P, R...>& all) {
-  close_all(lane, all.head.dsts, all.head.escape);
+  close_all(lane, all.head.dsts, all.head.least == 0);
   close_parts(lane, all.rest);
 }
 
 // How many cells of each part to have in flight: what the plan asks for in all, as far as
 // the registers of so many threads reach.
-constexpr u32 depth_for(u32 wanted, u32 parts, u32 sources, bool polled, u32 threads) {
+template <class Lane>
+constexpr u32 depth_for(u32 parts, u32 sources, bool polled) {
+  const u32 threads = Lane::C::threads, wanted = Lane::C::depth, lanes = Lane::E::lanes;
   const u32 registers = 512 / ((threads + CLERK + 127) / 128);  // of a thread, at most
-  const u32 spare = registers - (polled ? 72 : 64), cap = polled ? 8 : 16;
-  const u32 room = registers < 80 ? 1 : spare / 4;
+  const u32 taken = (polled ? 72 : 64) + (lanes > 8 && sources > parts ? 32 : 0);
+  const u32 cap = polled ? 8 : 16;
+  const u32 room = registers < taken + 8 ? 1 : (registers - taken) / 4;
   const u32 most = (room < cap ? room : cap) / sources, each = wanted / parts;
   const u32 depth = each < most ? each : most;
   return depth > 0 ? depth : 1;
@@ -167,10 +205,9 @@ __device__ __forceinline__ void move_words(Lane& lane, Parts<P...>& all) {
 template <class Lane, class... P>
 __device__ __forceinline__ void move(Lane& lane, Parts<P...> all) {
   constexpr bool polled = (P::polled || ...);
-  constexpr u32 depth =
-      depth_for(Lane::C::depth, sizeof...(P), sources_of<P...>, polled, Lane::C::threads);
-  if (!lane.ok) return;
+  constexpr u32 depth = depth_for<Lane>(sizeof...(P), sources_of<P...>, polled);
   begin_parts(lane, all);
+  lane.enter();
   if constexpr (depth > 1) {
 #pragma unroll 1
     while (lane.ok && all_have<depth, Lane>(all)) {

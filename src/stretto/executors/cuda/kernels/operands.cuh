@@ -80,21 +80,38 @@ __device__ __forceinline__ void peek_words_all(const Operands<T, Rest...>& all,
   }
 }
 
-// One look at all sources of a cell: peeks again at what is not there, and returns the
-// first of those whom it waits for. `taken` has a bit for each part known to be there.
+// Whether all sources of a cell are there: 0 when one is not (packet.cuh). `taken` has a
+// bit for each part known to be there.
 template <class... T>
-__device__ __forceinline__ int look_again(const Operands<T...>& all, u32 cell,
-                                          Vec* parts, u32 taken) {
+__device__ __forceinline__ u32 seen_all(const Operands<T...>& all, const Vec* parts,
+                                        u32 taken) {
+  if constexpr (sizeof...(T) == 0) {
+    return SEEN;
+  } else {
+    const u32 mine = taken & 1 ? SEEN : all.head.seen(*parts);
+    return smaller(mine, seen_all(all.rest, parts + 1, taken >> 1));
+  }
+}
+
+// Peek again at what is not there.
+template <class... T>
+__device__ __forceinline__ void peek_missing(const Operands<T...>& all, u32 cell,
+                                             Vec* parts, u32 taken) {
+  if constexpr (sizeof...(T) > 0) {
+    if (!(taken & 1) && all.head.seen(*parts) == 0) *parts = all.head.peek(cell);
+    peek_missing(all.rest, cell, parts + 1, taken >> 1);
+  }
+}
+
+// The first of those whom a cell waits for.
+template <class... T>
+__device__ __forceinline__ int missing_peer(const Operands<T...>& all, const Vec* parts,
+                                            u32 taken) {
   if constexpr (sizeof...(T) == 0) {
     return NOBODY;
   } else {
-    int missing = NOBODY;
-    if (!all.head.there(*parts) && !(taken & 1)) {
-      *parts = all.head.peek(cell);
-      missing = all.head.peer;
-    }
-    const int other = look_again(all.rest, cell, parts + 1, taken >> 1);
-    return missing == NOBODY ? other : missing;
+    if (!(taken & 1) && all.head.seen(*parts) == 0) return all.head.peer;
+    return missing_peer(all.rest, parts + 1, taken >> 1);
   }
 }
 
@@ -126,34 +143,34 @@ __device__ __forceinline__ void done_all(const Operands<T...>& all, u32 cell) {
   }
 }
 
-// Store everywhere; whether a receiver could take it for nothing (packet.cuh).
+// Store everywhere; 0 when a receiver could take it for nothing (packet.cuh).
 template <class Lane, class... T>
-__device__ __forceinline__ bool put_all(Lane& lane, const Operands<T...>& all, u32 cell,
-                                        const Vec& raw, const Vec& final) {
+__device__ __forceinline__ u32 put_all(Lane& lane, const Operands<T...>& all, u32 cell,
+                                       const Vec& raw, const Vec& final) {
   if constexpr (sizeof...(T) == 0) {
-    return false;
+    return SEEN;
   } else {
-    const bool escape = all.head.put(lane, cell, all.head.finished ? final : raw);
-    return put_all(lane, all.rest, cell, raw, final) || escape;
+    const u32 mine = all.head.put(lane, cell, all.head.finished ? final : raw);
+    return smaller(mine, put_all(lane, all.rest, cell, raw, final));
   }
 }
 
 template <class Lane, class T, class... Rest>
-__device__ __forceinline__ bool put_words_all(Lane& lane,
-                                              const Operands<T, Rest...>& all, u32 cell,
-                                              u32 nbytes, const Vec& raw,
-                                              const Vec& final) {
+__device__ __forceinline__ u32 put_words_all(Lane& lane,
+                                             const Operands<T, Rest...>& all, u32 cell,
+                                             u32 nbytes, const Vec& raw,
+                                             const Vec& final) {
   const Vec v = all.head.finished ? final : raw;
-  bool escape = false;
+  u32 least = SEEN;
   if constexpr (T::worded) {
-    escape = all.head.put_words(lane, cell, v, nbytes);
+    all.head.put_words(lane, cell, v, nbytes);
   } else {
-    escape = all.head.put(lane, cell, v);
+    least = all.head.put(lane, cell, v);
   }
   if constexpr (sizeof...(Rest) > 0) {
-    escape |= put_words_all(lane, all.rest, cell, nbytes, raw, final);
+    least = smaller(least, put_words_all(lane, all.rest, cell, nbytes, raw, final));
   }
-  return escape;
+  return least;
 }
 
 template <class Lane, class... T>

@@ -27,8 +27,9 @@ constexpr u32 ESCAPE_PATIENCE = 64;
 __device__ __forceinline__ Vec keyed(Vec v) {
   return {v.x ^ KEY, v.y ^ KEY, v.z ^ KEY, v.w ^ KEY};
 }
-__device__ __forceinline__ bool all_there(Vec v) {
-  return v.x != 0 && v.y != 0 && v.z != 0 && v.w != 0;
+// 0 when a word is: what has not arrived, or could be taken for it.
+__device__ __forceinline__ u32 least_word(Vec v) {
+  return smaller(smaller(v.x, v.y), smaller(v.z, v.w));
 }
 
 // A unit of a peer's packet memory, to be written; `base` is in its first half.
@@ -39,12 +40,12 @@ struct PacketTo {
 
   __device__ bool aligned() const { return true; }
   __device__ void shift(const Slice&) {}
-  // Whether a receiver could take this for nothing.
+  // Returns 0 when a receiver could take this for nothing.
   template <class Lane>
-  __device__ bool put(Lane& lane, u32 cell, Vec v) const {
+  __device__ u32 put(Lane& lane, u32 cell, Vec v) const {
     const Vec sealed = keyed(v);
     store_relaxed(reinterpret_cast<Vec*>(base + lane.packet_half()) + cell, sealed);
-    return !all_there(sealed);
+    return least_word(sealed);
   }
   template <class Lane>
   __device__ void close(Lane& lane, bool escape) const {
@@ -66,7 +67,7 @@ struct PacketFrom {
   __device__ Vec peek(u32 cell) const {
     return load_relaxed(reinterpret_cast<const Vec*>(base) + cell);
   }
-  __device__ bool there(Vec v) const { return all_there(v); }
+  __device__ u32 seen(Vec v) const { return least_word(v); }
   __device__ Vec opened(Vec v) const { return keyed(v); }
   __device__ void done(u32 cell) const {
     if (!KEPT) store_relaxed(reinterpret_cast<Vec*>(base) + cell, {0, 0, 0, 0});

@@ -25,7 +25,7 @@ struct Part<FINISH, Operands<D...>, Operands<S...>> {
   Operands<D...> dsts;
   Operands<S...> srcs;
   u32 cell = 0, whole = 0, cells = 0;  // the next; where the whole ones end; and all
-  bool escape = false;
+  u32 least = SEEN;  // of what was stored: 0 when a receiver could take it for nothing
 
   template <class Lane>
   __device__ __forceinline__ void begin(const Lane& lane) {

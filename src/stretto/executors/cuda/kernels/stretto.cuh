@@ -10,7 +10,6 @@
 #include "clerk.cuh"
 #include "flag.cuh"
 #include "move.cuh"
-#include "stream.cuh"
 
 namespace stretto {
 
@@ -67,10 +66,8 @@ template <class C, class Table, class Steps>
 __device__ __forceinline__ void run(const Params& p, const Table& at, u32 block,
                                     Steps steps) {
   const u32 worker = block * C::lanes + C::lane;
-  after_earlier_work();
-  const u64 epoch = load_relaxed_word(control_word(p.control[C::rank], EPOCHS, worker));
-  if (threadIdx.x >= C::threads) return keep_books<C>(p, worker, epoch);
-  Lane<C> lane(p, block, epoch);
+  if (threadIdx.x >= C::threads) return keep_books<C>(p, worker);
+  Lane<C> lane(p, block);
   if constexpr (C::stages > 0) {
     Ring<C>::make();
     lane.barrier();

@@ -35,6 +35,10 @@ __device__ __forceinline__ u32 first_cell(u32 thread, u32 turn) {
   return thread >= turn ? thread - turn : thread + THREADS - turn;
 }
 
+// What a vector that nobody has to wait for looks like; one that is not there is 0.
+constexpr u32 SEEN = ~0u;
+__device__ __forceinline__ u32 smaller(u32 a, u32 b) { return a < b ? a : b; }
+
 // How a slice is cut into cells: every 16 bytes one. (The other way: line.cuh.)
 struct Vectors {
   static constexpr u32 alignment = 16;

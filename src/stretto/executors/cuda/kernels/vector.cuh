@@ -67,7 +67,7 @@ __device__ __forceinline__ void store_words(u64 address, Vec v, u32 nbytes) {
 
 // An operand of a move. `finished`: takes the final value; `worded`: may be moved by
 // words, where it is not `aligned` or ends.
-// `peek` loads; what is `polled` is peeked again until it is `there`, and then `opened`;
+// `peek` loads; what is `polled` is peeked again until it is `seen`, and then `opened`;
 // `done` is told when a value has been used.
 // `put` stores; `close` is told when a call's stores are done (see packet.cuh).
 template <class Cells, u32 GRAIN, bool SHARED, bool OUTPUT>
@@ -84,7 +84,7 @@ struct Caller {
   __device__ Vec peek_words(u32 cell, u32 nbytes) const {
     return load_words<GRAIN, SHARED>(base + Cells::offset(cell), nbytes);
   }
-  __device__ bool there(Vec) const { return true; }
+  __device__ u32 seen(Vec) const { return SEEN; }
   __device__ Vec opened(Vec v) const { return v; }
   __device__ void done(u32) const {}
   template <class Lane>
@@ -92,14 +92,13 @@ struct Caller {
     return false;
   }
   template <class Lane>
-  __device__ bool put(Lane&, u32 cell, Vec v) const {
+  __device__ u32 put(Lane&, u32 cell, Vec v) const {
     Cells::template store<SHARED>(base + Cells::offset(cell), cell, v);
-    return false;
+    return SEEN;
   }
   template <class Lane>
-  __device__ bool put_words(Lane&, u32 cell, Vec v, u32 nbytes) const {
+  __device__ void put_words(Lane&, u32 cell, Vec v, u32 nbytes) const {
     store_words<GRAIN, SHARED>(base + Cells::offset(cell), v, nbytes);
-    return false;
   }
   template <class Lane>
   __device__ void close(Lane&, bool) const {}
@@ -117,7 +116,7 @@ struct Staged {
   __device__ Vec peek(u32 cell) const {
     return Cells::template load<true>(base + Cells::offset(cell), cell);
   }
-  __device__ bool there(Vec) const { return true; }
+  __device__ u32 seen(Vec) const { return SEEN; }
   __device__ Vec opened(Vec v) const { return v; }
   __device__ void done(u32) const {}
   template <class Lane>
@@ -125,9 +124,9 @@ struct Staged {
     return false;
   }
   template <class Lane>
-  __device__ bool put(Lane&, u32 cell, Vec v) const {
+  __device__ u32 put(Lane&, u32 cell, Vec v) const {
     Cells::template store<true>(base + Cells::offset(cell), cell, v);
-    return false;
+    return SEEN;
   }
   template <class Lane>
   __device__ void close(Lane&, bool) const {}
