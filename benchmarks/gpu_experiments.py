@@ -305,8 +305,12 @@ def on_several(
             wrong = [a.get("error") or a.get("wrong") for a in said or [{"error": "?"}]]
             if any(wrong):
                 row["bad"].append(f"{variant}: {next(w for w in wrong if w)[:300]}")
-                one.ask("reset")
-                samples.clear()  # they went with the session
+                if any("error" in a for a in said or ()):  # a GPU may be lost with it
+                    one.stop("restarted")
+                    samples.clear()
+                    if one.starts < 4:
+                        one.start()
+                        one.ready(60)
             else:
                 samples[variant] = []
         for _ in range(args.repeats):

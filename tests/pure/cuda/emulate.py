@@ -23,7 +23,10 @@ from stretto.testing import draw, input_counts, interpret, output_counts
 HERE = Path(__file__).parent
 FINGERPRINT = 7
 REPLACED = (
-    (r'asm volatile\("bar\.sync 1.*?;\n', "meet(1, C::threads, true);\n"),
+    (
+        r'asm volatile\("barrier\.cta\.sync 1.*?;\n',
+        "meet(1, C::threads, true);\n",
+    ),
     (
         r'asm volatile\("barrier\.cta\.arrive 2.*?;\n',
         "meet(2, THREADS + CLERK, false);\n",

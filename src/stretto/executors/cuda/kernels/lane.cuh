@@ -125,7 +125,7 @@ struct Lane {
   // --- the lane's threads together
 
   __device__ __forceinline__ void barrier() const {
-    asm volatile("bar.sync 1, %0;" ::"n"(C::threads) : "memory");
+    asm volatile("barrier.cta.sync 1, %0;" ::"n"(C::threads) : "memory");
   }
   // A barrier that leaves `ok` the same for all: false when it is false for any.
   __device__ __forceinline__ void agree() {
