@@ -39,7 +39,8 @@ FLOAT8 = {
 
 def widen8(raw: NDArray[Any], dtype: str) -> NDArray[Any]:
     """Return the values of stored bytes."""
-    return _TABLES[dtype][raw.view(np.uint8)]
+    values: NDArray[Any] = _TABLES[dtype][raw.view(np.uint8)]
+    return values
 
 
 def narrow8(wide: NDArray[Any], dtype: str) -> NDArray[Any]:
@@ -61,7 +62,8 @@ def narrow8(wide: NDArray[Any], dtype: str) -> NDArray[Any]:
     rounded = np.where(size < form.least, tiny, normal)
     rounded = np.where(size > form.overflow, form.most, rounded)
     rounded = np.where(size > 0x7F800000, 0x7F, rounded)
-    return rounded.astype(np.uint8) | sign
+    made: NDArray[Any] = rounded.astype(np.uint8) | sign
+    return made
 
 
 def _table(dtype: str) -> NDArray[Any]:

@@ -35,6 +35,9 @@ class Call:
     epilogue: Spec | None = None
     """What is made of the result. A launch then also takes `extra=`: the epilogue's
     inputs and outputs, in their order, flat."""
+    rows: tuple[int, int] = (0, 0)
+    """all_to_all: elements of a part that lie together in the input and in the output,
+    0 when all do. Row r of part q then lies at (r * num_ranks + q) rows."""
 
 
 class Group(Protocol):

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from stretto import collectives, executors
-from stretto.collectives import Operator, Shape, storage
+from stretto.collectives import Operator, Shape
 from stretto.epilogues import Bound, Spec
 from stretto.errors import (
     CallError,
@@ -24,7 +24,8 @@ from stretto.executors import Call, Group, Launch, Session
 from stretto.runtime.arrays import HOST
 from stretto.runtime.fused import fuse, fused_choice
 from stretto.runtime.hot import MISS, Hot, Recipe, hot_call, kind_of, recipe_of
-from stretto.runtime.plans import FrozenParams, frozen, proved_plan, touches_callers
+from stretto.runtime.kinds import Kind, full_size, plans_in_place
+from stretto.runtime.plans import frozen, proved_plan, touches_callers
 from stretto.runtime.request import Caller, Request
 from stretto.runtime.select import (
     STAGED,
@@ -37,27 +38,12 @@ from stretto.runtime.select import (
 from stretto.runtime.selector import Selector
 from stretto.runtime.work import Work, Worker
 
-__all__ = ["Engine", "Kind"]
+__all__ = ["Engine"]
 
 _ALIKE = ("all_gather", "all_reduce", "all_to_all", "broadcast", "reduce_scatter")
 """Collectives in which every rank has an output."""
 _MOST_KINDS = 4096
 _MOST_HOT = 512
-
-
-class Kind(NamedTuple):
-    """What identifies a kind of call: those alike share one launch."""
-
-    device: str
-    collective: str
-    dtype: str
-    op: Operator
-    counts: tuple[int, ...]
-    params: FrozenParams
-    memory: str
-    in_place: bool
-    pin: Pin
-    epilogue: Spec | None = None
 
 
 class Engine:
@@ -123,7 +109,8 @@ class Engine:
         fused = None
         if epilogue is not None:
             fused = fuse(request, epilogue, self._caller(request.collective, None))
-        launch = self._launch(request, session, pin, fused and fused.spec)
+        spec = None if fused is None else fused.spec
+        launch = self._launch(request, session, pin, spec)
         if fused is not None:
             launch = functools.partial(launch, extra=fused.extra)  # type: ignore[call-arg]
         if stream is not None:
@@ -200,9 +187,10 @@ class Engine:
             request.counts,
             frozen(request.params),
             memory,
-            _plans_in_place(request, memory),
+            plans_in_place(request, memory),
             pin,
             epilogue,
+            request.rows,
         )
         launch = self._launches.get(kind)
         if launch is None:
@@ -229,9 +217,8 @@ class Engine:
 
     def _prepare(self, kind: Kind, session: Session) -> Launch:
         choice = self._choose(kind)
-        if kind.epilogue is not None and kind.pin is None and kind.device != HOST:
-            size = full_size(kind, self.num_ranks)
-            choice = fused_choice(choice, kind.epilogue, size, self.num_ranks)
+        if kind.pin is None and kind.device != HOST:
+            choice = fused_choice(choice, kind, self.num_ranks)
         schedule = choice.schedule
         if touches_callers(schedule) and kind.memory != ZERO_COPY:
             raise CallError(
@@ -243,7 +230,11 @@ class Engine:
             choice.algorithm, self.num_ranks, kind.params, schedule, in_place
         )
         call = Call(
-            dtype=kind.dtype, op=kind.op, counts=kind.counts, epilogue=kind.epilogue
+            dtype=kind.dtype,
+            op=kind.op,
+            counts=kind.counts,
+            epilogue=kind.epilogue,
+            rows=kind.rows,
         )
         return session.prepare(plan, call)
 
@@ -373,27 +364,3 @@ class Engine:
         close = getattr(self._group, "close", None)
         if close is not None:
             close()
-
-
-def _plans_in_place(request: Request, memory: str) -> bool:
-    """Return whether the plan must allow a call in place.
-
-    Staged plans always do: ranks may differ in it, and their plans must not. With
-    registered memory all ranks' arrays lie alike, so all know; except where the root
-    alone has both arrays.
-    """
-    if memory == STAGED:
-        return True
-    return request.in_place or collectives.get(request.collective).rooted
-
-
-def full_size(kind: Kind, num_ranks: int) -> int:
-    """Return S of a call: the bytes of the longest vector that a rank holds."""
-    item = storage(kind.dtype).itemsize
-    counts = kind.counts
-    if len(counts) == num_ranks**2 and num_ranks > 1:
-        rows = [sum(counts[r * num_ranks :][:num_ranks]) for r in range(num_ranks)]
-        return max(rows) * item
-    if kind.collective == "permute":
-        return max(counts, default=0) * item
-    return sum(counts) * item

@@ -20,12 +20,13 @@ from stretto.epilogues import CASTS, Bound, Form, Named, Spec, form_of, resolve
 from stretto.errors import CallError
 from stretto.plan import Schedule
 from stretto.runtime.arrays import GPU, HOST, Operand, fresh, operand
+from stretto.runtime.kinds import Kind, full_size
 from stretto.runtime.request import Caller, Request
 from stretto.runtime.select import Choice
 
 __all__ = ["Fused", "fuse", "fused_choice"]
 
-ONE_SHOT_UP_TO = 1 << 20
+ONE_SHOT_UP_TO = 2 << 20
 """Bytes that a rank receives up to which everybody had better reduce everything."""
 PACKETS_UP_TO = 8 << 20
 
@@ -197,29 +198,41 @@ def _keep_apart(
         held.append((f"output {named.name}", out, False))
 
 
-def fused_choice(choice: Choice, spec: Spec, request_bytes: int, n: int) -> Choice:
-    """Return how a GPU had better run a collective whose kernel ends with rows.
+def fused_choice(choice: Choice, kind: Kind, num_ranks: int) -> Choice:
+    """Return how a GPU had better run a call that is more than its collective.
 
-    Rows stay whole, so blocks are rows; copy engines compute nothing.
+    Copy engines and the copy unit compute nothing and know no pitch; rows of an
+    epilogue stay whole, so there blocks are rows.
     """
-    kind = choice.algorithm.collective
     phases = (choice.schedule, *map(choice.schedule.of, choice.schedule.phases))
-    if not spec.row and not any(how.protocol == "engine" for how in phases):
+    plain = all(
+        how.protocol in ("packets", "bulk") and how.mover == "vectors" for how in phases
+    )
+    spec, size = kind.epilogue, full_size(kind, num_ranks)
+    packets = "packets" if size <= PACKETS_UP_TO else "bulk"
+    if spec is not None and spec.row:
+        return _by_rows(kind.collective, spec, size, num_ranks, packets)
+    if (spec is None and not any(kind.rows)) or (plain and not any(kind.rows)):
         return choice
-    received = request_bytes * (n - 1)
-    if kind == "all_reduce":
-        small = received <= ONE_SHOT_UP_TO * 2
-        name = "all_reduce/one_shot" if small else "all_reduce/two_shot"
-    else:
-        small, name = False, f"{kind}/one_shot"
-    parts = request_bytes if small else request_bytes // n
-    row_bytes = max(spec.row, 1) * storage(spec.dtype).itemsize
-    rows = -(-parts // row_bytes) if spec.row else parts >> 14
+    blocks = max(4, min(64, size // num_ranks >> 14))
+    schedule = Schedule(protocol=packets, blocks=blocks)
+    if any(kind.rows):  # each part by itself
+        return Choice(algorithms.get(f"{kind.collective}/one_shot"), schedule)
+    return Choice(choice.algorithm, schedule)
+
+
+def _by_rows(
+    collective: str, spec: Spec, size: int, num_ranks: int, protocol: str
+) -> Choice:
+    small = collective == "all_reduce" and size * (num_ranks - 1) <= ONE_SHOT_UP_TO
+    two_shot = collective == "all_reduce" and not small
+    name = f"{collective}/{'two_shot' if two_shot else 'one_shot'}"
+    row_bytes = spec.row * storage(spec.dtype).itemsize
+    rows = -(-(size if small else size // num_ranks) // row_bytes)
     cells = -(-row_bytes // 16)
-    threads = min(1024, max(128, 1 << (cells - 1).bit_length())) if spec.row else 512
     schedule = Schedule(
-        protocol="packets" if request_bytes <= PACKETS_UP_TO else "bulk",
+        protocol=protocol,
         blocks=max(1, min(rows, 128)),
-        threads=threads,
+        threads=min(1024, max(128, 1 << (cells - 1).bit_length())),
     )
     return Choice(algorithms.get(name), schedule)

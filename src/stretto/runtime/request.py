@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from stretto.errors import CallError
 from stretto.ir import Params, freeze
 from stretto.runtime.arrays import HOST, Operand, fresh, operand
 
-__all__ = ["Caller", "Request"]
+__all__ = ["Caller", "Exchanged", "Request"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +39,8 @@ class Request:
     """Whether all parts have one size, so that every rank knows what the others do."""
     idle: Operand | None = None
     """An output that nobody writes: the caller gets zeros."""
+    rows: tuple[int, int] = (0, 0)
+    """Elements of a part that lie together, in the input and in the output; 0: all."""
 
     @property
     def operands(self) -> list[Operand]:
@@ -54,6 +56,13 @@ class Request:
             return None
         result.write_back()
         return result.given
+
+
+class Exchanged(NamedTuple):
+    """What an all_to_all along axes makes."""
+
+    shape: tuple[int, ...]
+    rows: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +136,38 @@ class Caller:
                 f"{n} ranks; use {self.verb}_v with counts in elements"
             )
         return (x.shape[0] // n, *x.shape[1:])
+
+    def axis(self, given: int, x: Operand, name: str) -> int:
+        """Return an axis of `x`, counted from its first."""
+        at = given + len(x.shape) if given < 0 else given
+        if not 0 <= at < len(x.shape):
+            raise self.wrong(
+                f"{name}={given}; x has shape {x.shape}: want an axis below "
+                f"{len(x.shape)}"
+            )
+        return at
+
+    def exchanged(self, x: Operand, split: int, concat: int) -> Exchanged:
+        """Return the shape of an all_to_all's result, and how parts lie in arrays.
+
+        `x` is split along one axis; what comes is joined along another.
+        """
+        n, part = self.num_ranks, list(x.shape)
+        split, concat = self.axis(split, x, "split"), self.axis(concat, x, "concat")
+        if part[split] % n:
+            raise self.wrong(
+                f"x has shape {x.shape}; its axis {split}, {part[split]}, is not "
+                f"divisible by {n} ranks"
+            )
+        part[split] //= n
+        result = list(part)
+        result[concat] *= n
+        rows = [math.prod(part[axis:]) for axis in (split, concat)]
+        whole = [math.prod(part[:axis]) == 1 for axis in (split, concat)]
+        return Exchanged(
+            shape=tuple(result),
+            rows=(0 if whole[0] else rows[0], 0 if whole[1] else rows[1]),
+        )
 
     def counts(self, given: Any, wanted: int) -> tuple[int, ...]:
         """Return counts of elements, as many as wanted, none negative."""

@@ -6,6 +6,7 @@ Every method is collective: all ranks call it, in the same order. Legend: n rank
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from stretto.collectives import Operator
@@ -259,16 +260,19 @@ class Verbs(Engine):
         self,
         x: Any,
         *,
+        split: int = 0,
+        concat: int = 0,
         out: Any = None,
         algorithm: Pin = None,
         stream: Any = None,
         dtype: str | None = None,
     ) -> Any:
-        """Give every rank its part of the first axis of everybody's `x`.
+        """Give every rank its part of everybody's `x`, along axis `split`.
 
-        The result has the shape of `x`; in place, `out` is `x`.
+        Parts are joined along axis `concat`, in rank order. By default both are the
+        first, and the result has the shape of `x`; in place, `out` is then `x`.
         """
-        key = ("all_to_all", id(x), id(out), algorithm, stream, dtype)
+        key = ("all_to_all", id(x), id(out), algorithm, stream, dtype, split, concat)
         hot = self._hot.get(key)
         if hot is not None and (done := hot(x, out)) is not MISS:
             return done
@@ -276,11 +280,17 @@ class Verbs(Engine):
             return done
         who = self._caller("all_to_all", dtype)
         source = who.take(x, "x")
-        part = who.divide(source)
-        target = who.target(source, out, source.shape)
-        each = target.count // self.num_ranks if part else 0
-        counts = (each,) * self.num_ranks**2
+        if not split and not concat:
+            who.divide(source)
+        shape, rows = who.exchanged(source, split, concat)
+        target = who.target(source, out, shape)
+        counts = (target.count // self.num_ranks,) * self.num_ranks**2
         request = who.request("all_to_all", source, target, counts=counts)
+        if any(rows) and request.in_place:
+            raise who.wrong(
+                "out overlaps x, with axes that move; want memory of its own"
+            )
+        request = replace(request, rows=rows if source.count else (0, 0))
         return self._run(request, algorithm, stream, (key, x, out))
 
     def permute(

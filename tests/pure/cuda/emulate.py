@@ -98,20 +98,32 @@ class Emulated:
     """All ranks of a plan, in one launch, with memory that outlives launches."""
 
     def __init__(
-        self, program, plan, folder, *, dtype, op, counts, deadline_s=60, epilogue=None
+        self,
+        program,
+        plan,
+        folder,
+        *,
+        dtype,
+        op,
+        counts,
+        deadline_s=60,
+        epilogue=None,
+        rows=(0, 0),
     ):
         n = plan.num_ranks
         self.program, self.plan, self.dtype, self.op = program, plan, dtype, op
         self.itemsize = storage(dtype).itemsize
         self.epilogue = epilogue
-        self.kernel = generate(plan, rank=None, dtype=dtype, op=op, epilogue=epilogue)
+        self.kernel = generate(
+            plan, rank=None, dtype=dtype, op=op, epilogue=epilogue, rows=rows
+        )
         self.go = build(self.kernel, folder)
         kind = collectives.get(plan.collective)
         shape = Shape(num_ranks=n, split=plan.split, params=plan.params)
         self.counts = [counts] * kind.num_parts(shape)
         grain = (epilogue.row if epilogue else 0) or 1
-        rows = np.asarray(self.counts) // grain
-        sizes = kind.symbol_sizes(shape, rows, self.itemsize * grain)
+        grains = np.asarray(self.counts) // grain
+        sizes = kind.symbol_sizes(shape, grains, self.itemsize * grain)
         self.where = fit(plan, sizes, self.itemsize, grain=grain)
         self.needs = [abi.footprint(plan, self.where, r) for r in range(n)]
         self.half = max(f.stage for f in self.needs)

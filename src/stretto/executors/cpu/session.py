@@ -65,7 +65,9 @@ class CpuSession:
         """Spin long when every rank has a core, and hardly when not."""
         spin_us = _CROWDED_SPIN_US if crowded else _SPIN_US
         spins = max(int(spin_us * 1e3 / self._engine.spin_ns), 1)
-        self._words[SessionWord.SPINS] = spins
+        brief = max(int(_CROWDED_SPIN_US * 1e3 / self._engine.spin_ns), 1)
+        self._words[SessionWord.SPINS] = self._words[SessionWord.LONG_SPINS] = spins
+        self._words[SessionWord.BRIEF_SPINS] = brief
         self._words[SessionWord.SLEEPS] = _SLEEPS
         self._words[SessionWord.YIELDS] = _CROWDED_YIELDS if crowded else _YIELDS
 
@@ -113,6 +115,8 @@ class CpuSession:
             if status := run(table, id(x), id(out)):
                 watch.until_done(status)
 
+        if any(call.rows):
+            return _repacking(launch, call.rows, self._group.num_ranks)
         return launch if call.epilogue is None else _ending(launch, call.epilogue)
 
     def _publish(self, encoded: Encoded) -> None:
@@ -130,10 +134,26 @@ class CpuSession:
         self._known.clear()
 
 
+def _repacking(launch: Launch, rows: tuple[int, int], num_ranks: int) -> Launch:
+    """Return a launch that packs what lies apart before, and unpacks it after."""
+
+    def permuted(x: Any, out: Any) -> None:
+        if rows[0]:
+            parts = x.reshape(-1, num_ranks, rows[0]).swapaxes(0, 1)
+            x = np.ascontiguousarray(parts).reshape(-1)
+        target = np.empty_like(out) if rows[1] else out
+        launch(x, target)
+        if rows[1]:
+            parts = target.reshape(num_ranks, -1, rows[1])
+            out.reshape(-1, num_ranks, rows[1])[...] = parts.swapaxes(0, 1)
+
+    return permuted
+
+
 def _ending(launch: Launch, epilogue: Spec) -> Launch:
     """Return a launch after which the rank makes its epilogue's outputs."""
 
-    def fused(x: Any, out: Any, *, extra: Sequence[Any]) -> None:
+    def fused(x: Any, out: Any, *, extra: Sequence[Any] = ()) -> None:
         launch(x, out)
         inputs = len(epilogue.inputs)
         made = evaluate(epilogue, out, extra[:inputs])

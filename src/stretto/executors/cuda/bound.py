@@ -37,6 +37,7 @@ class KernelLaunch:
         fingerprint: int,
         deadline_ns: int,
         shares: frozenset[Space] | None = None,
+        extra: Sequence[int] = (),
     ) -> None:
         self.plan = plan
         self.kernel: Kernel = loaded.kernel
@@ -49,6 +50,7 @@ class KernelLaunch:
         self._needs = needs
         self._fingerprint = fingerprint
         self._deadline_ns = deadline_ns
+        self._extra = extra
         self._ordinal = space.device.ordinal
         self._peers = peer_spaces(plan, space.rank) if shares is None else shares
         self._streams: dict[int, Arguments] = {}
@@ -130,7 +132,7 @@ class KernelLaunch:
                 "stage_half": HALVES["stage"],
                 "packet_half": HALVES["lines" if lines else "packets"],
             },
-            extra,
+            extra or self._extra,
         )
 
     def begin(self, stream: Any) -> int:

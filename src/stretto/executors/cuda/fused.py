@@ -45,6 +45,11 @@ class FusedLaunch(KernelLaunch):
             found = arguments.pack(*pair)
         self.enqueue(handle, found)
 
+    def forget(self) -> None:
+        """Look up anew where arrays lie: what was registered has changed."""
+        super().forget()
+        self._sets_of_arrays.clear()
+
     def _check(self, out: Any) -> None:
         """Refuse a result that rows of whole cells cannot be read from."""
         spec, at = self._epilogue, pointer(out)

@@ -30,6 +30,7 @@ from stretto.executors.cuda.batches import SIDE_BY_SIDE, Batch, batches
 from stretto.executors.cuda.elements import element, itemsize
 from stretto.executors.cuda.epilogue import conclusion, structure
 from stretto.executors.cuda.operands import Operands
+from stretto.executors.cuda.pitched import PitchedOperands
 from stretto.executors.cuda.unordered import adds, unordered
 from stretto.plan import Move, Plan, Signal, Space, Wait, primitive, spell_step
 
@@ -43,10 +44,16 @@ def generate(
     dtype: str,
     op: Operator = Operator.SUM,
     epilogue: Spec | None = None,
+    rows: tuple[int, int] = (0, 0),
 ) -> Kernel:
     """Return the kernel of one rank, or (`rank=None`) of all ranks in one launch."""
     plan = unordered(plan, dtype, op)
     _refuse(plan)
+    if epilogue is not None and plan.schedule.mover != "vectors":
+        raise PlanError(
+            f"plan {plan.name} ({plan.schedule}): an epilogue reads what threads have "
+            "stored; want a schedule without tma"
+        )
     if epilogue is not None and any(len(lanes) != 1 for lanes in plan.ranks):
         raise PlanError(f"plan {plan.name} has several lanes; an epilogue ends one")
     ranks = tuple(range(plan.num_ranks)) if rank is None else (rank,)
@@ -57,7 +64,7 @@ def generate(
             f"plan {plan.name}: {dtype} elements do not fit the 8-byte words of lines; "
             "want packets or bulk"
         )
-    operands = Operands(plan)
+    operands = PitchedOperands(plan, rows) if any(rows) else Operands(plan)
     bodies = [
         _lane(plan, r, lane, operands, epilogue)
         for r in ranks
@@ -122,6 +129,8 @@ def _head(
     yield '#include "stretto.cuh"'
     if epilogue is not None:
         yield '#include "epilogue.cuh"'
+    if isinstance(operands, PitchedOperands):
+        yield '#include "pitched.cuh"'
     yield "using namespace stretto;\n"
     words = [f"  i64 {w};" for w in operands.words] or ["  i64 nothing;"]
     yield "\n".join(["struct Table {  // elements", *words, "};\n"])
@@ -174,6 +183,8 @@ def _lane(
         f"__device__ __forceinline__ void steps_{name}(",
         f"    Lane<{name}>& me, const Table& at, u32 t) {{",
     ]
+    if isinstance(operands, PitchedOperands):
+        lines += operands.views()
     sliced: set[int] = set()
     call = 0
     under_way = "  under_way(me, t);"
