@@ -15,6 +15,7 @@ from stretto.errors import CallError, CollectiveMismatch, PlanError
 from stretto.executors import Call
 from stretto.executors.cuda import abi
 from stretto.executors.cuda.abi import PARAMS, RECORD, Kernel
+from stretto.executors.cuda.closing import closed
 from stretto.executors.cuda.compile import build
 from stretto.executors.cuda.counted import WORDS, counted
 from stretto.executors.cuda.generate import generate
@@ -49,7 +50,7 @@ class Counted:
 
     def __init__(self, emulate, monkeypatch, folder, name, ranks, words):
         program = algorithms.get(name).build(ranks)
-        plan = proved(name, ranks, words).value
+        plan = closed(proved(name, ranks, words).value)
         monkeypatch.setattr(
             emulate, "generate", lambda p, **how: counted(generate(p, **how), p)
         )

@@ -32,6 +32,7 @@ from stretto.executors.cuda.byhand import (
     taken_by_hand,
 )
 from stretto.executors.cuda.channels import Channels
+from stretto.executors.cuda.closing import closed
 from stretto.executors.cuda.counted import CountedLaunch, counted
 from stretto.executors.cuda.driver import Side, api, ask, capturing, open_device
 from stretto.executors.cuda.engine import EngineLaunch, runs_on_engine
@@ -171,7 +172,7 @@ class CudaSession:
 
         `gather` is an all_gather that brings everybody the counts of all ranks.
         """
-        value = plan.value
+        value = closed(plan.value)  # how many tiles there are, nobody here knows
         sizes = _symbol_sizes(value, call)
         n = value.num_ranks
         parts = len(call.counts) // n
@@ -216,6 +217,7 @@ class CudaSession:
         itemsize = storage(call.dtype).itemsize
         sizes = _symbol_sizes(plan, call, grain)
         where = fit(plan, sizes, itemsize, grain=grain)
+        plan = closed(plan) if where.tiles > 1 else plan
         return FusedLaunch(
             plan,
             self._load(plan, call, where),
@@ -231,6 +233,7 @@ class CudaSession:
 
     def _kernel(self, plan: Plan, call: Call, sizes: Any, mark: int) -> KernelLaunch:
         where = fit(plan, sizes, storage(call.dtype).itemsize)
+        plan = closed(plan) if where.tiles > 1 else plan
         return KernelLaunch(
             plan,
             self._load(plan, call, where),
