@@ -55,7 +55,7 @@ def measure(
     for runner in runners.values():
         if not runner.found.refused:
             told = runner.prepared
-            if _repeats(told):
+            if _repeats(case, told):
                 told = replace(told, call=runner.call)
             again = _check(control, case, told, runner.found, seed + 1)
             runner.found.wrong = runner.found.wrong or again
@@ -135,6 +135,9 @@ def _time(control: Control, order: list[Runner], case: Case, limits: Limits) -> 
         runner.gather(case)
 
 
-def _repeats(prepared: Prepared) -> bool:
-    """Return whether calls one after another give what one gives."""
-    return prepared.x is not prepared.out
+def _repeats(case: Case, prepared: Prepared) -> bool:
+    """Return whether calls one after another give what one gives; the same for all.
+
+    Where a call is in place some ranks have an input beside their output all the same.
+    """
+    return not case.in_place and prepared.x is not prepared.out

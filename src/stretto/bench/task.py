@@ -59,8 +59,6 @@ class Task:
             )
         if self.mode == "graph" and self.device == "cpu":
             raise CallError("--mode graph: graphs are CUDA's; want --device cuda")
-        if self.mode == "overlapped" and self.device != "cpu":
-            raise CallError("--mode overlapped is measured on the CPU, so far")
         for name in self.tests:
             if name not in (*TESTS, "matrix"):
                 raise UnknownNameError.among("test", name, (*TESTS, "matrix", "all"))

@@ -167,7 +167,7 @@ class GpuArrays:
 
         def put(values: Array) -> None:
             if values.size:
-                raw.copy_(_there(torch, values))
+                raw.copy_(_there(torch, values, raw.device))
                 torch.cuda.synchronize()
 
         def fill(byte: int) -> None:
@@ -175,7 +175,7 @@ class GpuArrays:
             torch.cuda.synchronize()
 
         def same(values: Array) -> bool:
-            there = _there(torch, values)
+            there = _there(torch, values, raw.device)
             return raw.numel() == there.numel() and bool(torch.equal(raw, there))
 
         def take() -> Array:
@@ -213,21 +213,17 @@ _kept: dict[int, tuple[Array, Any]] = {}
 _MOST_KEPT = 4
 
 
-def _there(torch: Any, values: Array) -> Any:
-    """Return an array's bytes on the GPU."""
+def _there(torch: Any, values: Array, device: Any) -> Any:
+    """Return an array's bytes on a GPU."""
     found = _kept.get(id(values))
     if found is not None and found[0] is values:
         return found[1]
     flat = np.ascontiguousarray(values).ravel().view(np.uint8)
-    there = torch.from_numpy(flat.copy()).to(_device(torch))
+    there = torch.from_numpy(flat.copy()).to(device)
     while len(_kept) >= _MOST_KEPT:
         del _kept[next(iter(_kept))]
     _kept[id(values)] = (values, there)
     return there
-
-
-def _device(torch: Any) -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _viewer(kind: str) -> Any:

@@ -1,0 +1,128 @@
+"""Ranks whose GPUs are pretended: tensors lie on the host, streams and graphs are ours.
+
+What runs is the CPU executor; what is tested is everything around it.
+"""
+
+import time
+import types
+from dataclasses import replace
+
+import torch
+
+from stretto.bench import run
+from stretto.bench.peers import _arrays
+from stretto.bench.tune import ahead, job
+from stretto.runtime import Communicator
+
+warmed = []
+
+
+class Event:
+    """A point in time."""
+
+    def __init__(self, enable_timing):
+        assert enable_timing
+
+    def record(self, stream=None):
+        self.at = time.perf_counter()
+
+    def elapsed_time(self, other):
+        return (other.at - self.at) * 1e3
+
+
+class Graph:
+    """Runs what was called meanwhile, again: the calls themselves are remembered."""
+
+    recording = None
+
+    def capture_begin(self, capture_error_mode):
+        assert "thread_local" == capture_error_mode
+        self.calls = Graph.recording = []
+
+    def capture_end(self):
+        Graph.recording = None
+
+    def replay(self):
+        for call in self.calls:
+            call()
+
+
+class Stream:
+    """There is only one."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+
+CUDA = types.SimpleNamespace(
+    is_available=lambda: True,
+    device_count=lambda: 2,
+    current_device=lambda: 0,
+    set_device=lambda index: None,
+    get_device_capability=lambda: (9, 0),
+    synchronize=lambda: None,
+    set_stream=lambda stream: None,
+    stream=lambda stream: stream,
+    Event=Event,
+    CUDAGraph=Graph,
+    Stream=Stream,
+)
+
+
+class Torch:
+    """PyTorch, as if it had GPUs."""
+
+    cuda = CUDA
+
+    def __getattr__(self, name):
+        found = getattr(torch, name)
+        if name not in ("zeros", "ones", "empty", "empty_like"):
+            return found
+        return lambda *args, device=None, **options: found(*args, **options)
+
+
+def remembered(self, call, calls):
+    """Capture: calls are told to the graph, and made at once too."""
+    graph = self._torch.cuda.CUDAGraph()
+    graph.capture_begin(capture_error_mode="thread_local")
+    for _ in range(calls):
+        Graph.recording.append(call)
+    graph.capture_end()
+    return graph.replay
+
+
+def pretend():
+    """Let this rank believe that it has a GPU."""
+    _arrays.require_torch = Torch
+    _arrays._SIDE = 16
+    _arrays.GpuArrays.capture = remembered
+    empty = Communicator.empty
+    Communicator.empty = lambda self, shape, dtype="float32", device="cpu": empty(
+        self, shape, dtype
+    )
+    ahead.executors = types.SimpleNamespace(
+        get=lambda name: types.SimpleNamespace(
+            warm=lambda plan, **how: warmed.append((plan.value.name, how["arch"]))
+        )
+    )
+
+
+def measure(comm, task, say):
+    """Be a rank of `stretto bench`, several times."""
+    pretend()
+    found = {}
+    for mode in task.options["modes"]:
+        one = replace(
+            task, cold=mode == "cold", mode="blocking" if mode == "cold" else mode
+        )
+        found[mode] = run.work(comm, one, say)
+    return found
+
+
+def tune(comm, task, say):
+    """Be a rank of `stretto tune`."""
+    pretend()
+    return job.work(comm, task, say) | {"warmed": len(warmed)}
