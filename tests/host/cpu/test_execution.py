@@ -153,6 +153,33 @@ def test_a_rank_that_waits_long_sleeps(ranks):
     assert ranks(2, waits)[0] < 0.05
 
 
+def shares_a_core(group):
+    """Return the least time of some calls while both ranks run on one core, in us."""
+    session = executors.get("cpu").open_session(group)
+    x = np.ones(4, np.float32)
+    launch = session.prepare(
+        plan_of("all_reduce/one_shot", 2, "push packets staged"),
+        Call(dtype="float32", counts=(4,)),
+    )
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    took = []
+    for _ in range(100):
+        start = time.perf_counter()
+        for _ in range(20):
+            launch(x, x.copy())
+        took.append((time.perf_counter() - start) / 20)
+    return min(took) * 1e6
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2,
+    reason="wants two cores",
+)
+def test_ranks_that_share_a_core_make_room_for_one_another(ranks):
+    """The session takes them for ranks with a core each, and learns better."""
+    assert max(ranks(2, shares_a_core)) < 30  # with the long spin it is over 40
+
+
 def killed(group):
     """Hold all kinds of shared memory, then die with everybody else."""
     session = executors.get("cpu").open_session(group)

@@ -21,6 +21,7 @@ from numba.extending import intrinsic
 
 __all__ = [
     "call_kernel",
+    "clock_gettime",
     "compiled",
     "load",
     "load_acquire",
@@ -38,6 +39,9 @@ _X86 = platform.machine().lower() in ("x86_64", "amd64", "i686")
 _ARM = platform.machine().lower() in ("arm64", "aarch64")
 
 sched_yield: Callable[[], int] = types.ExternalFunction("sched_yield", types.int32())
+clock_gettime: Callable[[int, int], int] = types.ExternalFunction(
+    "clock_gettime", types.int32(types.int32, types.int64)
+)
 usleep: Callable[[int], int] = types.ExternalFunction(
     "usleep", types.int32(types.uint32)
 )

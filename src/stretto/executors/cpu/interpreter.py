@@ -11,8 +11,11 @@ Every slot and flag has one writer. A credit releases too: free on x86, cheap on
 
 from __future__ import annotations
 
+import time
+
 from stretto.executors.cpu.atomics import (
     call_kernel,
+    clock_gettime,
     compiled,
     load,
     load_acquire,
@@ -62,6 +65,12 @@ _EPOCH, _CALL = 8 * SessionWord.EPOCH, 8 * SessionWord.CALL
 _HEAP, _HEAP_BYTES = 8 * SessionWord.HEAP, 8 * SessionWord.HEAP_BYTES
 _SPINS, _YIELDS = 8 * SessionWord.SPINS, 8 * SessionWord.YIELDS
 _SLEEPS, _SLEEP_US = 8 * SessionWord.SLEEPS, 8 * SessionWord.SLEEP_US
+_LONG, _BRIEF = 8 * SessionWord.LONG_SPINS, 8 * SessionWord.BRIEF_SPINS
+_AWAY, _CLOCK = 8 * SessionWord.AWAY_NS, 8 * SessionWord.CLOCK
+_MONOTONIC = int(getattr(time, "CLOCK_MONOTONIC", 0))
+_SWITCHED_NS, _TAKEN_NS = 2_000, 500_000
+"""A yield that took longer let another process run; one that took much longer, another
+than a peer, who answers and waits again soon."""
 _PRINT, _FROM_INPUT = 8 * Line.FINGERPRINT, 8 * Line.INPUT_OFFSET
 _FROM_OUTPUT = 8 * Line.OUTPUT_OFFSET
 _MOVE, _SIGNAL, _WAIT, _END = (int(c) for c in Code)
@@ -246,6 +255,26 @@ def _lane(call: int, lane: int) -> int:
     return status
 
 
+@compiled("int64(int64)")
+def _now_ns(session: int) -> int:
+    clock_gettime(_MONOTONIC, session + _CLOCK)
+    return load(session + _CLOCK) * 1_000_000_000 + load(session + _CLOCK + 8)
+
+
+@compiled("void(int64)")
+def _learn(session: int) -> None:
+    """Spin briefly while a peer runs on this core: it cannot answer while we spin.
+
+    Called when something moved at last. If that was right after a yield in which
+    somebody else ran, for as long as an answer takes, it was the peer.
+    """
+    away = load(session + _AWAY)
+    if away > 0:
+        store(session + _AWAY, 0)
+        here = _SWITCHED_NS < away < _TAKEN_NS
+        store(session + _SPINS, load(session + (_BRIEF if here else _LONG)))
+
+
 @compiled("int64(int64,int64)")
 def _relax(session: int, idle: int) -> int:
     """Wait a little, longer the longer nothing moved; return whether to look around."""
@@ -254,8 +283,11 @@ def _relax(session: int, idle: int) -> int:
     if idle < spins:
         pause()
     elif idle < yields:
+        began = _now_ns(session)
         sched_yield()
+        store(session + _AWAY, _now_ns(session) - began)
     else:
+        store(session + _AWAY, 0)
         usleep(load(session + _SLEEP_US))
     return idle >= yields + load(session + _SLEEPS)
 
@@ -282,6 +314,8 @@ def run(call: int, x: int, out: int) -> int:
             waiting |= status == _WAITING
             moved |= load(lane + 8) != before
         if moved:
+            if idle > 0:
+                _learn(session)
             idle = 0
         if waiting:
             idle += 1

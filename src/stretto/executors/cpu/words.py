@@ -102,7 +102,15 @@ class SessionWord(enum.IntEnum):
     YIELDS = 5
     SLEEPS = 6
     SLEEP_US = 7
-    END = 8
+    LONG_SPINS = 8
+    """What SPINS is while the peers seem to run on other cores, and where they do not.
+    """
+    BRIEF_SPINS = 9
+    AWAY_NS = 10
+    """How long the last yield took; 0 when the last pause was none."""
+    CLOCK = 11
+    """Two words for the system's clock."""
+    END = 13
 
 
 class Line(enum.IntEnum):
