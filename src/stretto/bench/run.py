@@ -7,6 +7,7 @@ from typing import Any
 
 from stretto import algorithms
 from stretto.bench import machine, peers
+from stretto.bench.ahead import Ahead
 from stretto.bench.cases import Case
 from stretto.bench.contender import Contender, Setup
 from stretto.bench.control import Control
@@ -59,6 +60,12 @@ class _Rank:
             comm, self._control, task, self.cases, deadline_s=deadline_s
         )
         self._peers: dict[str, Contender] = {}
+        self._ahead = Ahead(
+            task.device, comm.rank, comm.num_ranks,
+            dtype=task.dtype, op=task.op, arch=self._target.pools.arch,
+        )  # fmt: skip
+        for case in self.cases:
+            self._ahead.start(self._explained_all(case), case)
         self.floor = machine.limits(self._control, self._target)
 
     def open(self) -> dict[str, str]:
@@ -91,6 +98,7 @@ class _Rank:
 
     def close(self) -> None:
         """Close everything but the communicator that we were given."""
+        self._ahead.close()
         for contender in self._peers.values():
             contender.close()
         self._target.close()
@@ -100,6 +108,7 @@ class _Rank:
         task = self._task
         pins: dict[str, Pin] = {OURS: None}
         pins |= {pin: pin for pin in self._pins(case)}
+        self._ahead.wait(self._explained_all(case), case)
         limits = Limits(
             batch_us=task.batch_us,
             batches=task.batches,
@@ -133,6 +142,12 @@ class _Rank:
                 names = algorithms.of(case.collective, case.num_ranks)
                 pins += [found.name for found in names]
         return [pin for pin in pins if pin.split("/")[0] == case.collective]
+
+    def _explained_all(self, case: Case) -> list[str]:
+        """Return what all our contenders will run, spelled out."""
+        pins: list[Pin] = [None, *self._pins(case)]
+        told = (self._explained(self._target.ours(pin), case) for pin in pins)
+        return [pin for pin in told if "/" in pin]
 
     def _explained(self, ours: Ours, case: Case) -> str:
         try:

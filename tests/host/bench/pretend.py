@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import torch
 
-from stretto.bench import run
+from stretto.bench import ahead, run
 from stretto.bench.peers import _arrays
-from stretto.bench.tune import ahead, job
+from stretto.bench.tune import job
 from stretto.runtime import Communicator
 
 warmed = []

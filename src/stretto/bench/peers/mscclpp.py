@@ -22,7 +22,8 @@ from stretto.errors import MissingExtraError
 __all__ = ["ALONE", "DEVICES", "environment", "open_peer"]
 
 DEVICES = ("cuda",)
-ALONE = True
+ALONE = importlib.util.find_spec("mscclpp") is not None
+"""Where it is missing it needs no run of its own to say so."""
 
 
 def environment() -> dict[str, str]:

@@ -15,19 +15,18 @@ from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
+from stretto.bench.ahead import Ahead
 from stretto.bench.cases import Case, case_of
 from stretto.bench.control import Control
 from stretto.bench.run import Say
 from stretto.bench.runner import Limits
 from stretto.bench.target import Target
 from stretto.bench.task import Task
-from stretto.bench.tune.ahead import Ahead
 from stretto.bench.tune.held import held_back
 from stretto.bench.tune.memory import Memory, decision_of
 from stretto.bench.tune.search import Ask, Decision, Search, Space, search
 from stretto.bench.tune.space import expanded, leaders, refined, simulated_us
 from stretto.runtime import (
-    Choice,
     Communicator,
     Profile,
     Question,
@@ -78,6 +77,7 @@ class Tuner:
         self._selector = Selector(task.device, Profile(executor=task.device))
         self._leading: dict[Key, tuple[str, ...]] = {}
         """The pins that a size asked for last: its neighbours try them, too."""
+        self._simulated: dict[tuple[str, Question], float | None] = {}
         self._is_over = False
 
     def between(self) -> list[int]:
@@ -155,7 +155,7 @@ class Tuner:
     def _asked(self, key: Key, ask: Ask) -> None:
         """Compile what a search asks for while others have their turn."""
         self._leading[key] = ask.pins
-        self._ahead.start(ask.pins, self.question(key))
+        self._ahead.start(ask.pins, self._cases[key])
 
     def _spaces(self, todo: Sequence[Key]) -> dict[Key, Space]:
         """Return what each search may try; ranks share the simulating."""
@@ -196,7 +196,7 @@ class Tuner:
             leading = self._leading[test, n]
             if n != nbytes and len(leading) <= 8:  # few are left: it has searched
                 beside += leading[:3]
-        works = [p for p in beside if simulated_us(_choice(p, asked), asked)]
+        works = [p for p in beside if self._foreseen(p, asked) is not None]
         return [*refined(some, asked), *works]
 
     # Measuring.
@@ -222,7 +222,7 @@ class Tuner:
         """Return the times of the pins that gave what the oracle says."""
         case, asked = self._cases[key], self.question(key)
         pins = [pin for pin in ask.pins if not self._memory.has_failed(pin, case)]
-        self._ahead.wait(pins, asked)
+        self._ahead.wait(pins, case)
         self.control.barrier()
         apart = [pin for pin in pins if self._memory.is_suspect(pin, case)]
         rest = [pin for pin in pins if pin not in apart]
@@ -259,6 +259,14 @@ class Tuner:
             if not one.refused and not one.wrong
         }
 
+    def _foreseen(self, pin: str, asked: Question) -> float | None:
+        """Return the simulated time, found once."""
+        key = (pin, asked)
+        if key not in self._simulated:
+            choice = self._selector.choose(asked, pin)
+            self._simulated[key] = simulated_us(choice, asked)
+        return self._simulated[key]
+
     def _note(
         self, case: Case, asked: Question, pin: str, times: Sequence[float]
     ) -> None:
@@ -271,7 +279,7 @@ class Tuner:
                 "us": sorted(times)[len(times) // 2],
                 "min_us": min(times),
                 "batches": len(times),
-                "simulated_us": simulated_us(_choice(pin, asked), asked),
+                "simulated_us": self._foreseen(pin, asked),
             }
         )
 
@@ -282,7 +290,3 @@ class Tuner:
             said = f"{at} {key[0]} {spell_size(key[1])}: {found.us:.3g} us, {gain:.2f}x"
             beside = f"; shipped {found.shipped_us:.3g} us" if found.shipped else ""
             self._say(f"{said} untuned{beside}: {found.pin}")
-
-
-def _choice(pin: str, asked: Question) -> Choice:
-    return Selector(asked.executor, Profile(executor=asked.executor)).choose(asked, pin)

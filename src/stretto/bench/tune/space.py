@@ -21,7 +21,6 @@ from stretto.runtime import Choice, Question, proved_plan
 __all__ = [
     "candidates",
     "expanded",
-    "kernel_plan",
     "leaders",
     "refined",
     "simulated_us",
@@ -63,7 +62,7 @@ def _by_hand(algorithm: Algorithm, asked: Question) -> Iterator[Schedule]:
 def simulated_us(choice: Choice, asked: Question) -> float | None:
     """Return the simulated time; None where the choice does not serve the call."""
     kind = "cpux" if asked.executor == "cpu" else "h200x"
-    plan = kernel_plan(str(choice), asked)
+    plan = _plan(str(choice), asked)
     if plan is None:
         return None
     try:
@@ -123,7 +122,7 @@ def refined(pins: Sequence[str], asked: Question) -> list[str]:
     return [pin for pin in dict.fromkeys(found) if pin not in pins]
 
 
-def kernel_plan(pin: str, asked: Question) -> Verified[Plan] | None:
+def _plan(pin: str, asked: Question) -> Verified[Plan] | None:
     """Return the plan of a pin; None where it does not serve the call."""
     name, _, words = pin.partition(" ")
     how = Schedule.parse(words)

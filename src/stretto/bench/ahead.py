@@ -9,14 +9,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import TypeAlias
 
 from stretto import algorithms, executors
-from stretto.bench.tune.space import kernel_plan
+from stretto.bench.cases import Case
 from stretto.collectives import Operator
-from stretto.runtime import Question
+from stretto.plan import Schedule
+from stretto.runtime import FrozenParams, frozen, proved_plan
 
 __all__ = ["Ahead"]
+
+Key: TypeAlias = tuple[str, int, FrozenParams, bool]
+"""What a kernel depends on, beside the element type: a pin, and the plan's form."""
 
 
 class Ahead:
@@ -41,22 +45,23 @@ class Ahead:
         self._dtype, self._op = dtype, Operator.named(op)
         threads = max(1, (cores - 2 * num_ranks) // num_ranks)
         self._pool = ThreadPoolExecutor(threads, "ahead") if warm else None
-        self._started: dict[tuple[str, Any], Future[None]] = {}
+        self._started: dict[Key, Future[None]] = {}
 
-    def start(self, pins: Iterable[str], asked: Question) -> None:
+    def start(self, pins: Iterable[str], case: Case) -> None:
         """Compile what serves these pins, behind what was asked for before."""
         if self._pool is None:
             return
         for pin in pins:
-            key = (pin, asked.in_place)
+            key = _key(pin, case)
             if key not in self._started:
-                self._started[key] = self._pool.submit(self._compile, pin, asked)
+                self._started[key] = self._pool.submit(self._compile, *key)
 
-    def wait(self, pins: Iterable[str], asked: Question) -> None:
+    def wait(self, pins: Iterable[str], case: Case) -> None:
         """Wait for what serves these pins; whoever needs it meets what went wrong."""
-        self.start(pins, asked)
-        for pin in pins:
-            started = self._started.get((pin, asked.in_place))
+        some = list(pins)
+        self.start(some, case)
+        for pin in some:
+            started = self._started.get(_key(pin, case))
             if started is not None:
                 started.exception()
 
@@ -65,11 +70,19 @@ class Ahead:
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _compile(self, pin: str, asked: Question) -> None:
-        if algorithms.get(pin.partition(" ")[0]).kernel is not None:
+    def _compile(
+        self, pin: str, num_ranks: int, params: FrozenParams, in_place: bool
+    ) -> None:
+        name, _, words = pin.partition(" ")
+        algorithm, how = algorithms.get(name), Schedule.parse(words)
+        if algorithm.kernel is not None or self._warm is None:
             return  # written by hand: compiled when it is called
-        plan = kernel_plan(pin, asked)
-        if plan is not None and self._warm is not None:
-            self._warm(
-                plan, dtype=self._dtype, op=self._op, rank=self._rank, arch=self._arch
-            )
+        plan = proved_plan(algorithm, num_ranks, params, how, in_place)
+        self._warm(
+            plan, dtype=self._dtype, op=self._op, rank=self._rank, arch=self._arch
+        )
+
+
+def _key(pin: str, case: Case) -> Key:
+    in_place = case.in_place or "zero_copy" not in pin
+    return pin, case.num_ranks, frozen(case.params), in_place
