@@ -1,4 +1,4 @@
-"""Epilogues and 8-bit floats on one GPU: all ranks in one launch, bits of NumPy.
+"""Epilogues, permutations, 8-bit floats: all ranks on one GPU, the bits of NumPy.
 
     python tests/device/epilogues.py --out DIR [--only WORDS] [--seconds S]
 
@@ -17,9 +17,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, wait
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,170 +26,33 @@ sys.path[:0] = [str(HERE.parents[1] / "src"), str(HERE)]
 
 import numpy as np  # noqa: E402
 from catalogue import Case, parts, prepare  # noqa: E402
+from epilogue_cases import C, E, Fused, Permuted, R, S, cases, kernel_of  # noqa: E402
 from virtual import Memory, Virtual  # noqa: E402
 
 from stretto import collectives  # noqa: E402
-from stretto import epilogues as ep  # noqa: E402
-from stretto.collectives import FLOAT8, Operator, Shape, narrow, storage  # noqa: E402
+from stretto.collectives import Operator, Shape, narrow, storage  # noqa: E402
 from stretto.collectives import widen as values_of  # noqa: E402
-from stretto.epilogues import Form, Named, evaluate, resolve  # noqa: E402
+from stretto.epilogues import Form, evaluate  # noqa: E402
+from stretto.executors import Call  # noqa: E402
 from stretto.executors.cuda import abi  # noqa: E402
 from stretto.executors.cuda.compile import compile_kernel  # noqa: E402
 from stretto.executors.cuda.driver import api, ask, open_device  # noqa: E402
-from stretto.executors.cuda.generate import generate  # noqa: E402
 from stretto.executors.cuda.launch import load  # noqa: E402
+from stretto.executors.cuda.pitched import pitches  # noqa: E402
 from stretto.executors.cuda.regions import fit  # noqa: E402
 from stretto.testing import draw, input_counts, interpret, output_counts  # noqa: E402
-
-E, R, C, S = Form.ELEMENT, Form.ROW, Form.COLUMN, Form.SCALAR
-
-
-@ep.epilogue
-def add_rms_norm(y, residual, weight, eps):
-    """Residual add and root-mean-square norm."""
-    s = y + residual
-    return {"out": s * ep.rsqrt(ep.row_mean(s * s) + eps) * weight, "residual": s}
-
-
-@ep.epilogue
-def norm_then_fp8(y, residual, weight, eps):
-    """The same, and a dynamic scale for every row."""
-    s = y + residual
-    normed = s * ep.rsqrt(ep.row_mean(s * s) + eps) * weight
-    scale = ep.maximum(ep.row_amax(normed) / 448.0, 1e-12)
-    return {
-        "q": ep.cast(normed / scale, "float8_e4m3fn"),
-        "scale": ep.cast(scale, "float32"),
-        "residual": s,
-    }
-
-
-@ep.epilogue
-def layer_norm(y, weight, bias, keep):
-    """Two reductions, one after the other, and a choice for every row."""
-    centred = y - ep.row_mean(y)
-    scale = ep.rsqrt(ep.row_mean(centred * centred) + 1e-5)
-    return centred * scale * weight + ep.where(keep > 0.5, bias, -bias)
-
-
-@ep.epilogue
-def scaled(y, scale):
-    """Casts, without rows."""
-    half = ep.cast(y * scale, "bfloat16")
-    return {"half": half, "byte": ep.cast(abs(half) - y, "float8_e5m2")}
-
-
-@ep.epilogue
-def gelu(y, bias):
-    """Functions whose last place is the library's."""
-    x = y + bias
-    return 0.5 * x * (1.0 + ep.tanh(0.79788456 * (x + 0.044715 * x * x * x)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fused:
-    """One kernel with an epilogue, on several numbers of rows."""
-
-    function: Any
-    algorithm: str
-    ranks: int
-    schedule: str
-    dtype: str
-    row: int
-    forms: dict[str, Any] = field(default_factory=dict)
-    rows: tuple[int, ...] = (1, 5, 12)
-    tolerance: float = 0.0
-
-    def __str__(self) -> str:
-        """Return the case in a line."""
-        return (
-            f"{self.function.name} {self.algorithm} n={self.ranks} {self.dtype} "
-            f"row={self.row} [{self.schedule}]"
-        )
-
-    def spec(self) -> Any:
-        """Return what the kernel is made for."""
-        named = {
-            name: Named(name, self.dtype, form)
-            if isinstance(form, Form)
-            else Named(name, "", S)
-            for name, form in self.forms.items()
-        }
-        return resolve(self.function.graph, named, dtype=self.dtype, row=self.row)
-
-    def plain(self) -> Case:
-        """Return the collective without its end."""
-        return Case(
-            algorithm=self.algorithm,
-            ranks=self.ranks,
-            schedule=self.schedule,
-            dtype=self.dtype,
-            op="sum",
-        )
-
-
-NORM = {"residual": E, "weight": R, "eps": 1e-6}
-SCHEDULES = (
-    "push packets staged blocks=8 threads=512",
-    "push packets staged blocks=4 threads=1024",
-    "push lines staged blocks=4 threads=256",
-    "push bulk staged blocks=3 threads=512 tile_bytes=65536",
-    "pull bulk zero_copy blocks=4 threads=256",
-    "push bulk zero_copy blocks=4 threads=512",
-)
-
-
-def cases() -> Iterator[Fused | Case]:
-    """Yield everything, what matters most first."""
-    for schedule in SCHEDULES:
-        for algorithm in ("all_reduce/one_shot", "all_reduce/two_shot"):
-            yield Fused(
-                function=add_rms_norm, algorithm=algorithm, ranks=4,
-                schedule=schedule, dtype="bfloat16", row=8192, forms=NORM,
-            )  # fmt: skip
-    for row, dtype in ((5120, "float16"), (2880, "bfloat16"), (37, "float32")):
-        for algorithm in ("all_reduce/two_shot", "reduce_scatter/one_shot"):
-            yield Fused(
-                function=norm_then_fp8, algorithm=algorithm, ranks=3, dtype=dtype,
-                schedule="push packets staged blocks=4 threads=256", row=row,
-                forms=NORM,
-            )  # fmt: skip
-    long = {"weight": R, "bias": R, "keep": C}
-    for row, threads in ((32768, 256), (2052, 32), (100, 512)):
-        yield Fused(
-            function=layer_norm, algorithm="reduce_scatter/one_shot", ranks=2,
-            schedule=f"push packets staged blocks=4 threads={threads}",
-            dtype="float32", row=row, forms=long,
-        )  # fmt: skip
-    for algorithm in ("all_gather/one_shot", "all_reduce/ring"):
-        for words in ("push packets staged", "pull bulk zero_copy"):
-            yield Fused(
-                function=scaled, algorithm=algorithm, ranks=4,
-                schedule=f"{words} blocks=4 threads=128 tile_bytes=4096",
-                dtype="float32", row=0, forms={"scale": S}, rows=(1, 701, 20011),
-            )  # fmt: skip
-    yield Fused(
-        function=gelu, algorithm="all_reduce/two_shot", ranks=2, row=1024,
-        schedule="push packets staged blocks=4 threads=128", dtype="float32",
-        forms={"bias": R}, tolerance=1e-5,
-    )  # fmt: skip
-    for dtype in FLOAT8:
-        for op in ("sum", "prod", "min", "max", "avg"):
-            for words in ("push packets staged", "pull bulk zero_copy"):
-                yield Case(
-                    algorithm="all_reduce/two_shot", ranks=4, dtype=dtype, op=op,
-                    schedule=f"{words} blocks=2 threads=128 tile_bytes=4096",
-                )  # fmt: skip
 
 
 class FusedVirtual(Virtual):
     """One case on the GPU, with arrays for its epilogue."""
 
-    def __init__(self, case: Fused, deadline_s: float = 2.0) -> None:
+    def __init__(self, case: Fused | Permuted, deadline_s: float = 2.0) -> None:
         self.fused, self.case = case, case.plain()
         self.deadline_ns = int(deadline_s * 1e9)
         self.device = open_device(0)
-        self.plan, self.spec = self.case.plan(), case.spec()
+        self.plan = self.case.plan()
+        if isinstance(case, Fused):
+            self.spec = case.spec()
         kernel = kernel_of(case)
         image = compile_kernel(kernel, arch=self.device.arch)
         self.loaded = [load(self.device, kernel, image)]
@@ -321,17 +182,80 @@ class FusedVirtual(Virtual):
         return ""
 
 
+class PermutedVirtual(FusedVirtual):
+    """An all_to_all with its permutation."""
+
+    spec = None
+
+    def run(self, count: int, seed: int, launches: int = 2) -> str:
+        """Run on fresh data several times; return what is wrong, or nothing."""
+        case, plan, n = self.fused, self.plan, self.plan.num_ranks
+        kind, itemsize = collectives.get("all_to_all"), storage(case.dtype).itemsize
+        counts = np.full(n * n, case.count)
+        shape = Shape(num_ranks=n, split=plan.split, params=plan.params)
+        where = fit(plan, kind.symbol_sizes(shape, counts, itemsize), itemsize)
+        needs = [abi.footprint(plan, where, r) for r in range(n)]
+        rng, data = np.random.default_rng(seed), Memory()
+        call = Call(dtype=case.dtype, counts=tuple(counts), rows=case.rows)
+        try:
+            fields = self._fields(data, needs, case.count * n * itemsize)
+            packed = [
+                abi.pack(
+                    self.loaded[0].kernel, where, fields, pitches(plan, call, itemsize)
+                )
+                for _ in range(n)
+            ]
+            for launch in range(launches):
+                given = [
+                    draw(rng, case.count * n, case.dtype, Operator.SUM)
+                    for _ in range(n)
+                ]
+                for start, one in zip(fields["input"], given, strict=True):
+                    _upload(start, one)
+                parts = [
+                    np.split(g.reshape(case.shape), n, axis=case.split) for g in given
+                ]
+                want = [
+                    np.concatenate([p[r] for p in parts], axis=case.concat).ravel()
+                    for r in range(n)
+                ]
+                wrong = self._launch(self._join(packed))
+                wrong = wrong or self._compare(fields["output"], want)
+                if wrong:
+                    return f"launch={launch}: {wrong}"
+            return ""
+        finally:
+            ask("cuCtxSynchronize")
+            data.free()
+
+    def _fields(self, data: Memory, needs: Any, nbytes: int) -> dict[str, Any]:
+        half = max(f.stage for f in needs)
+        packet_half = max(f.packets + f.lines for f in needs)
+        return {
+            "input": [data.new(nbytes) for _ in needs],
+            "output": [data.new(nbytes, 0xA5) for _ in needs],
+            "stage": [data.new(2 * half, 0x5A) for _ in needs],
+            "packets": [data.new(2 * packet_half) for _ in needs],
+            "control": self.control, "record": self._record,
+            "deadline_ns": self.deadline_ns, "fingerprint": 77,
+            "stage_unit": needs[0].stage_unit, "packet_unit": needs[0].packet_unit,
+            "stage_half": half, "packet_half": packet_half,
+        }  # fmt: skip
+
+
 def _upload(start: int, values: Any) -> None:
     if values.size:
         raw = np.ascontiguousarray(values)
         ask("cuMemcpyHtoD", start, raw.ctypes.data, raw.nbytes)
 
 
-def kernel_of(case: Fused) -> abi.Kernel:
-    """Return the kernel of all ranks."""
-    return generate(
-        case.plain().plan(), rank=None, dtype=case.dtype, epilogue=case.spec()
-    )
+def opened(case: Any) -> tuple[Virtual, tuple[int, ...]]:
+    """Return a case on the GPU, and the sizes to run."""
+    if isinstance(case, Fused):
+        return FusedVirtual(case), case.rows
+    if isinstance(case, Permuted):
+        return PermutedVirtual(case), (0,)
+    return Virtual(case), (7, 4099)
 
 
 def work(start: int, only: str, seconds: float, log: Path) -> None:
@@ -346,9 +270,8 @@ def work(start: int, only: str, seconds: float, log: Path) -> None:
             print(json.dumps({"begin": index}), file=out, flush=True)
             began, wrong = time.monotonic(), ""
             try:
-                fused = isinstance(case, Fused)
-                machine = FusedVirtual(case) if fused else Virtual(case)
-                for count in case.rows if fused else (7, 4099):
+                machine, sizes = opened(case)
+                for count in sizes:
                     wrong = wrong or machine.run(count, seed=index)
                 machine.close()
             except Exception as e:
@@ -364,7 +287,7 @@ def compiled(index: int) -> str:
     """Compile a case into the disk cache; return what went wrong, or nothing."""
     case = list(cases())[index]
     try:
-        if not isinstance(case, Fused):
+        if isinstance(case, Case):
             return "".join(prepare(case, rank, (9, 0)) for rank in parts(case))
         compile_kernel(kernel_of(case), arch=(9, 0))
     except Exception as e:
