@@ -25,12 +25,7 @@ from stretto.executors.cuda.abi import (
 from stretto.executors.cuda.arena import Arena
 from stretto.executors.cuda.arrays import DeviceArray, where
 from stretto.executors.cuda.bound import KernelLaunch, barrier_plan, peer_spaces
-from stretto.executors.cuda.byhand import (
-    hand_footprint,
-    hand_kernel,
-    hand_layout,
-    taken_by_hand,
-)
+from stretto.executors.cuda.byhand import hand_launch, taken_by_hand
 from stretto.executors.cuda.channels import Channels
 from stretto.executors.cuda.closing import closed
 from stretto.executors.cuda.counted import CountedLaunch, counted
@@ -41,14 +36,14 @@ from stretto.executors.cuda.fused import FusedLaunch
 from stretto.executors.cuda.halves import hands_round_on_engine, in_halves
 from stretto.executors.cuda.launch import Loaded, load, mixed
 from stretto.executors.cuda.memory import open_slab
+from stretto.executors.cuda.pitched import pitches
 from stretto.executors.cuda.proxy import Proxy
 from stretto.executors.cuda.regions import Region, fit, regions
 from stretto.executors.cuda.space import AddressSpace, local_rank
 from stretto.executors.cuda.unordered import unordered
 from stretto.executors.cuda.watch import Watch
 from stretto.ir import Verified
-from stretto.lang import Handwritten
-from stretto.plan import Layout, Plan, Space, layout
+from stretto.plan import Layout, Plan, layout
 
 __all__ = ["CudaSession"]
 
@@ -154,9 +149,11 @@ class CudaSession:
         mark = fingerprint(value, call.dtype, call.op.value, call.counts)
         if call.epilogue is not None:
             return self._fused(value, call, call.epilogue, mark)
+        if any(call.rows):
+            return self._pitched(value, call, mark)
         own = taken_by_hand(value, call)
         if own is not None:
-            return self._by_hand(own, value, call, sizes, mark)
+            return hand_launch(self, own, value, call, sizes, mark)
         if runs_on_engine(value):
             return EngineLaunch(value, self, sizes, itemsize, mark)
         if not hands_round_on_engine(value):
@@ -231,6 +228,29 @@ class CudaSession:
             epilogue=epilogue,
         )
 
+    def _pitched(self, plan: Plan, call: Call, mark: int) -> KernelLaunch:
+        """Bind an all_to_all whose parts are rows with a pitch."""
+        if runs_on_engine(plan) or hands_round_on_engine(plan):
+            raise PlanError(
+                f"plan {plan.name} ({plan.schedule}): copy engines move what is "
+                "contiguous, and the call has a permutation; want packets or bulk"
+            )
+        itemsize = storage(call.dtype).itemsize
+        where = fit(plan, _symbol_sizes(plan, call), itemsize)
+        plan = closed(plan) if where.tiles > 1 else plan
+        return KernelLaunch(
+            plan,
+            self._load(plan, call, where),
+            self.space,
+            self.watch,
+            self.region_of,
+            where=where,
+            needs=footprint(plan, where, self.group.rank),
+            fingerprint=mixed(mark, call.rows),
+            deadline_ns=int(self.group.deadline_s * 1e9),
+            extra=pitches(plan, call, itemsize),
+        )
+
     def _kernel(self, plan: Plan, call: Call, sizes: Any, mark: int) -> KernelLaunch:
         where = fit(plan, sizes, storage(call.dtype).itemsize)
         plan = closed(plan) if where.tiles > 1 else plan
@@ -246,27 +266,6 @@ class CudaSession:
             deadline_ns=int(self.group.deadline_s * 1e9),
         )
 
-    def _by_hand(
-        self, own: Handwritten, plan: Plan, call: Call, sizes: Any, mark: int
-    ) -> KernelLaunch:
-        """Bind a registered kernel; its text is part of what ranks must agree on."""
-        kernel = hand_kernel(
-            own, plan, rank=self.group.rank, dtype=call.dtype, op=call.op
-        )
-        zero_copy = plan.schedule.memory == "zero_copy"
-        return KernelLaunch(
-            plan,
-            self.load_kernel(kernel),
-            self.space,
-            self.watch,
-            self.region_of,
-            where=hand_layout(plan, sizes, call),
-            needs=hand_footprint(own, plan, call),
-            fingerprint=mixed(mark, (zlib.crc32(own.source.encode()),)),
-            deadline_ns=int(self.group.deadline_s * 1e9),
-            shares=frozenset({Space.INPUT, Space.OUTPUT} if zero_copy else ()),
-        )
-
     def _load(self, plan: Plan, call: Call, where: Layout) -> Loaded:
         from stretto.executors.cuda.generate import generate
 
@@ -277,6 +276,7 @@ class CudaSession:
                 dtype=call.dtype,
                 op=call.op,
                 epilogue=call.epilogue,
+                rows=call.rows,
             )
         )
 
