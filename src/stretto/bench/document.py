@@ -19,7 +19,7 @@ from stretto.errors import ParseError
 __all__ = ["SCHEMA", "as_csv", "as_text", "document_of", "geomeans", "read_document"]
 
 SCHEMA = 1
-_UNSHOWN = ("times_us", "collective", "messages_per_s")
+_UNSHOWN = ("times_us", "collective")
 
 
 def document_of(

@@ -14,7 +14,8 @@ __all__ = ["markdown", "show", "table"]
 
 _HEAD = (
     *("test", "size", "who", "min us", "p50 us", "p95 us", "p99 us", "max us"),
-    *("slowest", "alg GB/s", "bus GB/s", "vs stretto", ""),
+    *("slowest", "alg GB/s", "bus GB/s", "of limit", "msg/s", "CPU", "SMs"),
+    *("vs stretto", ""),
 )
 _WIDE = 240
 """Columns of a table at least: a terminal folds lines better than rich cells."""
@@ -28,7 +29,9 @@ def show(document: Mapping[str, Any], *, rich: bool | None = None) -> str:
     """Return the result as a terminal shows it; with colours where rich is there."""
     wanted = importlib.util.find_spec("rich") is not None if rich is None else rich
     rows = [_cells(row) for row in document["rows"]]
-    body = _rich(rows, document["rows"]) if wanted else table((_HEAD, *rows))
+    used = [i for i in range(len(_HEAD)) if any(row[i] for row in rows)]
+    head, *shown = ([line[i] for i in used] for line in (_HEAD, *rows))
+    body = _rich(head, shown, document["rows"]) if wanted else table((head, *shown))
     return "\n".join((body, *_footer(document)))
 
 
@@ -120,6 +123,10 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         "" if row["slowest_rank"] is None else str(row["slowest_rank"]),
         _number(row["algbw_gbps"]),
         _number(row["busbw_gbps"]),
+        _percent(row["limit_share"]),
+        "" if row["messages_per_s"] is None else _many(row["messages_per_s"]),
+        _percent(row["cpu_share"]),
+        "" if row["sms"] is None else str(row["sms"]),
         "" if ratio is None else f"{ratio:.2f}x",
         str(said)[:100],
     )
@@ -147,16 +154,21 @@ def _footer(document: Mapping[str, Any]) -> list[str]:
     lines.append(
         f"all ranks copying at once: {floor['copy_gbps']:.1f} GB/s each; "
         f"barrier: {floor['barrier_us']:.2f} us"
+        f"; hearing from all: {floor.get('flag_us', floor['barrier_us']):.2f} us"
     )
     return lines
 
 
-def _rich(lines: Sequence[Sequence[str]], rows: Sequence[Mapping[str, Any]]) -> str:
+def _rich(
+    head: Sequence[str],
+    lines: Sequence[Sequence[str]],
+    rows: Sequence[Mapping[str, Any]],
+) -> str:
     from rich.console import Console
     from rich.table import Table
 
     grid = Table(header_style="bold", box=None, pad_edge=False)
-    for at, name in enumerate(_HEAD):
+    for at, name in enumerate(head):
         right = all(_numeric(line[at]) for line in lines)
         grid.add_column(name, justify="right" if right else "left", no_wrap=True)
     for line, row in zip(lines, rows, strict=True):
@@ -177,6 +189,13 @@ def _number(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+
+
+def _many(value: float) -> str:
+    for unit, scale in (("M", 1e6), ("k", 1e3)):
+        if value >= scale:
+            return f"{value / scale:.3g}{unit}"
+    return f"{value:.3g}"
 
 
 def _percent(value: float | None) -> str:

@@ -56,8 +56,12 @@ class Row:
     busbw_gbps: float | None = None
     messages_per_s: float | None = None
     cpu_share: float | None = None
+    sms: int | None = None
+    """Blocks that wait for each other, so the SMs of a GPU that are taken; 0 where
+    copy engines move everything."""
     limit_share: float | None = None
-    """Bus bandwidth over the rate at which all ranks can copy."""
+    """The least time over this one: hearing from everybody once, and moving what must
+    be moved at the rate at which all can copy."""
     ratio: float | None = None
     """Its median over stretto's: above 1, stretto is faster."""
     hidden: float | None = None
@@ -97,6 +101,8 @@ def row_of(
             figures["ratio"] = summary.p50_us / base if base else None
         if name == OURS:
             figures["hidden"] = hides
+        if algorithm and task.device == "cuda":
+            figures["sms"] = _sms(algorithm)
     return Row(
         test=case.test,
         collective=case.collective,
@@ -139,7 +145,17 @@ def _figures(case: Case, summary: Summary, floor: dict[str, float]) -> dict[str,
         factor = executors.get("sim").bus_factor(case.collective, case.num_ranks)
         figures["algbw_gbps"] = case.nbytes / us / 1e3
         figures["busbw_gbps"] = case.nbytes / us / 1e3 * factor
-    limit = floor.get("copy_gbps", math.nan)
-    if "busbw_gbps" in figures and limit > 0:
-        figures["limit_share"] = figures["busbw_gbps"] / limit
+    rate = floor.get("copy_gbps", math.nan)
+    if rate > 0:
+        moved_us = figures.get("busbw_gbps", 0.0) * us / rate
+        least_us = floor.get("flag_us", 0.0) + moved_us
+        figures["limit_share"] = min(1.0, least_us / us)
     return figures
+
+
+def _sms(algorithm: str) -> int:
+    words = algorithm.split()
+    if "engine" in words:
+        return 0
+    told = [w.removeprefix("blocks=") for w in words if w.startswith("blocks=")]
+    return int(told[0]) if told else 1

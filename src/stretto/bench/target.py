@@ -46,10 +46,11 @@ class Target:
     def _open(self) -> None:
         comm = self._parent.split(0)
         assert comm is not None, "everybody has the same color"
-        if self._deadline_s is not None:
-            comm._group.deadline_s = self._deadline_s
         self.comm: Communicator = comm
         self.pools = Pools(comm, self._task, self._cases)
+        self._control.barrier()  # a GPU may take long to be found
+        if self._deadline_s is not None:
+            comm._group.deadline_s = self._deadline_s
 
     def ours(self, pin: Pin = None) -> Ours:
         """Return stretto as a contender, with what it chooses or under a pin."""

@@ -116,6 +116,44 @@ def test_rich_and_plain_tables_hold_the_same_figures():
     assert plain.split() == rich.split()
 
 
+def test_the_share_of_the_limit_counts_hearing_and_moving():
+    """1 MiB at 10 GB/s takes 105 us, and a word from everybody 1 us."""
+    case = case_of("all_gather", 1 << 20, 2)
+    task = bench.Task(tests=("all_gather",), sizes=(1 << 20,), num_ranks=2)
+    found = Found(us=np.full((2, 5), 100.0), turns=1)
+    floor = {"copy_gbps": 10.0, "barrier_us": 1.0, "flag_us": 1.0}
+
+    row = row_of(case, task, "stretto", found, "all_gather/ring", found, floor, None)
+
+    moved_us = (1 << 20) / 2 / 10e3
+    assert (1.0 + moved_us) / 100 == pytest.approx(row.limit_share)
+    assert row.sms is None
+
+
+@pytest.mark.parametrize(
+    ("pin", "sms"),
+    [("x/y push packets blocks=64", 64), ("x/y push bulk", 1), ("x/y engine", 0)],
+)
+def test_blocks_take_the_sms_of_a_gpu(pin, sms):
+    """One each: all of them wait for each other."""
+    case = case_of("all_reduce", 64, 2)
+    task = bench.Task(tests=("all_reduce",), sizes=(64,), num_ranks=2, device="cuda")
+    found = Found(us=np.full((2, 5), 3.0), turns=1)
+
+    row = row_of(case, task, "stretto", found, pin, found, FLOOR, None)
+
+    assert sms == row.sms
+
+
+def test_columns_that_nobody_has_are_left_out():
+    """No SMs on a CPU, no messages but between pairs."""
+    shown = bench.show(document(), rich=False)
+
+    assert "of limit" in shown
+    assert "SMs" not in shown
+    assert "msg/s" not in shown
+
+
 def test_osu_and_nccl_tests_are_printed_as_theirs(golden):
     """Their readers find their columns."""
     made = document()
