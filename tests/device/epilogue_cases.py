@@ -13,7 +13,9 @@ from stretto import epilogues as ep
 from stretto.collectives import FLOAT8
 from stretto.epilogues import Form, Named, resolve
 from stretto.executors.cuda import abi
+from stretto.executors.cuda.closing import closed
 from stretto.executors.cuda.generate import generate
+from stretto.plan import Plan
 
 E, R, C, S = Form.ELEMENT, Form.ROW, Form.COLUMN, Form.SCALAR
 
@@ -209,9 +211,14 @@ def cases() -> Iterator[Fused | Permuted | Case]:
                 )  # fmt: skip
 
 
+def plan_of(case: Fused | Permuted) -> Plan:
+    """Return the plan, of which any number of tiles may be run."""
+    return closed(case.plain().plan())
+
+
 def kernel_of(case: Fused | Permuted) -> abi.Kernel:
     """Return the kernel of all ranks."""
-    plan = case.plain().plan()
+    plan = plan_of(case)
     if isinstance(case, Permuted):
         return generate(plan, rank=None, dtype=case.dtype, rows=case.rows)
     return generate(plan, rank=None, dtype=case.dtype, epilogue=case.spec())

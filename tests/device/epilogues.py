@@ -26,7 +26,7 @@ sys.path[:0] = [str(HERE.parents[1] / "src"), str(HERE)]
 
 import numpy as np  # noqa: E402
 from catalogue import Case, parts, prepare  # noqa: E402
-from epilogue_cases import C, E, Fused, Permuted, R, S, cases, kernel_of  # noqa: E402
+from epilogue_cases import C, E, Fused, Permuted, R, S, cases, kernel_of, plan_of  # noqa: E402
 from virtual import Memory, Virtual  # noqa: E402
 
 from stretto import collectives  # noqa: E402
@@ -50,7 +50,7 @@ class FusedVirtual(Virtual):
         self.fused, self.case = case, case.plain()
         self.deadline_ns = int(deadline_s * 1e9)
         self.device = open_device(0)
-        self.plan = self.case.plan()
+        self.plan = plan_of(case)
         if isinstance(case, Fused):
             self.spec = case.spec()
         kernel = kernel_of(case)
