@@ -33,14 +33,14 @@ AR1, AR2 = "all_reduce/one_shot", "all_reduce/two_shot"
 AG, RS, A2A = "all_gather/one_shot", "reduce_scatter/one_shot", "all_to_all/one_shot"
 
 
-def shapes(*pairs: str, more: str = "") -> list[str]:
+def shapes(*pairs: str, tile: int = M) -> list[str]:
     """Return packet schedules from `blocks x threads [depth]` words."""
     found = []
     for pair in pairs:
         blocks, threads, *depth = pair.replace("x", " ").split()
         words = f"push packets staged blocks={blocks} threads={threads}"
-        words += "".join(f" depth={d}" for d in depth) + more
-        found.append(f"{words} tile_bytes={M}")
+        words += "".join(f" depth={d}" for d in depth)
+        found.append(f"{words} tile_bytes={tile}")
     return found
 
 
@@ -78,6 +78,23 @@ CASES: list[tuple[str, int, list[str]]] = [
     (AG, 16 * M, bulk("tma", "32x64 8", "64x64 4")),
 ]
 """Algorithm, bytes of the full vector, schedules."""
+SHAPES: list[tuple[str, int, list[str]]] = [
+    (AR2, M, shapes("48x768", "43x512", "60x512", "63x512", "64x512", "85x384")),
+    (AR2, M, shapes("96x384", "120x256", "128x256", "132x128", "42x992", "32x992")),
+    (AR2, 256 * K, shapes("24x256", "12x384", "22x192", "42x128", "48x96", "16x288")),
+    (AG, M, shapes("120x256", "132x256", "96x256", "48x768", "128x64 8", "96x512")),
+    (AG, 4 * M, shapes("128x256", "256x256", "132x512", tile=4 * K)),
+    (AG, 4 * M, shapes("128x256", "128x512", "256x256", tile=8 * K)),
+    (AG, 4 * M, shapes("128x512", "64x512", "120x512", tile=16 * K)),
+    (AR2, 4 * M, shapes("128x256", "256x256", "132x512", tile=4 * K)),
+    (AR2, 4 * M, shapes("128x768", "85x768", "120x512", "132x512", "107x640")),
+    (AR2, 4 * M, shapes("128x512", "64x512", tile=8 * K)),
+    (AG, 16 * M, shapes("128x512", "256x256", tile=8 * K)),
+    (AG, 16 * M, shapes("128x512", "132x768", tile=16 * K)),
+    (AR2, 16 * M, shapes("128x512", "256x256", tile=8 * K)),
+    (AR2, 16 * M, shapes("128x768", tile=16 * K)),
+]
+"""More shapes, without patches: odd counts of blocks, several epochs, two a SM."""
 VIRTUAL_CASES = [(AR1, K), (AG, K), (AR2, 256 * K), (AR2, M), (AG, M)]
 """Those that four virtual ranks on one GPU are measured on: at most 32 blocks each."""
 
@@ -89,13 +106,14 @@ def blocks_of(schedule: str) -> int:
 
 
 def worth(schedule: str, patches: list[str]) -> list[str]:
-    """Return the patches that touch a schedule: packets' only those of packets."""
-    return patches if "packets" in schedule else ["base"]
+    """Return the patches to try under a schedule: packets' for the main ones."""
+    main = any(schedule in schedules for _, _, schedules in CASES)
+    return patches if main and "packets" in schedule else ["base"]
 
 
 def chosen(args: argparse.Namespace) -> list[tuple[str, int, list[str]]]:
     """Return the cases to measure."""
-    cases = [c for c in CASES if args.only in f"{c[0]} {c[1]}"]
+    cases = [c for c in (*CASES, *SHAPES) if args.only in f"{c[0]} {c[1]}"]
     if args.ranks > 1:
         return cases
     return [
