@@ -15,7 +15,6 @@ from stretto.bench.cases import Check, case_of
 from stretto.bench.contender import Buffer, Setup
 from stretto.errors import CallError, MissingExtraError
 
-
 KNOWN, LOCK = {}, threading.Lock()
 
 
