@@ -8,9 +8,9 @@ booked one after another, those with the longest way still to go first.
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
+from collections import Counter, defaultdict
 from fractions import Fraction
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from stretto.synth.extras import cp_model
 from stretto.synth.flows import ExchangeFlow
@@ -27,21 +27,41 @@ Paths: TypeAlias = dict[tuple[int, int], dict[_Path, float]]
 """For every source and destination, paths and what share each carries."""
 
 
-def exchange(demand: Demand, symmetry: Symmetry, paths: Paths) -> Schedule:
-    """Return a schedule of all_to_all, or of scatter, that follows a flow's paths."""
+def exchange(
+    demand: Demand, symmetry: Symmetry, paths: Paths, *, even: bool = False
+) -> Schedule:
+    """Return a schedule of all_to_all, or of scatter, that follows a flow's paths.
+
+    `even` lets all paths make the same progress, as the flow does; else whoever has the
+    longest way still to go is first.
+    """
     network = demand.network
     chosen = _choose(demand, symmetry, paths)
     members = {r: i for i, r in enumerate(network.members)}
     count, k = len(members), demand.split
-    jobs: list[tuple[int, Fraction, list[_Path]]] = []
+    jobs: list[_Job] = []
     for (src, dst), ways in sorted(chosen.items()):
         pairs = demand.collective == "all_to_all"
         base = (members[dst] + (members[src] * count if pairs else 0)) * k
         share = demand.share(members[dst])
+        seen: Counter[_Path] = Counter()
         for j, path in enumerate(ways):
-            jobs.append((base + j, share, _segments(network, path)))
+            progress = Fraction(seen[path], ways.count(path)) if even else Fraction(0)
+            seen[path] += 1
+            jobs.append(_Job(base + j, share, progress, _segments(network, path)))
     moves = _book(demand, symmetry, jobs)
-    return unfold(demand, moves, symmetry, "exchange")
+    name = "exchange, even" if even else "exchange"
+    return unfold(demand, moves, symmetry, name)
+
+
+class _Job(NamedTuple):
+    """One piece and the hops that it takes."""
+
+    chunk: int
+    share: Fraction
+    progress: Fraction
+    """Which part of its path's pieces go first."""
+    hops: list[_Path]
 
 
 def decompose(network: Network, flow: ExchangeFlow) -> Paths:
@@ -152,7 +172,7 @@ def _segments(network: Network, path: _Path) -> list[_Path]:
 def _book(
     demand: Demand,
     symmetry: Symmetry,
-    jobs: list[tuple[int, Fraction, list[_Path]]],
+    jobs: list[_Job],
 ) -> list[Move]:
     """Book every transfer at its earliest time; ties go to the longest way left."""
     links, orbit = demand.network.links, symmetry.link_orbit
@@ -164,19 +184,19 @@ def _book(
 
     free: dict[int, Fraction] = defaultdict(Fraction)
     tails: list[list[Fraction]] = []
-    heap: list[tuple[Fraction, Fraction, int, int]] = []
-    for i, (_, share, parts) in enumerate(jobs):
-        times = [took(share, p) for p in parts]
-        tails.append([sum(times[j + 1 :], Fraction(0)) for j in range(len(parts))])
-        heap.append((Fraction(0), -tails[i][0], i, 0))
+    heap: list[tuple[Fraction, Fraction, Fraction, int, int]] = []
+    for i, job in enumerate(jobs):
+        times = [took(job.share, p) for p in job.hops]
+        tails.append([sum(times[j + 1 :], Fraction(0)) for j in range(len(times))])
+        heap.append((Fraction(0), job.progress, -tails[i][0], i, 0))
     heapq.heapify(heap)
     moves = []
     while heap:
-        ready, tail, i, j = heapq.heappop(heap)
-        index, share, parts = jobs[i]
+        ready, progress, tail, i, j = heapq.heappop(heap)
+        index, share, _, parts = jobs[i]
         start = max(ready, *(free[orbit[e]] for e in parts[j]))
         if start > ready:
-            heapq.heappush(heap, (start, tail, i, j))
+            heapq.heappush(heap, (start, progress, tail, i, j))
             continue
         for e in parts[j]:
             free[orbit[e]] = start + microseconds(demand.nbytes * share, links[e].rate)
@@ -184,5 +204,5 @@ def _book(
         moves.append(Move(start, index, src, dst, parts[j]))
         if j + 1 < len(parts):
             arrival = start + took(share, parts[j])
-            heapq.heappush(heap, (arrival, -tails[i][j + 1], i, j + 1))
+            heapq.heappush(heap, (arrival, progress, -tails[i][j + 1], i, j + 1))
     return moves

@@ -147,6 +147,8 @@ def _splits(demand: Demand) -> tuple[int, ...]:
     n = len(demand.network.members)
     if demand.collective == "all_to_all":
         return (1, 2, 4, 8) if n <= 16 else (1, 2) if n <= 64 else (1,)
+    if demand.collective in ("gather", "scatter") and n <= 16:
+        return (1, 2, 4, 6, 12, 24)
     return (1, 2, 4) if n <= 32 else (1, 2) if n <= 64 else (1,)
 
 
@@ -183,7 +185,9 @@ def _exchanged(search: Search, demand: Demand) -> Iterator[tuple[Schedule, bool]
     else:
         paths = decompose(network, exchange_flow(network, symmetry, root=root))
     for k in search.splits:
-        yield exchange(replace(demand, split=k), symmetry, paths), False
+        for even in (False,) if root is None else (False, True):
+            cut = replace(demand, split=k)
+            yield exchange(cut, symmetry, paths, even=even), False
 
 
 def _as(schedule: Schedule, demand: Demand) -> Demand:

@@ -106,7 +106,7 @@ def _forests(
             forest = pack_trees(network, trees=5, root=root)
     except TopologyError:  # an unbalanced switch: others serve
         return
-    for pieces in (1, 4, 16, 64) if rooted else (1, 4, 8, 16, 32, 64):
+    for pieces in (1, 4, 16, 64, 256) if rooted else (1, 4, 8, 16, 32, 64):
         count = forest.trees * pieces
         if count * n * (1 if rooted else n) > _MOST_TREE_MOVES:
             break
@@ -115,11 +115,13 @@ def _forests(
             cut = replace(demand, split=count // math.gcd(n, count), pieces=count)
         if search.splits_given and cut.split not in search.splits:
             continue
+        before = us
         for eager in (1, 8):
             schedule = book_trees(forest, cut, pieces=pieces, eager=eager)
             us = min(us, replay(schedule).us)
             yield schedule, False
-        if us < limit.us(demand.nbytes) * Fraction(101, 100):
+        near = us < limit.us(demand.nbytes) * Fraction(101, 100)
+        if near or (pieces >= 8 and us > before * Fraction(995, 1000)):
             break
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -20,7 +20,7 @@ from stretto.synth.extras import cp_model
 from stretto.synth.model import Hop, Network
 from stretto.synth.schedule import Chunk, Demand, Move, Schedule
 
-__all__ = ["Point", "fewest_rounds", "frontier", "rounds_bound"]
+__all__ = ["Point", "fewest_rounds", "frontier", "in_a_row", "rounds_bound"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,9 @@ def frontier(
                 pieces=count if whole else 0,
                 root=root,
             )
-            point = fewest_rounds(demand, steps, floor, best=best, seconds=seconds)
+            point = in_a_row(demand, steps, int(1 / least)) if whole else None
+            if point is None:
+                point = fewest_rounds(demand, steps, floor, best=best, seconds=seconds)
             if point is None or (best is not None and point.ratio >= best):
                 continue
             best = point.ratio
@@ -106,34 +108,60 @@ def fewest_rounds(
     if best is not None:
         limit = math.ceil(best * chunks) - 1
         model.cp.add(model.total <= limit)
-    solver = cp_model().CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.interleave_search = True
-    solver.parameters.max_deterministic_time = seconds
-    status = solver.solve(model.cp)
-    names = cp_model()
-    if status not in (names.OPTIMAL, names.FEASIBLE):
+    found = model.solve(seconds)
+    if found is None:
         return None
-    moves = tuple(
-        Move(Fraction(s), c, h.src, h.dst, h.links)
-        for (c, i, s), sent in sorted(model.sent.items(), key=lambda item: item[0][2])
-        if solver.value(sent)
-        for h in (model.hops[i],)
-    )
+    moves, rounds, proved = found
     return Point(
         chunks=chunks,
         steps=steps,
-        rounds=round(solver.objective_value),
-        proved=status == names.OPTIMAL,
+        rounds=rounds,
+        proved=proved,
         schedule=Schedule(demand=demand, moves=moves, generator="steps"),
+    )
+
+
+def in_a_row(demand: Demand, steps: int, rate: int) -> Point | None:
+    """Return a broadcast in which batches of chunks follow one another, or None.
+
+    A batch takes trees that share no link, `rate` of them; so the next can follow it
+    one step later, and every step is one round. No schedule has fewer rounds than that.
+    """
+    batches, rest = divmod(demand.pieces, max(1, rate))
+    depth = steps - batches + 1
+    if rest or batches < 2 or depth < 1:
+        return None
+    model = _Steps(replace(demand, pieces=rate), depth, depth, pooled=True)
+    found = model.solve(10.0)
+    if found is None:
+        return None
+    moves = [
+        m._replace(start=m.start + batch, chunk=m.chunk + batch * rate)
+        for batch in range(batches)
+        for m in found[0]
+    ]
+    return Point(
+        chunks=demand.pieces,
+        steps=steps,
+        rounds=steps,
+        proved=True,
+        schedule=Schedule(
+            demand=demand,
+            moves=tuple(sorted(moves, key=lambda m: m.start)),
+            generator="steps",
+        ),
     )
 
 
 class _Steps:
     """The model: who has what after every step, and what is sent in it."""
 
-    def __init__(self, demand: Demand, steps: int, floor: int) -> None:
+    def __init__(
+        self, demand: Demand, steps: int, floor: int, *, pooled: bool = False
+    ) -> None:
         network = demand.network
+        self._pooled = pooled
+        """Whether a link's one round must do for all steps together."""
         self.cp: Any = cp_model().CpModel()
         self.hops: list[Hop] = [
             h for r in range(network.num_ranks) for h in network.hops(r)
@@ -141,7 +169,7 @@ class _Steps:
         self.sent: dict[tuple[int, int, int], Any] = {}
         self._steps = steps
         self._network = network
-        most = floor + 4 * steps + 2 * demand.split
+        most = 1 if pooled else floor + 4 * steps + 2 * demand.split
         self.rounds = [self.cp.new_int_var(1, most, "") for _ in range(steps)]
         self.total = self.cp.new_int_var(floor, most * steps, "rounds")
         self.cp.add(self.total == sum(self.rounds))
@@ -150,6 +178,24 @@ class _Steps:
             self._chunk(c, away, single=demand.collective in _SINGLE)
         self._capacity()
         self.cp.minimize(self.total)
+
+    def solve(self, seconds: float) -> tuple[tuple[Move, ...], int, bool] | None:
+        """Return the moves, their rounds and whether fewer are impossible."""
+        solver = cp_model().CpSolver()
+        solver.parameters.num_workers = 1
+        solver.parameters.interleave_search = True
+        solver.parameters.max_deterministic_time = seconds
+        status = solver.solve(self.cp)
+        names = cp_model()
+        if status not in (names.OPTIMAL, names.FEASIBLE):
+            return None
+        moves = tuple(
+            Move(Fraction(s), c, h.src, h.dst, h.links)
+            for (c, i, s), sent in sorted(self.sent.items(), key=lambda x: x[0][2])
+            if solver.value(sent)
+            for h in (self.hops[i],)
+        )
+        return moves, round(solver.objective_value), status == names.OPTIMAL
 
     def _chunk(self, c: Chunk, away: list[list[int]], *, single: bool) -> None:
         """Add one chunk: it spreads from its origin along what is sent."""
@@ -180,7 +226,8 @@ class _Steps:
         unit = min(k.rate for k in self._network.links)
         lists: dict[tuple[int, int], list[Any]] = {}
         for (_, i, s), x in self.sent.items():
-            lists.setdefault((self.hops[i].links[0], s), []).append(x)
+            key = (self.hops[i].links[0], 0 if self._pooled else s)
+            lists.setdefault(key, []).append(x)
         ports: dict[tuple[bool, int], list[Any]] = {}
         for (e, s), xs in lists.items():
             link = self._network.links[e]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import pytest
 
@@ -16,7 +17,7 @@ from stretto.synth.greedy import greedy
 from stretto.synth.joint import solve_joint
 from stretto.synth.replay import replay
 from stretto.synth.splitting import Units, _exact, feasible
-from stretto.synth.steps import frontier, rounds_bound
+from stretto.synth.steps import frontier, in_a_row, rounds_bound
 from stretto.synth.symmetry import find_symmetry
 from stretto.synth.trees import book_trees, pack_trees
 from stretto.verify import verify
@@ -103,6 +104,53 @@ def test_the_frontier_of_dgx1_is_proved():
         assert all(p.proved for p in points)
         assert rounds_bound(limit, network) == points[-1].ratio
         assert all(replay(p.schedule, bound=limit).steps <= p.steps for p in points)
+
+
+def test_broadcasts_of_dgx1_follow_one_another_at_the_rate_of_its_trees():
+    """Six trees share no link, so six chunks start at every step."""
+    network = net("dgx1")
+    limit = bound("broadcast", network)
+    points = {
+        (p.chunks, p.steps, p.rounds): p
+        for p in frontier(
+            "broadcast", network, limit, chunks=(2, 6, 12), most_steps=4, seconds=5
+        )
+    }
+    demand = Demand(
+        collective="broadcast", network=network, nbytes=30, split=15, pieces=30
+    )
+    batches = in_a_row(demand, 8, 6)
+
+    assert {(2, 2, 2), (6, 3, 3), (12, 4, 4)} <= points.keys()
+    assert all(p.proved for p in points.values())
+    assert (8, 4) == (batches.rounds, replay(batches.schedule, bound=limit).steps)
+    assert 7 == max(m.start for m in batches.schedule.moves)
+    assert in_a_row(demand, 7, 6) is None
+
+
+@pytest.mark.parametrize("collective", ["gather", "scatter"])
+def test_paths_that_progress_evenly_keep_every_link_busy(collective):
+    """In the order of longest ways first, 22 % above the bound."""
+    found = synthesize(collective, net("mi250x"), 10**9, splits=(24,), budget=QUICK)
+
+    assert "even" in found.schedule.generator
+    assert found.gap < 0.07
+
+
+def test_pipelined_trees_come_near_the_bound():
+    """With more pieces a tree loses less while it fills and drains."""
+    network = net("mi250x")
+    forest, pieces = pack_trees(network), 64
+    demand = Demand(
+        collective="all_gather",
+        network=network,
+        nbytes=10**9,
+        split=forest.trees * pieces,
+    )
+    limit = bound("all_gather", network)
+    us = replay(book_trees(forest, demand, pieces=pieces, eager=8), bound=limit).us
+
+    assert us < limit.us(10**9) * Fraction(1011, 1000)
 
 
 TREES = [
