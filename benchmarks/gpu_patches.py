@@ -42,6 +42,10 @@ _SEALED = "    const Vec sealed = keyed(v);\n"
 _ESCAPES = "    return least_word(sealed);\n"
 _TO_PEER = "    store_relaxed(reinterpret_cast<Vec*>(base + lane"
 
+_SEEN = "seen_parts<ROUND, DEPTH, Lane>"
+_LOOP = f"  while (lane.ok && {_SEEN}(all, v, taken) == 0) {{\n"
+_AGAIN_ALL = "    peek_again<ROUND, DEPTH, Lane>(all, v, taken);\n"
+
 PATCHES: dict[str, list[Edit]] = {
     "base": [],
     # Does the next launch begin early (griddepcontrol)? After the first data, at exit?
@@ -72,6 +76,26 @@ PATCHES: dict[str, list[Edit]] = {
         )
     ],
     "pause 20": [_before("move.cuh", _PATIENT, 'asm volatile("nanosleep.u32 20;");')],
+    # Are two polls in flight, in turns, sooner to see?
+    "two polls": [
+        _before(
+            "move.cuh",
+            _LOOP,
+            "constexpr u32 many = DEPTH * sources_of<P...>;",
+            "Vec other[many];",
+            "for (u32 k = 0; k < many; ++k) other[k] = v[k];",
+            "peek_again<ROUND, DEPTH, Lane>(all, other, taken);",
+        ),
+        _after(
+            "move.cuh",
+            _LOOP + _AGAIN_ALL,
+            f"  if ({_SEEN}(all, other, taken) != 0) {{",
+            "    for (u32 k = 0; k < many; ++k) v[k] = other[k];",
+            "    break;",
+            "  }",
+            "  peek_again<ROUND, DEPTH, Lane>(all, other, taken);",
+        ),
+    ],
     # Is it worth computing addresses before the kernel before us has ended?
     "enter first": [_after("stretto.cuh", _LANE, "lane.enter();")],
     # What do arbitrary bit patterns cost? (Right for nearly all data, not for all.)
