@@ -7,7 +7,7 @@ from typing import Any
 
 from stretto import topology
 from stretto.cli.output import add_json, print_rows
-from stretto.cli.synth import add_place, network_of
+from stretto.cli.synth import add_place, network_of, parts_of
 from stretto.runtime import parse_sizes, spell_size
 from stretto.synth import COLLECTIVES, Bound, bound
 
@@ -28,7 +28,8 @@ def run(args: argparse.Namespace) -> int:
     """Print the bound by size and its certificate."""
     machine = topology.load(args.machine)
     network = network_of(machine, args)
-    found = bound(args.collective, network, root=args.root)
+    weights = parts_of(args)
+    found = bound(args.collective, network, root=args.root, weights=weights)
     rows = [_row(found, nbytes) for nbytes in parse_sizes(args.sizes)]
     title = (
         f"{args.collective} on {network.name}, {len(network.members)} ranks:"

@@ -15,7 +15,7 @@ from stretto.runtime import parse_sizes, spell_size
 from stretto.topology import Machine
 from stretto.verify import verify
 
-__all__ = ["add_arguments", "add_place", "network_of", "run"]
+__all__ = ["add_arguments", "add_place", "network_of", "parts_of", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,6 +44,9 @@ def add_place(parser: argparse.ArgumentParser) -> None:
     """Add the options that say where: machine, group, what is broken."""
     parser.add_argument("--machine", required=True, help="of `stretto list`")
     parser.add_argument("--root", type=int, default=0, help="of rooted collectives [0]")
+    parser.add_argument(
+        "--parts", default="", help="relative sizes of unequal parts, such as 5,1,1,1"
+    )
     parser.add_argument("--group", default="", help="only these ranks, such as 0-3,8")
     parser.add_argument(
         "--relays", action="store_true", help="ranks outside the group pass data on"
@@ -65,6 +68,14 @@ def network_of(machine: Machine, args: argparse.Namespace) -> synth.Network:
     if args.group:
         network = network.group(_ranks(args.group), relays=args.relays)
     return network
+
+
+def parts_of(args: argparse.Namespace) -> tuple[int, ...]:
+    """Return the relative sizes of the ranks' parts; empty when they are equal."""
+    words = args.parts.split(",") if args.parts else []
+    if wrong := [w for w in words if not w.isdigit()]:
+        raise CallError(f"--parts {args.parts}: got {wrong[0]!r}; want such as 5,1,1,1")
+    return tuple(map(int, words))
 
 
 def _ranks(text: str) -> list[int]:
@@ -90,6 +101,7 @@ def run(args: argparse.Namespace) -> int:
         network,
         sizes[0],
         root=args.root,
+        weights=parts_of(args),
         budget=synth.Budget(seconds=args.budget, seed=args.seed),
         splits=tuple(numbers(args.split)) if args.split else (),
         sketch=sketch,

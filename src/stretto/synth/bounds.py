@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from stretto.errors import UnknownNameError
-from stretto.synth.cuts import Cut, broadcast_cut, gather_cut, scatter_cut
+from stretto.errors import CallError, UnknownNameError
+from stretto.synth.cuts import Cut, broadcast_cut, gather_cut, scatter_cut, weigh
 from stretto.synth.flows import exchange_flow
 from stretto.synth.model import Hop, Network
-from stretto.synth.symmetry import Symmetry, find_symmetry
+from stretto.synth.symmetry import Symmetry, find_symmetry, trivial
 
 __all__ = ["COLLECTIVES", "Bound", "Term", "bound"]
 
@@ -80,31 +80,42 @@ def bound(
     *,
     root: int = 0,
     symmetry: Symmetry | None = None,
+    weights: tuple[int, ...] = (),
 ) -> Bound:
-    """Return every bound of a collective, each with its certificate."""
+    """Return every bound of a collective, each with its certificate.
+
+    `weights` are the relative sizes of the members' parts; equal when not given.
+    """
     if collective not in COLLECTIVES:
         raise UnknownNameError.among("bounded collective", collective, COLLECTIVES)
+    if weights and len(weights) != len(network.members):
+        raise CallError(
+            f"bound {collective}: {len(weights)} weights;"
+            f" want one for each of {len(network.members)} ranks"
+        )
     note = ""
     if collective in ("reduce_scatter", "reduce", "gather"):
         network = network.reversed  # time runs backwards, links turn round
-    if symmetry is None and collective in _SYMMETRIC:
+    if len(set(weights)) > 1:
+        symmetry = trivial(network)
+    elif symmetry is None and collective in _SYMMETRIC:
         symmetry = find_symmetry(network)
     away = _Distances(network)
-    count = len(network.members)
+    count = sum(weights) or len(network.members)
     match collective:
         case "all_gather" | "reduce_scatter":
             assert symmetry is not None
-            terms = list(_gather_terms(network, symmetry, away))
+            terms = list(_gather_terms(network, symmetry, away, weights))
         case "all_reduce":
             assert symmetry is not None
             terms = list(_reduce_terms(network))
-            twice = gather_cut(network, symmetry).rate * count / 2
+            twice = gather_cut(network, symmetry, weights).rate * count / 2
             note = (
                 f"reduce_scatter then all_gather reaches {_gbps(twice)} at best;"
                 " that this is optimal is not proved in general"
             )
         case "all_to_all":
-            flow = exchange_flow(network, symmetry)
+            flow = exchange_flow(network, symmetry, weights=weights)
             why = (
                 f"concurrent flow: {_gbps(flow.rate)} a pair;"
                 f" {sum(1 for w in flow.lengths if w)} links carry dual lengths"
@@ -114,7 +125,7 @@ def bound(
             cut = broadcast_cut(network, root)
             terms = [_term(network, cut, cut.capacity, away, everyone=True)]
         case _:
-            cut = scatter_cut(network, root)
+            cut = scatter_cut(network, root, weights)
             terms = [_term(network, cut, cut.rate * count, away, everyone=False)]
     roots = (root,) if collective in _ROOTED else tuple(_starts(network, symmetry))
     far = max((away.alpha(r, v), r, v) for r in roots for v in network.members)
@@ -144,26 +155,23 @@ def _gbps(rate: Fraction) -> str:
 
 
 def _gather_terms(
-    network: Network, symmetry: Symmetry, away: _Distances
+    network: Network, symmetry: Symmetry, away: _Distances, weights: tuple[int, ...]
 ) -> Iterator[Term]:
     """Yield the narrowest cut, every rank's ports and every box's edge."""
-    count = len(network.members)
-    best = gather_cut(network, symmetry)
+    members = network.members
+    units = dict(zip(members, weights or (1,) * len(members), strict=True))
+    count = sum(units.values())
+    best = gather_cut(network, symmetry, weights)
     yield _term(network, best, best.rate * count, away, everyone=True)
     every = frozenset(range(network.num_nodes))
     cuts = [every - {v} for v in symmetry.representatives]
     for box in sorted({network.box[v] for v in symmetry.representatives}):
-        inside = {v for v in network.members if network.box[v] == box}
-        if len(inside) < count:
+        inside = {v for v in members if network.box[v] == box}
+        if len(inside) < len(members):
             private = _private_switches(network, inside)
             cuts.append(every - inside - private)
     for nodes in cuts:
-        capacity = sum(
-            (k.rate for k in network.links if k.src in nodes and k.dst not in nodes),
-            Fraction(0),
-        )
-        roots = len(nodes.intersection(network.members))
-        cut = Cut(nodes=nodes, capacity=capacity, roots=roots)
+        cut = weigh(network, nodes, units)
         yield _term(network, cut, cut.rate * count, away, everyone=True)
 
 

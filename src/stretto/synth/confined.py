@@ -21,11 +21,15 @@ from stretto.synth.ways import Ways
 __all__ = ["confined_paths"]
 
 
-def confined_paths(ways: Ways, symmetry: Symmetry) -> Paths:
+def confined_paths(
+    ways: Ways, symmetry: Symmetry, weights: tuple[int, ...] = ()
+) -> Paths:
     """Return the paths of an optimal flow among those that the rules leave open."""
     network = ways.network
     hops = [h for r in range(network.num_ranks) for h in ways.hops(r)]
     direct = _direct(network, hops)
+    members = network.members
+    units = dict(zip(members, weights or (1,) * len(members), strict=True))
     sources, count = symmetry.representatives, len(hops)
     columns = len(sources) * count + 1
     upper = [
@@ -36,7 +40,7 @@ def confined_paths(ways: Ways, symmetry: Symmetry) -> Paths:
     top = float(max(k.rate for k in network.links))
     price = np.full(columns, 1e-6 / (top * count))
     price[-1] = -1.0
-    balance, wanted = conservation(direct, sources, columns - 1)
+    balance, wanted = conservation(direct, sources, columns - 1, units)
     load, limit = _loads(network, symmetry, hops)
     result = optimize().linprog(
         price,
@@ -62,6 +66,7 @@ def confined_paths(ways: Ways, symmetry: Symmetry) -> Paths:
             for i, s in enumerate(sources)
         },
         symmetry,
+        units,
     )
     return {
         pair: {

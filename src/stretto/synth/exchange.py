@@ -76,15 +76,16 @@ def decompose(network: Network, flow: ExchangeFlow) -> Paths:
             if v == s:
                 continue
             paths: dict[_Path, float] = defaultdict(float)
-            missing = flow.achieved
-            while missing > 1e-6 * flow.achieved:
+            whole = flow.achieved * flow.units[v]
+            missing = whole
+            while missing > 1e-6 * whole:
                 path = _walk_back(network, s, v, into, left, 1e-7 * flow.achieved)
                 amount = min(missing, *(left[e] for e in path)) if path else missing
                 if not path:
                     break  # what is left is the solver's rounding
                 for e in path:
                     left[e] -= amount
-                paths[path] += amount / flow.achieved
+                paths[path] += amount / whole
                 missing -= amount
             found[s, v] = dict(paths)
     return found
@@ -130,14 +131,17 @@ def _choose(
     scale = 10**6
     load: dict[int, list[Any]] = defaultdict(list)
     counts: dict[tuple[tuple[int, int], _Path], Any] = {}
+    members = {r: i for i, r in enumerate(demand.network.members)}
+    mean = Fraction(1, len(members) * demand.split)
     slowest = float(min(k.rate for k in demand.network.links))
     for pair, ways in paths.items():
         for path in ways:
             n = cp.new_int_var(0, demand.split, "")
             counts[pair, path] = n
             cp.add_hint(n, round(ways[path] * demand.split))
+            size = float(demand.share(members[pair[1]]) / mean)
             for e in path:
-                per = symmetry.order / sizes[orbit[e]]
+                per = size * symmetry.order / sizes[orbit[e]]
                 cost = per * slowest / float(demand.network.links[e].rate)
                 load[orbit[e]].append(round(cost * scale) * n)
         cp.add(sum(counts[pair, p] for p in ways) == demand.split)

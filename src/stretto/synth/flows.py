@@ -8,6 +8,7 @@ That inequality is checked in exact fractions, so the bound does not trust the s
 from __future__ import annotations
 
 import heapq
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -32,19 +33,26 @@ class ExchangeFlow:
     """What `flows` reach, GB/s per ordered pair, to the solver's precision."""
     lengths: tuple[Fraction, ...]
     """The certificate: a length for every link."""
+    units: Mapping[int, int]
+    """How many times the rate each member is sent: its part's relative size."""
     flows: dict[int, dict[int, float]]
     """For every representative source, the flow over each link, GB/s."""
     symmetry: Symmetry
 
     @classmethod
     def plain(
-        cls, achieved: float, flows: dict[int, dict[int, float]], symmetry: Symmetry
+        cls,
+        achieved: float,
+        flows: dict[int, dict[int, float]],
+        symmetry: Symmetry,
+        units: Mapping[int, int],
     ) -> ExchangeFlow:
         """Return a flow without a certificate: it proves no bound."""
         return cls(
             rate=Fraction(0),
             achieved=achieved,
             lengths=(),
+            units=units,
             flows=flows,
             symmetry=symmetry,
         )
@@ -55,6 +63,7 @@ def exchange_flow(
     symmetry: Symmetry | None = None,
     *,
     root: int | None = None,
+    weights: tuple[int, ...] = (),
     concise: float = 1e-6,
 ) -> ExchangeFlow:
     """Return the optimum for all_to_all among the members; with a root, of scatter.
@@ -65,6 +74,8 @@ def exchange_flow(
     if root is not None:
         symmetry = replace(trivial(network), representatives=(root,))
     symmetry = symmetry or find_symmetry(network)
+    members = network.members
+    units = dict(zip(members, weights or (1,) * len(members), strict=True))
     sources = symmetry.representatives
     num_links = len(network.links)
     columns = len(sources) * num_links + 1
@@ -73,7 +84,7 @@ def exchange_flow(
     upper = [(0.0, 0.0 if k.dst == s else None) for s in sources for k in network.links]
     price = np.full(columns, concise / (top * num_links))
     price[rate] = -1.0
-    balance, wanted = conservation(network, sources, rate)
+    balance, wanted = conservation(network, sources, rate, units)
     load, limit = _loads(network, symmetry, columns)
     result = optimize().linprog(
         price,
@@ -89,12 +100,13 @@ def exchange_flow(
     orbits = sorted(set(symmetry.link_orbit))
     dual = dict(zip(orbits, -result.ineqlin.marginals, strict=True))
     proof, lengths = min(
-        _rounded(network, symmetry, dual, top, digits) for digits in (2, 4, 7)
+        _rounded(network, symmetry, dual, top, digits, units) for digits in (2, 4, 7)
     )
     return ExchangeFlow(
         rate=proof,
         achieved=float(result.x[rate]),
         lengths=lengths,
+        units=units,
         flows={
             s: {
                 e: float(result.x[i * num_links + e])
@@ -107,8 +119,10 @@ def exchange_flow(
     )
 
 
-def conservation(network: Network, sources: tuple[int, ...], rate: int) -> Any:
-    """Return the rows that say: every member takes `rate`, all else passes on."""
+def conservation(
+    network: Network, sources: tuple[int, ...], rate: int, units: Mapping[int, int]
+) -> Any:
+    """Return the rows that say: members take their share of `rate`, others nothing."""
     num_links, num_nodes = len(network.links), network.num_nodes
     rows, columns, values = [], [], []
     members = set(network.members)
@@ -120,10 +134,10 @@ def conservation(network: Network, sources: tuple[int, ...], rate: int) -> Any:
         for v in members - {s}:
             rows.append(i * num_nodes + v)
             columns.append(rate)
-            values.append(-1.0)
+            values.append(-float(units[v]))
         rows.append(i * num_nodes + s)
         columns.append(rate)
-        values.append(float(len(members) - 1))
+        values.append(float(sum(units[v] for v in members - {s})))
     shape = (len(sources) * num_nodes, rate + 1)
     matrix = sparse().csr_matrix((values, (rows, columns)), shape=shape)
     return matrix, np.zeros(shape[0])
@@ -153,6 +167,7 @@ def _rounded(
     dual: dict[int, float],
     top: float,
     digits: int,
+    units: Mapping[int, int],
 ) -> tuple[Fraction, tuple[Fraction, ...]]:
     """Return what the dual proves once its lengths are made simple fractions."""
     simple = {
@@ -161,11 +176,14 @@ def _rounded(
         for o, value in dual.items()
     }
     lengths = tuple(simple[o] for o in symmetry.link_orbit)
-    return _certify(network, symmetry, lengths), lengths
+    return _certify(network, symmetry, lengths, units), lengths
 
 
 def _certify(
-    network: Network, symmetry: Symmetry, lengths: tuple[Fraction, ...]
+    network: Network,
+    symmetry: Symmetry,
+    lengths: tuple[Fraction, ...],
+    units: Mapping[int, int],
 ) -> Fraction:
     """Return the bound that these lengths prove."""
     total = Fraction(0)
@@ -173,7 +191,7 @@ def _certify(
         away = _distances(network, s, lengths)
         if missing := [v for v in network.members if v not in away]:
             raise TopologyError(f"{network.name}: no way from {s} to {missing}")
-        total += sum(away[v] for v in network.members)
+        total += sum(away[v] * units[v] for v in network.members)
     if not total:  # rounded away: proves nothing
         return max(k.rate for k in network.links) * len(network.links)
     volume = sum(

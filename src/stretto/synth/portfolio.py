@@ -100,13 +100,12 @@ def synthesize(
         sketch=sketch,
         progress=progress,
     )
-    limit = bound(collective, network, root=demand.root)
+    limit = bound(collective, network, root=demand.root, weights=weights)
     best: tuple[Fraction, Schedule] | None = None
     trials = []
     proved = False
-    checked = limit if len(set(weights)) < 2 else None  # the bound is for equal parts
     for schedule, done in _candidates(search, limit):
-        us = replay(schedule, bound=checked).us
+        us = replay(schedule, bound=limit).us
         trial = Trial(generator=schedule.generator, split=schedule.demand.split, us=us)
         trials.append(trial)
         if best is None or us < best[0]:
@@ -181,9 +180,10 @@ def _exchanged(search: Search, demand: Demand) -> Iterator[tuple[Schedule, bool]
     if root is not None:
         symmetry = replace(symmetry, representatives=(root,))
     if search.sketch is not None:
-        paths = confined_paths(search.sketch.ways(network), symmetry)
+        paths = confined_paths(search.sketch.ways(network), symmetry, demand.weights)
     else:
-        paths = decompose(network, exchange_flow(network, symmetry, root=root))
+        flow = exchange_flow(network, symmetry, root=root, weights=demand.weights)
+        paths = decompose(network, flow)
     for k in search.splits:
         for even in (False,) if root is None else (False, True):
             cut = replace(demand, split=k)
@@ -198,7 +198,7 @@ def _turned(search: Search, collective: str) -> Iterator[tuple[Schedule, bool]]:
     """Yield spreading schedules of the network whose links are turned round."""
     network = search.demand.network.reversed
     demand = replace(search.demand, network=network, collective=collective)
-    limit = bound(collective, network, root=demand.root)
+    limit = bound(collective, network, root=demand.root, weights=demand.weights)
     yield from spreading(replace(search, demand=demand), limit)
 
 
@@ -206,7 +206,7 @@ def _both(search: Search) -> Iterator[tuple[Schedule, bool]]:
     """Yield reduce_scatter then all_gather, then what one model makes of the best."""
     network = search.demand.network
     spread = replace(search.demand, collective="all_gather")
-    limit = bound("all_gather", network)
+    limit = bound("all_gather", network, weights=search.demand.weights)
     there = _best_by_kind(_turned(search, "all_gather"))
     back = _best_by_kind(spreading(replace(search, demand=spread), limit))
     best: tuple[Fraction, Schedule] | None = None
@@ -229,7 +229,7 @@ def _jointly(
     us, hint = best
     network = search.demand.network
     assert hint.symmetry is not None  # generators always say how they folded
-    limit = bound("all_reduce", network)
+    limit = bound("all_reduce", network, weights=search.demand.weights)
     leaving = network.leaving()
     hops = [h for r in range(network.num_ranks) for h in network.hops(r, leaving)]
     chunks = hint.demand.split * len(hint.symmetry.representatives)

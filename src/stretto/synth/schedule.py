@@ -70,6 +70,11 @@ class Demand:
                 f"synth {self.collective}: {len(self.weights)} weights;"
                 f" want one for each of {len(members)} ranks"
             )
+        if any(w < 1 for w in self.weights):
+            raise CallError(
+                f"synth {self.collective}: weights {self.weights};"
+                " want whole numbers of at least 1"
+            )
         if self.pieces and self.collective not in ("broadcast", "reduce"):
             raise CallError(f"synth {self.collective}: pieces={self.pieces}; want 0")
         if self.root not in members:

@@ -79,6 +79,38 @@ def test_the_scatter_rate_is_the_narrowest_cut_around_the_root(network, root):
     assert narrowest == scatter_cut(network, root).rate
 
 
+@given(connected(), st.lists(st.integers(1, 5), min_size=5, max_size=5))
+@settings(max_examples=40, deadline=None)
+def test_unequal_parts_have_their_own_narrowest_cuts(network, sizes):
+    """A set of ranks counts with the data that it holds, or that it wants."""
+    n = network.num_ranks
+    weights = tuple(sizes[:n])
+    sets = [set(s) for k in range(1, n) for s in itertools.combinations(range(n), k)]
+
+    def out(s):
+        return sum(k.rate for k in network.links if k.src in s and k.dst not in s)
+
+    def held(s):
+        return sum(weights[r] for r in s)
+
+    whole = set(range(n))
+    gather = min(out(s) / held(s) for s in sets)
+    scatter = min(out(s) / held(whole - s) for s in sets if 0 in s)
+
+    assert gather == gather_cut(network, trivial(network), weights).rate
+    assert scatter == scatter_cut(network, 0, weights).rate
+
+
+@given(connected(), st.lists(st.integers(1, 5), min_size=5, max_size=5))
+@settings(max_examples=15, deadline=None)
+def test_the_flow_of_unequal_parts_never_exceeds_its_certificate(network, sizes):
+    """The lengths prove the rate for parts of any sizes."""
+    weights = tuple(sizes[: network.num_ranks])
+    flow = exchange_flow(network, trivial(network), weights=weights)
+
+    assert flow.achieved == pytest.approx(float(flow.rate), rel=1e-4)
+
+
 @given(connected())
 @settings(max_examples=30, deadline=None)
 def test_the_flow_never_exceeds_its_certificate(network):

@@ -66,11 +66,22 @@ def test_a_group_and_a_dead_link_are_part_of_the_question(capsys):
     assert whole["rows"][0]["bound_us"] < hurt["rows"][0]["bound_us"]
 
 
+def test_unequal_parts_are_part_of_the_question(capsys):
+    """Five eighths stay with the root, so less must leave it."""
+    words = ("--machine", "torus2x2", "--sizes", "1M")
+    _, equal = run(capsys, "bound", "scatter", *words)
+    _, large = run(capsys, "bound", "scatter", *words, "--parts", "5,1,1,1")
+
+    assert large["rows"][0]["bound_us"] < equal["rows"][0]["bound_us"]
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
         (("bound", "all_gahter", "--machine", "dgx1"), "all_gather"),
         (("bound", "all_gather", "--machine", "dgx1", "--group", "a"), "0-3,8"),
+        (("bound", "all_gather", "--machine", "dgx1", "--parts", "1,2"), "8 ranks"),
+        (("bound", "all_gather", "--machine", "dgx1", "--parts", "a,b"), "5,1,1,1"),
         (("synth", "all_gather", "--machine", "dgx1", "--size", "1K:1M"), "want one"),
         (("synth", "all_gather", "--machine", "h200x4", "--sketch", "no"), "sketch"),
     ],

@@ -224,18 +224,23 @@ def test_the_joint_model_proves_the_best_small_schedule():
     assert 4.116 <= float(replay(found.schedule, bound=limit).us) <= 4.124
 
 
-def test_unequal_parts_are_weighed():
-    """A rank with a large part makes the schedule longer than equal parts do."""
-    network = net("h200x4")
-    found = synthesize(
-        "all_gather", network, 10**6, weights=(5, 1, 1, 1), splits=(1,), budget=QUICK
-    )
+UNEQUAL = ["all_gather", "all_to_all", "gather", "reduce_scatter", "scatter"]
+
+
+@pytest.mark.parametrize("collective", UNEQUAL)
+@pytest.mark.parametrize(("machine", "gap"), [("torus2x2", 0.08), ("h200x4", 0.4)])
+def test_unequal_parts_have_their_own_bound_and_program(machine, gap, collective):
+    """A rank with a large part takes longer than equal parts do, and a bound knows."""
+    network = net(machine)
+    options = {"splits": (4,), "budget": Budget(seconds=1)}
+    found = synthesize(collective, network, 10**9, weights=(5, 1, 1, 1), **options)
+    equal = synthesize(collective, network, 10**9, **options)
 
     assert verify(found.program("it"))
-    assert (
-        found.us
-        != synthesize("all_gather", network, 10**6, splits=(1,), budget=QUICK).us
-    )
+    assert found.bound_us != equal.bound_us
+    assert 0 <= found.gap < gap
+    with pytest.raises(CallError, match="at least 1"):
+        synthesize(collective, network, 10**6, weights=(0, 1, 1, 1))
 
 
 def test_a_group_with_relays_is_scheduled_but_is_no_program():
@@ -256,13 +261,29 @@ def test_a_group_with_relays_is_scheduled_but_is_no_program():
     assert verify(alone.program("it"))
 
 
-def test_a_degraded_machine_is_served():
-    """A dead link takes the symmetry away, not the answer."""
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_a_degraded_machine_is_served(collective):
+    """Dead links take the symmetry away, not the answer."""
     machine = topology.load("ndv2x2").degraded(dead_links=["0->1", "3->2"])
     found = synthesize(
-        "all_gather", from_machine(machine), 10**6, splits=(1,), budget=QUICK
+        collective, from_machine(machine), 10**6, splits=(1,), budget=QUICK
     )
+    dead = {(0, 1), (3, 2)}
 
+    assert not dead & {(m.src, m.dst) for m in found.schedule.moves}
+    assert verify(found.program("it"))
+
+
+def test_a_dead_nic_sends_its_data_over_the_others():
+    """GPU 1's NIC is gone, both ways: its data cross the network elsewhere."""
+    whole = topology.load("dgx_h100x2")
+    nic = [k.name for k in whole.links if 1 in (k.src, k.dst) and "rail" in k.name]
+    network = from_machine(whole.degraded(dead_links=nic))
+    found = synthesize("all_gather", network, 10**9, splits=(1,), budget=QUICK)
+    crossing = {m.src for m in found.schedule.moves if m.src // 8 != m.dst // 8}
+
+    assert 2 == len(nic)
+    assert 1 not in crossing
     assert verify(found.program("it"))
 
 
