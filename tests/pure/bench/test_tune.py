@@ -246,3 +246,17 @@ def test_nothing_to_fit_is_said():
     """A document without algorithms teaches nothing."""
     with pytest.raises(CallError, match="no row names an algorithm"):
         tune.observations({"rows": []})
+
+
+def test_a_sweep_of_schedules_teaches_by_its_best():
+    """Of each way the fastest numbers count: others show what they cost, not the way."""
+    ways = {"push packets staged blocks=8": 9.0, "push packets staged blocks=16": 5.0}
+    sweep = [
+        {"variant": f"all_reduce/one_shot|{w}", "us": us} for w, us in ways.items()
+    ]
+    sweep.append({"variant": "all_reduce/one_shot|push bulk staged", "us": 7.0})
+
+    seen = tune.observations({"ranks": 4, "rows": [{"nbytes": 64, "sweep": sweep}]})
+
+    assert [5.0, 7.0] == sorted(one.us for one in seen)
+    assert {4} == {one.plan.value.num_ranks for one in seen}
