@@ -52,7 +52,7 @@ def test_a_rank_killed_between_calls_is_named_to_all_others():
         for kind, text, took_s in later:
             assert CommunicatorBroken.__name__ == kind
             assert "rank 0 was killed by SIGKILL" in text
-            assert took_s < 0.05
+            assert took_s < 0.3
 
 
 def kill_busy(comm):

@@ -66,6 +66,7 @@ _HEAP, _HEAP_BYTES = 8 * SessionWord.HEAP, 8 * SessionWord.HEAP_BYTES
 _SPINS, _YIELDS = 8 * SessionWord.SPINS, 8 * SessionWord.YIELDS
 _SLEEPS, _SLEEP_US = 8 * SessionWord.SLEEPS, 8 * SessionWord.SLEEP_US
 _LONG, _BRIEF = 8 * SessionWord.LONG_SPINS, 8 * SessionWord.BRIEF_SPINS
+_MOST_YIELDS, _WARY = 8 * SessionWord.MOST_YIELDS, -1000
 _AWAY, _CLOCK = 8 * SessionWord.AWAY_NS, 8 * SessionWord.CLOCK
 _MONOTONIC = int(getattr(time, "CLOCK_MONOTONIC", 0))
 _SWITCHED_NS, _TAKEN_NS = 2_000, 500_000
@@ -261,13 +262,17 @@ def _now_ns(session: int) -> int:
     return load(session + _CLOCK) * 1_000_000_000 + load(session + _CLOCK + 8)
 
 
-@compiled("void(int64)")
-def _learn(session: int) -> None:
+@compiled("void(int64,int64)")
+def _learn(session: int, idle: int) -> None:
     """Spin briefly while a peer runs on this core: it cannot answer while we spin.
 
     Called when something moved at last. If that was right after a yield in which
     somebody else ran, for as long as an answer takes, it was the peer.
     """
+    yields, most = load(session + _YIELDS), load(session + _MOST_YIELDS)
+    if yields < most:  # the stranger may have gone
+        spun = idle <= load(session + _SPINS)
+        store(session + _YIELDS, min(yields + (1 if spun else 5), most))
     away = load(session + _AWAY)
     if away > 0:
         store(session + _AWAY, 0)
@@ -279,13 +284,16 @@ def _learn(session: int) -> None:
 def _relax(session: int, idle: int) -> int:
     """Wait a little, longer the longer nothing moved; return whether to look around."""
     spins = load(session + _SPINS)
-    yields = spins + load(session + _YIELDS)
+    yields = spins + max(load(session + _YIELDS), 0)
     if idle < spins:
         pause()
     elif idle < yields:
         began = _now_ns(session)
         sched_yield()
-        store(session + _AWAY, _now_ns(session) - began)
+        away = _now_ns(session) - began
+        store(session + _AWAY, away)
+        if away > _TAKEN_NS:  # by a stranger: who sleeps is put before it
+            store(session + _YIELDS, _WARY)
     else:
         store(session + _AWAY, 0)
         usleep(load(session + _SLEEP_US))
@@ -298,7 +306,7 @@ def run(call: int, x: int, out: int) -> int:
     session = load(call + _SESSION)
     idle = 0
     if x == RESUME:
-        idle = load(session + _SPINS) + load(session + _YIELDS)
+        idle = load(session + _SPINS) + max(load(session + _YIELDS), 0)
     elif _begin(call, x, out) != _DONE:
         return _UNREGISTERED
     lanes, num_lanes = load(call + _LANES), load(call + _NUM_LANES)
@@ -315,7 +323,7 @@ def run(call: int, x: int, out: int) -> int:
             moved |= load(lane + 8) != before
         if moved:
             if idle > 0:
-                _learn(session)
+                _learn(session, idle)
             idle = 0
         if waiting:
             idle += 1

@@ -110,7 +110,9 @@ class SessionWord(enum.IntEnum):
     """How long the last yield took; 0 when the last pause was none."""
     CLOCK = 11
     """Two words for the system's clock."""
-    END = 13
+    MOST_YIELDS = 13
+    """What YIELDS is while no stranger takes the core; below 0 it counts up to that."""
+    END = 14
 
 
 class Line(enum.IntEnum):
