@@ -29,6 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--split", default="", help="chunks a part, such as 1,2 [try]")
     parser.add_argument(
+        "--trees", type=int, default=0, help="so many from every root [what is best]"
+    )
+    parser.add_argument(
         "--sketch", metavar="FILE", help="a TOML file or a shipped sketch's name"
     )
     parser.add_argument(
@@ -105,6 +108,7 @@ def run(args: argparse.Namespace) -> int:
         budget=synth.Budget(seconds=args.budget, seed=args.seed),
         splits=tuple(numbers(args.split)) if args.split else (),
         sketch=sketch,
+        trees=args.trees,
         progress=_show if sys.stderr.isatty() else None,
     )
     name = synth.identifier(f"{network.name}_{spell_size(sizes[0])}")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from stretto.errors import TopologyError
+from stretto.errors import CallError, TopologyError
 from stretto.ir import Program
 from stretto.synth.bounds import Bound, bound
 from stretto.synth.compose import backwards, joined
@@ -80,9 +80,13 @@ def synthesize(
     weights: tuple[int, ...] = (),
     budget: Budget | None = None,
     sketch: Sketch | None = None,
+    trees: int = 0,
     progress: Callable[[Trial], None] | None = None,
 ) -> Result:
-    """Return the best schedule that the generators find, with its gap to the bound."""
+    """Return the best schedule that the generators find, with its gap to the bound.
+
+    With `trees` only packings of so many trees from every root are tried.
+    """
     demand = Demand(
         collective=collective,
         network=network,
@@ -90,6 +94,11 @@ def synthesize(
         root=network.members[0] if root is None else root,
         weights=weights,
     )
+    if trees and collective in ("all_to_all", "gather", "scatter"):
+        raise CallError(
+            f"synth {collective}: trees={trees}; want 0, what only one rank wants"
+            " is not copied along a tree"
+        )
     given = splits or (sketch.split if sketch is not None else ())
     search = Search(
         demand=demand,
@@ -98,6 +107,7 @@ def synthesize(
         splits=given or _splits(demand),
         splits_given=bool(given),
         sketch=sketch,
+        trees=trees,
         progress=progress,
     )
     limit = bound(collective, network, root=demand.root, weights=weights)
@@ -113,7 +123,8 @@ def synthesize(
             if progress is not None:
                 progress(trial)
     if best is None:
-        raise TopologyError(f"{network.name}: no generator serves {collective}")
+        want = f" with {trees} trees; want 0, or at most 32 ranks" if trees else ""
+        raise TopologyError(f"{network.name}: no generator serves {collective}{want}")
     return Result(
         schedule=best[1],
         us=best[0],

@@ -44,12 +44,17 @@ class Search:
     splits: tuple[int, ...]
     splits_given: bool = False
     sketch: Sketch | None = None
+    trees: int = 0
+    """So many trees from every root, and nothing else; 0: whatever is best."""
     progress: Callable[[Trial], None] | None = None
 
 
 def spreading(search: Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]:
     """Yield schedules for data that may be copied on the way."""
     demand = search.demand
+    if search.trees:
+        yield from _forests(search, limit, limit.us(demand.nbytes) * 1000)
+        return
     n = len(demand.network.members)
     seeds = range(search.budget.seed, search.budget.seed + (3 if n <= 64 else 1))
     best: tuple[Fraction, Schedule] | None = None
@@ -101,8 +106,8 @@ def _forests(
     rooted = demand.collective == "broadcast"
     root = demand.root if rooted else None
     try:
-        forest = pack_trees(network, root=root)
-        if forest.trees > (64 if rooted else 8):
+        forest = pack_trees(network, root=root, trees=search.trees or None)
+        if not search.trees and forest.trees > (64 if rooted else 8):
             forest = pack_trees(network, trees=5, root=root)
     except TopologyError:  # an unbalanced switch: others serve
         return

@@ -75,6 +75,18 @@ def test_unequal_parts_are_part_of_the_question(capsys):
     assert large["rows"][0]["bound_us"] < equal["rows"][0]["bound_us"]
 
 
+def test_a_number_of_trees_may_be_asked_for(capsys):
+    """One tree a root is simple, and the gap says what that costs."""
+    words = ("all_gather", "--machine", "mi250x", "--size", "1G")
+    words += ("--trees", "1", "--split", "8")
+    status, document = run(capsys, "synth", *words)
+    (row,) = document["rows"]
+
+    assert 0 == status
+    assert "trees k=1" == row["generator"]
+    assert 342.857 / 266.667 - 1 < row["gap"] < 0.6
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -84,6 +96,11 @@ def test_unequal_parts_are_part_of_the_question(capsys):
         (("bound", "all_gather", "--machine", "dgx1", "--parts", "a,b"), "5,1,1,1"),
         (("synth", "all_gather", "--machine", "dgx1", "--size", "1K:1M"), "want one"),
         (("synth", "all_gather", "--machine", "h200x4", "--sketch", "no"), "sketch"),
+        (("synth", "scatter", "--machine", "dgx1", "--trees", "2"), "along a tree"),
+        (
+            ("synth", "all_gather", "--machine", "dgx_a100x8", "--trees", "1"),
+            "32 ranks",
+        ),
     ],
 )
 def test_misuse_is_answered(capsys, words, why):
