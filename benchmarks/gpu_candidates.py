@@ -70,6 +70,23 @@ def _packets(name: str, part: int, parts: int = 1) -> list[tuple[str, str]]:
         for d in (1, 8)
         if vectors >= 16 * K and b >= 64
     ]
+    # Counts that are no power of two, and (large) short epochs of blocks that overlap.
+    odd = {256 * K: ((43, 512), (48, 768), (63, 512), (42, 992), (120, 256))}
+    odd[64 * K] = ((24, 256), (22, 192), (12, 384), (42, 128))
+    schedules += [
+        f"push packets staged blocks={b} threads={t} tile_bytes={1 << 20}"
+        for b, t in odd.get(part, ())
+    ]
+    if part >= 1 * M:
+        schedules += [
+            f"push packets staged blocks={b} threads={t} tile_bytes={tile}"
+            for b, t, tile in (
+                (128, 512, 1 << 13),
+                (256, 256, 1 << 13),
+                (128, 256, 1 << 12),
+                (132, 512, 1 << 20),
+            )
+        ]
     if part >= 16 * K:
         schedules += [
             f"push lines staged blocks={b} threads=512 tile_bytes={1 << 20}"

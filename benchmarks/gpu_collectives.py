@@ -173,6 +173,7 @@ class Run:
         self.rows: list[dict[str, Any]] = []
         self.failures: list[str] = []
         self.eager: list[dict[str, Any]] = []
+        self.movers_lost: set[str] = set()
         self.sets = {k: PeerSet(k, args) for k in args.sets.split(",")}
         for one in self.sets.values():
             one.ready(90)
@@ -253,7 +254,11 @@ class Run:
             if self.sets["ours"].dead or self.left() < 20:
                 break
             variant = f"{name}|{schedule}"
+            mover = {"tma", "unordered"} & set(schedule.split())
+            if mover & self.movers_lost:
+                continue
             if not self.prepare("ours", collective, nbytes, variant):
+                self.movers_lost |= mover  # what fails once would cost every size
                 continue
             us = self.time("ours", collective, nbytes, variant, 5)
             if us is not None:

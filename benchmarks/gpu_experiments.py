@@ -323,7 +323,7 @@ def on_several(
             wrong = [a.get("error") or a.get("wrong") for a in said or [{"error": "?"}]]
             if any(wrong):
                 row["bad"].append(f"{variant}: {next(w for w in wrong if w)[:300]}")
-                if any("error" in a for a in said or ()):  # a GPU may be lost with it
+                if "CUDA" in row["bad"][-1]:  # a GPU may be lost with it
                     one.stop("restarted")
                     samples.clear()
                     if one.starts < 4:
@@ -386,7 +386,9 @@ def main() -> int:
     args.largest = 64 * M
     Path(args.out).mkdir(parents=True, exist_ok=True)
     stop_at = time.monotonic() + args.seconds
-    patches = args.patches.split(",")
+    patches = [p for p in args.patches.split(",") if p in PATCHES]
+    unknown = set(args.patches.split(",")) - set(patches)
+    print(f"unknown patches: {sorted(unknown)}" if unknown else "", flush=True)
     for line in warm(args, patches)[:10]:
         print("  ", line, flush=True)
     measure = on_several if args.ranks > 1 else on_one
