@@ -198,9 +198,7 @@ class Run:
         if answers is None:
             self.failures.append(f"{label}: {one.dead}")
             self.say(self.failures[-1])
-            if kind == "ours" and one.starts < 4 and self.left() > 60:
-                one.start()
-                one.ready(60)
+            self.revive(kind)
             return False
         wrong = [a.get("error") or a.get("wrong") for a in answers]
         same = len({a.get("checksum") for a in answers}) == 1
@@ -210,9 +208,19 @@ class Run:
             self.failures.append(f"{label}: {next(w for w in wrong if w)[:400]}")
             self.say(self.failures[-1][:300])
             if any("error" in a for a in answers) and kind == "ours":
-                one.ask("reset")
+                said = one.ask("reset")
+                if said is None or any("error" in a for a in said):
+                    one.stop("its GPU is lost")
+                    self.revive(kind)
             return False
         return True
+
+    def revive(self, kind: str) -> None:
+        """Start our set again, when it fell and there is time."""
+        one = self.sets[kind]
+        if kind == "ours" and one.dead and one.starts < 4 and self.left() > 60:
+            one.start()
+            one.ready(60)
 
     def time(
         self, kind: str, collective: str, nbytes: int, variant: str, replays: int
