@@ -110,8 +110,8 @@ def pretend():
     )
 
 
-def measure(comm, task, say):
-    """Be a rank of `stretto bench`, several times."""
+def work(comm, task, say):
+    """Be a rank of `stretto bench`, in every mode, and of `stretto tune`."""
     pretend()
     found = {}
     for mode in task.options["modes"]:
@@ -119,10 +119,5 @@ def measure(comm, task, say):
             task, cold=mode == "cold", mode="blocking" if mode == "cold" else mode
         )
         found[mode] = run.work(comm, one, say)
-    return found
-
-
-def tune(comm, task, say):
-    """Be a rank of `stretto tune`."""
-    pretend()
-    return job.work(comm, task, say) | {"warmed": len(warmed)}
+    tuned = job.work(comm, replace(task, mode="graph"), say)
+    return {"modes": found, "tuned": tuned, "warmed": len(warmed)}

@@ -249,7 +249,7 @@ def test_nothing_to_fit_is_said():
 
 
 def test_a_sweep_of_schedules_teaches_by_its_best():
-    """Of each way the fastest numbers count: others show what they cost, not the way."""
+    """Of each way the fastest numbers count: the others are only slower ones."""
     ways = {"push packets staged blocks=8": 9.0, "push packets staged blocks=16": 5.0}
     sweep = [
         {"variant": f"all_reduce/one_shot|{w}", "us": us} for w, us in ways.items()

@@ -1,0 +1,53 @@
+"""Kernels are compiled before they are wanted, on this machine without a GPU."""
+
+import pytest
+
+from stretto.bench.ahead import Ahead
+from stretto.bench.cases import case_of
+
+
+@pytest.fixture
+def cached(monkeypatch, tmp_path):
+    """Return what lies in an empty cache."""
+    monkeypatch.setenv("STRETTO_CACHE_DIR", str(tmp_path))
+    return lambda: sorted(tmp_path.rglob("*.cubin"))
+
+
+def ahead(executor, arch):
+    return Ahead(executor, 0, 2, dtype="bfloat16", op="sum", arch=arch)
+
+
+def test_what_is_waited_for_lies_in_the_cache(cached):
+    """One kernel for two sizes: a size is no part of it. Copy engines have none."""
+    pytest.importorskip("cuda.bindings.nvrtc", reason="kernels are compiled by NVRTC")
+    some = ahead("cuda", (9, 0))
+    small, large = (case_of("all_gather", n, 2, dtype="bfloat16") for n in (64, 4096))
+    pins = ["all_gather/one_shot push packets", "all_gather/one_shot engine zero_copy"]
+
+    for case in (small, large):
+        some.wait(pins, case)
+    some.close()
+
+    assert 1 == len(cached())
+
+
+def test_what_cannot_be_compiled_is_met_by_whoever_calls_it(cached):
+    """Waiting for it raises nothing: its own call says what is wrong."""
+    some = ahead("cuda", (9, 0))
+
+    some.wait(
+        ["all_gather/one_shot push packets blocks=100000"], case_of("all_gather", 64, 2)
+    )
+    some.close()
+
+    assert [] == cached()
+
+
+def test_on_a_cpu_there_is_nothing_to_compile(cached):
+    """It costs neither threads nor time."""
+    some = ahead("cpu", None)
+
+    some.wait(["all_gather/one_shot push packets"], case_of("all_gather", 64, 2))
+    some.close()
+
+    assert [] == cached()
