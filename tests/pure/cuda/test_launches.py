@@ -82,6 +82,21 @@ def test_a_staged_launch_packs_own_arrays_and_everybodys_staging(fake):
     assert ([2, 1, 1, 160, 1, 1, 0], 5, True, [4096, 0], 1) == answer
 
 
+@pytest.mark.parametrize(("setting", "early"), [(None, True), ("0", False)])
+def test_a_launch_may_begin_before_the_kernel_before_it_ends(
+    fake, monkeypatch, setting, early
+):
+    """It waits on the device then (stream.cuh); a setting switches that off."""
+    if setting is not None:
+        monkeypatch.setenv("STRETTO_CUDA_EARLY", setting)
+    kernel = Kernel(text="any", ranks=(0,), grid=3, threads=64, shared_bytes=512)
+    arguments = (ctypes.c_void_p * 1)(4096)
+
+    assert Loaded(None, 7, kernel).launch(9, ctypes.addressof(arguments)) == 0
+    assert fake.launches[-1] == (7, [3, 1, 1, 64, 1, 1, 512], 9, 4096)
+    assert fake.early[-1] is early
+
+
 def test_a_zero_copy_launch_packs_peers_arrays_and_marks_their_offsets(fake):
     """Other offsets are another call: peers would be told."""
 
