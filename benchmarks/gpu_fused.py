@@ -35,19 +35,12 @@ WARPS = (4, 8, 16)
 
 def candidates(rows: int, ranks: int) -> list[str]:
     """Return the schedules to try for a number of rows."""
-    found = [
-        f"all_reduce/one_shot|push packets staged blocks={rows} threads={threads}"
-        for threads in (512, 1024)
-    ]
-    if rows >= ranks:
-        part = rows // ranks
-        found += [
-            f"all_reduce/two_shot|push packets staged blocks={part} threads={threads}"
-            for threads in (512, 1024)
-        ]
-        found.append(
-            f"all_reduce/two_shot|pull bulk zero_copy blocks={part} threads=512"
-        )
+    found = []
+    for name, most in (("one_shot", rows), ("two_shot", rows // ranks)):
+        for share in (1, 2, 4, 8):  # blocks to a row
+            if 0 < most * share <= 128 and (share > 1 or name == "one_shot"):
+                words = f"blocks={most * share} threads={1024 // share}"
+                found.append(f"all_reduce/{name}|push packets staged {words}")
     return found
 
 
@@ -57,6 +50,7 @@ def compile_one(rows: int, ranks: int, variant: str, rank: int) -> str:
 
     from stretto import algorithms
     from stretto.executors.cuda.compile import compile_kernel
+    from stretto.executors.cuda.epilogue import shared_by
     from stretto.executors.cuda.generate import generate
     from stretto.lower import lower
     from stretto.plan import Schedule
@@ -66,8 +60,14 @@ def compile_one(rows: int, ranks: int, variant: str, rank: int) -> str:
         name, schedule = variant.split("|")
         program = verify(algorithms.get(name).build(ranks))
         plan = verify_plan(lower(program, Schedule.parse(schedule))).value
+        spec = call_of(rows).epilogue
+        part = rows if "one_shot" in name else -(-rows // ranks)
         kernel = generate(
-            plan, rank=rank, dtype="bfloat16", epilogue=call_of(rows).epilogue
+            plan,
+            rank=rank,
+            dtype="bfloat16",
+            epilogue=spec,
+            share=shared_by(spec, plan.schedule.blocks, part),
         )
         compile_kernel(kernel, arch=(9, 0))
     except Exception as e:

@@ -79,7 +79,8 @@ def _table(dtype: str) -> NDArray[Any]:
         value[top] = np.where(mantissa[top] == 0, np.inf, np.nan)
     else:
         value[codes & 0x7F == 0x7F] = np.nan
-    return np.where(codes < 0x80, value, -value).astype(np.float32)
+    table: NDArray[Any] = np.where(codes < 0x80, value, -value).astype(np.float32)
+    return table
 
 
 _TABLES = {dtype: _table(dtype) for dtype in FLOAT8}

@@ -29,6 +29,8 @@ __all__ = ["Fused", "fuse", "fused_choice"]
 ONE_SHOT_UP_TO = 2 << 20
 """Bytes that a rank receives up to which everybody had better reduce everything."""
 PACKETS_UP_TO = 8 << 20
+MOST_BLOCKS = 128
+"""Of a kernel with an epilogue: each on an SM of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,9 +232,13 @@ def _by_rows(
     row_bytes = spec.row * storage(spec.dtype).itemsize
     rows = -(-(size if small else size // num_ranks) // row_bytes)
     cells = -(-row_bytes // 16)
+    share = 8  # blocks to a row (executors/cuda/epilogue.py), while there are enough
+    while share > 1 and (rows * share > MOST_BLOCKS or cells < 64 * share):
+        share //= 2
+    threads = 1 << (-(-cells // share) - 1).bit_length()
     schedule = Schedule(
         protocol=protocol,
-        blocks=max(1, min(rows, 128)),
-        threads=min(1024, max(128, 1 << (cells - 1).bit_length())),
+        blocks=max(1, min(rows * share, MOST_BLOCKS)),
+        threads=min(1024, max(128, threads)),
     )
     return Choice(algorithms.get(name), schedule)

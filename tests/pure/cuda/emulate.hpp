@@ -21,6 +21,7 @@
 #define __noinline__
 #define __launch_bounds__(...)
 #define __grid_constant__
+#define __cluster_dims__(x, y, z)
 
 struct Index {
   unsigned x;
@@ -57,11 +58,19 @@ inline bool meet(int id, unsigned total, bool waits, bool value = false) {
 
 // What is shared by a block: one of each type.
 template <class T>
-T& of_this_block() {
+struct InBlock {
+  T value;  // T may be an array
+};
+template <class T>
+T& of_a_block(Barriers* which) {
   static std::mutex lock;
-  static std::map<Barriers*, T> all;
+  static std::map<Barriers*, InBlock<T>> all;
   std::lock_guard<std::mutex> held(lock);
-  return all[barriers];
+  return all[which].value;
+}
+template <class T>
+T& of_this_block() {
+  return of_a_block<T>(barriers);
 }
 
 inline unsigned __float_as_uint(float f) {
@@ -214,6 +223,27 @@ void all_but_read() {}
 inline void all_stored() {}
 }  // namespace stretto
 
+// Clusters: everybody arrives once a launch; words of other blocks are at the same place.
+inline std::atomic<unsigned> arrived[1024];
+inline unsigned in_cluster = 0, of_cluster = 1;  // threads, blocks
+namespace stretto {
+inline void cluster_arrive() { ++arrived[blockIdx.x / of_cluster]; }
+inline void cluster_wait() {
+  while (arrived[blockIdx.x / of_cluster] % in_cluster) std::this_thread::yield();
+}
+template <u32 SHARE, class Board>
+void tell_block(Board& board, u64& word, u32 block, u64 value) {
+  Barriers* there = barriers - blockIdx.x % SHARE + block;
+  const auto offset = reinterpret_cast<char*>(&word) - reinterpret_cast<char*>(&board);
+  auto* base = reinterpret_cast<char*>(&of_a_block<Board>(there));
+  __atomic_store_n(reinterpret_cast<u64*>(base + offset), value, __ATOMIC_RELAXED);
+}
+inline u64 told(const u64& word) {
+  std::this_thread::yield();
+  return __atomic_load_n(&word, __ATOMIC_RELAXED);
+}
+}  // namespace stretto
+
 template <class Calls>
 void launch(void (*kernel)(const Calls), const Calls& calls, unsigned grid,
             unsigned threads, unsigned from) {
@@ -224,6 +254,7 @@ void launch(void (*kernel)(const Calls), const Calls& calls, unsigned grid,
   }
   std::vector<std::vector<unsigned char>> shared(grid);
   for (auto& one : shared) one.resize(228 << 10);
+  in_cluster = of_cluster * threads;
   std::vector<std::thread> running;
   for (unsigned b = from; b < grid; ++b) {
     for (unsigned t = 0; t < threads; ++t) {

@@ -22,6 +22,8 @@ from stretto.testing import draw, input_counts, interpret, output_counts
 
 HERE = Path(__file__).parent
 FINGERPRINT = 7
+OURS = ("memory.cuh", "cluster.cuh", "tma.cuh")
+"""Headers of which emulate.hpp has its own version."""
 REPLACED = (
     (
         r'asm volatile\("barrier\.cta\.sync 1.*?;\n',
@@ -65,12 +67,14 @@ def build(kernel, folder):
         text = headers()[name]
         for pattern, other in REPLACED:
             text = re.sub(pattern, lambda _, o=other: o, text, flags=re.DOTALL)
-        assert "asm" not in text or name in ("memory.cuh", "tma.cuh"), name
+        assert "asm" not in text or name in OURS, name
         (folder / name).write_text(text)
-    (folder / "memory.cuh").write_text("#pragma once\n")
-    (folder / "tma.cuh").write_text("#pragma once\n")
+    for name in OURS:
+        (folder / name).write_text("#pragma once\n")
+    cluster = re.search(r"__cluster_dims__\((\d+)", kernel.text)
     entry = (
         '\nextern "C" void go(Calls* calls, unsigned from) {\n'
+        f"  of_cluster = {cluster.group(1) if cluster else 1};\n"
         f"  launch(stretto_kernel, *calls, {kernel.grid}, {kernel.threads}, from);\n"
         "}\n"
     )
@@ -109,13 +113,20 @@ class Emulated:
         deadline_s=60,
         epilogue=None,
         rows=(0, 0),
+        share=1,
     ):
         n = plan.num_ranks
         self.program, self.plan, self.dtype, self.op = program, plan, dtype, op
         self.itemsize = storage(dtype).itemsize
         self.epilogue = epilogue
         self.kernel = generate(
-            plan, rank=None, dtype=dtype, op=op, epilogue=epilogue, rows=rows
+            plan,
+            rank=None,
+            dtype=dtype,
+            op=op,
+            epilogue=epilogue,
+            rows=rows,
+            share=share,
         )
         self.go = build(self.kernel, folder)
         kind = collectives.get(plan.collective)
@@ -124,7 +135,7 @@ class Emulated:
         grain = (epilogue.row if epilogue else 0) or 1
         grains = np.asarray(self.counts) // grain
         sizes = kind.symbol_sizes(shape, grains, self.itemsize * grain)
-        self.where = fit(plan, sizes, self.itemsize, grain=grain)
+        self.where = fit(plan, sizes, self.itemsize, grain=grain, share=share)
         self.needs = [abi.footprint(plan, self.where, r) for r in range(n)]
         self.half = max(f.stage for f in self.needs)
         self.packet_half = max(f.packets for f in self.needs)

@@ -231,7 +231,7 @@ def counted_launch(session):
         text="any", ranks=(0,), grid=1, threads=64,
         table=tuple(("extra", i, 0) for i in range(WORDS)),
     )  # fmt: skip
-    session._load = lambda plan, call, where: Loaded(None, 5, kernel)
+    session.load_call = lambda plan, call: Loaded(None, 5, kernel)
     session._load_counted = lambda plan, call: Loaded(None, 6, counting)
     return session.prepare_counted(
         proved("all_to_all/one_shot", 2, "push packets staged"),

@@ -12,6 +12,7 @@ from stretto import algorithms, epilogues
 from stretto.collectives import Operator, narrow, storage
 from stretto.epilogues import Form, Named, evaluate, resolve
 from stretto.errors import CallError
+from stretto.executors.cuda.closing import closed
 from stretto.executors.cuda.compile import build, usage
 from stretto.executors.cuda.generate import generate
 from stretto.lower import lower
@@ -76,6 +77,16 @@ CASES = {
         *(quantised, "all_reduce/two_shot", "bulk zero_copy threads=64", 2),
         *("float32", 37, 5, {"residual": E, "least": 1e-9}),
     ),
+    "a row for two blocks, tile after tile": (
+        *(add_rms_norm, "all_reduce/two_shot", "packets threads=32 blocks=2", 2),
+        *("bfloat16", 1024, 5, {"residual": E, "weight": R, "eps": 1e-6}),
+        *(2,),
+    ),
+    "scales of rows for four blocks": (
+        *(quantised, "all_gather/one_shot", "packets threads=64 blocks=4", 2),
+        *("float32", 1024, 2, {"residual": E, "least": 1e-9}),
+        *(4,),
+    ),
     "no rows": (
         *(scaled, "all_gather/one_shot", "pull bulk threads=32 tile_bytes=512", 3),
         *("float32", 0, 701, {"scale": S}),
@@ -85,7 +96,8 @@ CASES = {
         *("bfloat16", 64, 3, {"residual": E, "least": 1e-9}),
     ),
 }
-"""Function, algorithm, schedule, ranks, type, row, rows of a part, forms of inputs."""
+"""Function, algorithm, schedule, ranks, type, row, rows of a part, forms of inputs; and
+how many blocks share a row."""
 
 
 def planned(name, words, ranks):
@@ -134,8 +146,9 @@ def words_of(spec, given, rooms):
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_give_the_bits_of_numpy(tmp_path, case):
     """On every rank, launch after launch, whatever the threads."""
-    function, name, words, ranks, dtype, row, rows, forms = CASES[case]
+    function, name, words, ranks, dtype, row, rows, forms, *share = CASES[case]
     program, plan = planned(name, words, ranks)
+    plan = closed(plan)
     spec = spec_of(function, dtype, row, forms)
     run = _emulate.Emulated(
         program,
@@ -145,6 +158,7 @@ def test_kernels_give_the_bits_of_numpy(tmp_path, case):
         op=Operator.SUM,
         counts=rows * max(row, 1),
         epilogue=spec,
+        share=share[0] if share else 1,
     )
     rng = np.random.default_rng(0)
     for _ in range(2):

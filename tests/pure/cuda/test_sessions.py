@@ -342,7 +342,7 @@ def test_plans_that_copy_once_meet_by_two_barriers(fake):
     def work(group):
         session = CudaSession(group)
         kernel = Kernel(text="meet", ranks=(0,), grid=1, threads=64)
-        session._load = lambda plan, call, where: Loaded(None, 8, kernel)
+        session.load_call = lambda plan, call: Loaded(None, 8, kernel)
         engine = Engine(session, "all_gather/one_shot", 16)
         given = engine.fill(1)
         group.exchange({})
@@ -413,7 +413,7 @@ def test_halves_are_a_kernel_copies_and_a_barrier(fake):
     def work(group):
         session = CudaSession(group)
         kernel = Kernel(text="any", ranks=(0,), grid=1, threads=64)
-        session._load = lambda plan, call, where: Loaded(None, 7, kernel)
+        session.load_call = lambda plan, call: Loaded(None, 7, kernel)
         engine = Engine(session, "all_reduce/two_shot", 16, HALVES)
         view(engine.out)[:64] = 10 + group.rank  # as if the kernel had summed
         group.exchange({})

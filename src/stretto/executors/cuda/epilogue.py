@@ -20,10 +20,12 @@ from stretto.executors.cuda.elements import ELEMENTS
 from stretto.executors.cuda.operands import Operands
 from stretto.plan import Plan
 
-__all__ = ["MAX_ROW_CELLS", "conclusion", "structure", "words"]
+__all__ = ["MAX_ROW_CELLS", "conclusion", "shared_by", "structure", "words"]
 
 MAX_ROW_CELLS = 16 << 10
 """Cells of a row: what a block's shared memory and registers are made for."""
+MAX_SHARE = 8
+"""Blocks of a cluster on every GPU that has them."""
 _INFIX = {
     "add": "+",
     "sub": "-",
@@ -47,14 +49,31 @@ _CALLS = {
 _REDUCTIONS = {"row_sum": "RowSum", "row_max": "RowMax"}
 
 
-def structure(spec: Spec) -> str:
-    """Return the text of `struct Epilogue`."""
+def structure(spec: Spec, share: int) -> str:
+    """Return the text of `struct Epilogue`; `share` blocks have each row together."""
     if spec.row > MAX_ROW_CELLS * spec.cell:
         raise CallError(
             f"epilogue: rows of {spec.row} {spec.dtype}; a block takes rows of up to "
             f"{MAX_ROW_CELLS * spec.cell}: say row= when the last axis is not the row"
         )
-    return "\n".join(_Writer(spec).lines()) + "\n"
+    return "\n".join(_Writer(spec, share).lines()) + "\n"
+
+
+def shared_by(spec: Spec, blocks: int, rows: int) -> int:
+    """Return how many blocks had better share a row, when a part has so many rows.
+
+    A schedule with more blocks than there are rows would leave some idle. Parts of a
+    row are whole groups of cells, one for each lane of a warp.
+    """
+    share = 1
+    while (
+        spec.row
+        and 2 * share <= min(MAX_SHARE, blocks // max(rows, 1))
+        and blocks % (2 * share) == 0
+        and spec.row % (2 * share * spec.cell * 32) == 0
+    ):
+        share *= 2
+    return share
 
 
 def conclusion(spec: Spec, plan: Plan, rank: int, operands: Operands) -> Iterator[str]:
@@ -81,7 +100,7 @@ def conclusion(spec: Spec, plan: Plan, rank: int, operands: Operands) -> Iterato
             spans.append(f"span(me, me.slice(at.{size}, t, 0), at.{first})")
             position += 1
     lines = ",\n      ".join(spans)
-    yield f"  conclude<Epilogue>(me, given,\n      {lines});"
+    yield f"  conclude<Epilogue>(me, t, given,\n      {lines});"
 
 
 def words(spec: Spec, given: Sequence[Any]) -> tuple[int, ...]:
@@ -106,8 +125,8 @@ def words(spec: Spec, given: Sequence[Any]) -> tuple[int, ...]:
 class _Writer:
     """Writes one epilogue."""
 
-    def __init__(self, spec: Spec) -> None:
-        self.spec = spec
+    def __init__(self, spec: Spec, share: int) -> None:
+        self.spec, self.share = spec, share
         self.nodes = spec.graph.nodes
         self.reductions = [i for i, n in enumerate(self.nodes) if n.op in REDUCTIONS]
         self.streams = [
@@ -137,6 +156,7 @@ class _Writer:
             yield f"// {line}"
         yield "struct Epilogue {"
         yield f"  static constexpr u32 row = {spec.row}, cell = {spec.cell};"
+        yield f"  static constexpr u32 share = {self.share};  // blocks to a row"
         yield f"  static constexpr u32 reductions = {len(self.reductions)};"
         yield from self._args()
         yield from self._cell()

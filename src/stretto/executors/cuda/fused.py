@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from stretto.collectives import storage
 from stretto.epilogues import Spec
-from stretto.errors import CallError
+from stretto.errors import CallError, PlanError
+from stretto.executors import Call
+from stretto.executors.cuda.abi import footprint
 from stretto.executors.cuda.arrays import pointer
 from stretto.executors.cuda.bound import KernelLaunch
-from stretto.executors.cuda.epilogue import words
-from stretto.executors.cuda.launch import Arguments
+from stretto.executors.cuda.closing import closed
+from stretto.executors.cuda.engine import runs_on_engine
+from stretto.executors.cuda.epilogue import shared_by, words
+from stretto.executors.cuda.halves import hands_round_on_engine
+from stretto.executors.cuda.launch import Arguments, mixed
+from stretto.executors.cuda.regions import fit, symbol_sizes
+from stretto.plan import Plan
 
-__all__ = ["FusedLaunch"]
+if TYPE_CHECKING:
+    from stretto.executors.cuda.session import CudaSession
+
+__all__ = ["FusedLaunch", "fused_launch"]
 
 KEPT = 512
 """Sets of an epilogue's arrays whose parameters are kept."""
@@ -58,3 +70,40 @@ class FusedLaunch(KernelLaunch):
                 f"epilogue: the collective's result begins {at % 16} bytes after a "
                 "multiple of 16, and rows are moved by 16 bytes; pass a copy as out="
             )
+
+
+def fused_launch(
+    session: CudaSession, plan: Plan, call: Call, epilogue: Spec, mark: int
+) -> FusedLaunch:
+    """Bind a plan whose kernel ends with an epilogue; its rows stay whole.
+
+    With more blocks than rows, blocks share rows (`shared_by`).
+    """
+    if runs_on_engine(plan) or hands_round_on_engine(plan):
+        raise PlanError(
+            f"plan {plan.name} ({plan.schedule}): the call has an epilogue, and copy "
+            "engines compute nothing; want packets, lines or bulk"
+        )
+    grain = epilogue.row or 1
+    itemsize = storage(call.dtype).itemsize
+    sizes = symbol_sizes(plan, call, grain)
+    where = fit(plan, sizes, itemsize, grain=grain)
+    rows = int(where.atom_sizes.max(initial=0)) // grain
+    share = shared_by(epilogue, plan.schedule.blocks, rows)
+    if share > 1 and session.device.arch >= (9, 0):
+        where = fit(plan, sizes, itemsize, grain=grain, share=share)
+    else:
+        share = 1
+    plan = closed(plan) if where.tiles > 1 else plan
+    return FusedLaunch(
+        plan,
+        session.load_call(plan, call, share),
+        session.space,
+        session.watch,
+        session.region_of,
+        where=where,
+        needs=footprint(plan, where, session.group.rank),
+        fingerprint=mixed(mark, (zlib.crc32(str(epilogue).encode()),)),
+        deadline_ns=int(session.group.deadline_s * 1e9),
+        epilogue=epilogue,
+    )

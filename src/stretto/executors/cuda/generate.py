@@ -45,8 +45,12 @@ def generate(
     op: Operator = Operator.SUM,
     epilogue: Spec | None = None,
     rows: tuple[int, int] = (0, 0),
+    share: int = 1,
 ) -> Kernel:
-    """Return the kernel of one rank, or (`rank=None`) of all ranks in one launch."""
+    """Return the kernel of one rank, or (`rank=None`) of all ranks in one launch.
+
+    `share` blocks have each row of an epilogue together (epilogue.py: `shared_by`).
+    """
     plan = unordered(plan, dtype, op)
     _refuse(plan)
     if epilogue is not None and plan.schedule.mover != "vectors":
@@ -74,9 +78,10 @@ def generate(
     text = "\n".join(
         [
             *_head(plan, ranks, names, operands, epilogue),
+            *([structure(epilogue, share)] if epilogue is not None else ()),
             *(_config(plan, r, i, names) for r in ranks for i in range(lanes)),
             *bodies,
-            *_entry(plan, ranks),
+            *_entry(plan, ranks, share),
         ]
     )
     return Kernel(
@@ -86,7 +91,7 @@ def generate(
         threads=threads(plan) + CLERK,
         shared_bytes=_stages(plan) * (CHUNK + 8),
         table=operands.table,
-        least_arch=(9, 0) if _stages(plan) else (7, 0),
+        least_arch=(9, 0) if _stages(plan) or share > 1 else (7, 0),
         options=("--fmad=false",),
     )
 
@@ -134,8 +139,6 @@ def _head(
     yield "using namespace stretto;\n"
     words = [f"  i64 {w};" for w in operands.words] or ["  i64 nothing;"]
     yield "\n".join(["struct Table {  // elements", *words, "};\n"])
-    if epilogue is not None:
-        yield structure(epilogue)
 
 
 def _config(plan: Plan, rank: int, lane: int, names: tuple[str, str]) -> str:
@@ -285,7 +288,7 @@ def _move(
     ]
 
 
-def _entry(plan: Plan, ranks: tuple[int, ...]) -> Iterator[str]:
+def _entry(plan: Plan, ranks: tuple[int, ...], share: int) -> Iterator[str]:
     """Yield the kernel: which block runs which lane of which rank."""
     lanes = max(map(len, plan.ranks))
     workers = plan.schedule.blocks * lanes
@@ -293,7 +296,11 @@ def _entry(plan: Plan, ranks: tuple[int, ...]) -> Iterator[str]:
     yield f"struct Calls {{\n  Call of[{len(ranks)}];\n}};\n"
     bound = threads(plan) + CLERK
     yield f'extern "C" __global__ void __launch_bounds__({bound}, 1)'
+    if share > 1:
+        yield f"__cluster_dims__({share}, 1, 1)"
     yield "stretto_kernel(const __grid_constant__ Calls calls) {"
+    if share > 1:
+        yield f"  begin_sharing<Epilogue, {threads(plan)}>();"
     indent = "  "
     if len(ranks) > 1:
         yield f"  const u32 worker = blockIdx.x % {workers};"

@@ -9,10 +9,15 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
+from stretto import collectives
+from stretto.collectives import Shape, storage
 from stretto.errors import PlanError
+from stretto.executors import Call
 from stretto.executors.cuda.abi import MAX_RANKS, control_bytes, footprint
 from stretto.plan import Layout, Plan, layout
 
@@ -24,6 +29,7 @@ __all__ = [
     "engine_word",
     "fit",
     "regions",
+    "symbol_sizes",
 ]
 
 HALVES = {"stage": 32 << 20, "packets": 16 << 20, "lines": 16 << 20}
@@ -78,13 +84,16 @@ def fit(
     itemsize: int,
     *,
     grain: int = 1,
+    share: int = 1,
 ) -> Layout:
     """Return the layout with the largest tiles whose staging fits on every rank.
 
-    `grain` elements are never divided (an epilogue's row): `sizes` counts them.
+    `grain` elements are never divided (an epilogue's row): `sizes` counts them. With a
+    `share` above 1, so many blocks that follow one another have a row together.
     """
+    sizes, grain = sizes * share, grain // share
     nbytes = itemsize * grain
-    tile_bytes = plan.schedule.tile_bytes
+    tile_bytes = plan.schedule.tile_bytes if share == 1 else nbytes
     while True:
         where = layout(plan, sizes, nbytes, tile_bytes=tile_bytes)
         needs = [footprint(plan, where, r) for r in range(plan.num_ranks)]
@@ -108,3 +117,11 @@ def _in_elements(where: Layout, grain: int) -> Layout:
         outputs=tuple(offsets * grain for offsets in where.outputs),
         tile=where.tile * grain,
     )
+
+
+def symbol_sizes(plan: Plan, call: Call, grain: int = 1) -> Any:
+    """Return the sizes of a plan's symbols, in grains that are never divided."""
+    kind = collectives.get(plan.collective)
+    shape = Shape(num_ranks=plan.num_ranks, split=plan.split, params=plan.params)
+    itemsize = storage(call.dtype).itemsize * grain
+    return kind.symbol_sizes(shape, np.asarray(call.counts) // grain, itemsize)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from stretto import collectives
-from stretto.collectives import Shape, storage
-from stretto.epilogues import Spec
+from stretto.collectives import storage
 from stretto.errors import CallError, DeviceError, PlanError
 from stretto.executors import Call, Group, Launch
 from stretto.executors.cuda.abi import (
@@ -32,18 +29,18 @@ from stretto.executors.cuda.counted import CountedLaunch, counted
 from stretto.executors.cuda.driver import Side, api, ask, capturing, open_device
 from stretto.executors.cuda.engine import EngineLaunch, runs_on_engine
 from stretto.executors.cuda.enginewatch import EngineWatch
-from stretto.executors.cuda.fused import FusedLaunch
+from stretto.executors.cuda.fused import fused_launch
 from stretto.executors.cuda.halves import hands_round_on_engine, in_halves
-from stretto.executors.cuda.launch import Loaded, load, mixed
+from stretto.executors.cuda.launch import Loaded, load
 from stretto.executors.cuda.memory import open_slab
-from stretto.executors.cuda.pitched import pitches
+from stretto.executors.cuda.pitched import pitched_launch
 from stretto.executors.cuda.proxy import Proxy
-from stretto.executors.cuda.regions import Region, fit, regions
+from stretto.executors.cuda.regions import Region, fit, regions, symbol_sizes
 from stretto.executors.cuda.space import AddressSpace, local_rank
 from stretto.executors.cuda.unordered import unordered
 from stretto.executors.cuda.watch import Watch
 from stretto.ir import Verified
-from stretto.plan import Layout, Plan, layout
+from stretto.plan import Plan, layout
 
 __all__ = ["CudaSession"]
 
@@ -144,13 +141,13 @@ class CudaSession:
                 f"this group has {self.group.num_ranks}"
             )
         value = unordered(value, call.dtype, call.op)
-        sizes = _symbol_sizes(value, call)
+        sizes = symbol_sizes(value, call)
         itemsize = storage(call.dtype).itemsize
         mark = fingerprint(value, call.dtype, call.op.value, call.counts)
         if call.epilogue is not None:
-            return self._fused(value, call, call.epilogue, mark)
+            return fused_launch(self, value, call, call.epilogue, mark)
         if any(call.rows):
-            return self._pitched(value, call, mark)
+            return pitched_launch(self, value, call, mark)
         own = taken_by_hand(value, call)
         if own is not None:
             return hand_launch(self, own, value, call, sizes, mark)
@@ -170,7 +167,7 @@ class CudaSession:
         `gather` is an all_gather that brings everybody the counts of all ranks.
         """
         value = closed(plan.value)  # how many tiles there are, nobody here knows
-        sizes = _symbol_sizes(value, call)
+        sizes = symbol_sizes(value, call)
         n = value.num_ranks
         parts = len(call.counts) // n
         row = Call(dtype="int64", counts=(parts,) * n)
@@ -190,7 +187,7 @@ class CudaSession:
         return CountedLaunch(
             self,
             self._kernel(
-                gather.value, row, _symbol_sizes(gather.value, row), mark ^ 1 or 1
+                gather.value, row, symbol_sizes(gather.value, row), mark ^ 1 or 1
             ),
             main,
             itemsize=storage(call.dtype).itemsize,
@@ -203,60 +200,12 @@ class CudaSession:
         kernel = generate(plan, rank=self.group.rank, dtype=call.dtype, op=call.op)
         return self.load_kernel(counted(kernel, plan))
 
-    def _fused(self, plan: Plan, call: Call, epilogue: Spec, mark: int) -> FusedLaunch:
-        """Bind a plan whose kernel ends with an epilogue; its rows stay whole."""
-        if runs_on_engine(plan) or hands_round_on_engine(plan):
-            raise PlanError(
-                f"plan {plan.name} ({plan.schedule}): the call has an epilogue, and "
-                "copy engines compute nothing; want packets, lines or bulk"
-            )
-        grain = epilogue.row or 1
-        itemsize = storage(call.dtype).itemsize
-        sizes = _symbol_sizes(plan, call, grain)
-        where = fit(plan, sizes, itemsize, grain=grain)
-        plan = closed(plan) if where.tiles > 1 else plan
-        return FusedLaunch(
-            plan,
-            self._load(plan, call, where),
-            self.space,
-            self.watch,
-            self.region_of,
-            where=where,
-            needs=footprint(plan, where, self.group.rank),
-            fingerprint=mixed(mark, (zlib.crc32(str(epilogue).encode()),)),
-            deadline_ns=int(self.group.deadline_s * 1e9),
-            epilogue=epilogue,
-        )
-
-    def _pitched(self, plan: Plan, call: Call, mark: int) -> KernelLaunch:
-        """Bind an all_to_all whose parts are rows with a pitch."""
-        if runs_on_engine(plan) or hands_round_on_engine(plan):
-            raise PlanError(
-                f"plan {plan.name} ({plan.schedule}): copy engines move what is "
-                "contiguous, and the call has a permutation; want packets or bulk"
-            )
-        itemsize = storage(call.dtype).itemsize
-        where = fit(plan, _symbol_sizes(plan, call), itemsize)
-        plan = closed(plan) if where.tiles > 1 else plan
-        return KernelLaunch(
-            plan,
-            self._load(plan, call, where),
-            self.space,
-            self.watch,
-            self.region_of,
-            where=where,
-            needs=footprint(plan, where, self.group.rank),
-            fingerprint=mixed(mark, call.rows),
-            deadline_ns=int(self.group.deadline_s * 1e9),
-            extra=pitches(plan, call, itemsize),
-        )
-
     def _kernel(self, plan: Plan, call: Call, sizes: Any, mark: int) -> KernelLaunch:
         where = fit(plan, sizes, storage(call.dtype).itemsize)
         plan = closed(plan) if where.tiles > 1 else plan
         return KernelLaunch(
             plan,
-            self._load(plan, call, where),
+            self.load_call(plan, call),
             self.space,
             self.watch,
             self.region_of,
@@ -266,7 +215,8 @@ class CudaSession:
             deadline_ns=int(self.group.deadline_s * 1e9),
         )
 
-    def _load(self, plan: Plan, call: Call, where: Layout) -> Loaded:
+    def load_call(self, plan: Plan, call: Call, share: int = 1) -> Loaded:
+        """Return the kernel of a plan for a kind of call, compiled and loaded."""
         from stretto.executors.cuda.generate import generate
 
         return self.load_kernel(
@@ -277,6 +227,7 @@ class CudaSession:
                 op=call.op,
                 epilogue=call.epilogue,
                 rows=call.rows,
+                share=share,
             )
         )
 
@@ -301,7 +252,7 @@ class CudaSession:
         where = layout(meet, np.zeros(0, np.int64), 1)
         return KernelLaunch(
             meet,
-            self._load(meet, call, where),
+            self.load_call(meet, call),
             self.space,
             self.watch,
             self.region_of,
@@ -387,11 +338,3 @@ class CudaSession:
             with contextlib.suppress(DeviceError):
                 ask("cuModuleUnload", one.module)
         self._loaded.clear()
-
-
-def _symbol_sizes(plan: Plan, call: Call, grain: int = 1) -> Any:
-    """Return the sizes of a plan's symbols, in grains that are never divided."""
-    kind = collectives.get(plan.collective)
-    shape = Shape(num_ranks=plan.num_ranks, split=plan.split, params=plan.params)
-    itemsize = storage(call.dtype).itemsize * grain
-    return kind.symbol_sizes(shape, np.asarray(call.counts) // grain, itemsize)

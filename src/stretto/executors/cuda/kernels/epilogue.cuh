@@ -9,9 +9,9 @@
 
 namespace stretto {
 
-// Row `nth` of the block's, in the order of the spans.
+// Row `nth` of the block's, in the order of the spans; they hold LENGTH of every row.
 template <u32 LENGTH, u32 N>
-__device__ __forceinline__ Span row_of(const Span (&spans)[N], u32 nth) {
+__device__ __forceinline__ Span row_of(const Span (&spans)[N], u32 nth, u32 piece) {
   Span found = {0, 0};
 #pragma unroll
   for (u32 i = 0; i < N; ++i) {
@@ -19,6 +19,7 @@ __device__ __forceinline__ Span row_of(const Span (&spans)[N], u32 nth) {
     if (nth < rows) found = {spans[i].element + static_cast<u64>(nth) * LENGTH, LENGTH};
     nth -= rows;  // below zero, and so never again below `rows`, once it is found
   }
+  found.element -= found.count > 0 ? static_cast<u64>(piece) * LENGTH : 0;
   return found;
 }
 
@@ -26,16 +27,17 @@ __device__ __forceinline__ Span row_of(const Span (&spans)[N], u32 nth) {
 template <class F, class Lane, u32 N>
 __device__ __forceinline__ void conclude_rows(Lane& me, const typename F::Args& at,
                                               const Span (&spans)[N]) {
+  constexpr u32 length = Walk<F, Lane::C::threads>::length;
   u32 many = 0;
 #pragma unroll
-  for (u32 i = 0; i < N; ++i) many += spans[i].count / F::row;
+  for (u32 i = 0; i < N; ++i) many += spans[i].count / length;
   Batch<F, Lane> batch(me, at);
   constexpr u32 rows = Walk<F, Lane::C::threads>::rows;
 #pragma unroll 1
   for (u32 first = 0; first < many; first += rows) {
 #pragma unroll
     for (u32 b = 0; b < rows; ++b) {
-      batch.row[b] = row_of<F::row>(spans, first + b);
+      batch.row[b] = row_of<length>(spans, first + b, batch.piece());
     }
     batch.begin();
     batch.template reduce<0>();
@@ -75,9 +77,10 @@ __device__ __forceinline__ void conclude_cells(Lane& me, const typename F::Args&
 // What follows the steps of a tile. Every thread of the lane comes here, also when the
 // lane has given up: there are barriers.
 template <class F, class Lane, class... S>
-__device__ __forceinline__ void conclude(Lane& me, const typename F::Args& at,
-                                         S... each) {
+__device__ __forceinline__ void conclude(Lane& me, u32 iteration,
+                                         const typename F::Args& at, S... each) {
   me.barrier();  // a row is of many threads
+  if (F::share > 1 && iteration == 0) cluster_wait();
   const Span spans[] = {each...};
   if constexpr (F::row > 0) {
     conclude_rows<F>(me, at, spans);

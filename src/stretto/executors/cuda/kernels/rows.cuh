@@ -4,11 +4,14 @@
 // combined by a tree whose order only the row's length decides, so every block of every
 // rank, and NumPy, gets the same bits: elements of a cell from left to right, then
 // neighbouring cells in pairs, pairs of pairs, and so on. The first five levels are a
-// warp's, the rest go by shared memory, at one barrier for each reduction.
+// warp's, the rest go by shared memory, at one barrier for each reduction. Blocks may
+// share a row, each a part of its cells: they are a cluster then (cluster.cuh).
 #pragma once
 
 #include "cells.cuh"
+#include "cluster.cuh"
 #include "lane.cuh"
+#include "trees.cuh"
 
 namespace stretto {
 
@@ -31,39 +34,6 @@ __device__ __forceinline__ Span span(const Lane&, const Slice& s, i64 first) {
   return {static_cast<u64>(first) + s.start / size, s.nbytes / size};
 }
 
-// Reductions: what they begin with, and how two become one.
-struct RowSum {
-  static constexpr u32 nothing = 0;
-  __device__ static float both(float a, float b) { return a + b; }
-};
-struct RowMax {
-  static constexpr u32 nothing = 0xff800000u;
-  __device__ static float both(float a, float b) { return Max::apply(a, b); }
-};
-
-// Neighbours in pairs, pairs of pairs: the same in every lane.
-template <class R>
-__device__ __forceinline__ float warp_tree(float value) {
-#pragma unroll
-  for (int d = 1; d < 32; d *= 2) {
-    value = R::both(value, __shfl_xor_sync(~0u, value, d));
-  }
-  return value;
-}
-
-template <class R, u32 COUNT>
-__device__ __forceinline__ float tree(float (&part)[COUNT]) {
-#pragma unroll
-  for (u32 step = 1; step < COUNT; step *= 2) {
-#pragma unroll
-    for (u32 i = 0; i < COUNT; i += 2 * step) {
-      const float other = i + step < COUNT ? part[i + step] : as_float(R::nothing);
-      part[i] = R::both(part[i], other);
-    }
-  }
-  return part[0];
-}
-
 template <u32 I, class First, class... Rest>
 struct Nth : Nth<I - 1, Rest...> {};
 template <class First, class... Rest>
@@ -75,16 +45,33 @@ struct Nth<0, First, Rest...> {
 // whether cells are kept (else read again in every pass).
 template <class F, u32 THREADS>
 struct Walk {
-  static constexpr u32 G = F::cell, cells = (F::row + G - 1) / G;
-  static constexpr u32 groups = (cells + 31) / 32;
+  static constexpr u32 G = F::cell, length = F::row / F::share;  // the block's part
+  static constexpr u32 cells = (length + G - 1) / G;
+  static constexpr u32 groups = (cells + 31) / 32 * F::share;
+  static_assert(F::share == 1 || length % (32 * G) == 0, "parts are whole groups");
   static constexpr u32 each = (cells + THREADS - 1) / THREADS;
   static constexpr u32 words = each * (sizeof(typename F::Cell) / 4);
-  static constexpr u32 share = 512 / ((THREADS + CLERK + 127) / 128);
-  static constexpr u32 registers = share < 255 ? share : 255;
+  static constexpr u32 evenly = 512 / ((THREADS + CLERK + 127) / 128);
+  static constexpr u32 registers = evenly < 255 ? evenly : 255;
   static constexpr u32 room = registers < 80 ? 24 : registers - 56;
   static constexpr bool keep = words <= room;
   static constexpr u32 rows = !keep || room / words < 4 ? 1 : room / words < 8 ? 2 : 4;
 };
+
+// Words of a cluster, by parity of the epoch and of the exchange in it: who writes
+// again knows that everybody has read what was there.
+template <class W>
+using Board = u64[4][W::rows][W::groups];
+
+// All threads of a block whose rows are shared, before anything else.
+template <class F, u32 THREADS>
+__device__ __forceinline__ void begin_sharing() {
+  using Words = Board<Walk<F, THREADS>>;
+  u64* words = &of_block<Words>()[0][0][0];
+  for (u32 i = threadIdx.x; i < sizeof(Words) / 8; i += THREADS + CLERK) words[i] = 0;
+  cluster_arrive();
+  if (threadIdx.x >= THREADS) cluster_wait();  // the clerk: data threads wait later
+}
 
 // Some rows on their way through: what is known of each, and their cells.
 template <class F, class Lane>
@@ -101,9 +88,12 @@ struct Batch {
   __device__ __forceinline__ Batch(Lane& lane, const Args& args) : me(lane), at(args) {}
 
   __device__ u32 cell(u32 k) const { return me.thread + k * Lane::C::threads; }
+  // Which part of a row is the block's, and where a cell of it is in the row.
+  __device__ u32 piece() const { return me.block % F::share; }
+  __device__ u32 column(u32 k) const { return piece() * W::length + cell(k) * W::G; }
   // Whether cells are 16 bytes that can be moved as one: the host has seen to it.
   static constexpr bool whole = F::row % W::G == 0;
-  // Elements of a cell that are in the row.
+  // Elements of a cell that are in the row, or the block's part of it.
   __device__ u32 count(u32 b, u32 k) const {
     const u32 first = cell(k) * W::G, length = row[b].count;
     return first >= length ? 0 : length - first < W::G ? length - first : W::G;
@@ -111,7 +101,7 @@ struct Batch {
   __device__ __forceinline__ void read(u32 b, u32 k, typename F::Cell& into) const {
     const u32 n = count(b, k);
     if (n > 0) {
-      into.template load<Lane::C::shared>(at, row[b], cell(k) * W::G, n, whole);
+      into.template load<Lane::C::shared>(at, row[b], column(k), n, whole);
     }
   }
   __device__ __forceinline__ typename F::Floats floats(u32 b, u32 k) const {
@@ -149,23 +139,51 @@ struct Batch {
     return total;
   }
 
+  // What a warp has combined, for all threads that need it. Two turns of shared memory:
+  // who still reads the one is waited for in the other.
+  __device__ __forceinline__ void give(u32 b, u32 group, float total) {
+    constexpr u32 own = W::groups / F::share;
+    const u32 lane = me.thread % 32;
+    if (group >= own) return;
+    if constexpr (F::share == 1) {
+      if (lane == 0) of_block<Groups>()[turn % 2][b][group] = total;
+    } else if (lane < F::share && row[b].count > 0) {
+      auto& board = of_block<Board<W>>();
+      u64& word = board[place()][b][piece() * own + group];
+      tell_block<F::share>(board, word, lane, number() << 32 | as_bits(total));
+    }
+  }
+  __device__ __forceinline__ float take(u32 b, u32 group) {
+    if constexpr (F::share == 1) {
+      return of_block<Groups>()[turn % 2][b][group];
+    } else {
+      const u64& word = of_block<Board<W>>()[place()][b][group];
+      u64 value = told(word);
+      Patience patience;
+      while (value >> 32 != number() && row[b].count > 0) {
+        if (!patience.holds(me.p, Lane::C::rank)) break;  // its block is lost
+        value = told(word);
+      }
+      return as_float(static_cast<u32>(value));
+    }
+  }
+  using Groups = float[2][W::rows][W::groups];
+  __device__ u32 place() const { return (me.epoch & 1) * 2 + turn % 2; }
+  __device__ u64 number() const { return (me.epoch << 8 | (turn + 1)) & 0xffffffffu; }
+
   template <u32 I>
   __device__ __forceinline__ void reduce() {
     if constexpr (I < F::reductions) {
       using D = typename F::template Reduce<I>;
       using R = typename D::R;
-      using Groups = float[2][W::rows][W::groups];
-      float(&groups)[W::rows][W::groups] = of_block<Groups>()[turn];
 #pragma unroll(W::keep ? W::each : 1)
       for (u32 k = 0; k < W::each; ++k) {
 #pragma unroll
         for (u32 b = 0; b < W::rows; ++b) {
-          const float total = warp_tree<R>(part<D>(b, k));
-          const u32 group = cell(k) / 32;
-          if (me.thread % 32 == 0 && group < W::groups) groups[b][group] = total;
+          give(b, cell(k) / 32, warp_tree<R>(part<D>(b, k)));
         }
       }
-      me.barrier();
+      if constexpr (F::share == 1) me.barrier();
 #pragma unroll
       for (u32 b = 0; b < W::rows; ++b) {
         constexpr u32 warps = (W::groups + 31) / 32;
@@ -173,12 +191,12 @@ struct Batch {
 #pragma unroll
         for (u32 i = 0; i < warps; ++i) {
           const u32 leaf = i * 32 + me.thread % 32;
-          some[i] = warp_tree<R>(leaf < W::groups ? groups[b][leaf]
-                                                  : as_float(R::nothing));
+          const float one = leaf < W::groups ? take(b, leaf) : as_float(R::nothing);
+          some[i] = warp_tree<R>(one);
         }
         D::settle(known[b], tree<R>(some));
       }
-      turn ^= 1;  // who is still reading is waited for at the next barrier
+      ++turn;
       reduce<I + 1>();
     }
   }
@@ -190,12 +208,13 @@ struct Batch {
       for (u32 b = 0; b < W::rows; ++b) {
         const u32 n = count(b, k);
         if (n == 0) continue;
-        F::store(at, row[b], cell(k) * W::G, n, whole, known[b], floats(b, k));
+        F::store(at, row[b], column(k), n, whole, known[b], floats(b, k));
       }
     }
 #pragma unroll
     for (u32 b = 0; b < W::rows; ++b) {
-      if (me.thread == 0 && row[b].count > 0) F::store_row(at, row[b], known[b]);
+      const bool first = me.thread == 0 && piece() == 0;
+      if (first && row[b].count > 0) F::store_row(at, row[b], known[b]);
     }
   }
 };
