@@ -233,21 +233,38 @@ def test_mpi_is_measured_through_its_own_launcher():
     assert all(row["ok"] for row in rows)
 
 
-def test_a_launcher_may_start_the_ranks():
-    """Under torchrun's environment each process is a rank; rank 0 prints."""
-    command = [sys.executable, "-m", "stretto", "bench", "all_reduce"]
-    command += ["--sizes", "64", "--budget", "0.5", "--plain"]
-    common = dict(os.environ) | {
-        "PYTHONPATH": str(SOURCE),
+def torchrun(rank):
+    return {
+        "RANK": str(rank),
         "WORLD_SIZE": "2",
+        "LOCAL_RANK": str(rank),
         "LOCAL_WORLD_SIZE": "2",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(os.getpid()),
     }
+
+
+def srun(rank):
+    return {
+        "SLURM_PROCID": str(rank),
+        "SLURM_NTASKS": "2",
+        "SLURM_LOCALID": str(rank),
+        "SLURM_NNODES": "1",
+        "SLURM_JOB_ID": str(os.getpid()),
+        "SLURM_STEP_ID": "0",
+    }
+
+
+@pytest.mark.parametrize("launcher", [torchrun, srun], ids=lambda f: f.__name__)
+def test_a_launcher_may_start_the_ranks(launcher):
+    """In its environment each process is a rank; rank 0 prints."""
+    command = [sys.executable, "-m", "stretto", "bench", "all_reduce"]
+    command += ["--sizes", "64", "--budget", "0.5", "--plain"]
+    common = dict(os.environ) | {"PYTHONPATH": str(SOURCE)}
     ranks = [
         subprocess.Popen(
             command,
-            env=common | {"RANK": str(r), "LOCAL_RANK": str(r)},
+            env=common | launcher(r),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -260,6 +277,21 @@ def test_a_launcher_may_start_the_ranks():
     assert [0, 0] == [rank.returncode for rank in ranks], said
     assert "all_reduce" in said[0]
     assert "" == said[1]
+
+
+def test_mpirun_may_start_the_ranks():
+    """MPI is then there to be measured, in the ranks that it has started."""
+    pytest.importorskip("mpi4py", reason="MPI is reached through mpi4py")
+    if mpirun() is None:
+        pytest.skip("no mpirun here")
+    launcher = (mpirun(), "-n", "2", "--bind-to", "none", "--allow-run-as-root")
+    words = ("bench", "all_reduce", "--peers", "mpi", "--sizes", "64", "--plain")
+
+    status, said, error = run(*words, "--budget", "0.5", launcher=launcher)
+
+    assert 0 == status, error
+    assert 1 == said.count("bus GB/s"), "rank 0 alone prints"
+    assert "mpi takes" in said
 
 
 def test_the_command_writes_every_form(tmp_path):

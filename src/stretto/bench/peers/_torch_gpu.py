@@ -7,7 +7,7 @@ from typing import Any
 
 from stretto.bench.contender import Setup
 from stretto.bench.peers._torch import require_torch, start_group
-from stretto.errors import MissingExtraError
+from stretto.errors import CallError, MissingExtraError
 
 __all__ = ["FOR_GRAPHS", "NO_MULTICAST", "claim_gpu", "start_nccl"]
 
@@ -31,9 +31,22 @@ def claim_gpu(setup: Setup) -> Any:
     return torch
 
 
+_MIXING = "NCCL_GRAPH_MIXING_SUPPORT"
+_read: list[str | None] = []
+"""What NCCL found in the environment when this process first started it."""
+
+
 def start_nccl(setup: Setup, name: str) -> Any:
     """Return a process group of NCCL whose communicator exists (collective)."""
     torch = claim_gpu(setup)
+    now = os.environ.get(_MIXING)
+    if not _read:
+        _read.append(now)
+    if _read[0] != now:
+        raise CallError(
+            f"NCCL has read {_MIXING}={_read[0]} in this process, which {name} wants "
+            f"to be {now}; ask for it in a run of its own"
+        )
     group = start_group(setup, "nccl", name)
     torch.distributed.all_reduce(torch.ones(1, device="cuda"), group=group)
     torch.cuda.synchronize()
