@@ -292,7 +292,8 @@ def _relax(session: int, idle: int) -> int:
         sched_yield()
         away = _now_ns(session) - began
         store(session + _AWAY, away)
-        if away > _TAKEN_NS:  # by a stranger: who sleeps is put before it
+        alone = load(session + _LONG) > load(session + _BRIEF)  # a core for each rank
+        if away > _TAKEN_NS and alone:  # a stranger: who sleeps is put before it
             store(session + _YIELDS, _WARY)
     else:
         store(session + _AWAY, 0)
