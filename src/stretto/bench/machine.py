@@ -15,7 +15,7 @@ import numpy as np
 from stretto.bench.cases import case_of
 from stretto.bench.control import Control
 from stretto.bench.target import Target
-from stretto.bench.timing import run_batch
+from stretto.bench.timing import pinned, run_batch
 
 __all__ = ["commit", "limits", "machine", "versions"]
 
@@ -77,7 +77,8 @@ def limits(control: Control, target: Target) -> dict[str, float]:
     pools = target.pools
     control.barrier()
     rate = (pools.copy_gbps or _copy_gbps)()
-    barrier_us = min(run_batch(control.barrier, 200) for _ in range(5))
+    with pinned(control.rank, control.num_ranks):
+        barrier_us = min(run_batch(control.barrier, 100) for _ in range(10))
     flag_us = barrier_us
     if pools.timer is not None and pools.capture is not None:
         flag_us = _exchange_us(control, target)
