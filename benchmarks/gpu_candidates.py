@@ -40,6 +40,12 @@ def candidates(collective: str, nbytes: int, ranks: int) -> list[tuple[str, str]
         found += _packets(name, chunk, parts=ranks)
     if nbytes >= 128 * K:
         found += _bulk(name, chunk)
+    if nbytes >= 16 * M and collective != "all_to_all":
+        words = f"push bulk zero_copy threads=512 tile_bytes={1 << 30}"
+        found += [
+            (f"{collective}/ring", f"{words} blocks={b}{more}")
+            for b, more in ((32, ""), (64, ""), (128, ""), (32, " tma depth=8"))
+        ]
     if nbytes >= 4 * M and collective != "reduce_scatter":
         found += [(name, f"push engine zero_copy blocks={k}") for k in (1, 2, ranks)]
     return found
