@@ -219,10 +219,16 @@ def mixed_in_place(comm):
     return found
 
 
-@pytest.mark.parametrize("what", [kinds_of_arrays, known_calls, unequal_parts])
-def test_nothing_is_wrong_on_three_ranks(what):
-    """Whatever kind of array comes, and however parts differ."""
-    assert [[]] * 3 == stretto.spawn(what, num_ranks=3)
+def one_by_one(comm, *parts):
+    """Return what each of several parts finds; starting ranks takes a second."""
+    return [part(comm) for part in parts]
+
+
+def test_nothing_is_wrong_on_three_ranks():
+    """Whatever kind of array comes, known or new, and however parts differ."""
+    parts = kinds_of_arrays, known_calls, unequal_parts
+
+    assert [[[]] * 3] * 3 == stretto.spawn(one_by_one, *parts, num_ranks=3)
 
 
 def test_tensors_are_arrays():
@@ -244,15 +250,12 @@ def test_started_calls_keep_their_order():
         assert (2, 1 - rank // 2, rank == 0) == pair
 
 
-def test_own_parts_of_registered_memory_are_in_place():
-    """The part of a rank lies elsewhere than that of the next, and that is right."""
+def test_in_place_is_a_rank_s_own_affair():
+    """Own parts lie elsewhere on every rank; some ranks are in place, others not."""
     gathered, summed = ([1.0, 2.0], [1.0, 2.0]), (3.0, 3.0)
 
-    assert [[gathered, summed] * 2] * 2 == stretto.spawn(
-        registered_in_place, num_ranks=2
-    )
+    found = stretto.spawn(one_by_one, registered_in_place, mixed_in_place, num_ranks=2)
 
-
-def test_ranks_may_differ_in_being_in_place():
-    """Being in place is a rank's own affair."""
-    assert [[3.0] * 4] * 2 == stretto.spawn(mixed_in_place, num_ranks=2)
+    for registered, mixed in found:
+        assert [gathered, summed] * 2 == registered
+        assert [3.0] * 4 == mixed
