@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from stretto.errors import CollectiveMismatch, CollectiveTimeout
+from stretto.errors import CallError, CollectiveMismatch, CollectiveTimeout
 
 __all__ = ["ChildGroup", "Hub"]
 
@@ -97,10 +97,17 @@ class ChildGroup:
         return said
 
     def fail(
-        self, waiting_for: Sequence[int], where: str, *, mismatch: str = ""
+        self,
+        waiting_for: Sequence[int],
+        where: str,
+        *,
+        mismatch: str = "",
+        refused: str = "",
     ) -> Exception:
         """Break the group and say who is missing."""
         self._broken[0] = 1
+        if refused:
+            return CallError(refused)
         if mismatch:
             return CollectiveMismatch(mismatch)
         return CollectiveTimeout(f"missing ranks {list(waiting_for)}: {where}")

@@ -57,14 +57,20 @@ class Group(Protocol):
         """Return an int64 array of one element, non-zero once somebody is lost."""
 
     def fail(
-        self, waiting_for: Sequence[int], where: str, *, mismatch: str = ""
+        self,
+        waiting_for: Sequence[int],
+        where: str,
+        *,
+        mismatch: str = "",
+        refused: str = "",
     ) -> Exception:
         """Break the group, on every rank, and return the error that says why.
 
         `mismatch` says who called what when the ranks called different things: a
-        `CollectiveMismatch`. Otherwise a lost rank is a `PeerLost`, and ranks that
-        are merely absent are a `CollectiveTimeout`. When the group is broken already,
-        the error is that of whoever broke it.
+        `CollectiveMismatch`. `refused` says what a call was given that it cannot take,
+        where that is only found in its midst: a `CallError`. Otherwise a lost rank
+        is a `PeerLost`, and ranks that are merely absent are a `CollectiveTimeout`.
+        When the group is broken already, the error is that of whoever broke it.
         """
 
 

@@ -130,7 +130,7 @@ class Communicator(ChannelVerbs, AsyncVerbs):
         for session in self._sessions.values():
             try:
                 session.check()
-            except CommunicationError as e:
+            except (CallError, CommunicationError) as e:
                 raise self._broke(e) from None
         if int(self._group.broken[0]):
             raise self._broke(self._group.fail((), f"rank {self.rank}: check"))

@@ -151,7 +151,7 @@ class Engine:
 
     def _broke(self, error: BaseException) -> BaseException:
         """Remember the first fault; nothing works after it. Return what to raise."""
-        if isinstance(error, CallError):
+        if isinstance(error, CallError) and not self._group.broken[0]:
             return error
         if self._fault is None:
             self._fault = error

@@ -127,7 +127,12 @@ class PeerGroup:
             raise self._fault.to_error()
 
     def fail(
-        self, waiting_for: Sequence[int], where: str, *, mismatch: str = ""
+        self,
+        waiting_for: Sequence[int],
+        where: str,
+        *,
+        mismatch: str = "",
+        refused: str = "",
     ) -> StrettoError:
         """Break the group on every rank; return the error that says why.
 
@@ -135,6 +140,8 @@ class PeerGroup:
         """
         if self._fault is None:
             fault = self._judge(waiting_for, where, mismatch)
+            if refused:
+                fault = Fault(error="CallError", text=refused)
             self._report(fault)
             if not self._ended.wait(VERDICT_S):
                 self.break_(fault)

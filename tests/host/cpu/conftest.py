@@ -52,8 +52,14 @@ class LocalGroup:
         return self._cell
 
     def fail(
-        self, waiting_for: Sequence[int], where: str, *, mismatch: str = ""
+        self,
+        waiting_for: Sequence[int],
+        where: str,
+        *,
+        mismatch: str = "",
+        refused: str = "",
     ) -> Exception:
+        assert not refused, "nothing is refused in the midst of a call on CPUs"
         lost = int(self._cell[0]) - 2
         self._cell[0] = self._cell[0] or 1
         if lost >= 0:

@@ -32,7 +32,7 @@ class OneRank:
     def exchange(self, payload, fds=()):
         return [(payload, tuple(fds))]
 
-    def fail(self, waiting_for, where, *, mismatch=""):
+    def fail(self, waiting_for, where, *, mismatch="", refused=""):
         return CollectiveMismatch(mismatch)
 
 

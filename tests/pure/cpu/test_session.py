@@ -36,7 +36,7 @@ class OneRank:
     def exchange(self, payload, fds=()):
         return [(payload, tuple(fds))]
 
-    def fail(self, waiting_for, where, *, mismatch=""):
+    def fail(self, waiting_for, where, *, mismatch="", refused=""):
         raise AssertionError(f"nobody to wait for: {waiting_for} {where} {mismatch}")
 
 

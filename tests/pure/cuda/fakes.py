@@ -21,7 +21,7 @@ from types import SimpleNamespace
 import numpy as np
 from cuda.bindings import driver as real
 
-from stretto.errors import CollectiveMismatch, CollectiveTimeout
+from stretto.errors import CallError, CollectiveMismatch, CollectiveTimeout
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -377,12 +377,17 @@ class ThreadGroup:
         shared.barrier.wait(timeout=20)
         return answer
 
-    def fail(self, waiting_for, where, *, mismatch=""):
-        """Break the group."""
-        self.broken[0] = 1
+    def fail(self, waiting_for, where, *, mismatch="", refused=""):
+        """Break the group; the first fault is everybody's."""
+        fault = CollectiveTimeout(f"missing {list(waiting_for)}: {where}")
         if mismatch:
-            return CollectiveMismatch(mismatch)
-        return CollectiveTimeout(f"missing {list(waiting_for)}: {where}")
+            fault = CollectiveMismatch(mismatch)
+        if refused:
+            fault = CallError(refused)
+        if self.shared.fault is None:
+            self.shared.fault = fault
+        self.broken[0] = 1
+        return self.shared.fault
 
 
 def on_ranks(fake, num_ranks, work, deadline_s=20.0):
@@ -392,6 +397,7 @@ def on_ranks(fake, num_ranks, work, deadline_s=20.0):
         said=[None] * num_ranks,
         barrier=threading.Barrier(num_ranks),
         broken=np.zeros(1, np.int64),
+        fault=None,
     )
 
     def run(rank):

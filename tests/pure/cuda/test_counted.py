@@ -3,6 +3,7 @@
 import ctypes
 import importlib.util
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from cuda_fakes import on_ranks
 
 from stretto import algorithms
 from stretto.collectives import Operator
-from stretto.errors import CallError, CollectiveMismatch, PlanError
+from stretto.errors import CallError, PlanError
 from stretto.executors import Call
 from stretto.executors.cuda import abi
 from stretto.executors.cuda.abi import PARAMS, RECORD, Kernel
@@ -164,12 +165,12 @@ def test_a_count_that_is_too_large_is_told_and_moves_nothing(
     outputs, _ = call(counts, given, 2 * MOST)
 
     assert {0x77777777} == set(np.concatenate(outputs).tolist())
-    record = next(r for r in map(call.run.record, range(2)) if r["state"] == 2)
-    assert "counts" == abi.KINDS[record["kind"]]
-    waiting, text = explain(record, {7: call.run.plan})
-    assert [1] == waiting
-    assert f"{MOST + 1} elements" in text
-    assert f"room for {MOST}" in text
+    told = [explain(call.run.record(r), {7: call.run.plan}) for r in range(2)]
+    assert told[0] == told[1]
+    waiting, text = told[0]
+    assert [] == waiting
+    assert f"rank 1 has {MOST + 1} elements for rank 0" in text
+    assert f"want 0 to {MOST}" in text
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
@@ -183,6 +184,9 @@ def test_an_output_that_is_too_small_is_told(emulate, monkeypatch, tmp_path):
     record = call.run.record(0)
     assert "counts" == abi.KINDS[record["kind"]]
     assert (200, 150) == (record["got"], record["want"])
+    text = explain(record, {7: call.run.plan})[1]
+    assert "rank 0 is given 200 elements" in text
+    assert "its out has 150" in text
     assert {0x77777777} == set(outputs[0].tolist())
 
 
@@ -271,17 +275,56 @@ def test_a_launch_gathers_counts_and_then_moves(fake):
     on_ranks(fake, 2, work)
 
 
-def test_a_record_of_counts_is_a_mismatch(fake):
-    """It is raised at the next call, in words."""
+def recorded(session, **fields):
+    """Leave a record as a kernel does."""
+    record = np.zeros(1, RECORD)
+    for name, value in fields.items():
+        record[name] = value
+    record["state"] = 2
+    ctypes.memmove(session.watch.record, record.tobytes(), RECORD.itemsize)
+
+
+def test_a_record_of_counts_is_a_call_error(fake):
+    """It is raised at the next call, in words: whose count, and what it may be."""
 
     def work(group):
         session = CudaSession(group)
-        record = np.zeros(1, RECORD)
-        record["kind"], record["state"], record["peer"] = 4, 2, 1
-        record["got"], record["want"] = 300, 200
-        ctypes.memmove(session.watch.record, record.tobytes(), RECORD.itemsize)
-        with pytest.raises(CollectiveMismatch, match="counts of rank 1: 300 elements"):
+        recorded(session, kind=4, peer=1, step=1, got=300, want=200)
+        with pytest.raises(CallError, match=r"rank 1 has 300 elements.*want 0 to 200"):
             session.check()
         session.close()
 
     on_ranks(fake, 1, work)
+
+
+def test_a_negative_count_is_told_as_it_is(fake):
+    """Numbers of records are words of 64 bits."""
+
+    def work(group):
+        session = CudaSession(group)
+        recorded(session, kind=4, peer=0, step=0, got=2**64 - 3, want=200)
+        with pytest.raises(CallError, match="rank 0 has -3 elements"):
+            session.check()
+        session.close()
+
+    on_ranks(fake, 1, work)
+
+
+def test_whoever_is_told_lets_the_teller_speak(fake):
+    """Rank 1 reads first that rank 0 gave up; both raise what rank 0 says, later."""
+
+    def work(group):
+        session = CudaSession(group)
+        group.exchange({})
+        if group.rank == 1:
+            claim = 1 << 63 | 4 << 48  # rank 0 gave up: counts
+            recorded(session, kind=3, rank=1, peer=0, step=2, got=claim)
+        else:
+            time.sleep(0.2)
+            recorded(session, kind=4, peer=0, step=-2, got=300, want=200)
+        with pytest.raises(CallError, match="rank 0 is given 300 elements"):
+            session.check()
+        group.exchange({})
+        session.close()
+
+    on_ranks(fake, 2, work)

@@ -188,6 +188,16 @@ def test_a_mismatch_says_who_called_what():
     assert "CollectiveMismatch" == host.said[0].error
 
 
+def test_what_a_call_refuses_in_its_midst_is_said_on_every_rank():
+    """In the executor's words, without anybody to blame."""
+    host = FakeHost(Fault(error="CallError", text="rank 1 has 9 elements; want 8"))
+    error = group_of(host).fail([], "", refused="rank 1 has 9 elements; want 8")
+
+    assert ("CallError", ()) == (host.said[0].error, host.said[0].blamed)
+    assert isinstance(error, errors.CallError)
+    assert "rank 1 has 9 elements; want 8" == str(error)
+
+
 def broken_by(kind):
     """A pair that such a fault has broken."""
     peers = group_of(FakeHost())

@@ -125,14 +125,15 @@ RECORD = np.dtype(
         ("block", "<i4"),
         ("lane", "<i4"),
         ("thread", "<i4"),
-        ("step", "<i4"),  # index in the lane's steps; -1: entering the launch
+        ("step", "<i4"),  # index in the lane's steps; -1: entering the launch;
+        # "counts": which count, or -1: the input's sum, -2: the output's
         ("peer", "<i4"),  # whom it waited for; -1: nobody by name
         ("absent", "<u4"),  # bit q: rank q has not entered this launch
         ("differ", "<u4"),  # bit q: rank q entered it with another fingerprint
         ("fingerprint", "<u4"),  # of the call that gave up: the host names its plan
         ("channel", "<u4"),  # index into AWAITED; 0: a step of a plan
         ("epoch", "<u8"),
-        ("got", "<u8"),  # the flag's value, or the peer's fingerprint
+        ("got", "<u8"),  # the flag's value, the peer's fingerprint or broken word
         ("want", "<u8"),
         ("launch", "<u8"),
     ]
@@ -140,8 +141,9 @@ RECORD = np.dtype(
 """What the first thread to give up writes, once, in host memory."""
 
 KINDS = ("none", "timeout", "mismatch", "told", "counts")
-"""Why a rank gave up; `told`: rank `peer` gave up first, `absent` is what it saw;
-`counts`: counts on the device, of rank `peer`, are more than there is room for."""
+"""Why a rank gave up; `told`: rank `peer` gave up first, `absent` is what it saw, bits
+48 to 55 of `got` its kind; `counts`: counts on the device, of rank `peer`, are more
+than there is room for."""
 
 AWAITED = (
     "",

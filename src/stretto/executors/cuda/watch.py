@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,7 +27,15 @@ from stretto.plan import Plan, spell_step
 __all__ = ["Watch", "explain"]
 
 PERIOD_S = 0.02
+TELLER_S = 1.0
+"""How long the rank that gave up first may take to tell why; its thread reads too."""
 COMPLETE = 2
+WHY = {
+    "mismatch": "as ranks called different things",
+    "counts": "as there are more elements than it has room for",
+}
+"""Why a rank gave up that told us so, where nobody was missing."""
+ENDED = "This communicator has ended: connect anew"
 
 
 class Watch:
@@ -87,9 +96,21 @@ class Watch:
     def _read(self) -> Exception:
         record = np.frombuffer(self._pinned.words.tobytes(), RECORD, count=1)[0]
         waiting, text = explain(record, self._plans)
-        if KINDS[int(record["kind"])] in ("mismatch", "counts"):
+        kind = KINDS[int(record["kind"])]
+        if kind == "told":
+            self._hear()
+            kind = _cause(record)
+        if kind == "counts":
+            return self._group.fail((), "", refused=text)
+        if kind == "mismatch":
             return self._group.fail(waiting, text, mismatch=text)
         return self._group.fail(waiting, text)
+
+    def _hear(self) -> None:
+        """Wait a little for the rank that gave up first: it knows why, we do not."""
+        stop_at = time.monotonic() + TELLER_S
+        while not int(self._group.broken[0]) and time.monotonic() < stop_at:
+            time.sleep(PERIOD_S / 10)
 
     def _run(self) -> None:
         self._device.enter()
@@ -152,18 +173,43 @@ def explain(record: Any, plans: dict[int, Plan]) -> tuple[list[int], str]:
             "collective, counts, dtype, operator, algorithm and memory on every rank"
         )
     if kind == "counts":
-        got, want = (int(np.int64(record[name])) for name in ("got", "want"))
-        return waiting, (
-            f"{where}: counts of rank {peer}: {got} elements, where there is room for "
-            f"{want}; want larger arrays or a larger max_count, or fewer elements"
-        )
+        return [], _counts(plan, record)
     if kind == "told":
-        return waiting, f"{where}: rank {peer} gave up, missing ranks {waiting}"
+        why = f"missing ranks {absent}" if absent else WHY.get(_cause(record), "")
+        return waiting, f"{where}: rank {peer} gave up{', ' * bool(why)}{why}"
     if absent:
         return waiting, f"{where}: ranks {absent} did not enter the call ({place})"
     return waiting, (
         f"{where}: waited for {awaited or f'rank {peer}'} ({place}): "
         f"got {int(record['got']):#x}, want {int(record['want']):#x}"
+    )
+
+
+def _cause(record: Any) -> str:
+    """Return the kind of what the rank that told us has met."""
+    kind = int(record["got"]) >> 48 & 0xFF
+    return KINDS[kind] if kind < len(KINDS) else "timeout"
+
+
+def _counts(plan: Plan | None, record: Any) -> str:
+    """Return which count on the GPU is too large, in the same words on every rank."""
+    which, rank = int(record["step"]), int(record["peer"])
+    got, want = (
+        int(np.uint64(record[name]).astype(np.int64)) for name in ("got", "want")
+    )
+    call = "" if plan is None else f"{plan.name}: "
+    if which < 0:
+        array, what = ("x", "gives") if which == -1 else ("out", "is given")
+        return (
+            f"{call}rank {rank} {what} {got} elements, by counts on the GPU, and its "
+            f"{array} has {want}; want a larger {array}, or smaller counts. {ENDED}"
+        )
+    receiver = ""
+    if plan is not None and plan.collective == "all_to_all":
+        receiver = f" for rank {which % plan.num_ranks}"
+    return (
+        f"{call}rank {rank} has {got} elements{receiver}, by its counts on the GPU; "
+        f"want 0 to {want}, the max_count of the call; nothing was moved. {ENDED}"
     )
 
 

@@ -4,7 +4,7 @@
 // this launch brought them there), so all find the same sizes, tiles and offsets, and
 // nothing is exchanged about them. What the host said is only how much there may be:
 // staging and blocks are made for that. A count that is larger is told, with a record
-// like that of a missed deadline, and nothing is moved.
+// of its own kind, and nothing is moved: every rank sees it, and says the same.
 #pragma once
 
 #include "stretto.cuh"
@@ -32,27 +32,28 @@ struct Rank {};
 
 constexpr i64 larger(i64 a, i64 b) { return a > b ? a : b; }
 
+// What does not fit: the number of a count, or one of these.
+constexpr i64 NOTHING = -3, ALL_OUTPUT = -2, ALL_INPUT = -1;
+
 // Whether everything fits; if not, one thread says what does not.
 template <class C, class Table>
 __device__ __forceinline__ bool fits(const Params& p, const Counted<Table>& given,
                                      const i64* counts, const Extent& extent) {
-  int whose = NOBODY;
-  i64 got = 0, want = given.most;
-  for (i64 i = 0; i < given.number; ++i) {
-    if (counts[i] < 0 || counts[i] > given.most) {
-      whose = static_cast<int>(i * C::ranks / given.number), got = counts[i];
-    }
+  i64 which = NOTHING, got = 0, want = given.most;
+  for (i64 i = 0; i < given.number && which == NOTHING; ++i) {
+    if (counts[i] < 0 || counts[i] > given.most) which = i, got = counts[i];
   }
-  if (whose == NOBODY && extent.input > given.input) {
-    whose = C::rank, got = extent.input, want = given.input;
-  } else if (whose == NOBODY && extent.output > given.output) {
-    whose = C::rank, got = extent.output, want = given.output;
+  if (which == NOTHING && extent.input > given.input) {
+    which = ALL_INPUT, got = extent.input, want = given.input;
+  } else if (which == NOTHING && extent.output > given.output) {
+    which = ALL_OUTPUT, got = extent.output, want = given.output;
   }
-  if (whose == NOBODY) return true;
+  if (which == NOTHING) return true;
   if (blockIdx.x % (C::blocks * C::lanes) == 0 && threadIdx.x == 0) {
     const Place at{C::rank, 0, C::lane, 0, 0};
-    give_up<C::ranks>(p, at, TOO_MANY, -1, whose, static_cast<u64>(got),
-                      static_cast<u64>(want));
+    const i64 whose = which < 0 ? C::rank : which * C::ranks / given.number;
+    give_up<C::ranks>(p, at, TOO_MANY, static_cast<int>(which), static_cast<int>(whose),
+                      static_cast<u64>(got), static_cast<u64>(want));
   }
   return false;
 }

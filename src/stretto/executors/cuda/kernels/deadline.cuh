@@ -27,6 +27,10 @@ __device__ __forceinline__ u64 broken_value(Kind kind, int rank, int peer, u32 a
          static_cast<u64>(peer & 0xff) << 32 | absent;
 }
 
+__device__ __forceinline__ int teller_of(u64 broken) {
+  return static_cast<int>(broken >> 40 & 0xff);
+}
+
 // Which ranks have not entered launch `launch` (low half), and which did with another
 // fingerprint (high half).
 template <u32 RANKS>
@@ -51,24 +55,26 @@ __device__ __noinline__ void give_up(const Params& p, Place at, Kind kind, int s
                                      int peer, u64 got, u64 want) {
   const u64 mine = p.control[at.rank];
   const u64 launch = load_relaxed_word(control_word(mine, LAUNCHES));
-  const u64 roll = read_roll<RANKS>(p, at.rank, launch);
-  const u32 absent = static_cast<u32>(roll), differ = static_cast<u32>(roll >> 32);
+  const bool counts = kind == TOO_MANY;  // before the roll is called, by all at once
+  const u64 roll = counts ? 0 : read_roll<RANKS>(p, at.rank, launch);
+  u32 absent = static_cast<u32>(roll), differ = static_cast<u32>(roll >> 32);
   const u64 claim = broken_value(kind, at.rank, peer, absent);
   const u64 found = atomicCAS(control_word(mine, BROKEN), 0ull, claim);
   if (atomicCAS(control_word(mine, BROKEN, 1), 0ull, 1ull) != 0) return;
-  const bool told = found != 0 && static_cast<int>(found >> 40 & 0xff) != at.rank;
+  const bool told = !counts && found != 0 && teller_of(found) != at.rank;
   Record* record = reinterpret_cast<Record*>(p.record);
   store_relaxed_word(&record->state, 1);
-  store_relaxed_word(&record->kind, told ? TOLD : kind);
+  if (told) kind = TOLD, peer = teller_of(found), got = found;
+  if (told) absent = static_cast<u32>(found);
+  store_relaxed_word(&record->kind, kind);
   record->rank = at.rank;
   record->block = at.block;
   record->lane = at.lane;
   record->thread = at.thread;
   record->step = step;
-  record->peer = told ? static_cast<int>(found >> 40 & 0xff) : peer;
-  record->absent = told ? static_cast<u32>(found) : absent;
+  record->peer = peer;
+  record->absent = absent;
   record->differ = differ;
-  record->fingerprint = p.fingerprint;
   record->fingerprint = p.fingerprint;
   record->epoch = at.epoch;
   record->got = got;

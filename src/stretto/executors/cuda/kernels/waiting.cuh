@@ -37,7 +37,7 @@ __device__ __noinline__ bool channel_gave_up(const Home& home, int rank, int pee
   const u64 claim = broken_value(kind, rank, peer, absent);
   const u64 found = atomicCAS(control_word(mine, BROKEN), 0ull, claim);
   if (atomicCAS(control_word(mine, BROKEN, 1), 0ull, 1ull) != 0) return false;
-  const int teller = static_cast<int>(found >> 40 & 0xff);
+  const int teller = teller_of(found);
   const bool told = found != 0 && teller != rank;
   Record* record = reinterpret_cast<Record*>(home.record);
   store_relaxed_word(&record->state, 1);
@@ -53,7 +53,7 @@ __device__ __noinline__ bool channel_gave_up(const Home& home, int rank, int pee
   record->fingerprint = home.fingerprint;
   record->channel = what;
   record->epoch = 0;
-  record->got = got;
+  record->got = told ? found : got;
   record->want = want;
   record->launch = launch;
   fence();
