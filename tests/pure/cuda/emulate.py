@@ -25,10 +25,7 @@ FINGERPRINT = 7
 OURS = ("memory.cuh", "cluster.cuh", "tma.cuh")
 """Headers of which emulate.hpp has its own version."""
 REPLACED = (
-    (
-        r'asm volatile\("barrier\.cta\.sync 1.*?;\n',
-        "meet(1, C::threads, true);\n",
-    ),
+    (r'asm volatile\("bar\.sync 1.*?;\n', "meet(1, C::threads, true);\n"),
     (
         r'asm volatile\("barrier\.cta\.arrive 2.*?;\n',
         "meet(2, THREADS + CLERK, false);\n",

@@ -353,3 +353,15 @@ def test_unordered_says_what_it_cannot_do(name, words, dtype, op, match):
         generate(
             plan_of(name, f"{words} unordered"), rank=0, dtype=dtype, op=Operator(op)
         )
+
+
+def test_a_warp_meets_at_one_copy_of_a_barrier():
+    """Barriers of all data threads are of the aligned form.
+
+    A warp that has diverged would go to another copy of the other form, which
+    synccheck takes for threads that meet at different barriers.
+    """
+    text = headers()["lane.cuh"]
+
+    assert "barrier.cta" not in text
+    assert 2 == text.count('"bar.sync 1') + text.count('" bar.red.or.pred q, 1')

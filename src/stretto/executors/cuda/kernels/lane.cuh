@@ -122,17 +122,19 @@ struct Lane {
     give_up<C::ranks>(p, at, TIMEOUT, step, missed.peer, missed.got, missed.want);
   }
 
-  // --- the lane's threads together
+  // --- the lane's threads together. All of a warp come to the same barrier (`bar` is
+  // aligned): threads that have diverged meet before it. The other form would send such
+  // a warp to a second copy of the instruction, twice the code, which no tool can check.
 
   __device__ __forceinline__ void barrier() const {
-    asm volatile("barrier.cta.sync 1, %0;" ::"n"(C::threads) : "memory");
+    asm volatile("bar.sync 1, %0;" ::"n"(C::threads) : "memory");
   }
   // A barrier that leaves `ok` the same for all: false when it is false for any.
   __device__ __forceinline__ void agree() {
     u32 failed;
     asm volatile(
         "{\n .reg .pred p, q;\n setp.eq.u32 p, %1, 0;\n"
-        " barrier.cta.red.or.pred q, 1, %2, p;\n selp.u32 %0, 1, 0, q;\n}"
+        " bar.red.or.pred q, 1, %2, p;\n selp.u32 %0, 1, 0, q;\n}"
         : "=r"(failed)
         : "r"(static_cast<u32>(ok)), "n"(C::threads)
         : "memory");
