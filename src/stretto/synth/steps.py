@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -19,8 +19,9 @@ from stretto.synth.bounds import Bound
 from stretto.synth.extras import cp_model
 from stretto.synth.model import Hop, Network
 from stretto.synth.schedule import Chunk, Demand, Move, Schedule
+from stretto.synth.timed import flooded, most_chunks, shapes
 
-__all__ = ["Point", "fewest_rounds", "frontier", "in_a_row", "rounds_bound"]
+__all__ = ["Point", "fewest_flooded", "fewest_rounds", "frontier", "rounds_bound"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +78,9 @@ def frontier(
                 pieces=count if whole else 0,
                 root=root,
             )
-            point = in_a_row(demand, steps, int(1 / least)) if whole else None
-            if point is None:
+            if collective == "broadcast":
+                point = fewest_flooded(demand, steps, floor, best=best)
+            else:
                 point = fewest_rounds(demand, steps, floor, best=best, seconds=seconds)
             if point is None or (best is not None and point.ratio >= best):
                 continue
@@ -121,47 +123,42 @@ def fewest_rounds(
     )
 
 
-def in_a_row(demand: Demand, steps: int, rate: int) -> Point | None:
-    """Return a broadcast in which batches of chunks follow one another, or None.
+def fewest_flooded(
+    demand: Demand, steps: int, floor: int, *, best: Fraction | None = None
+) -> Point | None:
+    """Return the broadcast with the fewest rounds; flows prove that fewer do not do.
 
-    A batch takes trees that share no link, `rate` of them; so the next can follow it
-    one step later, and every step is one round. No schedule has fewer rounds than that.
+    It is proved unless fewer rounds have flow enough but no trees were found.
     """
-    batches, rest = divmod(demand.pieces, max(1, rate))
-    depth = steps - batches + 1
-    if rest or batches < 2 or depth < 1:
-        return None
-    model = _Steps(replace(demand, pieces=rate), depth, depth, pooled=True)
-    found = model.solve(10.0)
-    if found is None:
-        return None
-    moves = [
-        m._replace(start=m.start + batch, chunk=m.chunk + batch * rate)
-        for batch in range(batches)
-        for m in found[0]
-    ]
-    return Point(
-        chunks=demand.pieces,
-        steps=steps,
-        rounds=steps,
-        proved=True,
-        schedule=Schedule(
-            demand=demand,
-            moves=tuple(sorted(moves, key=lambda m: m.start)),
-            generator="steps",
-        ),
-    )
+    chunks = demand.pieces
+    most = floor + chunks if best is None else math.ceil(best * chunks) - 1
+    proved = True
+    for rounds in range(floor, most + 1):
+        enough = [
+            shape
+            for shape in shapes(rounds, steps)
+            if most_chunks(demand.network, demand.root, shape) >= chunks
+        ]
+        for shape in enough[:4]:
+            found = flooded(demand.network, demand.root, shape, chunks)
+            if found is not None:
+                schedule = Schedule(demand=demand, moves=found, generator="steps")
+                return Point(
+                    chunks=chunks,
+                    steps=steps,
+                    rounds=rounds,
+                    proved=proved,
+                    schedule=schedule,
+                )
+        proved = proved and not enough
+    return None
 
 
 class _Steps:
     """The model: who has what after every step, and what is sent in it."""
 
-    def __init__(
-        self, demand: Demand, steps: int, floor: int, *, pooled: bool = False
-    ) -> None:
+    def __init__(self, demand: Demand, steps: int, floor: int) -> None:
         network = demand.network
-        self._pooled = pooled
-        """Whether a link's one round must do for all steps together."""
         self.cp: Any = cp_model().CpModel()
         self.hops: list[Hop] = [
             h for r in range(network.num_ranks) for h in network.hops(r)
@@ -169,7 +166,7 @@ class _Steps:
         self.sent: dict[tuple[int, int, int], Any] = {}
         self._steps = steps
         self._network = network
-        most = 1 if pooled else floor + 4 * steps + 2 * demand.split
+        most = floor + 4 * steps + 2 * demand.split
         self.rounds = [self.cp.new_int_var(1, most, "") for _ in range(steps)]
         self.total = self.cp.new_int_var(floor, most * steps, "rounds")
         self.cp.add(self.total == sum(self.rounds))
@@ -226,8 +223,7 @@ class _Steps:
         unit = min(k.rate for k in self._network.links)
         lists: dict[tuple[int, int], list[Any]] = {}
         for (_, i, s), x in self.sent.items():
-            key = (self.hops[i].links[0], 0 if self._pooled else s)
-            lists.setdefault(key, []).append(x)
+            lists.setdefault((self.hops[i].links[0], s), []).append(x)
         ports: dict[tuple[bool, int], list[Any]] = {}
         for (e, s), xs in lists.items():
             link = self._network.links[e]

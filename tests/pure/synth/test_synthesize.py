@@ -16,9 +16,11 @@ from stretto.synth.emit import identifier
 from stretto.synth.greedy import greedy
 from stretto.synth.joint import solve_joint
 from stretto.synth.replay import replay
+from stretto.synth.schedule import Schedule
 from stretto.synth.splitting import Units, _exact, feasible
-from stretto.synth.steps import frontier, in_a_row, rounds_bound
+from stretto.synth.steps import frontier, rounds_bound
 from stretto.synth.symmetry import find_symmetry
+from stretto.synth.timed import flooded, most_chunks
 from stretto.synth.trees import book_trees, pack_trees
 from stretto.verify import verify
 
@@ -106,26 +108,36 @@ def test_the_frontier_of_dgx1_is_proved():
         assert all(replay(p.schedule, bound=limit).steps <= p.steps for p in points)
 
 
-def test_broadcasts_of_dgx1_follow_one_another_at_the_rate_of_its_trees():
-    """Six trees share no link, so six chunks start at every step."""
+def test_the_broadcast_frontier_of_dgx1_is_proved():
+    """A flow over time says how many chunks fit into so many rounds; trees use it."""
     network = net("dgx1")
     limit = bound("broadcast", network)
-    points = {
-        (p.chunks, p.steps, p.rounds): p
-        for p in frontier(
-            "broadcast", network, limit, chunks=(2, 6, 12), most_steps=4, seconds=5
-        )
-    }
-    demand = Demand(
-        collective="broadcast", network=network, nbytes=30, split=15, pieces=30
+    points = list(
+        frontier("broadcast", network, limit, chunks=(2, 6, 12), most_steps=4)
     )
-    batches = in_a_row(demand, 8, 6)
 
-    assert {(2, 2, 2), (6, 3, 3), (12, 4, 4)} <= points.keys()
-    assert all(p.proved for p in points.values())
-    assert (8, 4) == (batches.rounds, replay(batches.schedule, bound=limit).steps)
-    assert 7 == max(m.start for m in batches.schedule.moves)
-    assert in_a_row(demand, 7, 6) is None
+    assert [(2, 2, 2), (6, 3, 3), (12, 3, 5), (12, 4, 4)] == [
+        (p.chunks, p.steps, p.rounds) for p in points
+    ]
+    assert all(p.proved for p in points)
+    assert all(replay(p.schedule, bound=limit).steps <= p.steps for p in points)
+
+
+@pytest.mark.parametrize(("chunks", "steps"), [(30, 7)])
+def test_broadcasts_fill_every_round_that_a_flow_over_time_does(chunks, steps):
+    """Six chunks a round but eleven in all: no more fit, and so many almost do."""
+    network = net("dgx1")
+    moves = flooded(network, 0, [1] * steps, chunks)
+    demand = Demand(
+        collective="broadcast", network=network, nbytes=1, split=chunks, pieces=chunks
+    )
+
+    assert steps > max(m.start for m in moves)
+    assert (
+        replay(Schedule(demand=demand, moves=moves, generator="timed")).steps <= steps
+    )
+    assert 6 * steps - 11 == most_chunks(network, 0, [1] * steps) == chunks + 1
+    assert flooded(network, 0, [1] * steps, chunks + 2) is None
 
 
 @pytest.mark.parametrize("collective", ["gather", "scatter"])
