@@ -38,8 +38,10 @@ def candidates(rows: int, ranks: int) -> list[str]:
     found = []
     for name, most in (("one_shot", rows), ("two_shot", rows // ranks)):
         for share in (1, 2, 4, 8):  # blocks to a row
-            if 0 < most * share <= 128 and (share > 1 or name == "one_shot"):
-                words = f"blocks={most * share} threads={1024 // share}"
+            if not 0 < most * share <= 128 or (share == 1 and name == "two_shot"):
+                continue
+            for threads in (1024 // share, 512 // share):
+                words = f"blocks={most * share} threads={threads}"
                 found.append(f"all_reduce/{name}|push packets staged {words}")
     return found
 

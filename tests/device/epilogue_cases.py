@@ -74,13 +74,15 @@ class Fused:
     row: int
     forms: dict[str, Any] = field(default_factory=dict)
     rows: tuple[int, ...] = (1, 5, 12)
+    share: int = 1
+    """Blocks to a row."""
     tolerance: float = 0.0
 
     def __str__(self) -> str:
         """Return the case in a line."""
         return (
             f"{self.function.name} {self.algorithm} n={self.ranks} {self.dtype} "
-            f"row={self.row} [{self.schedule}]"
+            f"row={self.row} share={self.share} [{self.schedule}]"
         )
 
     def spec(self) -> Any:
@@ -164,6 +166,14 @@ SCHEDULES = (
 
 def cases() -> Iterator[Fused | Permuted | Case]:
     """Yield everything, what matters most first."""
+    for algorithm in ("all_reduce/one_shot", "all_reduce/two_shot"):
+        for share, threads in ((8, 128), (4, 256), (2, 512), (4, 64)):
+            words = f"push packets staged blocks=8 threads={threads}"
+            yield Fused(
+                function=norm_then_fp8 if threads == 256 else add_rms_norm,
+                algorithm=algorithm, ranks=4, schedule=words, dtype="bfloat16",
+                row=8192, forms=NORM, share=share,
+            )  # fmt: skip
     for schedule in SCHEDULES:
         for algorithm in ("all_reduce/one_shot", "all_reduce/two_shot"):
             yield Fused(
@@ -221,4 +231,6 @@ def kernel_of(case: Fused | Permuted) -> abi.Kernel:
     plan = plan_of(case)
     if isinstance(case, Permuted):
         return generate(plan, rank=None, dtype=case.dtype, rows=case.rows)
-    return generate(plan, rank=None, dtype=case.dtype, epilogue=case.spec())
+    return generate(
+        plan, rank=None, dtype=case.dtype, epilogue=case.spec(), share=case.share
+    )

@@ -77,7 +77,7 @@ class FusedVirtual(Virtual):
         itemsize = storage(case.dtype).itemsize
         rows = np.asarray(counts) // grain
         sizes = kind.symbol_sizes(shape, rows, itemsize * grain)
-        where = fit(plan, sizes, itemsize, grain=grain)
+        where = fit(plan, sizes, itemsize, grain=grain, share=self.fused.share)
         needs = [abi.footprint(plan, where, r) for r in range(n)]
         rng = np.random.default_rng(seed)
         data = Memory()

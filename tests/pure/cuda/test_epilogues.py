@@ -14,6 +14,7 @@ from stretto.epilogues import Form, Named, evaluate, resolve
 from stretto.errors import CallError
 from stretto.executors.cuda.closing import closed
 from stretto.executors.cuda.compile import build, usage
+from stretto.executors.cuda.epilogue import shared_by
 from stretto.executors.cuda.generate import generate
 from stretto.lower import lower
 from stretto.plan import Schedule
@@ -84,6 +85,16 @@ CASES = {
     ),
     "scales of rows for four blocks": (
         *(quantised, "all_gather/one_shot", "packets threads=64 blocks=4", 2),
+        *("float32", 1024, 2, {"residual": E, "least": 1e-9}),
+        *(4,),
+    ),
+    "rows that stay in registers": (
+        *(add_rms_norm, "all_reduce/two_shot", "packets threads=64 blocks=2", 2),
+        *("bfloat16", 1024, 5, {"residual": E, "weight": R, "eps": 1e-6}),
+        *(2,),
+    ),
+    "a row of four blocks that stays": (
+        *(quantised, "all_reduce/one_shot", "packets threads=64 blocks=4", 2),
         *("float32", 1024, 2, {"residual": E, "least": 1e-9}),
         *(4,),
     ),
@@ -212,7 +223,7 @@ def test_the_text_shows_what_is_computed():
 
     assert "// bfloat16 row=4096 (residual:bfloat16:element" in text
     assert "v.v8 = v.v7 / 4096.0f;" in text
-    assert "conclude<Epilogue>(me, given," in text
+    assert "conclude<Epilogue>(me, t, given," in text
 
 
 def test_a_row_too_long_for_a_block_is_refused():
@@ -222,3 +233,25 @@ def test_a_row_too_long_for_a_block_is_refused():
 
     with pytest.raises(CallError, match="a block takes rows of up to 131072"):
         generate(plan, rank=0, dtype="bfloat16", epilogue=spec)
+
+
+@pytest.mark.parametrize(
+    ("row", "blocks", "rows", "share"),
+    [(8192, 8, 1, 8), (8192, 64, 16, 4), (8192, 64, 64, 1), (2880, 8, 1, 1)],
+)
+def test_blocks_that_would_be_idle_share_rows(row, blocks, rows, share):
+    """As long as each has whole groups of cells."""
+    spec = spec_of(add_rms_norm, "bfloat16", row, FORMS)
+
+    assert share == shared_by(spec, blocks, rows)
+
+
+def test_what_a_thread_has_is_not_read_again():
+    """The move that completes a row leaves it in registers; then nothing is loaded."""
+    _, plan = planned("all_reduce/one_shot", "packets blocks=8 threads=128", 2)
+    spec = spec_of(add_rms_norm, "bfloat16", 8192, FORMS)
+    text = generate(plan, rank=0, dtype="bfloat16", epilogue=spec, share=8).text
+
+    assert "to(me.output(at.r0_output_0), rows.hold<0>())" in text
+    assert "__cluster_dims__(8, 1, 1)" in text
+    assert "conclude<Epilogue>" not in text

@@ -8,7 +8,7 @@ reduction or an output needs them. Legend: v<i> is node i; k an element of a cel
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,14 @@ from stretto.errors import CallError
 from stretto.executors.cuda.arrays import pointer
 from stretto.executors.cuda.elements import ELEMENTS
 from stretto.executors.cuda.operands import Operands
-from stretto.plan import Plan
+from stretto.plan import Move, Plan, Space
 
-__all__ = ["MAX_ROW_CELLS", "conclusion", "shared_by", "structure", "words"]
+__all__ = ["conclusion", "held_rows", "shared_by", "structure", "words"]
 
 MAX_ROW_CELLS = 16 << 10
 """Cells of a row: what a block's shared memory and registers are made for."""
+MAX_HELD = 4
+"""Rows of which a thread has registers for a cell each."""
 MAX_SHARE = 8
 """Blocks of a cluster on every GPU that has them."""
 _INFIX = {
@@ -49,14 +51,17 @@ _CALLS = {
 _REDUCTIONS = {"row_sum": "RowSum", "row_max": "RowMax"}
 
 
-def structure(spec: Spec, share: int) -> str:
-    """Return the text of `struct Epilogue`; `share` blocks have each row together."""
+def structure(spec: Spec, share: int, held: int) -> str:
+    """Return the text of `struct Epilogue`.
+
+    `share` blocks have each row together; `held` of them are kept as they come.
+    """
     if spec.row > MAX_ROW_CELLS * spec.cell:
         raise CallError(
             f"epilogue: rows of {spec.row} {spec.dtype}; a block takes rows of up to "
             f"{MAX_ROW_CELLS * spec.cell}: say row= when the last axis is not the row"
         )
-    return "\n".join(_Writer(spec, share).lines()) + "\n"
+    return "\n".join(_Writer(spec, share, held).lines()) + "\n"
 
 
 def shared_by(spec: Spec, blocks: int, rows: int) -> int:
@@ -76,9 +81,10 @@ def shared_by(spec: Spec, blocks: int, rows: int) -> int:
     return share
 
 
-def conclusion(spec: Spec, plan: Plan, rank: int, operands: Operands) -> Iterator[str]:
-    """Yield what ends a rank's steps: the call that does what the structure says."""
-    yield "  // of the rows that this block has completed"
+def conclusion(
+    spec: Spec, plan: Plan, rank: int, operands: Operands, held: int
+) -> tuple[list[str], list[str]]:
+    """Return what a rank's steps have before they wait, and at their end."""
     named = [*spec.inputs, *spec.outputs]
     given = [f"me.p.output[{rank}]"]
     aligned = list(given)
@@ -89,18 +95,65 @@ def conclusion(spec: Spec, plan: Plan, rank: int, operands: Operands) -> Iterato
             aligned.append(given[-1])
         else:
             given.append(f"as_float(static_cast<u32>({word}))")
-    yield f"  const bool aligned = ({' | '.join(aligned)}) % 16 == 0;"
-    yield f"  const Epilogue::Args given = {{{', '.join([*given, 'aligned'])}}};"
-    spans = []
-    position = 0
+    lines = [
+        "  // of the rows that this block completes",
+        f"  const bool aligned = ({' | '.join(aligned)}) % 16 == 0;",
+        f"  const Epilogue::Args given = {{{', '.join([*given, 'aligned'])}}};",
+    ]
+    spans, turns = [], []
+    for position, atom in _results(plan, rank):
+        size = operands.word("size", atom)
+        first = operands.word("output", rank, position)
+        spans.append(f"span(me, me.slice(at.{size}, t, 0), at.{first})")
+        turns.append(str(operands.turn(atom)))
+    each = ",\n      ".join(spans)
+    if not held:
+        return [], [*lines, f"  conclude<Epilogue>(me, t, given,\n      {each});"]
+    lines += [
+        f"  const Span spans[] = {{\n      {each}}};",
+        f"  const u32 turns[] = {{{', '.join(turns)}}};",
+        f"  Held<Epilogue, Lane<R{rank}L0>> rows(me, given, spans, turns);",
+    ]
+    return lines, ["  rows.conclude(t);"]
+
+
+def held_rows(
+    spec: Spec, plan: Plan, rank: int, share: int, first: Collection[int]
+) -> int:
+    """Return how many rows can stay in registers as moves complete them, or 0.
+
+    Each slice of the result then is one cell of each thread at most, and is stored by
+    this rank, once, after its `first` steps, which send.
+    """
+    cells = spec.row // share // spec.cell
+    schedule = plan.schedule
+    stored = [
+        loc.pos + nth
+        for index, step in enumerate(plan.ranks[rank][0])
+        if isinstance(step, Move)
+        for loc in step.dsts
+        if loc.rank == rank and loc.space is Space.OUTPUT
+        for nth in range(step.stop - step.start)
+        if index not in first
+    ]
+    positions = [position for position, _ in _results(plan, rank)]
+    right = (
+        share > 1
+        and cells <= schedule.threads <= 512
+        and sorted(stored) == positions
+        and len(positions) <= min(MAX_HELD, 1024 // schedule.threads)
+        and schedule.memory == "staged"
+        and schedule.protocol in ("packets", "bulk")
+        and not schedule.phases
+    )
+    return len(positions) if right else 0
+
+
+def _results(plan: Plan, rank: int) -> Iterator[tuple[int, int]]:
+    """Yield the positions of a rank's output, and their atoms."""
     for run in plan.outputs[rank]:
-        for atom in range(run.atom, run.atom + run.stop - run.start):
-            size = operands.word("size", atom)
-            first = operands.word("output", rank, position)
-            spans.append(f"span(me, me.slice(at.{size}, t, 0), at.{first})")
-            position += 1
-    lines = ",\n      ".join(spans)
-    yield f"  conclude<Epilogue>(me, t, given,\n      {lines});"
+        for nth in range(run.stop - run.start):
+            yield run.start + nth, run.atom + nth
 
 
 def words(spec: Spec, given: Sequence[Any]) -> tuple[int, ...]:
@@ -125,8 +178,8 @@ def words(spec: Spec, given: Sequence[Any]) -> tuple[int, ...]:
 class _Writer:
     """Writes one epilogue."""
 
-    def __init__(self, spec: Spec, share: int) -> None:
-        self.spec, self.share = spec, share
+    def __init__(self, spec: Spec, share: int, held: int) -> None:
+        self.spec, self.share, self.held = spec, share, held
         self.nodes = spec.graph.nodes
         self.reductions = [i for i, n in enumerate(self.nodes) if n.op in REDUCTIONS]
         self.streams = [
@@ -157,6 +210,7 @@ class _Writer:
         yield "struct Epilogue {"
         yield f"  static constexpr u32 row = {spec.row}, cell = {spec.cell};"
         yield f"  static constexpr u32 share = {self.share};  // blocks to a row"
+        yield f"  static constexpr u32 held = {self.held};  // rows in registers"
         yield f"  static constexpr u32 reductions = {len(self.reductions)};"
         yield from self._args()
         yield from self._cell()
@@ -189,14 +243,21 @@ class _Writer:
         yield "  };\n  struct Cell {"
         for name, dtype, _ in self.streams:
             yield f"    Words<{ELEMENTS[dtype]}, cell> {name};"
-        yield "    template <bool SHARED>"
+        result = names[0]
+        yield "    __device__ void load_given(const Args& at, const Span& row,"
+        yield "                               u32 column, u32 n, bool whole) {"
+        for name, _, form in self.streams[1:]:
+            place = "column" if form is Form.ROW else "row.element + column"
+            yield f"      {name}.load(at.{name}, {place}, n, whole);"
+        yield "    }\n    template <bool SHARED>"
         yield "    __device__ void load(const Args& at, const Span& row, u32 column,"
         yield "                         u32 n, bool whole) {"
-        for nth, (name, _, form) in enumerate(self.streams):
-            place = "column" if form is Form.ROW else "row.element + column"
-            base, shared = (f"at.{name}", "") if nth else ("at.result", "<SHARED>")
-            how = f"template load{shared}" if shared else "load"
-            yield f"      {name}.{how}({base}, {place}, n, whole);"
+        yield f"      {result}.template load<SHARED>("
+        yield "          at.result, row.element + column, n, whole);"
+        yield "      load_given(at, row, column, n, whole);"
+        yield "    }\n    __device__ void hold(Vec v) {"
+        yield f"      {result}.of[0] = v.x, {result}.of[1] = v.y;"
+        yield f"      {result}.of[2] = v.z, {result}.of[3] = v.w;"
         yield "    }\n    __device__ Floats widen() const {\n      Floats f;"
         yield from (f"      {name}.widen(f.{name});" for name in names)
         yield "      return f;\n    }\n  };"

@@ -28,7 +28,7 @@ from stretto.executors.cuda.abi import (
 )
 from stretto.executors.cuda.batches import SIDE_BY_SIDE, Batch, batches
 from stretto.executors.cuda.elements import element, itemsize
-from stretto.executors.cuda.epilogue import conclusion, structure
+from stretto.executors.cuda.epilogue import conclusion, held_rows, structure
 from stretto.executors.cuda.operands import Operands
 from stretto.executors.cuda.pitched import PitchedOperands
 from stretto.executors.cuda.unordered import adds, unordered
@@ -69,8 +69,9 @@ def generate(
             "want packets or bulk"
         )
     operands = PitchedOperands(plan, rows) if any(rows) else Operands(plan)
+    held = 0 if epilogue is None else _held(plan, ranks, epilogue, share)
     bodies = [
-        _lane(plan, r, lane, operands, epilogue)
+        _lane(plan, r, lane, operands, epilogue, held)
         for r in ranks
         for lane in range(len(plan.ranks[r]))
     ]
@@ -78,7 +79,7 @@ def generate(
     text = "\n".join(
         [
             *_head(plan, ranks, names, operands, epilogue),
-            *([structure(epilogue, share)] if epilogue is not None else ()),
+            *([structure(epilogue, share, held)] if epilogue is not None else ()),
             *(_config(plan, r, i, names) for r in ranks for i in range(lanes)),
             *bodies,
             *_entry(plan, ranks, share),
@@ -133,7 +134,7 @@ def _head(
     yield f"// {names[0]} {names[1]}; {plan.schedule}"
     yield '#include "stretto.cuh"'
     if epilogue is not None:
-        yield '#include "epilogue.cuh"'
+        yield '#include "held.cuh"'
     if isinstance(operands, PitchedOperands):
         yield '#include "pitched.cuh"'
     yield "using namespace stretto;\n"
@@ -178,8 +179,23 @@ def _is_shared(plan: Plan) -> bool:
     )
 
 
+def _held(plan: Plan, ranks: tuple[int, ...], epilogue: Spec, share: int) -> int:
+    """Return how many rows every rank can keep in registers, or 0."""
+    found = set()
+    for rank in ranks:
+        grouped = list(batches(rank, plan.ranks[rank][0]))
+        first = [index for index, _ in grouped[0]] if grouped else []
+        found.add(held_rows(epilogue, plan, rank, share, first))
+    return found.pop() if len(found) == 1 else 0
+
+
 def _lane(
-    plan: Plan, rank: int, lane: int, operands: Operands, epilogue: Spec | None
+    plan: Plan,
+    rank: int,
+    lane: int,
+    operands: Operands,
+    epilogue: Spec | None,
+    held: int,
 ) -> str:
     name = f"R{rank}L{lane}"
     lines = [
@@ -191,6 +207,10 @@ def _lane(
     sliced: set[int] = set()
     call = 0
     under_way = "  under_way(me, t);"
+    before: list[str] = []
+    after: list[str] = []
+    if epilogue is not None:
+        before, after = conclusion(epilogue, plan, rank, operands, held)
     grouped = list(batches(rank, plan.ranks[rank][lane]))
     if not grouped or _stages(plan) or not _begins_plainly(grouped[0]):
         lines.append("  me.enter();")
@@ -206,16 +226,15 @@ def _lane(
                     slice_ = f"me.slice(at.{size}, t, {turn})"
                     lines.append(f"  const Slice s{atom} = {slice_};")
                     sliced.add(atom)
-                calls.append(_move(rank, lane, index, step, atom, call, operands))
+                keep = held > 0 and under_way in lines
+                calls.append(_move(rank, lane, index, step, atom, call, operands, keep))
                 call += 1
         lines += _spell_calls(batch[0][0], calls) if calls else [f"  {_sync(batch)}"]
         if under_way not in lines:
-            lines.append(under_way)
+            lines += [under_way, *before]
     if under_way not in lines:
-        lines.append(under_way)
-    if epilogue is not None:
-        lines += conclusion(epilogue, plan, rank, operands)
-    return "\n".join([*lines, "}\n"])
+        lines += [under_way, *before]
+    return "\n".join([*lines, *after, "}\n"])
 
 
 def _begins_plainly(batch: Batch) -> bool:
@@ -269,6 +288,7 @@ def _move(
     atom: int,
     call: int,
     operands: Operands,
+    keep: bool,
 ) -> list[str]:
     name = primitive(rank, step).value
     finish = ", true" if step.finish else ""
@@ -280,6 +300,9 @@ def _move(
     dsts = [operands.target(rank, d, nth, call) for d in order]
     if adds(operands.plan, rank, step):
         dsts = [f"added(me, {d})" for d in dsts]
+    if keep:
+        own = [d for d in step.dsts if d.rank == rank and d.space is Space.OUTPUT]
+        dsts += [f"rows.hold<{d.pos + nth}>()" for d in own]
     srcs = [operands.source(rank, lane, s, nth, call) for s in step.srcs]
     return [
         f"{name}<{index}{finish}>(s{atom},",

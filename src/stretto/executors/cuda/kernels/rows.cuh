@@ -54,8 +54,9 @@ struct Walk {
   static constexpr u32 evenly = 512 / ((THREADS + CLERK + 127) / 128);
   static constexpr u32 registers = evenly < 255 ? evenly : 255;
   static constexpr u32 room = registers < 80 ? 24 : registers - 56;
-  static constexpr bool keep = words <= room;
-  static constexpr u32 rows = !keep || room / words < 4 ? 1 : room / words < 8 ? 2 : 4;
+  static constexpr bool keep = F::held > 0 || words <= room;
+  static constexpr u32 some = !keep || room / words < 4 ? 1 : room / words < 8 ? 2 : 4;
+  static constexpr u32 rows = F::held > 0 ? F::held : some;
 };
 
 // Words of a cluster, by parity of the epoch and of the exchange in it: who writes
@@ -83,25 +84,31 @@ struct Batch {
   Span row[W::rows];
   typename F::Values known[W::rows];
   typename F::Cell kept[W::keep ? W::rows * W::each : 1];
+  u32 shift[W::rows] = {};  // by how many threads cells are turned (tile.cuh)
   u32 turn = 0;
 
   __device__ __forceinline__ Batch(Lane& lane, const Args& args) : me(lane), at(args) {}
 
-  __device__ u32 cell(u32 k) const { return me.thread + k * Lane::C::threads; }
+  __device__ u32 cell(u32 b, u32 k) const {
+    constexpr u32 threads = Lane::C::threads;
+    return first_cell<threads>(me.thread, shift[b]) + k * threads;
+  }
   // Which part of a row is the block's, and where a cell of it is in the row.
   __device__ u32 piece() const { return me.block % F::share; }
-  __device__ u32 column(u32 k) const { return piece() * W::length + cell(k) * W::G; }
+  __device__ u32 column(u32 b, u32 k) const {
+    return piece() * W::length + cell(b, k) * W::G;
+  }
   // Whether cells are 16 bytes that can be moved as one: the host has seen to it.
   static constexpr bool whole = F::row % W::G == 0;
   // Elements of a cell that are in the row, or the block's part of it.
   __device__ u32 count(u32 b, u32 k) const {
-    const u32 first = cell(k) * W::G, length = row[b].count;
+    const u32 first = cell(b, k) * W::G, length = row[b].count;
     return first >= length ? 0 : length - first < W::G ? length - first : W::G;
   }
   __device__ __forceinline__ void read(u32 b, u32 k, typename F::Cell& into) const {
     const u32 n = count(b, k);
     if (n > 0) {
-      into.template load<Lane::C::shared>(at, row[b], column(k), n, whole);
+      into.template load<Lane::C::shared>(at, row[b], column(b, k), n, whole);
     }
   }
   __device__ __forceinline__ typename F::Floats floats(u32 b, u32 k) const {
@@ -118,6 +125,9 @@ struct Batch {
         read(i / W::each, i % W::each, kept[i]);
       }
     }
+    know();
+  }
+  __device__ __forceinline__ void know() {
 #pragma unroll
     for (u32 b = 0; b < W::rows; ++b) {
       if (row[b].count > 0) known[b] = F::begin(at, row[b]);
@@ -180,7 +190,7 @@ struct Batch {
       for (u32 k = 0; k < W::each; ++k) {
 #pragma unroll
         for (u32 b = 0; b < W::rows; ++b) {
-          give(b, cell(k) / 32, warp_tree<R>(part<D>(b, k)));
+          give(b, cell(b, k) / 32, warp_tree<R>(part<D>(b, k)));
         }
       }
       if constexpr (F::share == 1) me.barrier();
@@ -208,7 +218,7 @@ struct Batch {
       for (u32 b = 0; b < W::rows; ++b) {
         const u32 n = count(b, k);
         if (n == 0) continue;
-        F::store(at, row[b], column(k), n, whole, known[b], floats(b, k));
+        F::store(at, row[b], column(b, k), n, whole, known[b], floats(b, k));
       }
     }
 #pragma unroll

@@ -1,0 +1,67 @@
+// held.cuh -- rows that stay in registers from the move that completes them.
+//
+// Where a block's part of a row has a cell for each thread at most, the move that stores
+// the result also leaves it with the thread that has it, and what else the epilogue reads
+// is loaded while packets are awaited. Nothing is read again, and no barrier is needed:
+// the blocks of a cluster tell each other their sums.
+#pragma once
+
+#include "epilogue.cuh"
+
+namespace stretto {
+
+// A destination: the thread's own registers.
+template <class Rows, u32 B>
+struct Hold {
+  Rows* rows;
+  static constexpr bool finished = true, worded = false;
+  static constexpr int peer = -1;
+
+  __device__ bool aligned() const { return true; }
+  __device__ void shift(const Slice&) {}
+  template <class Lane>
+  __device__ u32 put(Lane&, u32, Vec v) const {
+    rows->kept[B].hold(v);
+    return SEEN;
+  }
+  template <class Lane>
+  __device__ void close(Lane&, bool) const {}
+};
+
+template <class F, class Lane>
+struct Held : Batch<F, Lane> {
+  using Base = Batch<F, Lane>;
+  using W = typename Base::W;
+  static_assert(F::share > 1 && W::each == 1 && Base::whole, "generate.py sees to it");
+
+  // Slices of the result, in order, and by how much their cells are turned.
+  template <u32 N>
+  __device__ __forceinline__ Held(Lane& lane, const typename F::Args& args,
+                                  const Span (&spans)[N], const u32 (&turns)[N])
+      : Base(lane, args) {
+    static_assert(N == W::rows, "a row of each slice");
+#pragma unroll
+    for (u32 b = 0; b < N; ++b) {
+      this->shift[b] = turns[b];
+      this->row[b] = spans[b];
+      this->row[b].element -= static_cast<u64>(this->piece()) * W::length;
+      this->kept[b] = {};
+      const u32 n = this->count(b, 0);
+      if (n > 0) {
+        this->kept[b].load_given(args, this->row[b], this->column(b, 0), n, true);
+      }
+    }
+  }
+  template <u32 B>
+  __device__ __forceinline__ Hold<Held, B> hold() {
+    return {this};
+  }
+  __device__ __forceinline__ void conclude(u32 iteration) {
+    if (iteration == 0) cluster_wait();
+    this->know();
+    this->template reduce<0>();
+    this->store();
+  }
+};
+
+}  // namespace stretto
