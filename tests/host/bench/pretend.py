@@ -97,7 +97,7 @@ def remembered(self, call, calls):
 def pretend():
     """Let this rank believe that it has a GPU."""
     _arrays.require_torch = Torch
-    _arrays._SIDE = 16
+    _arrays._SIDE, _arrays._COPY_BYTES, _arrays._FLUSH_BYTES = 16, 1 << 20, 1 << 20
     _arrays.GpuArrays.capture = remembered
     empty = Communicator.empty
     Communicator.empty = lambda self, shape, dtype="float32", device="cpu": empty(
