@@ -246,9 +246,9 @@ def test_the_switch_channel_compiles_and_nothing_of_ours_can_include_it(arch):
     assert "switch_channel.cuh" not in headers()
 
 
-def _ranks_program():
-    """Return the module of the device program, whose kernels are its text."""
-    path = Path(__file__).parents[2] / "device" / "ranks.py"
+def _device_kernels():
+    """Return the module of the device checks' kernels, which are its text."""
+    path = Path(__file__).parents[2] / "device" / "rank_calls.py"
     text = path.read_text()
     start = text.index('PING_PONG = """')
     stop = text.index("def _own_kernel")
@@ -261,7 +261,7 @@ def _ranks_program():
 @pytest.mark.parametrize("name", ["PING_PONG", "ALL_REDUCE"])
 def test_the_device_tests_kernels_compile(name):
     """What device tests run compiles without a GPU."""
-    text = getattr(_ranks_program(), name)
+    text = getattr(_device_kernels(), name)
     kernel = Kernel(text=text, ranks=(0,), grid=1, threads=128)
 
     assert build(kernel, arch=(9, 0))[0]

@@ -1,0 +1,130 @@
+"""Checks of values: every shipped algorithm, each protocol, bit for bit."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ranked import Bound, Rank, check, verdict
+
+from stretto import algorithms
+from stretto.errors import StrettoError
+from stretto.executors.cuda.compile import compile_kernel
+from stretto.executors.cuda.generate import generate
+from stretto.lower import lower
+from stretto.plan import Schedule
+from stretto.verify import verify
+
+__all__ = ["KERNELS", "compile_one", "compiled_ahead"]
+
+KERNELS = (
+    "push packets staged blocks=4 threads=256",
+    "push lines staged blocks=4 threads=256",
+    "push bulk staged blocks=4 threads=256 tile_bytes=65536",
+    "pull bulk staged blocks=4 threads=256 tile_bytes=65536",
+    "push bulk zero_copy blocks=4 threads=256",
+    "pull bulk zero_copy blocks=4 threads=256",
+)
+LEFT_S = 2.0
+"""With less time than this left, no more plans are tried."""
+
+
+def _values(r: Rank, schedules: Sequence[str], sizes: Sequence[int]) -> Any:
+    """Run every algorithm under schedules; one that breaks is noted and passed over."""
+    r.open(6.0)
+    found, refused = [], []
+    plans: set[tuple[str, str]] = set()
+    jobs = list(itertools.product(sizes, in_turn(r.n, schedules)))
+    for done, (count, (name, schedule)) in enumerate(jobs):
+        if r.late(LEFT_S):
+            return {**_said(found, refused, plans), "not_run": len(jobs) - done}
+        try:
+            bound = Bound(r, name, schedule, count)
+        except StrettoError as e:
+            refused.append(f"{name} {schedule}: {e}")
+            continue
+        plans.add((name, schedule))
+        for seed in range(2):
+            wrong, broken = _one(r, bound, seed)
+            found.append(wrong and f"{name} {schedule} {count}: {wrong}")
+            said = [m for m, _ in r.group.exchange({"broken": broken})]
+            if any(m["broken"] for m in said):
+                del bound
+                r.session.close()
+                r.open(6.0)
+                break
+    return _said(found, refused, plans)
+
+
+def _said(
+    found: list[str], refused: list[str], plans: set[tuple[str, str]]
+) -> dict[str, Any]:
+    return {**verdict(found), "refused": refused, "plans": len(plans)}
+
+
+def in_turn(n: int, schedules: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield every algorithm under every schedule; first each algorithm under one."""
+    names = [a for a in algorithms.names() if algorithms.get(a).refuses(n) is None]
+    for turn in range(len(schedules)):
+        for nth, name in enumerate(names):
+            yield name, schedules[(nth + turn) % len(schedules)]
+
+
+def _one(r: Rank, bound: Bound, seed: int) -> tuple[str, bool]:
+    """Call once; return what is wrong, and whether the session is broken."""
+    want = bound.fill(seed)
+    r.together()
+    try:
+        bound()
+        r.session.synchronize(r.torch.cuda.current_stream().cuda_stream)
+    except StrettoError as e:
+        return f"{type(e).__name__}: {e}"[:300], True
+    return bound.wrong(want), False
+
+
+@check(3)
+def engines(r: Rank) -> Any:
+    """Copy engines, one and three streams."""
+    schedules = [f"push engine zero_copy blocks={k}" for k in (1, 3)]
+    return _values(r, schedules, (4099, 1 << 19))
+
+
+@check(4)
+def values(r: Rank) -> Any:
+    """Every shipped algorithm, each protocol, bit for bit."""
+    return _values(r, KERNELS[:1] if r.shared else KERNELS, (4099,))
+
+
+@check(4)
+def values_zero_copy(r: Rank) -> Any:
+    """Zero-copy kernels between processes."""
+    return _values(r, KERNELS[4:], (999,)) if r.shared else {}
+
+
+@check(4)
+def values_large(r: Rank) -> Any:
+    """A few megabytes, several tiles."""
+    return {} if r.shared else _values(r, KERNELS[2:], (1 << 19,))
+
+
+def compile_one(job: tuple[str, str, int, int]) -> None:
+    """Compile one kernel of `values` into the disk cache; refusals come up later."""
+    name, schedule, rank, n = job
+    params: dict[str, object] = {}
+    if name.startswith("permute/"):
+        params = {"pairs": tuple((r, (r + 1) % n) for r in range(n))}
+    try:
+        program = algorithms.get(name).build(n, **params)
+        plan = lower(verify(program), Schedule.parse(schedule))
+        compile_kernel(generate(plan, rank=rank, dtype="bfloat16"), arch=(9, 0))
+    except StrettoError:
+        return
+
+
+def compiled_ahead(n: int, shared: bool) -> Iterator[tuple[str, str, int, int]]:
+    """Yield the kernels that these checks run, in their order."""
+    schedules = (KERNELS[0], *KERNELS[4:]) if shared else KERNELS
+    for name, schedule in in_turn(n, schedules):
+        for rank in range(n):
+            yield name, schedule, rank, n
