@@ -75,11 +75,11 @@ PATCHES: dict[str, list[Edit]] = {
             "  }",
         )
     ],
-    "pause 20": [_before("move.cuh", _PATIENT, 'asm volatile("nanosleep.u32 20;");')],
+    "pause 20": [_before("await.cuh", _PATIENT, 'asm volatile("nanosleep.u32 20;");')],
     # Are two polls in flight, in turns, sooner to see?
     "two polls": [
         _before(
-            "move.cuh",
+            "await.cuh",
             _LOOP,
             "constexpr u32 many = DEPTH * sources_of<P...>;",
             "Vec other[many];",
@@ -87,7 +87,7 @@ PATCHES: dict[str, list[Edit]] = {
             "peek_again<ROUND, DEPTH, Lane>(all, other, taken);",
         ),
         _after(
-            "move.cuh",
+            "await.cuh",
             _LOOP + _AGAIN_ALL,
             f"  if ({_SEEN}(all, other, taken) != 0) {{",
             "    for (u32 k = 0; k < many; ++k) v[k] = other[k];",

@@ -44,6 +44,7 @@ CASES = [
     ("broadcast/binomial", 4, "packets threads=32", "int32"),
     ("all_reduce/two_shot", 2, "bulk zero_copy tma threads=64", "float32"),
     ("all_gather/one_shot", 3, "bulk tma threads=32 tile_bytes=512", "int8"),
+    ("all_gather/one_shot", 3, "bulk zero_copy threads=32", "float32"),
 ]
 
 

@@ -12,7 +12,7 @@
 // the operands are (vector.cuh, packet.cuh, line.cuh).
 #pragma once
 
-#include "part.cuh"
+#include "await.cuh"
 
 namespace stretto {
 
@@ -36,86 +36,24 @@ __device__ __forceinline__ void peek_parts(const Parts<P, R...>& all, Vec* v) {
   peek_parts<ROUND, DEPTH, Lane>(all.rest, v + DEPTH * P::sources);
 }
 
-// Whether all cells of a round are there, the same again for what is not, and who sends
-// the first of those.
-template <Round ROUND, u32 DEPTH, class Lane>
-__device__ __forceinline__ u32 seen_parts(const Parts<>&, const Vec*, u32) {
-  return SEEN;
-}
-template <Round ROUND, u32 DEPTH, class Lane, class P, class... R>
-__device__ __forceinline__ u32 seen_parts(const Parts<P, R...>& all, const Vec* v,
-                                          u32 taken) {
-  u32 least = SEEN;
-  if (P::polled && (ROUND == Round::DEEP || all.head.template has<ROUND, 1, Lane>())) {
-#pragma unroll
-    for (u32 d = 0; d < DEPTH; ++d) {
-      least = smaller(least, seen_all(all.head.srcs, v + d * P::sources, taken));
+// Store one cell in each place, another one in every place: the d-th in the first, the
+// next in the second. Peers' arrays begin at equal offsets, and stores to equal offsets of
+// several peers meet on one link; these do not.
+template <u32 DEPTH, u32 N, bool FINISH, class Lane, class... T>
+__device__ __forceinline__ u32 put_turned(Lane& lane, const Operands<T...>& all,
+                                          u32 cell, const Vec* v, u32 d) {
+  if constexpr (sizeof...(T) == 0) {
+    return SEEN;
+  } else {
+    using Op = typename Lane::Op;
+    Vec value = v[d * N];
+    if (FINISH && all.head.finished) {
+      value = finish<typename Lane::E, Op, Lane::C::ranks>(value);
     }
-  }
-  return smaller(least, seen_parts<ROUND, DEPTH, Lane>(
-                            all.rest, v + DEPTH * P::sources, taken >> P::sources));
-}
-
-template <Round ROUND, u32 DEPTH, class Lane>
-__device__ __forceinline__ void peek_again(const Parts<>&, Vec*, u32) {}
-template <Round ROUND, u32 DEPTH, class Lane, class P, class... R>
-__device__ __forceinline__ void peek_again(const Parts<P, R...>& all, Vec* v,
-                                           u32 taken) {
-  const P& one = all.head;
-  if (P::polled && (ROUND == Round::DEEP || one.template has<ROUND, 1, Lane>())) {
-#pragma unroll
-    for (u32 d = 0; d < DEPTH; ++d) {
-      const u32 cell = one.cell + d * Lane::C::threads;
-      peek_missing(one.srcs, cell, v + d * P::sources, taken);
-    }
-  }
-  peek_again<ROUND, DEPTH, Lane>(all.rest, v + DEPTH * P::sources, taken >> P::sources);
-}
-
-template <Round ROUND, u32 DEPTH, class Lane>
-__device__ __forceinline__ int first_missing(const Parts<>&, const Vec*, u32) {
-  return NOBODY;
-}
-template <Round ROUND, u32 DEPTH, class Lane, class P, class... R>
-__device__ __forceinline__ int first_missing(const Parts<P, R...>& all, const Vec* v,
-                                             u32 taken) {
-  int whom = NOBODY;
-  if (P::polled && (ROUND == Round::DEEP || all.head.template has<ROUND, 1, Lane>())) {
-    for (u32 d = 0; d < DEPTH && whom == NOBODY; ++d) {
-      whom = missing_peer(all.head.srcs, v + d * P::sources, taken);
-    }
-  }
-  if (whom != NOBODY) return whom;
-  return first_missing<ROUND, DEPTH, Lane>(all.rest, v + DEPTH * P::sources,
-                                           taken >> P::sources);
-}
-
-template <class Lane>
-__device__ __forceinline__ u32 escaped_in(const Lane&, const Parts<>&) {
-  return 0;
-}
-template <class Lane, class P, class... R>
-__device__ __forceinline__ u32 escaped_in(const Lane& lane, const Parts<P, R...>& all) {
-  const u32 mine = P::polled ? escaped_parts(lane, all.head.srcs) : 0;
-  return mine | escaped_in(lane, all.rest) << P::sources;
-}
-
-// Poll until everything is there, or until it has taken too long.
-template <Round ROUND, u32 DEPTH, class Lane, class... P>
-__device__ __forceinline__ void await(Lane& lane, const Parts<P...>& all, Vec* v) {
-  Patience patience;
-  u32 taken = 0;
-  while (lane.ok && seen_parts<ROUND, DEPTH, Lane>(all, v, taken) == 0) {
-    peek_again<ROUND, DEPTH, Lane>(all, v, taken);
-    if (!lane.may_wait(patience)) {
-      const int whom = first_missing<ROUND, DEPTH, Lane>(all, v, taken);
-      if (whom != NOBODY) lane.leave(whom, 0, 0);
-    }
-    if (patience.polls % ESCAPE_PATIENCE == 0) {
-      // What was peeked before its escape was known may be stale: look once more.
-      taken = escaped_in(lane, all);
-      if (taken != 0) peek_again<ROUND, DEPTH, Lane>(all, v, 0);
-    }
+    const u32 mine = all.head.put(lane, cell + d * Lane::C::threads, value);
+    const u32 next = (d + 1) % DEPTH;
+    return smaller(mine,
+                   put_turned<DEPTH, N, FINISH>(lane, all.rest, cell, v, next));
   }
 }
 
@@ -128,6 +66,7 @@ __device__ __forceinline__ void put_parts(Lane& lane,
   using E = typename Lane::E;
   using Op = typename Lane::Op;
   constexpr u32 N = Part<FINISH, D, S>::sources;
+  constexpr bool turned = DEPTH > 1 && Part<FINISH, D, S>::places > 1;
   auto& one = all.head;
   if (ROUND == Round::DEEP || one.template has<ROUND, 1, Lane>()) {
 #pragma unroll
@@ -135,6 +74,10 @@ __device__ __forceinline__ void put_parts(Lane& lane,
       const u32 cell = one.cell + d * Lane::C::threads;
       open_all(one.srcs, v + d * N);
       const Vec raw = combine<E, Op, N>(v + d * N);
+      if constexpr (turned) {
+        v[d * N] = raw;
+        continue;
+      }
       const Vec final = FINISH ? finish<E, Op, Lane::C::ranks>(raw) : raw;
       u32 least;
       if constexpr (ROUND == Round::WORDS) {
@@ -144,6 +87,11 @@ __device__ __forceinline__ void put_parts(Lane& lane,
         least = put_all(lane, one.dsts, cell, raw, final);
       }
       one.least = smaller(one.least, least);
+    }
+#pragma unroll
+    for (u32 d = 0; turned && d < DEPTH; ++d) {
+      one.least = smaller(one.least, put_turned<DEPTH, N, FINISH>(lane, one.dsts,
+                                                                  one.cell, v, d));
     }
 #pragma unroll
     for (u32 d = 0; d < DEPTH; ++d) {
