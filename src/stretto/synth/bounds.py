@@ -93,7 +93,6 @@ def bound(
             f"bound {collective}: {len(weights)} weights;"
             f" want one for each of {len(network.members)} ranks"
         )
-    note = ""
     if collective in ("reduce_scatter", "reduce", "gather"):
         network = network.reversed  # time runs backwards, links turn round
     if len(set(weights)) > 1:
@@ -101,32 +100,7 @@ def bound(
     elif symmetry is None and collective in _SYMMETRIC:
         symmetry = find_symmetry(network)
     away = _Distances(network)
-    count = sum(weights) or len(network.members)
-    match collective:
-        case "all_gather" | "reduce_scatter":
-            assert symmetry is not None
-            terms = list(_gather_terms(network, symmetry, away, weights))
-        case "all_reduce":
-            assert symmetry is not None
-            terms = list(_reduce_terms(network))
-            twice = gather_cut(network, symmetry, weights).rate * count / 2
-            note = (
-                f"reduce_scatter then all_gather reaches {_gbps(twice)} at best;"
-                " that this is optimal is not proved in general"
-            )
-        case "all_to_all":
-            flow = exchange_flow(network, symmetry, weights=weights)
-            why = (
-                f"concurrent flow: {_gbps(flow.rate)} a pair;"
-                f" {sum(1 for w in flow.lengths if w)} links carry dual lengths"
-            )
-            terms = [Term(alpha=Fraction(0), algbw=flow.rate * count, why=why)]
-        case "broadcast" | "reduce":
-            cut = broadcast_cut(network, root)
-            terms = [_term(network, cut, cut.capacity, away, everyone=True)]
-        case _:
-            cut = scatter_cut(network, root, weights)
-            terms = [_term(network, cut, cut.rate * count, away, everyone=False)]
+    terms = list(_rates(collective, network, symmetry, away, root, weights))
     roots = (root,) if collective in _ROOTED else tuple(_starts(network, symmetry))
     far = max((away.alpha(r, v), r, v) for r in roots for v in network.members)
     terms.append(
@@ -138,7 +112,47 @@ def bound(
         network=network.name,
         terms=tuple(terms),
         steps=steps,
-        note=note,
+        note=_both_halves(network, symmetry) if collective == "all_reduce" else "",
+    )
+
+
+def _rates(
+    collective: str,
+    network: Network,
+    symmetry: Symmetry | None,
+    away: _Distances,
+    root: int,
+    weights: tuple[int, ...],
+) -> Iterator[Term]:
+    """Yield the bounds that grow with the size."""
+    count = sum(weights) or len(network.members)
+    match collective:
+        case "all_gather" | "reduce_scatter":
+            assert symmetry is not None  # it is looked for
+            yield from _gather_terms(network, symmetry, away, weights)
+        case "all_reduce":
+            yield from _reduce_terms(network)
+        case "all_to_all":
+            flow = exchange_flow(network, symmetry, weights=weights)
+            why = (
+                f"concurrent flow: {_gbps(flow.rate)} a pair;"
+                f" {sum(1 for w in flow.lengths if w)} links carry dual lengths"
+            )
+            yield Term(alpha=Fraction(0), algbw=flow.rate * count, why=why)
+        case "broadcast" | "reduce":
+            cut = broadcast_cut(network, root)
+            yield _term(network, cut, cut.capacity, away, everyone=True)
+        case _:
+            cut = scatter_cut(network, root, weights)
+            yield _term(network, cut, cut.rate * count, away, everyone=False)
+
+
+def _both_halves(network: Network, symmetry: Symmetry | None) -> str:
+    """Return what is known of all_reduce beyond its bound."""
+    twice = gather_cut(network, symmetry).rate * len(network.members) / 2
+    return (
+        f"reduce_scatter then all_gather reaches {_gbps(twice)} at best;"
+        " that this is optimal is not proved in general"
     )
 
 

@@ -110,7 +110,11 @@ def synthesize(
         trees=trees,
         progress=progress,
     )
-    limit = bound(collective, network, root=demand.root, weights=weights)
+    return _best(search, bound(collective, network, root=demand.root, weights=weights))
+
+
+def _best(search: Search, limit: Bound) -> Result:
+    """Return the best of all candidates, each replayed against the bound."""
     best: tuple[Fraction, Schedule] | None = None
     trials = []
     proved = False
@@ -120,11 +124,14 @@ def synthesize(
         trials.append(trial)
         if best is None or us < best[0]:
             best, proved = (us, schedule), done
-            if progress is not None:
-                progress(trial)
+            if search.progress is not None:
+                search.progress(trial)
     if best is None:
+        trees = search.trees
         want = f" with {trees} trees; want 0, or at most 32 ranks" if trees else ""
-        raise TopologyError(f"{network.name}: no generator serves {collective}{want}")
+        raise TopologyError(
+            f"{limit.network}: no generator serves {limit.collective}{want}"
+        )
     return Result(
         schedule=best[1],
         us=best[0],
