@@ -18,7 +18,7 @@ KEPT = Path(__file__).parents[3] / "benchmarks" / "synth_h200x4"
 @pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter", "all_reduce"])
 @pytest.mark.parametrize("ring", [False, True])
 def test_kept_programs_are_found_again(collective, ring):
-    """Only the figures of the machine, in the docstring, may have been measured anew."""
+    """Only the figures in the docstring may have been measured anew."""
     found = synthesize(
         collective,
         from_machine(topology.load("h200x4")),
