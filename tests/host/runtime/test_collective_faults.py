@@ -59,7 +59,7 @@ def kill_busy(comm):
     """Rank 1 is killed while all are at work; rank 2 was not even calling."""
     x = comm.empty(1 << 20)
     x[:] = 0
-    comm.barrier()
+    comm.all_reduce(x)  # what is timed later is no preparation
     if comm.rank == 1:
         signal.setitimer(signal.ITIMER_REAL, 0.05)
         signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), 9))
@@ -115,7 +115,7 @@ def test_ranks_that_call_different_things_are_told_who_called_what():
             assert CollectiveMismatch.__name__ == kind
             for word in ("rank 0", "rank 1", "rank 2", *WORDS[how]):
                 assert word in text
-            assert took_s < 3.0
+            assert took_s < 10.0  # not the deadline of 30 s
 
 
 def stay_away(comm):
@@ -151,7 +151,7 @@ def test_waiting_for_a_rank_that_has_closed_ends_early():
     for kind, text, took_s in results:
         assert PeerLost.__name__ == kind
         assert "rank 1 closed its communicator and will not come" in text
-        assert took_s < 4.0
+        assert took_s < 10.0  # not the deadline of 30 s
 
 
 def raise_one(comm):
