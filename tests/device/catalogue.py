@@ -1,15 +1,18 @@
 """The whole catalogue as cases for a GPU: each algorithm under each schedule.
 
-Types and operators take turns. Kernels are compiled on all cores before any is run.
+Types and operators take turns. Kernels are compiled on all cores while others run.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import threading
+import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from pathlib import Path
 
 from stretto import algorithms, collectives
 from stretto.collectives import Operator
@@ -23,7 +26,7 @@ from stretto.plan import Plan, Schedule
 from stretto.testing import pairings
 from stretto.verify import verify, verify_plan
 
-__all__ = ["COUNTS", "Case", "cases", "compile_all", "kernel_of", "parts", "wanted"]
+__all__ = ["COUNTS", "Case", "Compiling", "cases", "kernel_of", "parts", "wanted"]
 
 SCHEDULES = (
     "push packets staged blocks=2 threads=128 tile_bytes=4096",
@@ -124,30 +127,51 @@ def prepare(case: Case, rank: int | None, arch: tuple[int, int]) -> str:
     return ""
 
 
-def compile_all(chosen: list[Case], arch: tuple[int, int], seconds: float) -> list[str]:
-    """Compile on all cores, plain cases first; return what came of each.
+class Compiling:
+    """Cases being compiled on all cores but one; `ready` says which can run."""
 
-    Nothing: it can run. What takes longer than there is time for is left out.
-    """
-    jobs = [(i, rank) for i, case in enumerate(chosen) for rank in parts(case)]
-    jobs.sort(key=lambda job: chosen[job[0]].ranks > IN_ONE)
-    said = ["left out: not compiled in time"] * len(chosen)
-    left = [len(parts(case)) for case in chosen]
-    pool = ProcessPoolExecutor(max(1, (os.cpu_count() or 2) - 1))
-    started = {pool.submit(prepare, chosen[i], r, arch): i for i, r in jobs}
-    done, late = wait(started, timeout=seconds)
-    for future in done:
-        index = started[future]
-        left[index] -= 1
-        if future.result():
-            said[index] = future.result()
-        elif not left[index]:
-            said[index] = ""
-    running = list(pool._processes.values())
-    pool.shutdown(wait=not late, cancel_futures=True)
-    for process in running if late else ():
-        process.kill()
-    return said
+    def __init__(self, chosen: list[Case], arch: tuple[int, int], ready: Path) -> None:
+        """Begin; plain cases come first."""
+        self.said = ["left out: not compiled in time"] * len(chosen)
+        """What came of each. Nothing: it can run."""
+        self.seconds = 0.0
+        """How long it took, or has lasted."""
+        self._ready, self._began = ready, time.monotonic()
+        self._ended = threading.Event()
+        ready.write_text("")
+        jobs = [(i, rank) for i, case in enumerate(chosen) for rank in parts(case)]
+        jobs.sort(key=lambda job: chosen[job[0]].ranks > IN_ONE)
+        self._left = [len(parts(case)) for case in chosen]
+        self._pool = ProcessPoolExecutor(max(1, (os.cpu_count() or 2) - 1))
+        self._started = {
+            self._pool.submit(prepare, chosen[i], rank, arch): i for i, rank in jobs
+        }
+        threading.Thread(target=self._follow, daemon=True).start()
+
+    def _follow(self) -> None:
+        """Note every case whose last kernel is there, then that all are."""
+        with self._ready.open("a") as out:
+            for future in as_completed(self._started):
+                if self._ended.is_set():
+                    return
+                index = self._started[future]
+                text = f"{future.exception()}" if future.exception() else ""
+                text = (text and f"error: {text}") or future.result()
+                self._left[index] -= 1
+                self.seconds = time.monotonic() - self._began
+                if text or not self._left[index]:
+                    self.said[index] = text
+                if self.said[index] == "":
+                    print(index, file=out, flush=True)
+            print("null", file=out, flush=True)
+
+    def end(self) -> None:
+        """End the compilers, whatever they do."""
+        self._ended.set()
+        running = list((self._pool._processes or {}).values())
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for process in running:
+            process.kill()
 
 
 def wanted(case: Case, only: str) -> bool:

@@ -46,7 +46,9 @@ def run(tool: str, program: str, out: Path, seconds: float) -> dict[str, Any]:
     words = "|".join(f"{a} {p}" for a in ALGORITHMS for p in PROTOCOLS)
     folder = out / f"sanitize_{tool}"
     folder.mkdir(exist_ok=True)
-    log = folder / "tool.log"
+    for old in folder.glob("tool*.log"):
+        old.unlink()
+    log = folder / "toolNTH.log"  # a worker that dies is followed by another
     prefix = f"{program} --tool {tool} --error-exitcode 7 --log-file {log}"
     command = [sys.executable, str(HERE / "virtual.py"), "--out", str(folder)]
     command += ["--ranks", "3", "--only", words, "--counts", "7,4099"]
@@ -54,12 +56,12 @@ def run(tool: str, program: str, out: Path, seconds: float) -> dict[str, Any]:
     began = time.monotonic()
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=seconds + 40
+            command, capture_output=True, text=True, check=False, timeout=seconds + 15
         )
         printed = done.stdout
     except subprocess.TimeoutExpired:
         printed = "it took too long"
-    said = log.read_text() if log.exists() else ""
+    said = "".join(one.read_text() for one in sorted(folder.glob("tool*.log")))
     summary = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: .*", said)
     report = folder / "virtual.json"
     found = json.loads(report.read_text()) if report.exists() else {}
@@ -72,6 +74,7 @@ def run(tool: str, program: str, out: Path, seconds: float) -> dict[str, Any]:
         "right": found.get("right", 0),
         "wrong": [str(w)[:500] for w in found.get("wrong", [])],
         "not_run": found.get("not_run"),
+        "not_compiled": len(found.get("left_out", ())),
         "log": said[:4000],
         "printed": printed[:2000],
     }

@@ -6,7 +6,8 @@ Runs every shipped algorithm under every protocol on odd counts, with poisoned o
 and compares with the reference interpreter bit for bit. One launch holds all ranks, so
 compute-sanitizer can watch; more than four ranks are a launch each, on streams of their
 own, since one text of all is long to compile. Each case runs in a worker that may die;
-the next goes on. What is not compiled when two thirds of the time are over is left out.
+the next goes on. Cases run as they are compiled, far apart ones first; it all ends
+within `--seconds`, and says how many were not compiled, or not run.
 """
 
 # ruff: noqa: T201  (a program: it prints its report)
@@ -15,11 +16,14 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,8 +35,8 @@ import numpy as np  # noqa: E402
 from catalogue import (  # noqa: E402
     COUNTS,
     Case,
+    Compiling,
     cases,
-    compile_all,
     kernel_of,
     parts,
     wanted,
@@ -52,6 +56,10 @@ from stretto.testing import (  # noqa: E402
     interpret,
     output_counts,
 )
+
+END_S = 5.0
+"""What is left of the time when no more cases begin: the last ends, and the report."""
+GOLDEN = 0.6180339887
 
 
 class Memory:
@@ -208,22 +216,37 @@ class Virtual:
             ask("cuModuleUnload", loaded.module)
 
 
+def arriving(out: Path, until: float) -> Iterator[int]:
+    """Yield cases that no worker has begun, as they are compiled, until the time."""
+    tried = {said["begin"] for said in lines_of(out / "virtual.log") if "begin" in said}
+    nth = 0
+    while time.monotonic() < until:
+        ready = lines_of(out / "ready.log")
+        if nth == len(ready):
+            time.sleep(0.05)
+            continue
+        index, nth = ready[nth], nth + 1
+        if index is None:
+            return
+        if index not in tried:
+            yield index
+
+
+def lines_of(log: Path) -> list[Any]:
+    """Return what has been said in a file; the last line may be half there."""
+    text = log.read_text()
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
 def work(chosen: list[Case], args: argparse.Namespace) -> None:
-    """Run cases from one on, a line of the log before and after each."""
-    start, stop_at = args.worker, time.monotonic() + args.seconds
-    log, counts = Path(args.out) / "virtual.log", args.counts.split(",")
-    skip = set(json.loads((log.parent / "skip.json").read_text()))
-    with log.open("a") as out:
-        for index in range(start, len(chosen)):
-            if index in skip:
-                continue
-            if time.monotonic() > stop_at:
-                return
-            case = chosen[index]
+    """Run cases that are compiled, a line of the log before and after each."""
+    folder, counts = Path(args.out), args.counts.split(",")
+    with (folder / "virtual.log").open("a") as out:
+        for index in arriving(folder, args.until):
             print(json.dumps({"begin": index}), file=out, flush=True)
             began = time.monotonic()
             try:
-                machine = Virtual(case, args.deadline)
+                machine = Virtual(chosen[index], args.deadline)
                 wrong = ""
                 for count in map(int, counts):
                     wrong = wrong or machine.run(count, seed=index)
@@ -241,44 +264,52 @@ def work(chosen: list[Case], args: argparse.Namespace) -> None:
                 sys.exit(3)
 
 
-def supervise(args: argparse.Namespace, chosen: list[Case]) -> list[dict[str, Any]]:
-    """Run the worker again after every case that ends it; return all results."""
+def run_worker(args: argparse.Namespace, nth: int, until: float) -> str:
+    """Run a worker to its end; return how it ended, which is before `until` + 2 s."""
+    prefix = args.prefix.replace("NTH", str(nth))
+    command = [*prefix.split(), sys.executable, __file__, "--until", str(until)]
+    command += ["--out", args.out, "--only", args.only, "--limit", str(args.limit)]
+    command += ["--ranks", args.ranks, "--counts", args.counts]
+    command += ["--deadline", str(args.deadline)]
+    with (Path(args.out) / "virtual.err").open("a") as err:
+        process = subprocess.Popen(
+            command,
+            stderr=err,
+            stdout=err,
+            start_new_session=True,  # a tool's own children end with it
+            env={**os.environ, "CUDA_DEVICE_MAX_CONNECTIONS": "32"},
+        )
+        try:
+            return f"code={process.wait(max(0.1, until + 2 - time.monotonic()))}"
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return "the time was over"
+
+
+def supervise(args: argparse.Namespace, until: float) -> dict[int, dict[str, Any]]:
+    """Run a worker again after every case that ends it; return all results."""
     log = Path(args.out) / "virtual.log"
     log.write_text("")
-    results: dict[int, dict[str, Any]] = {}
-    start, stop_at = 0, time.monotonic() + args.seconds
-    while start < len(chosen) and time.monotonic() < stop_at:
-        left = stop_at - time.monotonic()
-        command = [*args.prefix.split(), sys.executable, __file__, "--worker"]
-        command += [str(start), "--out", args.out, "--seconds", str(left)]
-        command += ["--only", args.only, "--limit", str(args.limit)]
-        command += ["--ranks", args.ranks, "--counts", args.counts]
-        command += ["--deadline", str(args.deadline)]
-        with (Path(args.out) / "virtual.err").open("a") as err:
-            try:
-                code = subprocess.run(
-                    command,
-                    stderr=err,
-                    stdout=err,
-                    timeout=left + 20,
-                    check=False,
-                    env={**os.environ, "CUDA_DEVICE_MAX_CONNECTIONS": "32"},
-                ).returncode
-            except subprocess.TimeoutExpired:
-                code = -1
-        began = -1
-        for line in log.read_text().splitlines():
-            said = json.loads(line)
-            if "begin" in said:
-                began = said["begin"]
-            else:
-                results[said["end"]] = said
-        if began >= 0 and began not in results:
-            results[began] = {"end": began, "wrong": f"the worker died, {code=}"}
-        if code == 0 or began < start:
+    lost: dict[int, str] = {}
+    before = -1
+    for nth in itertools.count():
+        ended = run_worker(args, nth, until)
+        said = lines_of(log)
+        begun = {s["begin"] for s in said if "begin" in s}
+        over = {s["end"] for s in said if "end" in s}
+        lost |= dict.fromkeys(begun - over - lost.keys(), ended)
+        ready = set(lines_of(Path(args.out) / "ready.log"))
+        all_begun = None in ready and ready - {None} <= begun
+        stuck = len(begun) == before  # workers do not even begin
+        if ended == "code=0" or all_begun or stuck or time.monotonic() > until:
             break
-        start = began + 1
-    return [{**asdict(chosen[i]), **said} for i, said in sorted(results.items())]
+        before = len(begun)
+    results = {s["end"]: s for s in lines_of(log) if "end" in s}
+    for index, how in lost.items():
+        if how != "the time was over":  # else it counts as not run
+            results[index] = {"end": index, "wrong": f"the worker died, {how}"}
+    return dict(sorted(results.items()))
 
 
 def options() -> argparse.Namespace:
@@ -291,41 +322,45 @@ def options() -> argparse.Namespace:
     parser.add_argument("--ranks", default="2,3,4")
     parser.add_argument("--counts", default=",".join(map(str, COUNTS)))
     parser.add_argument("--deadline", type=float, default=2.0)
-    parser.add_argument("--prefix", default="", help="such as compute-sanitizer")
-    parser.add_argument("--worker", type=int, default=-1)
+    parser.add_argument("--prefix", default="", help="a tool; NTH is the worker")
+    parser.add_argument("--until", type=float, default=0)
     return parser.parse_args()
 
 
-def main() -> int:
-    """Choose, compile in parallel, run, report."""
-    args = options()
-    Path(args.out).mkdir(parents=True, exist_ok=True)
+def choose(args: argparse.Namespace) -> list[Case]:
+    """Return the cases, far apart ones first: the time may not suffice for all."""
     sizes = [int(r) for r in args.ranks.split(",")]
-    chosen = [c for c in cases(sizes) if wanted(c, args.only)]
-    chosen = chosen[: args.limit] if args.limit else chosen
-    if args.worker >= 0:
-        work(chosen, args)
+    found = [c for c in cases(sizes) if wanted(c, args.only)]
+    found = found[: args.limit] if args.limit else found
+    order = sorted(range(len(found)), key=lambda i: i * GOLDEN % 1)
+    return [found[i] for i in order]
+
+
+def main() -> int:
+    """Choose, compile and run side by side, report; within the time."""
+    args = options()
+    if args.until:
+        work(choose(args), args)
         return 0
-    began = time.monotonic()
-    said = compile_all(chosen, (9, 0), args.seconds * 2 / 3)
-    compiled_s = time.monotonic() - began
-    (Path(args.out) / "skip.json").write_text(
-        json.dumps([i for i, s in enumerate(said) if s])
-    )
-    args.seconds = max(10.0, args.seconds - compiled_s)
-    results = supervise(args, chosen) if not all(said) else []
-    return report(args, chosen, said, results, compiled_s)
+    until = time.monotonic() + args.seconds - END_S
+    Path(args.out).mkdir(parents=True, exist_ok=True)
+    chosen = choose(args)
+    compiling = Compiling(chosen, (9, 0), Path(args.out) / "ready.log")
+    results = supervise(args, until)
+    compiling.end()
+    rows = [{**asdict(chosen[i]), **said} for i, said in results.items()]
+    return report(args, chosen, compiling, rows)
 
 
 def report(
     args: argparse.Namespace,
     chosen: list[Case],
-    said: list[str],
+    compiling: Compiling,
     results: list[dict[str, Any]],
-    compiled_s: float,
 ) -> int:
     """Print and write what came of it; return the exit status."""
     why: dict[str, list[str]] = {"refused": [], "error": [], "left out": []}
+    said, compiled_s = list(compiling.said), compiling.seconds
     for case, text in zip(chosen, said, strict=True):
         if text:
             why[text.split(":")[0]].append(f"{case}: {text}")
