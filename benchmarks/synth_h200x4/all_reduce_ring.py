@@ -18,9 +18,9 @@ def image(rank: int, turn: int) -> int:
 
 
 SUMS = (  # whose, which piece, who adds, (from, 0: sum, -1: input)
-    (0, 0, 2, ((3, -1),)),
-    (0, 0, 1, ((2, 0),)),
-    (0, 0, 0, ((1, 0),)),
+    (0, 0, 2, ((1, -1),)),
+    (0, 0, 3, ((2, 0),)),
+    (0, 0, 0, ((3, 0),)),
 )
 MOVES = (  # whose, which piece, from, to; by planned start
     (0, 0, 0, 1),

@@ -18,9 +18,9 @@ def image(rank: int, turn: int) -> int:
 
 
 SUMS = (  # whose, which piece, who adds, (from, slot of its sum or -1)..., own slot
-    (0, 0, 2, ((3, -1),), 0),
-    (0, 0, 1, ((2, 0),), 1),
-    (0, 0, 0, ((1, 1),), -1),
+    (0, 0, 2, ((1, -1),), 0),
+    (0, 0, 3, ((2, 0),), 1),
+    (0, 0, 0, ((3, 1),), -1),
 )
 
 

@@ -150,7 +150,8 @@ def _symmetry(demand: Demand, sketch: Sketch | None) -> Symmetry:
     if sketch is not None:
         backwards = demand.collective in ("gather", "reduce", "reduce_scatter")
         way = network.reversed if backwards else network
-        ways = sketch.check(way, (demand.root,) if rooted else network.members)
+        origins = (demand.root,) if rooted else network.members
+        ways = sketch.check(way, origins, backwards=backwards)
         turns = sketch.turns(network)
     if rooted or len(set(demand.weights)) > 1:
         return trivial(network)
@@ -198,7 +199,9 @@ def _exchanged(search: Search, demand: Demand) -> Iterator[tuple[Schedule, bool]
     if root is not None:
         symmetry = replace(symmetry, representatives=(root,))
     if search.sketch is not None:
-        paths = confined_paths(search.sketch.ways(network), symmetry, demand.weights)
+        gathers = search.demand.collective == "gather"
+        ways = search.sketch.ways(network, backwards=gathers)
+        paths = confined_paths(ways, symmetry, demand.weights)
     else:
         flow = exchange_flow(network, symmetry, root=root, weights=demand.weights)
         paths = decompose(network, flow)
@@ -217,7 +220,7 @@ def _turned(search: Search, collective: str) -> Iterator[tuple[Schedule, bool]]:
     network = search.demand.network.reversed
     demand = replace(search.demand, network=network, collective=collective)
     limit = bound(collective, network, root=demand.root, weights=demand.weights)
-    yield from spreading(replace(search, demand=demand), limit)
+    yield from spreading(replace(search, demand=demand, backwards=True), limit)
 
 
 def _both(search: Search) -> Iterator[tuple[Schedule, bool]]:
@@ -256,7 +259,8 @@ def _jointly(
         return
     allowed = None
     if search.sketch is not None:
-        there, back = (search.sketch.ways(w) for w in (network.reversed, network))
+        there = search.sketch.ways(network.reversed, backwards=True)
+        back = search.sketch.ways(network)
 
         def allowed(c: Chunk, h: Hop, combine: bool) -> bool:
             return there.open(c.origin, h.turned) if combine else back.open(c.origin, h)

@@ -3,7 +3,8 @@
 A sketch is a small TOML file. Rules are applied before ways are looked for, and a
 sketch that leaves some data no way is explained: which rank's data, to whom, and rules
 that cannot hold together, each of which is needed for that. Rules speak of data that
-spread; what is gathered or summed follows them backwards.
+spread; what is gathered or summed follows them backwards, but round a ring all go the
+same way.
 """
 
 from __future__ import annotations
@@ -52,14 +53,16 @@ class Sketch:
     size: str = ""
     """The size it is made for, such as 1M; what is asked for when nothing else is."""
 
-    def check(self, network: Network, origins: Iterable[int]) -> Ways:
+    def check(
+        self, network: Network, origins: Iterable[int], *, backwards: bool = False
+    ) -> Ways:
         """Return the ways that are left, or raise why these ranks' data have none."""
         if not any(fnmatch.fnmatch(network.name, m) for m in self.machines):
             raise TopologyError(
                 f"sketch {self.name}: got machine {network.name};"
                 f" want one like {', '.join(self.machines)}"
             )
-        ways = self.ways(network)
+        ways = self.ways(network, backwards=backwards)
         for origin in origins:
             lost = sorted(set(network.members) - ways.layers(origin).keys())
             if lost:
@@ -95,8 +98,8 @@ class Sketch:
             )
         return whole
 
-    def ways(self, network: Network) -> Ways:
-        """Return the rules, bound to a network."""
+    def ways(self, network: Network, *, backwards: bool = False) -> Ways:
+        """Return the rules, bound to a network; `backwards` if it is turned round."""
         box = network.box
         first = {b: box.index(b) for b in set(box)}
 
@@ -117,10 +120,11 @@ class Sketch:
             )
         if self.switch == "ring":
             size = {b: box.count(b) for b in set(box)}
+            step = -1 if backwards else 1
             rules["switch"] = lambda _, h: (
                 box[h.src] != box[h.dst]
                 or len(h.links) == 1
-                or (place(h.dst) - place(h.src)) % size[box[h.src]] == 1
+                or (place(h.dst) - place(h.src)) * step % size[box[h.src]] == 1
             )
         return Ways(network=network, rules=rules, slack=self.slack)
 

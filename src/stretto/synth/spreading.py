@@ -44,6 +44,8 @@ class Search:
     splits: tuple[int, ...]
     splits_given: bool = False
     sketch: Sketch | None = None
+    backwards: bool = False
+    """Whether the links are turned round: contributions flow, data do not spread."""
     trees: int = 0
     """So many trees from every root, and nothing else; 0: whatever is best."""
     progress: Callable[[Trial], None] | None = None
@@ -61,7 +63,11 @@ def spreading(search: Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]:
     boxes = len(set(demand.network.box)) > 1
     levels = by_levels(demand.network) if n > 128 else None
     sketch = search.sketch
-    allowed = levels if sketch is None else sketch.ways(demand.network)
+    allowed = (
+        levels
+        if sketch is None
+        else sketch.ways(demand.network, backwards=search.backwards)
+    )
     for k in search.splits:
         for once in (True, False) if boxes and n <= 128 else (boxes,):
             for seed in seeds:
@@ -175,7 +181,9 @@ def _refined(
         budget=search.budget,
         hint=hint,
         hops=hops,
-        allowed=None if sketch is None else sketch.ways(search.demand.network),
+        allowed=None
+        if sketch is None
+        else sketch.ways(search.demand.network, backwards=search.backwards),
     )
     if found.schedule is not None:
         yield found.schedule, found.proved
