@@ -206,19 +206,22 @@ def fused_choice(choice: Choice, kind: Kind, num_ranks: int) -> Choice:
     Copy engines and the copy unit compute nothing and know no pitch; rows of an
     epilogue stay whole, so there blocks are rows.
     """
+    spec, pitched = kind.epilogue, any(kind.rows)
+    if spec is None and not pitched:
+        return choice
+    size = full_size(kind, num_ranks)
+    protocol = "packets" if size <= PACKETS_UP_TO else "bulk"
+    if spec is not None and spec.row:
+        return _by_rows(kind.collective, spec, size, num_ranks, protocol)
     phases = (choice.schedule, *map(choice.schedule.of, choice.schedule.phases))
-    plain = all(
+    by_threads = all(
         how.protocol in ("packets", "bulk") and how.mover == "vectors" for how in phases
     )
-    spec, size = kind.epilogue, full_size(kind, num_ranks)
-    packets = "packets" if size <= PACKETS_UP_TO else "bulk"
-    if spec is not None and spec.row:
-        return _by_rows(kind.collective, spec, size, num_ranks, packets)
-    if (spec is None and not any(kind.rows)) or (plain and not any(kind.rows)):
+    if by_threads and not pitched:
         return choice
     blocks = max(4, min(64, size // num_ranks >> 14))
-    schedule = Schedule(protocol=packets, blocks=blocks)
-    if any(kind.rows):  # each part by itself
+    schedule = Schedule(protocol=protocol, blocks=blocks)
+    if pitched:  # each part by itself
         return Choice(algorithms.get(f"{kind.collective}/one_shot"), schedule)
     return Choice(choice.algorithm, schedule)
 
