@@ -67,15 +67,15 @@ def test_sessions_close_calls_of_several_tiles(fake, count, tiles, steps):
         session = CudaSession(group)
         seen = []
 
-        def load(plan, call, where):
-            seen.append((plan, where.tiles))
+        def load(plan, call):
+            seen.append(plan)
             return Loaded(None, 5, Kernel(text="any", ranks=(0,), grid=1, threads=64))
 
-        session._load = load
+        session.load_call = load
         call = Call(dtype="float32", op=Operator.SUM, counts=(count,))
-        session.prepare(proved("all_reduce/one_shot", 2, words), call)
+        launch = session.prepare(proved("all_reduce/one_shot", 2, words), call)
         session.close()
-        ((plan, number),) = seen
-        return number, len(plan.ranks[group.rank][0])
+        (plan,) = seen
+        return launch._where.tiles, len(plan.ranks[group.rank][0])
 
     assert [(tiles, steps)] * 2 == on_ranks(fake, 2, work)

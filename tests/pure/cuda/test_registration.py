@@ -181,7 +181,7 @@ def test_a_launch_forgets_what_was_registered(fake):
     def work(group):
         session = CudaSession(group)
         kernel = Kernel(text="any", ranks=(0,), grid=1, threads=64)
-        session._load = lambda plan, call, where: Loaded(None, 5, kernel)
+        session.load_call = lambda plan, call: Loaded(None, 5, kernel)
         launch = session.prepare(plan, Call(dtype="uint8", counts=(512, 512)))
         start = fake.foreign(4096, "malloc")
         x, out = Tensor(start, 512), Tensor(start + 1024, 1024)

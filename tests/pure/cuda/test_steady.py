@@ -78,7 +78,7 @@ def test_a_warm_call_is_one_launch(fake, asked, name, words, registered):
         session = CudaSession(group)
         quiet_watch(session)
         kernel = Kernel(text="any", ranks=(0,), grid=1, threads=64)
-        session._load = lambda plan, call, where: Loaded(None, 5, kernel)
+        session.load_call = lambda plan, call: Loaded(None, 5, kernel)
         counts = (64,) if "reduce" in name else (64, 64)
         call = Call(dtype="uint8", op=Operator.SUM, counts=counts)
         launch = session.prepare(proved(name, words), call)
@@ -109,7 +109,7 @@ def test_a_repeated_call_launches_what_the_call_did(fake):
     def work(group):
         session = CudaSession(group)
         kernel = Kernel(text="any", ranks=(0,), grid=1, threads=64)
-        session._load = lambda plan, call, where: Loaded(None, 5, kernel)
+        session.load_call = lambda plan, call: Loaded(None, 5, kernel)
         call = Call(dtype="uint8", op=Operator.SUM, counts=(64,))
         plan = proved("all_reduce/one_shot", "push packets staged")
         launch, x = session.prepare(plan, call), Tensor(4096)

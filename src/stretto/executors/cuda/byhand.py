@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stretto import collectives
 from stretto.collectives import Operator, storage
@@ -18,13 +18,11 @@ from stretto.executors import Call
 from stretto.executors.cuda.abi import ESCAPES, MAX_BLOCKS, Footprint, Kernel
 from stretto.executors.cuda.bound import KernelLaunch
 from stretto.executors.cuda.elements import element
+from stretto.executors.cuda.host import Host
 from stretto.executors.cuda.launch import mixed
 from stretto.executors.cuda.regions import HALVES
 from stretto.lang import Handwritten, handwritten
 from stretto.plan import Layout, Plan, Space, layout
-
-if TYPE_CHECKING:
-    from stretto.executors.cuda.session import CudaSession
 
 __all__ = [
     "hand_footprint",
@@ -57,7 +55,7 @@ def taken_by_hand(plan: Plan, call: Call) -> Handwritten | None:
 
 
 def hand_launch(
-    session: CudaSession,
+    session: Host,
     own: Handwritten,
     plan: Plan,
     call: Call,

@@ -13,20 +13,18 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stretto.errors import CallError, DeviceError
 from stretto.executors.cuda.abi import MAX_BLOCKS, PARAMS
+from stretto.executors.cuda.arrays import DeviceArray
 from stretto.executors.cuda.driver import ask
+from stretto.executors.cuda.host import Host
 from stretto.executors.cuda.own import OwnKernel
 from stretto.executors.cuda.proxy import Mailbox, Ring
-
-if TYPE_CHECKING:
-    from stretto.executors.cuda.arrays import DeviceArray
-    from stretto.executors.cuda.session import CudaSession
 
 __all__ = ["CHANNEL", "ENGINE", "Channels", "Words"]
 
@@ -121,7 +119,7 @@ class Channels:
 
     def __init__(
         self,
-        session: CudaSession,
+        session: Host,
         nbytes: int,
         *,
         blocks: int = 1,
@@ -183,7 +181,7 @@ class Channels:
         """
         return OwnKernel(self._session, text, symbol, self.blocks, threads)
 
-    def _refuse(self, session: CudaSession) -> None:
+    def _refuse(self, session: Host) -> None:
         asked = {"channels": (self.nbytes, self.blocks)}
         said = [m["channels"] for m, _ in session.group.exchange(asked)]
         if len({tuple(s) for s in said}) != 1:
@@ -233,7 +231,7 @@ class Channels:
             one["rank"], one["peer"], one["block"] = self.rank, q, b
         return handles
 
-    def _home(self, session: CudaSession) -> NDArray[Any]:
+    def _home(self, session: Host) -> NDArray[Any]:
         home = np.zeros(1, PARAMS)
         control = session.regions[0].control
         for q, base in enumerate(session.space.peers):
@@ -245,7 +243,7 @@ class Channels:
     def _mine_and_all(self) -> tuple[tuple[int, Sequence[int]], ...]:
         return tuple((all_[self.rank], all_) for all_ in self._bases)
 
-    def _open_ring(self, session: CudaSession) -> Ring:
+    def _open_ring(self, session: Host) -> Ring:
         (_, buffers), (ours, words) = self._mine_and_all()
         first = self.words.engine_inbox(0, 0)
         return session.proxy().open(
@@ -259,7 +257,7 @@ class Channels:
         )
 
 
-def _bases(session: CudaSession, array: DeviceArray) -> list[int]:
+def _bases(session: Host, array: DeviceArray) -> list[int]:
     """Return where everybody's array of an `empty()` is mapped here."""
     offset = session.offset(array)
     assert offset is not None, "it was registered when it was made"

@@ -12,18 +12,16 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stretto import collectives
 from stretto.collectives import Shape
 from stretto.errors import CallError, PlanError
 from stretto.executors.cuda.abi import PARAMS, Kernel
 from stretto.executors.cuda.arrays import where
+from stretto.executors.cuda.bound import KernelLaunch
+from stretto.executors.cuda.host import Host
 from stretto.plan import BufferRun, Plan
-
-if TYPE_CHECKING:
-    from stretto.executors.cuda.bound import KernelLaunch
-    from stretto.executors.cuda.session import CudaSession
 
 __all__ = ["CountedLaunch", "counted"]
 
@@ -112,7 +110,7 @@ class CountedLaunch:
 
     def __init__(
         self,
-        session: CudaSession,
+        session: Host,
         gather: KernelLaunch,
         main: KernelLaunch,
         *,

@@ -22,19 +22,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stretto.errors import CallError, PlanError
 from stretto.executors.cuda.arrays import pointer
 from stretto.executors.cuda.bound import KernelLaunch, peer_spaces, stream_handle
 from stretto.executors.cuda.driver import api, ask, current_stream
 from stretto.executors.cuda.enginewatch import EngineWatch
+from stretto.executors.cuda.host import Host
 from stretto.executors.cuda.launch import mixed
 from stretto.executors.cuda.regions import ENGINE_SLOTS, Region, engine_word
 from stretto.plan import Layout, Loc, Move, Plan, Signal, Space, Step, Wait, layout
-
-if TYPE_CHECKING:
-    from stretto.executors.cuda.session import CudaSession
 
 __all__ = ["EngineLaunch", "runs_on_engine"]
 
@@ -68,7 +66,7 @@ class EngineLaunch:
     def __init__(
         self,
         plan: Plan,
-        session: CudaSession,
+        session: Host,
         sizes: Any,
         itemsize: int,
         mark: int,
@@ -260,7 +258,7 @@ class _Builder:
     """Makes the stream operations of one call."""
 
     def __init__(
-        self, session: CudaSession, region: Region, mark: int, watch: EngineWatch
+        self, session: Host, region: Region, mark: int, watch: EngineWatch
     ) -> None:
         self._rank = session.group.rank
         self._bases = session.space.peers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stretto.collectives import storage
 from stretto.epilogues import Spec
@@ -17,12 +17,10 @@ from stretto.executors.cuda.closing import closed
 from stretto.executors.cuda.engine import runs_on_engine
 from stretto.executors.cuda.epilogue import shared_by, words
 from stretto.executors.cuda.halves import hands_round_on_engine
+from stretto.executors.cuda.host import Host
 from stretto.executors.cuda.launch import Arguments, mixed
 from stretto.executors.cuda.regions import fit, symbol_sizes
 from stretto.plan import Plan
-
-if TYPE_CHECKING:
-    from stretto.executors.cuda.session import CudaSession
 
 __all__ = ["FusedLaunch", "fused_launch"]
 
@@ -73,7 +71,7 @@ class FusedLaunch(KernelLaunch):
 
 
 def fused_launch(
-    session: CudaSession, plan: Plan, call: Call, epilogue: Spec, mark: int
+    session: Host, plan: Plan, call: Call, epilogue: Spec, mark: int
 ) -> FusedLaunch:
     """Bind a plan whose kernel ends with an epilogue; its rows stay whole.
 

@@ -7,7 +7,7 @@ are addresses, and the headers lie in `stretto.include_path()`.
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +16,7 @@ from stretto.executors.cuda.abi import Kernel
 from stretto.executors.cuda.arrays import pointer
 from stretto.executors.cuda.bound import stream_handle
 from stretto.executors.cuda.driver import api, ask, current_stream
-
-if TYPE_CHECKING:
-    from stretto.executors.cuda.session import CudaSession
+from stretto.executors.cuda.host import Host
 
 __all__ = ["OwnKernel"]
 
@@ -31,7 +29,7 @@ class OwnKernel:
     """
 
     def __init__(
-        self, session: CudaSession, text: str, symbol: str, grid: int, threads: int
+        self, session: Host, text: str, symbol: str, grid: int, threads: int
     ) -> None:
         kernel = Kernel(
             text=text,

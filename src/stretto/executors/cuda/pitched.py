@@ -8,7 +8,6 @@ is spelled as a pitched one (kernels/pitched.cuh), so there is no pass before or
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from stretto.collectives import storage
 from stretto.errors import PlanError
@@ -18,13 +17,11 @@ from stretto.executors.cuda.bound import KernelLaunch
 from stretto.executors.cuda.closing import closed
 from stretto.executors.cuda.engine import runs_on_engine
 from stretto.executors.cuda.halves import hands_round_on_engine
+from stretto.executors.cuda.host import Host
 from stretto.executors.cuda.launch import mixed
 from stretto.executors.cuda.operands import Operands
 from stretto.executors.cuda.regions import fit, symbol_sizes
 from stretto.plan import Loc, Plan, Space
-
-if TYPE_CHECKING:
-    from stretto.executors.cuda.session import CudaSession
 
 __all__ = ["PitchedOperands", "pitched_launch", "pitches"]
 
@@ -82,9 +79,7 @@ def pitches(plan: Plan, call: Call, itemsize: int) -> tuple[int, ...]:
     )
 
 
-def pitched_launch(
-    session: CudaSession, plan: Plan, call: Call, mark: int
-) -> KernelLaunch:
+def pitched_launch(session: Host, plan: Plan, call: Call, mark: int) -> KernelLaunch:
     """Bind an all_to_all whose parts are rows with a pitch."""
     if runs_on_engine(plan) or hands_round_on_engine(plan):
         raise PlanError(

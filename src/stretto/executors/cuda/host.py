@@ -1,0 +1,63 @@
+"""What the ways to run a call need of a session, without knowing it.
+
+`CudaSession` chooses among them and lends each its memory, streams and kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from stretto.executors import Call, Group
+from stretto.executors.cuda.abi import Kernel
+from stretto.executors.cuda.arrays import DeviceArray
+from stretto.executors.cuda.bound import KernelLaunch
+from stretto.executors.cuda.driver import Device, Side
+from stretto.executors.cuda.enginewatch import EngineWatch
+from stretto.executors.cuda.launch import Loaded
+from stretto.executors.cuda.memory import Slab
+from stretto.executors.cuda.proxy import Proxy
+from stretto.executors.cuda.regions import Region
+from stretto.executors.cuda.space import AddressSpace
+from stretto.executors.cuda.watch import Watch
+from stretto.plan import Plan
+
+__all__ = ["Host"]
+
+
+class Host(Protocol):
+    """One rank's GPU, memory, flags and kernels."""
+
+    group: Group
+    device: Device
+    regions: tuple[Region, ...]
+    slab: Slab
+    space: AddressSpace
+    watch: Watch
+
+    def empty(self, shape: Sequence[int], dtype: str) -> DeviceArray:
+        """Return registered memory, at the same offset on every rank (collective)."""
+
+    def offset(self, array: Any) -> int | None:
+        """Return where registered memory begins, the same on every rank, or None."""
+
+    def load_call(self, plan: Plan, call: Call, share: int = 1) -> Loaded:
+        """Return the kernel of a plan for a kind of call, compiled and loaded."""
+
+    def load_kernel(self, kernel: Kernel) -> Loaded:
+        """Compile and load a kernel, once."""
+
+    def barrier(self, mark: int, plan: Plan) -> KernelLaunch:
+        """Return a barrier of everybody as a kernel, for the calls of a plan."""
+
+    def region_of(self, stream: int) -> Region:
+        """Return the flag set of a stream, the next free one at its first use."""
+
+    def engine_watch(self) -> EngineWatch:
+        """Return the deadlines of copy-engine calls, made at their first use."""
+
+    def side_streams(self, count: int) -> list[Side]:
+        """Return so many streams of our own, with events to fork and join."""
+
+    def proxy(self) -> Proxy:
+        """Return the thread that serves engine channels, started at its first use."""
