@@ -2,17 +2,18 @@
 
 The caller says how much there may be at most, the same on every rank. Launches are
 known by that, so counts may change from call to call, and between replays of a graph.
-An all_to_all_v has a count for every rank, an all_gather_v one for this rank's part.
+An all_to_all_v has a count for every rank, an all_gather_v one for this rank's part; of
+those of a reduce_scatter_v, which all ranks know, each is told everybody by its rank.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from stretto.collectives import storage
+from stretto.collectives import Operator, storage
 from stretto.errors import CallError, PlanError
 from stretto.executors import Call
-from stretto.runtime.arrays import GPU, Operand, operand
+from stretto.runtime.arrays import GPU, Operand, address, operand
 from stretto.runtime.engine import Engine
 from stretto.runtime.plans import proved_plan
 from stretto.runtime.request import Caller
@@ -32,6 +33,22 @@ def on_gpu(array: Any) -> bool:
     if getattr(array, "is_cuda", False):
         return True
     return hasattr(array, "__cuda_array_interface__") and not hasattr(array, "is_cuda")
+
+
+class Word:
+    """One number of an array on the GPU, which it keeps."""
+
+    def __init__(self, at: int, kept: Any) -> None:
+        """Stand for the number at an address."""
+        self._at, self._kept = at, kept
+
+    def data_ptr(self) -> int:
+        """Return the address."""
+        return self._at
+
+    def is_contiguous(self) -> bool:
+        """Return that it is one run of elements."""
+        return True
 
 
 class CountedCalls:
@@ -55,6 +72,7 @@ class CountedCalls:
         received: Any,
         algorithm: Pin,
         stream: Any,
+        op: str | Operator = Operator.SUM,
     ) -> Any:
         """Enqueue, and return the output: what came, then what it held before."""
         engine, n = self._engine, self._engine.num_ranks
@@ -65,15 +83,19 @@ class CountedCalls:
             )
         source = who.take(x, "x")
         row = self._numbers(who, counts, "counts", 1 if _gathers(collective) else n)
+        if collective == "reduce_scatter":
+            row = Word(address(row) + 8 * who.rank, row)
         told = None
         if received is not None:
             told = self._numbers(who, received, "received", n)
         if out is None:
-            target = who.target(source, None, (n * max_count,))
+            parts = 1 if collective == "reduce_scatter" else n
+            target = who.target(source, None, (parts * max_count,))
         else:
             target = who.take(out, "out", written=True)
         self._refuse(who, source, target)
-        key = (collective, source.dtype, max_count, algorithm)
+        operator = who.operator(op, source)
+        key = (collective, source.dtype, max_count, algorithm, operator)
         engine._ready(who.verb)
         launch = self._launches.get(key)
         if launch is None:
@@ -110,7 +132,13 @@ class CountedCalls:
             raise who.wrong("out overlaps x; parts move while sizes change: want none")
 
     def _prepare(
-        self, who: Caller, collective: str, dtype: str, most: int, pin: Pin
+        self,
+        who: Caller,
+        collective: str,
+        dtype: str,
+        most: int,
+        pin: Pin,
+        op: Operator,
     ) -> Any:
         engine = self._engine
         n = engine.num_ranks
@@ -118,8 +146,8 @@ class CountedCalls:
         prepare = getattr(session, "prepare_counted", None)
         if prepare is None:
             raise who.wrong("this executor reads no counts from the GPU")
-        parts = n if _gathers(collective) else n * n
-        call = Call(dtype=dtype, counts=(most,) * parts)
+        parts = n * n if collective == "all_to_all" else n
+        call = Call(dtype=dtype, op=op, counts=(most,) * parts)
         asked = Question(
             executor=GPU,
             collective=collective,

@@ -118,15 +118,34 @@ class UnequalVerbs(Verbs):
     def reduce_scatter_v(
         self,
         x: Any,
-        counts: Counts,
+        counts: Any,
         op: str | Operator = "sum",
         *,
         out: Any = None,
+        max_count: int | None = None,
         algorithm: Pin = None,
         stream: Any = None,
         dtype: str | None = None,
     ) -> Any:
-        """Combine everybody's `x`; rank r gets its `counts[r]` elements of it."""
+        """Combine everybody's `x`; rank r gets its `counts[r]` elements of it.
+
+        On the GPU, `counts` are n x int64, and no larger than `max_count` (see
+        `all_to_all_v`); counts[r] is read on rank r.
+        """
+        if on_gpu(counts):
+            who = self._caller("reduce_scatter_v", dtype)
+            return self._on_gpu().run(
+                who,
+                "reduce_scatter",
+                x,
+                counts,
+                max_count=max_count,
+                out=out,
+                received=None,
+                algorithm=algorithm,
+                stream=stream,
+                op=op,
+            )
         parts_key = op, _as_key(counts)
         key = ("reduce_scatter_v", id(x), id(out), parts_key, algorithm, stream, dtype)
         if (done := self._again(key, x, out)) is not MISS:
@@ -160,7 +179,8 @@ class UnequalVerbs(Verbs):
         """Give rank r its `counts[r]` elements of the root's `x`.
 
         Every rank passes the same counts. A rank other than the root passes None as
-        `x`, and `out` or `dtype`.
+        `x`, and `out` or `dtype`; the latter makes a NumPy array, so where the root's
+        `x` lies on a GPU the others pass an `out` that does.
         """
         parts_key = root, _as_key(counts)
         key = ("scatter_v", id(x), id(out), parts_key, algorithm, stream, dtype)

@@ -154,6 +154,25 @@ def test_parts_of_an_all_gather_may_differ_in_every_launch(
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
+def test_parts_of_a_reduce_scatter_may_differ_in_every_launch(
+    emulate, monkeypatch, tmp_path
+):
+    """Sums of as much of everybody's array as a rank is to get."""
+    words = "push packets staged threads=32 blocks=2 tile_bytes=256"
+    call = Counted(emulate, monkeypatch, tmp_path, "reduce_scatter/one_shot", 3, words)
+    rng = np.random.default_rng(6)
+    for counts in ([5, 0, MOST], [0, 0, 0], [MOST, 17, 1]):
+        size, starts = sum(counts), np.cumsum([0, *counts])
+        given = [rng.integers(-99, 99, size + 3, dtype=np.int32) for _ in range(3)]
+        outputs, _ = call(np.array(counts), given, MOST)
+        total = sum(given)
+        for r in range(3):
+            due = total[starts[r] : starts[r + 1]]
+            assert due.tolist() == outputs[r][: due.size].tolist()
+            assert (outputs[r][due.size :] == 0x77777777).all()
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
 def test_a_count_that_is_too_large_is_told_and_moves_nothing(
     emulate, monkeypatch, tmp_path
 ):

@@ -94,6 +94,19 @@ def test_an_all_gather_has_one_count_of_its_own(comm, session):
     assert [(X, own, OUT, None, 7)] == session.launched
 
 
+def test_a_reduce_scatter_reads_its_own_count_and_has_an_operator(comm, session):
+    """Everybody is told the count that its rank reads, so no two differ."""
+    done = comm.reduce_scatter_v(X, COUNTS, "max", max_count=100)
+    ((plan, gather, call),) = session.prepared
+    ((x, own, out, told, stream),) = session.launched
+
+    assert ("reduce_scatter", "all_gather") == (plan.collective, gather.collective)
+    assert ("max", (100,) * 3) == (call.op.value, call.counts)
+    assert COUNTS.at + 8 == own.data_ptr()
+    assert (X, done, None, None) == (x, out, told, stream)
+    assert (100,) == done.shape
+
+
 def test_an_output_is_made_for_the_most_there_may_be(comm):
     """Nobody on the host knows how much will come."""
     assert (300,) == comm.all_to_all_v(X, COUNTS, max_count=100).shape

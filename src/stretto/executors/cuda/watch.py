@@ -204,11 +204,12 @@ def _counts(plan: Plan | None, record: Any) -> str:
             f"{call}rank {rank} {what} {got} elements, by counts on the GPU, and its "
             f"{array} has {want}; want a larger {array}, or smaller counts. {ENDED}"
         )
-    receiver = ""
+    scattered = plan is not None and plan.collective == "reduce_scatter"
+    verb, receiver = "is to get" if scattered else "has", ""
     if plan is not None and plan.collective == "all_to_all":
         receiver = f" for rank {which % plan.num_ranks}"
     return (
-        f"{call}rank {rank} has {got} elements{receiver}, by its counts on the GPU; "
+        f"{call}rank {rank} {verb} {got} elements{receiver}, by its counts on the GPU; "
         f"want 0 to {want}, the max_count of the call; nothing was moved. {ENDED}"
     )
 
