@@ -101,7 +101,10 @@ X = np.ones(6)
         (lambda c: c.all_reduce(X, op="band"), "'band' makes no sense for float64"),
         (lambda c: c.all_reduce(X, out=np.ones(5)), "out has 5 elements, .* want 6"),
         (lambda c: c.all_reduce(X, out=np.ones(6, "f4")), "float32, x has float64"),
-        (lambda c: c.all_reduce(X, dtype="bfloat16"), "bfloat16 for raw uint16, or a float8 for raw uint8"),
+        (
+            lambda c: c.all_reduce(X, dtype="bfloat16"),
+            "bfloat16 for raw uint16, or a float8 for raw uint8",
+        ),
         (lambda c: c.all_reduce(X[:4], out=X[2:]), "overlaps x, .16 bytes"),
         (lambda c: c.all_reduce(X, stream=3), "stream=3 with arrays on the CPU"),
         (
