@@ -255,6 +255,7 @@ void launch(void (*kernel)(const Calls), const Calls& calls, unsigned grid,
   std::vector<std::vector<unsigned char>> shared(grid);
   for (auto& one : shared) one.resize(228 << 10);
   in_cluster = of_cluster * threads;
+  for (auto& one : arrived) one = 0;  // kernels of one process share it
   std::vector<std::thread> running;
   for (unsigned b = from; b < grid; ++b) {
     for (unsigned t = 0; t < threads; ++t) {
