@@ -82,6 +82,34 @@ def test_a_staged_launch_packs_own_arrays_and_everybodys_staging(fake):
     assert ([2, 1, 1, 160, 1, 1, 0], 5, True, [4096, 0], 1) == answer
 
 
+class Far(Tensor):
+    """A tensor on another GPU."""
+
+    def __dlpack_device__(self):
+        return 2, 7
+
+
+@pytest.mark.parametrize("schedule", [PACKETS, "push engine zero_copy"])
+def test_an_array_on_another_gpu_is_refused(fake, schedule):
+    """A kernel that touched it would end the context; both GPUs are named."""
+
+    def work(group):
+        session = CudaSession(group)
+        without_compiler(session)
+        call = Call(dtype="float32", op=Operator.SUM, counts=(100,) * 2)
+        launch = session.prepare(proved("all_gather/one_shot", 2, schedule), call)
+        near, far = session.empty((200,), "float32"), Far(8192)
+        if group.rank == 0:
+            for x, out in ((far, near), (near, far)):
+                with pytest.raises(CallError, match=r"a Far on GPU 7.*on GPU 0"):
+                    launch(x, out, stream=5)
+            assert not fake.launches
+        group.exchange({})
+        session.close()
+
+    on_ranks(fake, 2, work)
+
+
 @pytest.mark.parametrize(("setting", "early"), [(None, True), ("0", False)])
 def test_a_launch_may_begin_before_the_kernel_before_it_ends(
     fake, monkeypatch, setting, early

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from stretto.collectives import storage
 from stretto.errors import CallError
 
-__all__ = ["DeviceArray", "Where", "pointer", "where"]
+__all__ = ["DeviceArray", "Where", "pointer", "require_near", "where"]
 
 
 class Where(NamedTuple):
@@ -35,6 +35,20 @@ def pointer(array: Any) -> int:
             raise CallError("tensor is not contiguous; pass tensor.contiguous()")
         return int(data_ptr())
     return where(array).pointer
+
+
+def require_near(array: Any, ordinal: int) -> None:
+    """Raise when an array says that it lies on another GPU than this one."""
+    asked = getattr(array, "__dlpack_device__", None)
+    if asked is None:
+        return
+    kind, lies = (int(n) for n in asked())
+    if kind == _CUDA and lies != ordinal:
+        raise CallError(
+            f"a {type(array).__name__} on GPU {lies}; this rank computes on GPU "
+            f"{ordinal}, the one that was current when it first used a GPU: call "
+            "torch.cuda.set_device(local_rank) before that, and make arrays there"
+        )
 
 
 def where(array: Any) -> Where:

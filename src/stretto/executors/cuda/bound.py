@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from stretto.errors import CallError
 from stretto.executors.cuda.abi import Footprint, Kernel, pack
-from stretto.executors.cuda.arrays import pointer
+from stretto.executors.cuda.arrays import pointer, require_near
 from stretto.executors.cuda.driver import current_stream
 from stretto.executors.cuda.launch import Arguments, Loaded, enqueue, mixed
 from stretto.executors.cuda.regions import HALVES, Region
@@ -77,6 +77,8 @@ class KernelLaunch:
         key = (source, source if out is x else pointer(out))
         found = arguments.kept.get(key)
         if found is None:
+            require_near(x, self._ordinal)
+            require_near(out, self._ordinal)
             found = arguments.pack(*key)
         if self._loaded.launch(handle, found):
             enqueue(self._space.device, self._loaded, handle, found)

@@ -18,7 +18,7 @@ from stretto import collectives
 from stretto.collectives import Shape
 from stretto.errors import CallError, PlanError
 from stretto.executors.cuda.abi import PARAMS, Kernel
-from stretto.executors.cuda.arrays import where
+from stretto.executors.cuda.arrays import require_near, where
 from stretto.executors.cuda.bound import KernelLaunch
 from stretto.executors.cuda.host import Host
 from stretto.plan import BufferRun, Plan
@@ -140,6 +140,8 @@ class CountedLaunch:
         key = (handle, *source, *target, told)
         found = self._kept.get(key)
         if found is None:
+            for array in (x, counts, out, received):
+                require_near(array, self._session.device.ordinal)
             found = self._pack(key)
         self._gather(counts, _At(self._matrix(handle)), stream=handle)
         self._main.enqueue(handle, found[2])

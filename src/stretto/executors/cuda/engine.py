@@ -25,7 +25,7 @@ from itertools import groupby
 from typing import Any
 
 from stretto.errors import CallError, PlanError
-from stretto.executors.cuda.arrays import pointer
+from stretto.executors.cuda.arrays import pointer, require_near
 from stretto.executors.cuda.bound import KernelLaunch, peer_spaces, stream_handle
 from stretto.executors.cuda.driver import api, ask, current_stream
 from stretto.executors.cuda.enginewatch import EngineWatch
@@ -101,16 +101,15 @@ class EngineLaunch:
         """Enqueue the collective on the caller's stream, and return at once."""
         session = self._session
         session.watch.check()
-        handle = (
-            current_stream(session.device.ordinal)
-            if stream is None
-            else stream_handle(stream)
-        )
+        ordinal = session.device.ordinal
+        handle = current_stream(ordinal) if stream is None else stream_handle(stream)
         if self._enter is not None:
             self._enter(x, out, stream=handle)
         key = (handle, pointer(x), pointer(out))
         acts = self._kept.get(key)
         if acts is None:
+            require_near(x, ordinal)
+            require_near(out, ordinal)
             acts = self._kept[key] = self._bind(*key)
         main = api().CUstream(handle)
         for act in acts:
