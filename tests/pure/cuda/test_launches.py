@@ -82,13 +82,6 @@ def test_a_staged_launch_packs_own_arrays_and_everybodys_staging(fake):
     assert ([2, 1, 1, 160, 1, 1, 0], 5, True, [4096, 0], 1) == answer
 
 
-class Far(Tensor):
-    """A tensor on another GPU."""
-
-    def __dlpack_device__(self):
-        return 2, 7
-
-
 @pytest.mark.parametrize("schedule", [PACKETS, "push engine zero_copy"])
 def test_an_array_on_another_gpu_is_refused(fake, schedule):
     """A kernel that touched it would end the context; both GPUs are named."""
@@ -250,6 +243,13 @@ class Tensor:
 
     def is_contiguous(self):
         return self.contiguous
+
+
+class Far(Tensor):
+    """A tensor on another GPU."""
+
+    def __dlpack_device__(self):
+        return 2, 7
 
 
 def test_arrays_that_are_not_contiguous_are_refused():
