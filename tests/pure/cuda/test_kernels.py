@@ -165,6 +165,23 @@ def test_shipped_algorithms_compile(name, words):
     assert 0 == usage(log).spill_loads
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["push packets staged", "push lines staged", "push bulk staged", "pull bulk staged"],
+)
+@pytest.mark.parametrize("name", sorted(algorithms.names()))
+def test_nothing_of_an_epoch_is_named_before_it_is_known(name, words):
+    """A lane enters before its first move when that names staging, tags or flags."""
+    plan = plan_of(name, words)
+    for rank in range(4):
+        body = generate(plan, rank=rank, dtype="float32").text.split("steps_", 1)[1]
+        body = body.split("{", 1)[1]
+        first = re.split(r";\n", re.sub(r"const Slice \S+ = [^;]*;", "", body), 2)
+        begins = [part for part in first if "me." in part or "(me" in part][0]
+        needs = re.search(r"stage<|line_|packet_from|signal<|wait<", begins)
+        assert needs is None or "me.enter()" in begins
+
+
 def test_all_ranks_fit_in_one_launch():
     """For tests on one GPU: rank r is the r-th group of blocks."""
     plan = plan_of("all_reduce/one_shot", "push packets staged blocks=2 depth=1", 2)

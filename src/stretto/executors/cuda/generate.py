@@ -212,7 +212,7 @@ def _lane(
     if epilogue is not None:
         before, after = conclusion(epilogue, plan, rank, operands, held)
     grouped = list(batches(rank, plan.ranks[rank][lane]))
-    if not grouped or _stages(plan) or not _begins_plainly(grouped[0]):
+    if not grouped or _stages(plan) or not _begins_plainly(plan, grouped[0]):
         lines.append("  me.enter();")
     for batch in grouped:
         lines += [f"  // {i}: {spell_step(rank, step)}" for i, step in batch]
@@ -237,15 +237,20 @@ def _lane(
     return "\n".join([*lines, *after, "}\n"])
 
 
-def _begins_plainly(batch: Batch) -> bool:
+def _begins_plainly(plan: Plan, batch: Batch) -> bool:
     """Return whether a batch's operands can be named before the epoch is known.
 
-    Then a move enters by itself, as late as it can.
+    Then a move enters by itself, as late as it can. Where packets go is asked when they
+    are stored; units of staging and the tags of lines are those of an epoch.
     """
+    packets = plan.schedule.protocol == "packets"
     return all(
         isinstance(step, Move)
         and all(loc.space is not Space.STAGE for loc in step.srcs)
-        and all(loc.packets or loc.space is not Space.STAGE for loc in step.dsts)
+        and all(
+            loc.space is not Space.STAGE or (loc.packets and packets)
+            for loc in step.dsts
+        )
         for _, step in batch
     )
 
