@@ -17,10 +17,10 @@ def test_a_machine_reads_in_a_few_lines():
         "h200x2: H200 GPUs behind NVSwitch, fitted to what was measured on four\n"
         "  2 gpu ranks\n"
         "  dead ranks: 1\n"
-        "      1 links  rank -> nvswitch                 dead 0.28 us  0->nvswitch\n"
-        "      2 links  nvswitch -> rank             390 GB/s 0.28 us"
+        "      1 links  rank -> nvswitch                 dead 0.37 us  0->nvswitch\n"
+        "      2 links  nvswitch -> rank             390 GB/s 0.37 us"
         "  nvswitch->0, ...\n"
-        "      1 links  rank -> nvswitch             390 GB/s 0.28 us  1->nvswitch\n"
+        "      1 links  rank -> nvswitch             390 GB/s 0.37 us  1->nvswitch\n"
     ) == text[: text.index("  costs")]
 
 
