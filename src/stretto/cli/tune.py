@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Mapping
 from functools import partial
@@ -161,8 +162,9 @@ def _show(reports: list[dict[str, Any]], path: Path) -> None:
             for n in sorted(by_size, key=int):
                 row = by_size[n]
                 gain = row["untuned_us"] / row["us"] if row["us"] else 1.0
+                gained = f"{gain:5.2f}x" if math.isfinite(gain) else "     -"
                 size, beside = spell_size(int(n)), _beside_shipped(row)
-                said = f"  {size:>6}  {row['us']:10.4g} us  {gain:5.2f}x"
+                said = f"  {size:>6}  {row['us']:10.4g} us  {gained}"
                 print(f"{said}{beside}  {row['pin']}")
         for row in report["held_back"]:
             size = spell_size(row["nbytes"])
@@ -176,6 +178,9 @@ def _beside_shipped(row: Mapping[str, Any]) -> str:
     """Return how the choice compares with the shipped one, where that was measured."""
     if not row["shipped"]:
         return ""
+    if row.get("found"):
+        ratio = row["found_us"] / row["shipped_us"]
+        return f"  {ratio:5.3f} of shipped, SLOWER, so that is kept: {row['found']}; "
     ratio = row["us"] / row["shipped_us"]
     verdict = row["shipped_interval"]
     said = "the same" if row["pin"] == row["shipped"] else "no slower"

@@ -9,6 +9,7 @@ in the file of what was being tried (`memory`), when the ranks are started again
 from __future__ import annotations
 
 import faulthandler
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -142,6 +143,7 @@ class Tuner:
                 self._is_over = bool(self.control.agree(left_s <= 0))
                 skipped = self._is_over and not ask.is_last
                 times = {} if skipped else self.measure(key, ask)
+                self._memory.worked(times)
                 try:
                     asks[key] = searches[key].send(times)
                 except StopIteration as e:
@@ -286,7 +288,10 @@ class Tuner:
     def _decided(self, key: Key, found: Decision, at: str) -> None:
         self._memory.decide(*key, found)
         if self.control.rank == 0:
-            gain = found.untuned_us / found.us if found.us else 1.0
-            said = f"{at} {key[0]} {spell_size(key[1])}: {found.us:.3g} us, {gain:.2f}x"
+            said = f"{at} {key[0]} {spell_size(key[1])}: {found.us:.3g} us, "
+            gain = found.untuned_us / found.us
+            said += f"{gain:.2f}x" if math.isfinite(gain) else "nothing"
             beside = f"; shipped {found.shipped_us:.3g} us" if found.shipped else ""
+            if found.found:
+                beside += f", kept: the search found {found.found_us:.3g} us"
             self._say(f"{said} untuned{beside}: {found.pin}")

@@ -7,8 +7,8 @@ ranks end has ended them: whoever starts them again says so, and it is not tried
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,12 @@ from stretto.bench.control import Control
 from stretto.bench.stats import Interval
 from stretto.bench.task import Task
 from stretto.bench.tune.search import Decision
+from stretto.plan import Schedule
 
 __all__ = ["Memory", "blame", "decision_of"]
+
+
+_HOPELESS = 3
 
 
 class Memory:
@@ -36,6 +40,7 @@ class Memory:
         """Why pins are not used, by pin and size."""
         self._suspects: list[str] = kept.get("suspects", [])
         self.trials: list[dict[str, Any]] = kept.get("trials", [])
+        self._good: set[str] = {_way(trial["pin"]) for trial in self.trials}
 
     def decided(self, test: str, nbytes: int) -> Mapping[str, Any] | None:
         """Return what was decided before."""
@@ -48,8 +53,22 @@ class Memory:
         self._write([])
 
     def has_failed(self, pin: str, case: Case) -> bool:
-        """Return whether a pin is known not to work at a size."""
-        return f"{pin} {case.nbytes}" in self.failed
+        """Return whether a pin is known not to work at a size, or nowhere.
+
+        Every failure costs a deadline, and new communicators: a way that has failed
+        three times, whatever the algorithm, and never worked, is not tried again.
+        """
+        if f"{pin} {case.nbytes}" in self.failed:
+            return True
+        way = _way(pin)
+        if way in self._good:
+            return False
+        failures = sum(_way(failed.rpartition(" ")[0]) == way for failed in self.failed)
+        return failures >= _HOPELESS
+
+    def worked(self, pins: Iterable[str]) -> None:
+        """Note what gave what the oracle says; all ranks are told the same."""
+        self._good |= {_way(pin) for pin in pins}
 
     def fail(self, pin: str, case: Case, why: str) -> None:
         """Keep that a pin does not work."""
@@ -124,6 +143,12 @@ def decision_of(data: Mapping[str, Any]) -> Decision:
         for name in ("interval", "shipped_interval")
     }
     return Decision(**{**data, **intervals})
+
+
+def _way(pin: str) -> str:
+    """Return how a pin moves data: protocol, direction and memory, no numbers."""
+    schedule = Schedule.parse(pin.partition(" ")[2])
+    return str(replace(schedule, blocks=1, threads=512, tile_bytes=1 << 18, depth=4))
 
 
 def _trying(path: Path) -> Path:

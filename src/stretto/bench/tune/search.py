@@ -50,7 +50,10 @@ class Decision:
     """What the shipped profile would choose, where that is only looked at."""
     shipped_us: float = math.inf
     shipped_interval: Interval | None = None
-    """Of tuned over shipped, where they differ."""
+    """Of what was found over shipped, where they differ."""
+    found: str = ""
+    """What the search found, where the shipped choice is faster, and so kept."""
+    found_us: float = math.inf
 
 
 Search: TypeAlias = Generator[Ask, Times, "Decision | None"]
@@ -64,7 +67,7 @@ class Space:
     """One for each family."""
     untuned: str
     shipped: str = ""
-    """Measured at the end, beside the finalists; never chosen."""
+    """Measured at the end, beside the finalists; kept where it is faster."""
     expand: Callable[[Sequence[str]], Sequence[str]]
     """Return the numbers that some families have."""
     refine: Callable[[Sequence[str]], Sequence[str]]
@@ -76,7 +79,8 @@ def search(space: Space, is_over: Callable[[], bool], *, seed: int) -> Search:
 
     First one pin stands for each family; then the numbers that the best families have
     are tried, then the neighbours of the best of those. The winner is taken only if it
-    is faster beyond noise, so tuning never makes anything worse.
+    is faster beyond noise, so tuning never makes anything worse. Nor than what is
+    shipped, where the search begins from scratch: that is not searched, but kept.
     """
     tried = dict.fromkeys((space.untuned, *space.pins))
     left = yield from _halved(tuple(tried), is_over, keep=_FAMILIES)
@@ -90,10 +94,8 @@ def search(space: Space, is_over: Callable[[], bool], *, seed: int) -> Search:
     beside = (space.untuned, space.shipped) if space.shipped else (space.untuned,)
     last = tuple(dict.fromkeys((*beside, *left)))
     found = yield Ask(pins=last, batches=_LAST, is_last=True)
-    own = {pin: times for pin, times in found.items() if pin in tried}
-    if not own:
-        return None
-    return _decided(space, found, list(own), len(tried), seed)
+    own = [pin for pin in found if pin in tried] or list(found)
+    return _decided(space, found, own, len(tried), seed) if own else None
 
 
 def _halved(
@@ -123,9 +125,11 @@ def _decided(
         interval = ratio_interval(found[space.untuned], found[best], seed=seed)
         if interval.high >= 1:
             best = space.untuned
-    shipped_interval = None
+    shipped_interval, kept = None, ""
     if space.shipped in found and best != space.shipped:
         shipped_interval = ratio_interval(found[space.shipped], found[best], seed=seed)
+        if shipped_interval.low > 1:
+            kept, best = best, space.shipped
     return Decision(
         pin=best,
         us=medians[best],
@@ -136,4 +140,6 @@ def _decided(
         shipped=space.shipped,
         shipped_us=medians.get(space.shipped, math.inf),
         shipped_interval=shipped_interval,
+        found=kept,
+        found_us=medians.get(kept, math.inf),
     )

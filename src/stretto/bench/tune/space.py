@@ -35,8 +35,10 @@ _COPIES_PUSHED = {"copy": {"direction": "push"}}
 """What is combined is pulled, and handed on by whoever combined it."""
 _COPIES_BY_ENGINE = {"copy": {"direction": "push", "protocol": "engine"}}
 _VECTOR = 16
-_MOST_BLOCKS = 128
-_THREADS, _ALL_THREADS = (128, 256, 512), (64, 128, 256, 512, 768)
+_MOST_BLOCKS = 132
+_THREADS = (64, 128, 256, 512, 768)
+_VECTORS_EACH = (4.0, 2.0, 1.0, 2 / 3, 0.5, 1 / 3)
+"""How many vectors of a part a thread has, in the best of what was measured by hand."""
 _DEPTHS = (1, 2, 4, 8)
 _FAR = 6.0
 """What the simulator finds so many times slower than its best is not measured."""
@@ -78,18 +80,21 @@ def leaders(asked: Question, keep: int) -> list[Choice]:
 
     Algorithms that are the same for so many ranks (a hierarchy of one box) take the
     same time to the last digit, and are tried once, under the shortest of their names.
-    The simulator is trusted to rank numbers inside a family, and to find a family
-    hopeless, no more.
+    The simulator is trusted to find a family hopeless, no more: of threads it knows
+    nothing, so among equals that come first whose shape is like what is fast elsewhere.
     """
     timed = [
-        (round(found, 9), len(choice.algorithm.name), str(choice), choice)
+        (
+            *(round(found, 9), _oddness(choice.schedule, asked)),
+            *(len(choice.algorithm.name), str(choice), choice),
+        )
         for choice in candidates(asked)
         if (found := simulated_us(choice, asked)) is not None
     ]
-    timed.sort(key=lambda t: t[:3])
+    timed.sort(key=lambda t: t[:4])
     best: dict[tuple[str, ...], Choice] = {}
     seen: set[tuple[float, str, bool]] = set()
-    for us, _, _, choice in timed:
+    for us, _, _, _, choice in timed:
         by_hand = choice.algorithm.kernel is not None
         same = (us, str(choice.schedule), by_hand)
         if us > _FAR * timed[0][0] or len(best) == keep:
@@ -122,6 +127,20 @@ def refined(pins: Sequence[str], asked: Question) -> list[str]:
     return [pin for pin in dict.fromkeys(found) if pin not in pins]
 
 
+def _oddness(how: Schedule, asked: Question) -> float:
+    """Return how far a shape is from one that is fast almost everywhere.
+
+    That is a thread and a half for each vector, in blocks as small as fill the GPU.
+    """
+    if asked.executor == "cpu" or how.protocol not in ("packets", "lines"):
+        return 0.0
+    wanted = 1.5 * math.ceil(_part(asked) / _VECTOR)
+    threads = next((t for t in _THREADS if t * _MOST_BLOCKS >= wanted), _THREADS[-1])
+    blocks = min(_MOST_BLOCKS, max(1.0, wanted / threads))
+    far = abs(math.log2(how.blocks / blocks)) + abs(math.log2(how.threads / threads))
+    return round(far, 3)
+
+
 def _plan(pin: str, asked: Question) -> Verified[Plan] | None:
     """Return the plan of a pin; None where it does not serve the call."""
     name, _, words = pin.partition(" ")
@@ -148,8 +167,8 @@ def _near(how: Schedule, asked: Question) -> Iterator[Schedule]:
             yield replace(how, blocks=blocks)
     if how.protocol == "engine":
         return
-    at = min(range(5), key=lambda i: abs(_ALL_THREADS[i] - how.threads))
-    for threads in _ALL_THREADS[max(0, at - 1) : at + 2]:
+    at = min(range(5), key=lambda i: abs(_THREADS[i] - how.threads))
+    for threads in _THREADS[max(0, at - 1) : at + 2]:
         yield replace(how, threads=threads)
         if threads > how.threads and how.blocks > 1:
             yield replace(how, threads=threads, blocks=math.ceil(how.blocks / 2))
@@ -208,15 +227,17 @@ def _on_gpu(asked: Question, schedule: Schedule) -> Iterator[Schedule]:
         return
     if schedule.protocol == "bulk":
         tile = _WHOLE if schedule.memory == "zero_copy" else 256 * K
-        for blocks in (8, 16, 32, 64, 128):
+        for blocks in (8, 16, 32, 64, 96, 128):
             if blocks * 64 <= max(512, vectors):
                 yield replace(schedule, blocks=blocks, threads=512, tile_bytes=tile)
         return
     seen: set[tuple[int, int]] = set()
     for threads in _THREADS:
-        for each in (1 / asked.num_ranks, 0.5, 1.0, 2.0, 4.0):
+        for each in (*_VECTORS_EACH, 1 / asked.num_ranks):
             blocks = math.ceil(vectors / threads / each)
             one = (min(_MOST_BLOCKS, max(1, blocks)), threads)
+            if vectors > 8 * one[0] * threads and one[0] < _MOST_BLOCKS:
+                continue
             if one not in seen:
                 seen.add(one)
                 yield replace(schedule, blocks=one[0], threads=threads, tile_bytes=M)
