@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -16,6 +17,21 @@ _spec = importlib.util.spec_from_file_location(
 _fakes = importlib.util.module_from_spec(_spec)
 sys.modules["cuda_fakes"] = _fakes
 _spec.loader.exec_module(_fakes)
+
+
+@pytest.fixture(scope="module")
+def one_hop():
+    """Register the kernel of an example, for as long as a module's tests run."""
+    from stretto.lang import byhand
+
+    path = Path(__file__).parents[3] / "examples" / "write_a_kernel.py"
+    spec = importlib.util.spec_from_file_location("write_a_kernel", path)
+    with mock.patch.dict(byhand._registered):
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["write_a_kernel"] = module
+        spec.loader.exec_module(module)
+        yield module
+        del sys.modules["write_a_kernel"]
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -31,14 +30,7 @@ EXAMPLE = ROOT / "examples" / "write_a_kernel.py"
 NAME = "all_reduce/one_hop"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def example():
-    """Register the example's kernel, as whoever imports it does."""
-    if "write_a_kernel" not in sys.modules:
-        spec = importlib.util.spec_from_file_location("write_a_kernel", EXAMPLE)
-        module = importlib.util.module_from_spec(spec)
-        sys.modules["write_a_kernel"] = module
-        spec.loader.exec_module(module)
+pytestmark = pytest.mark.usefixtures("one_hop")
 
 
 def plan_of(words="packets threads=256 blocks=4", ranks=4):

@@ -27,7 +27,10 @@ from stretto.plan import Schedule
 from stretto.testing import draw, input_counts, interpret, output_counts
 from stretto.verify import verify, verify_plan
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
+pytestmark = [
+    pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++"),
+    pytest.mark.usefixtures("one_hop"),
+]
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[2] / "examples"
@@ -44,9 +47,6 @@ def _module(name, path):
 
 _emulate = _module("cuda_emulate", HERE / "emulate.py")
 _own = _module("cuda_emulate_own", HERE / "emulate_own.py")
-_module(
-    "write_a_kernel", EXAMPLES / "write_a_kernel.py"
-)  # registers all_reduce/one_hop
 
 _built = {}
 

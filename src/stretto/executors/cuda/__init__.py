@@ -27,7 +27,7 @@ def open_session(group: Group) -> CudaSession:
 
 def doctor() -> Mapping[str, str]:
     """Return what this machine has and what is missing, by subject."""
-    from stretto.executors.cuda.doctor import examine
+    from stretto.executors.cuda.checkup import examine
 
     return examine()
 

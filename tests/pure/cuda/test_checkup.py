@@ -8,9 +8,10 @@ import sys
 import pytest
 from cuda_fakes import OK
 
-from stretto.executors.cuda.doctor import examine
+from stretto.executors import cuda
+from stretto.executors.cuda.checkup import examine
 
-module = sys.modules["stretto.executors.cuda.doctor"]
+module = sys.modules["stretto.executors.cuda.checkup"]
 
 
 @pytest.fixture
@@ -96,3 +97,8 @@ def test_gpus_without_peer_access_are_told(two):
     two.allowed = lambda one, other: 0
 
     assert "no peer access" == examine()["gpu 0 to 1"]
+
+
+def test_the_executor_can_be_asked_twice():
+    """Its facade's `doctor` is a function, whatever has been imported."""
+    assert cuda.doctor().keys() == cuda.doctor().keys()
