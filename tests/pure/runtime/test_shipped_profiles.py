@@ -1,0 +1,49 @@
+"""What the shipped profiles of GPUs choose."""
+
+import pytest
+
+from stretto.runtime import Profile, Question
+
+SIZES = [1 << n for n in range(10, 31, 2)]
+
+
+def choice(collective, nbytes, ranks, memory, in_place):
+    asked = Question(
+        executor="cuda", collective=collective, num_ranks=ranks,
+        nbytes=nbytes, memory=memory, in_place=in_place,
+    )  # fmt: skip
+    return str(Profile.shipped("cuda").choose(asked))
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+@pytest.mark.parametrize(
+    "collective", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
+)
+def test_they_answer_for_all_sizes_by_what_may_be_chosen_unasked(collective, ranks):
+    """Staged memory gets no zero-copy; sums stay in order; what is new stays out."""
+    for nbytes in SIZES:
+        for memory, in_place in (("staged", False), ("zero_copy", True)):
+            pin = choice(collective, nbytes, ranks, memory, in_place)
+            assert pin.startswith(f"{collective}/")
+            assert not {"unordered", "tma", "lines"} & set(pin.split())
+            assert memory == "zero_copy" or "zero_copy" not in pin
+
+
+def test_two_ranks_have_a_table_of_their_own_as_far_as_it_was_measured():
+    """Beyond, that of four answers for them, too."""
+    small, large = (
+        [choice("all_reduce", n, ranks, "zero_copy", False) for ranks in (2, 4)]
+        for n in (1 << 18, 1 << 26)
+    )
+
+    assert ["one_shot", "two_shot"] == [p.split("/")[1].split()[0] for p in small]
+    assert large[0] == large[1]
+
+
+def test_all_to_all_in_place_never_reads_what_a_peer_has_overwritten():
+    """The fastest way is not safe there; the next in the table is."""
+    apart = choice("all_to_all", 1 << 26, 4, "zero_copy", False)
+    in_place = choice("all_to_all", 1 << 26, 4, "zero_copy", True)
+
+    assert "zero_copy" in apart
+    assert "zero_copy" not in in_place
