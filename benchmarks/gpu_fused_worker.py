@@ -10,9 +10,10 @@ import functools
 from typing import Any
 
 import torch
+from gpu_fused_kernels import HIDDEN, call_of
 from gpu_worker import Nccl, Ours
 
-HIDDEN, EPS = 8192, 1e-6
+EPS = 1e-6
 
 KERNEL = """
 import triton
@@ -148,27 +149,6 @@ class FusedOurs(FusedWorker, Ours):
         x, y = (one[: norm.out.numel()].view(norm.shape) for one in self.registered)
         extra = (norm.residual, norm.weight, EPS, norm.out, norm.residual)
         return x, lambda: launch(x, y, extra=extra)
-
-
-def call_of(rows: int) -> Any:
-    """Return the kind of call that is measured."""
-    from stretto import epilogues as ep
-    from stretto.epilogues import Form, Named, resolve
-    from stretto.executors import Call
-
-    @ep.epilogue
-    def add_rms_norm(y: Any, residual: Any, weight: Any, eps: Any) -> Any:
-        s = y + residual
-        scale = ep.rsqrt(ep.row_mean(s * s) + eps)
-        return {"out": s * scale * weight, "residual": s}
-
-    named = {
-        "residual": Named("residual", "bfloat16", Form.ELEMENT),
-        "weight": Named("weight", "bfloat16", Form.ROW),
-        "eps": Named("eps", "", Form.SCALAR),
-    }
-    spec = resolve(add_rms_norm.graph, named, dtype="bfloat16", row=HIDDEN)
-    return Call(dtype="bfloat16", counts=(rows * HIDDEN,), epilogue=spec)
 
 
 FUSED = {"fused_nccl": FusedNccl, "fused_nccl_mix0": FusedNccl, "fused_ours": FusedOurs}

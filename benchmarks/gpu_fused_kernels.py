@@ -1,0 +1,146 @@
+"""The kernels that gpu_fused.py measures: which schedules, and compiling them early.
+
+Nothing here needs torch or a GPU, so every core can begin at once; kernels go to the
+disk cache, where the ranks find them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from typing import Any
+
+from stretto import algorithms
+from stretto import epilogues as ep
+from stretto.collectives import Operator
+from stretto.epilogues import Form, Named, resolve
+from stretto.executors import Call
+from stretto.executors.cuda.compile import compile_kernel
+from stretto.executors.cuda.epilogue import shared_by
+from stretto.executors.cuda.generate import generate
+from stretto.lower import lower
+from stretto.plan import Schedule
+from stretto.runtime import Choice
+from stretto.runtime.fused import fused_choice
+from stretto.runtime.kinds import Kind
+from stretto.verify import verify, verify_plan
+
+__all__ = ["HIDDEN", "Kernels", "call_of", "candidates", "compile_one"]
+
+HIDDEN = 8192
+MOST_BLOCKS = 128
+
+
+def call_of(rows: int) -> Call:
+    """Return the kind of call that is measured."""
+
+    @ep.epilogue
+    def add_rms_norm(y: Any, residual: Any, weight: Any, eps: Any) -> Any:
+        s = y + residual
+        scale = ep.rsqrt(ep.row_mean(s * s) + eps)
+        return {"out": s * scale * weight, "residual": s}
+
+    named = {
+        "residual": Named("residual", "bfloat16", Form.ELEMENT),
+        "weight": Named("weight", "bfloat16", Form.ROW),
+        "eps": Named("eps", "", Form.SCALAR),
+    }
+    spec = resolve(add_rms_norm.graph, named, dtype="bfloat16", row=HIDDEN)
+    return Call(dtype="bfloat16", counts=(rows * HIDDEN,), epilogue=spec)
+
+
+def chosen(rows: int, ranks: int) -> str:
+    """Return what a communicator runs when nobody says how."""
+    call = call_of(rows)
+    kind = Kind(
+        *("cuda", "all_reduce", call.dtype, Operator.SUM, call.counts, ()),
+        *("staged", True, None),
+        epilogue=call.epilogue,
+    )
+    plain = Choice(algorithms.get("all_reduce/one_shot"), Schedule())
+    choice = fused_choice(plain, kind, ranks)
+    words = f"blocks={choice.schedule.blocks} threads={choice.schedule.threads}"
+    return f"{choice.algorithm.name}|push packets staged {words}"
+
+
+def candidates(rows: int, ranks: int) -> list[str]:
+    """Return the schedules to try for a number of rows, the runtime's own first."""
+    found = [chosen(rows, ranks)]
+    two_shot = rows // ranks
+    shares = [("one_shot", rows, share) for share in (1, 2, 4, 8)]
+    shares += [("two_shot", two_shot, share) for share in (1, 2) if two_shot >= 4]
+    for name, most, share in shares:  # share: blocks to a row
+        if most * share > MOST_BLOCKS:
+            continue
+        threads = 512 if share == 1 else HIDDEN // 8 // share
+        words = f"blocks={most * share} threads={threads}"
+        found.append(f"all_reduce/{name}|push packets staged {words}")
+    return list(dict.fromkeys(found))
+
+
+def compile_one(rows: int, ranks: int, variant: str, rank: int) -> str:
+    """Compile a kernel into the disk cache; return what went wrong, or nothing."""
+    try:
+        name, schedule = variant.split("|")
+        program = verify(algorithms.get(name).build(ranks))
+        plan = verify_plan(lower(program, Schedule.parse(schedule))).value
+        spec = call_of(rows).epilogue
+        assert spec is not None, "the call has one"
+        part = rows if "one_shot" in name else -(-rows // ranks)
+        kernel = generate(
+            plan,
+            rank=rank,
+            dtype="bfloat16",
+            epilogue=spec,
+            share=shared_by(spec, plan.schedule.blocks, part),
+        )
+        compile_kernel(kernel, arch=(9, 0))
+    except Exception as e:
+        return f"{rows} rows: {variant}: {type(e).__name__}: {e}"
+    return ""
+
+
+class Kernels:
+    """The kernels of all rows, compiled on all cores in the order of measuring."""
+
+    def __init__(self, order: tuple[int, ...], ranks: int) -> None:
+        self._pool = ProcessPoolExecutor(os.cpu_count() or 4)
+        self._jobs: dict[tuple[int, str], list[Future[str]]] = {
+            (rows, variant): [
+                self._pool.submit(compile_one, rows, ranks, variant, rank)
+                for rank in range(ranks)
+            ]
+            for rows in order
+            for variant in candidates(rows, ranks)
+        }
+
+    def ready(self, seconds: float) -> str:
+        """Wait for all, so long at most; say how many are there, and how many late."""
+        began = time.monotonic()
+        jobs = [job for several in self._jobs.values() for job in several]
+        done, late = wait(jobs, timeout=max(0.0, seconds))
+        wrong = sum(bool(job.result()) for job in done)
+        taken = time.monotonic() - began
+        return (
+            f"kernels: {len(done) - wrong} compiled, {wrong} refused, {len(late)} not "
+            f"yet (waited {taken:.1f} s)"
+        )
+
+    def of(self, rows: int) -> tuple[list[str], list[str]]:
+        """Return the variants whose kernels are there, and what is with the others."""
+        found, wrong = [], []
+        for (of, variant), jobs in self._jobs.items():
+            if of != rows:
+                continue
+            if not all(job.done() for job in jobs):
+                wrong.append(f"{rows} rows: {variant}: was not compiled in time")
+                continue
+            said = [job.result() for job in jobs if job.result()]
+            wrong += said[:1]
+            found += [] if said else [variant]
+        return found, wrong
+
+    def stop(self) -> None:
+        """Begin no other."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
