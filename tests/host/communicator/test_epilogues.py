@@ -90,6 +90,13 @@ def work(comm):
     else:
         wrong.append("an output in x: nothing raised")
     try:
+        bound = add_rms_norm(residual=same, weight=weight, eps=0)
+        comm.all_reduce(same, epilogue=bound)
+    except CallError as e:
+        check(str(e), "residual overlaps the result, which replaces it" in str(e))
+    else:
+        wrong.append("an input that the result replaces: nothing raised")
+    try:
         comm.all_reduce(same, epilogue=add_rms_norm)
     except CallError as e:
         check(str(e), "called with its inputs" in str(e))

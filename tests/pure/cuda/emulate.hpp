@@ -226,6 +226,8 @@ inline void all_stored() {}
 // Clusters: everybody arrives once a launch; words of other blocks are at the same place.
 inline std::atomic<unsigned> arrived[1024];
 inline unsigned in_cluster = 0, of_cluster = 1;  // threads, blocks
+inline std::atomic<unsigned> ended[1024];  // threads of a block
+inline std::atomic<unsigned> late = 0;     // words for blocks that had ended
 namespace stretto {
 inline void cluster_arrive() { ++arrived[blockIdx.x / of_cluster]; }
 inline void cluster_wait() {
@@ -234,6 +236,7 @@ inline void cluster_wait() {
 template <u32 SHARE, class Board>
 void tell_block(Board& board, u64& word, u32 block, u64 value) {
   Barriers* there = barriers - blockIdx.x % SHARE + block;
+  late += ended[blockIdx.x - blockIdx.x % SHARE + block] == in_cluster / SHARE;
   const auto offset = reinterpret_cast<char*>(&word) - reinterpret_cast<char*>(&board);
   auto* base = reinterpret_cast<char*>(&of_a_block<Board>(there));
   __atomic_store_n(reinterpret_cast<u64*>(base + offset), value, __ATOMIC_RELAXED);
@@ -256,6 +259,8 @@ void launch(void (*kernel)(const Calls), const Calls& calls, unsigned grid,
   for (auto& one : shared) one.resize(228 << 10);
   in_cluster = of_cluster * threads;
   for (auto& one : arrived) one = 0;  // kernels of one process share it
+  for (auto& one : ended) one = 0;
+  late = 0;
   std::vector<std::thread> running;
   for (unsigned b = from; b < grid; ++b) {
     for (unsigned t = 0; t < threads; ++t) {
@@ -265,6 +270,7 @@ void launch(void (*kernel)(const Calls), const Calls& calls, unsigned grid,
         barriers = &all[b];
         stretto::shared_bytes = shared[b].data();
         kernel(calls);
+        ++ended[b];
       });
     }
   }

@@ -3,6 +3,7 @@
 import importlib.util
 import shutil
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,9 @@ from stretto.executors.cuda.epilogue import shared_by
 from stretto.executors.cuda.generate import generate
 from stretto.lower import lower
 from stretto.plan import Schedule
+from stretto.runtime import Choice
+from stretto.runtime.fused import fused_choice
+from stretto.runtime.kinds import Kind
 from stretto.verify import verify, verify_plan
 
 _spec = importlib.util.spec_from_file_location(
@@ -84,9 +88,9 @@ CASES = {
         *("bfloat16", 1024, 5, {"residual": E, "weight": R, "eps": 1e-6}),
         *(2,),
     ),
-    "a row of four blocks that stays": (
-        *(quantised, "all_reduce/one_shot", "packets threads=64 blocks=4", 2),
-        *("float32", 1024, 2, {"residual": E, "least": 1e-9}),
+    "a row of four blocks that stays, with idle warps": (
+        *(quantised, "all_reduce/one_shot", "packets threads=96 blocks=4", 2),
+        *("float32", 1024, 5, {"residual": E, "least": 1e-9}),
         *(4,),
     ),
     "no rows": (
@@ -175,6 +179,84 @@ def test_kernels_give_the_bits_of_numpy(tmp_path, case):
 
 
 FORMS = {"residual": E, "weight": R, "eps": 1e-6}
+
+
+@needs_compiler
+def test_blocks_that_share_rows_give_up_together(tmp_path):
+    """None ends while its neighbours may still write to it, and the record is true."""
+    program, plan = planned(
+        "all_reduce/one_shot", "packets threads=64 blocks=2 tile_bytes=512", 2
+    )
+    spec = spec_of(add_rms_norm, "bfloat16", 1024, FORMS)
+    run = _emulate.Emulated(
+        *(program, closed(plan), tmp_path),
+        dtype="bfloat16",
+        op=Operator.SUM,
+        counts=3 * 1024,
+        epilogue=spec,
+        share=2,
+        deadline_s=0.3,
+    )
+    rng = np.random.default_rng(0)
+    source, want = run.draw(rng)
+    arrays = [drawn(rng, spec, FORMS, w.size) for w in want]
+    words = [words_of(spec, *a) for a in arrays]
+    began = time.monotonic()
+
+    run.launch(source, extra=words, absent=1)
+
+    assert time.monotonic() - began < 10
+    record = run.record(1)
+    assert (2, 1, 0) == (record["state"], record["rank"], record["peer"])
+    for _ in range(3):  # told by rank 0 before they began: whoever looks first leaves
+        run.control[1].view(np.uint64)[:2] = 1 << 63 | 1 << 48, 0
+
+        run.launch(source, extra=words, absent=1)
+
+        assert 0 == run.record(1)["peer"]
+
+
+@pytest.mark.parametrize(
+    ("function", "forms", "row"),
+    [
+        (
+            eval("lambda y, h\u00f6he: {'ma\u00df': y * h\u00f6he}"),
+            {"h\u00f6he": R},
+            1024,
+        ),
+        (lambda y: y / 0.0, {}, 1024),
+        (lambda y: y * epilogues.rsqrt(epilogues.row_mean(y * y)), {}, 0),
+    ],
+    ids=["letters of all alphabets", "division by zero", "rows of nothing"],
+)
+def test_whatever_can_be_said_compiles(function, forms, row):
+    """Names and numbers of a user's function are never an error of the compiler."""
+    _, plan = planned("all_reduce/one_shot", "packets threads=64", 2)
+    spec = spec_of(epilogues.epilogue(function), "bfloat16", row, forms)
+
+    build(generate(plan, rank=0, dtype="bfloat16", epilogue=spec), arch=(9, 0))
+
+
+@pytest.mark.parametrize("rows", [1, 16, 64])
+def test_what_the_runtime_chooses_compiles(rows):
+    """With the blocks to a row that a launch would give it; nothing spilled."""
+    spec = spec_of(add_rms_norm, "bfloat16", 8192, FORMS)
+    kind = Kind(
+        *("cuda", "all_reduce", "bfloat16", Operator.SUM, (rows * 8192,), ()),
+        *("staged", True, None),
+        epilogue=spec,
+    )
+    any_choice = Choice(algorithms.get("all_reduce/ring"), Schedule())
+    choice = fused_choice(any_choice, kind, 4)
+    program = verify(choice.algorithm.build(4))
+    plan = verify_plan(lower(program, choice.schedule)).value
+    part = rows if choice.algorithm.name.endswith("one_shot") else -(-rows // 4)
+    share = shared_by(spec, choice.schedule.blocks, part)
+    kernel = generate(plan, rank=1, dtype="bfloat16", epilogue=spec, share=share)
+    _, log = build(kernel, arch=(9, 0))
+
+    assert usage(log).spill_stores == 0
+    assert share == min(8, choice.schedule.blocks // part)
 
 
 @pytest.mark.parametrize(

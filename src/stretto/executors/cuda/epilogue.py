@@ -181,11 +181,13 @@ class _Writer:
     def __init__(self, spec: Spec, share: int, held: int) -> None:
         self.spec, self.share, self.held = spec, share, held
         self.nodes = spec.graph.nodes
+        self.given = _spelled(spec.graph.inputs)
+        self.made = _spelled([o.name for o in spec.outputs])
         self.reductions = [i for i, n in enumerate(self.nodes) if n.op in REDUCTIONS]
         self.streams = [
-            (f"in_{spec.graph.inputs[0]}", spec.dtype, Form.ELEMENT),
+            (f"in_{self.given[spec.graph.inputs[0]]}", spec.dtype, Form.ELEMENT),
             *(
-                (f"in_{n.name}", n.dtype, n.form)
+                (f"in_{self.given[n.name]}", n.dtype, n.form)
                 for n in spec.inputs
                 if n.form in (Form.ELEMENT, Form.ROW)
             ),
@@ -232,9 +234,10 @@ class _Writer:
         yield "  struct Args {"
         yield "    u64 result;"
         for named in self.spec.inputs:
-            yield f"    {'u64' if named.dtype else 'float'} in_{named.name};"
+            kind = "u64" if named.dtype else "float"
+            yield f"    {kind} in_{self.given[named.name]};"
         for named in self.spec.outputs:
-            yield f"    u64 out_{named.name};"
+            yield f"    u64 out_{self.made[named.name]};"
         yield "    bool aligned;  // all of them, to 16 bytes\n  };"
 
     def _cell(self) -> Iterator[str]:
@@ -299,18 +302,18 @@ class _Writer:
         yield "                               u32 column, u32 n, bool whole,"
         yield "                               const Values& v, const Floats& f) {"
         if whole:
-            names = ", ".join(f"out_{o.name}[cell]" for o, _ in whole)
+            names = ", ".join(f"out_{self.made[o.name]}[cell]" for o, _ in whole)
             yield f"    float {names};\n#pragma unroll"
             yield "    for (u32 k = 0; k < cell; ++k) {"
             yield from self._element([self._unrounded(n) for _, n in whole])
             for named, node in whole:
                 value = self._operand(self._unrounded(node))
-                yield f"      out_{named.name}[k] = {value};"
+                yield f"      out_{self.made[named.name]}[k] = {value};"
             yield "    }"
         for named, _ in whole:
             words = f"Words<{ELEMENTS[named.dtype]}, cell>"
-            place = f"at.out_{named.name}, row.element + column"
-            yield f"    {words}::rounded(out_{named.name})"
+            place = f"at.out_{self.made[named.name]}, row.element + column"
+            yield f"    {words}::rounded(out_{self.made[named.name]})"
             yield f"        .store({place}, n, whole);"
         yield "  }"
         yield "  __device__ static void store_row(const Args& at, const Span& row,"
@@ -318,7 +321,7 @@ class _Writer:
         for named, node in outputs:
             if named.form is Form.COLUMN:
                 kind = ELEMENTS[named.dtype]
-                place = f"at.out_{named.name}, row.element / row_length"
+                place = f"at.out_{self.made[named.name]}, row.element / row_length"
                 yield f"    store_one<{kind}>({place}, {self._operand(node)});"
         yield "  }\n  static constexpr u32 row_length = row > 0 ? row : 1;"
 
@@ -371,20 +374,26 @@ class _Writer:
         return _CALLS[node.op].format(*args)
 
     def _input(self, name: str) -> str:
+        word = f"in_{self.given[name]}"
         if name == self.spec.graph.inputs[0]:
-            return f"f.in_{name}[k]"
+            return f"f.{word}[k]"
         named = next(n for n in self.spec.inputs if n.name == name)
         if named.form in (Form.ELEMENT, Form.ROW):
-            return f"f.in_{name}[k]"
+            return f"f.{word}[k]"
         if not named.dtype:
-            return f"at.in_{name}"
+            return f"at.{word}"
         place = "row.element / row_length" if named.form is Form.COLUMN else "0"
-        return f"load_one<{ELEMENTS[named.dtype]}>(at.in_{name}, {place})"
+        return f"load_one<{ELEMENTS[named.dtype]}>(at.{word}, {place})"
+
+
+def _spelled(names: Sequence[str]) -> dict[str, str]:
+    """Return names as kernels have them: of other letters than ASCII, numbers."""
+    return {n: n if n.isascii() else str(nth) for nth, n in enumerate(names)}
 
 
 def _literal(value: float) -> str:
     """Return a number as C++ reads it back, to the bit."""
     single = np.float32(value)
-    if not math.isfinite(single):
+    if not math.isfinite(single) or single == 0:  # dividing by 0.0f is a warning
         return f"as_float({single.view(np.uint32):#010x}u)"
     return f"{single!s}f"

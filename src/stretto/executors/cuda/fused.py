@@ -11,7 +11,7 @@ from stretto.epilogues import Spec
 from stretto.errors import CallError, PlanError
 from stretto.executors import Call
 from stretto.executors.cuda.abi import footprint
-from stretto.executors.cuda.arrays import pointer
+from stretto.executors.cuda.arrays import pointer, require_near
 from stretto.executors.cuda.bound import KernelLaunch
 from stretto.executors.cuda.closing import closed
 from stretto.executors.cuda.engine import runs_on_engine
@@ -47,10 +47,14 @@ class FusedLaunch(KernelLaunch):
             if len(self._sets_of_arrays) >= KEPT:
                 self._sets_of_arrays.clear()
             arguments = Arguments(self.packed(handle, key[1:]), self._bind)
+            for one in extra:
+                require_near(one, self._ordinal)
             self._sets_of_arrays[key] = arguments
         pair = (pointer(x), pointer(out))
         found = arguments.kept.get(pair)
         if found is None:
+            require_near(x, self._ordinal)
+            require_near(out, self._ordinal)
             self._check(out)
             found = arguments.pack(*pair)
         self.enqueue(handle, found)

@@ -6,7 +6,7 @@
 //
 // Nobody writes to a block that has not begun, or that has ended: all threads arrive
 // when they begin, data threads wait before their first word; and a block ends only when
-// it has seen the words of all for its last exchange.
+// it has seen the words of all for its last exchange, also when it has given up.
 #pragma once
 
 #include "memory.cuh"

@@ -98,9 +98,18 @@ struct Patience {
   __device__ __forceinline__ bool holds(const Params& p, int rank) {
     if (++polls % PATIENCE != 0) return true;
     if (load_relaxed_word(control_word(p.control[rank], BROKEN)) != 0) return false;
+    return within(p.deadline_ns);
+  }
+  // The same for what does not depend on peers: until so much time has passed.
+  __device__ __forceinline__ bool lasts(u64 ns) {
+    return ++polls % PATIENCE != 0 || within(ns);
+  }
+
+ private:
+  __device__ __forceinline__ bool within(u64 ns) {
     const u64 now = clock_ns();
     if (since == 0) since = now;
-    return now - since < p.deadline_ns;
+    return now - since < ns;
   }
 };
 

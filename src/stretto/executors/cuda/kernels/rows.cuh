@@ -86,6 +86,7 @@ struct Batch {
   typename F::Cell kept[W::keep ? W::rows * W::each : 1];
   u32 shift[W::rows] = {};  // by how many threads cells are turned (tile.cuh)
   u32 turn = 0;
+  bool lost = false;  // a block of the cluster never came
 
   __device__ __forceinline__ Batch(Lane& lane, const Args& args) : me(lane), at(args) {}
 
@@ -170,8 +171,11 @@ struct Batch {
       const u64& word = of_block<Board<W>>()[place()][b][group];
       u64 value = told(word);
       Patience patience;
-      while (value >> 32 != number() && row[b].count > 0) {
-        if (!patience.holds(me.p, Lane::C::rank)) break;  // its block is lost
+      // Also when peers are lost, for this block's neighbours go on: they come as soon
+      // as they have given up too, and must not write to a block that has ended.
+      while (value >> 32 != number() && row[b].count > 0 && !lost) {
+        lost = !patience.lasts(4 * me.p.deadline_ns);
+        if (lost && me.ok) me.leave(Lane::C::rank, value, number());
         value = told(word);
       }
       return as_float(static_cast<u32>(value));
@@ -179,7 +183,7 @@ struct Batch {
   }
   using Groups = float[2][W::rows][W::groups];
   __device__ u32 place() const { return (me.epoch & 1) * 2 + turn % 2; }
-  __device__ u64 number() const { return (me.epoch << 8 | (turn + 1)) & 0xffffffffu; }
+  __device__ u64 number() const { return (me.epoch << 16 | (turn + 1)) & 0xffffffffu; }
 
   template <u32 I>
   __device__ __forceinline__ void reduce() {
@@ -206,6 +210,9 @@ struct Batch {
         }
         D::settle(known[b], tree<R>(some));
       }
+      // A warp with no cells says nothing by which others know that it has read.
+      constexpr bool silent = W::groups / F::share * 32 < Lane::C::threads;
+      if constexpr (F::share > 1 && silent) me.barrier();
       ++turn;
       reduce<I + 1>();
     }
