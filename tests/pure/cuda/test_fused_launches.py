@@ -20,8 +20,9 @@ made = []
 class Tensor:
     """As much of a CUDA tensor as a call looks at."""
 
-    def __init__(self, at, shape, dtype="bfloat16"):
+    def __init__(self, at, shape, dtype="bfloat16", gpu=0):
         self.at, self.shape, self.dtype = at, shape, f"torch.{dtype}"
+        self.gpu = gpu
 
     def data_ptr(self):
         return self.at
@@ -36,7 +37,7 @@ class Tensor:
         return {"torch.bfloat16": 2, "torch.float32": 4}.get(self.dtype, 1)
 
     def __dlpack_device__(self):
-        return 2, 0
+        return 2, self.gpu
 
     def detach(self):
         return self
@@ -127,6 +128,23 @@ def test_arrays_that_cannot_be_moved_by_16_bytes_are_refused(fake):
                     algorithm="all_gather/one_shot push engine staged",
                     stream=5,
                 )
+        group.exchange({})
+
+    on_ranks(fake, 2, work)
+
+
+def test_arrays_of_another_gpu_are_refused(fake):
+    """Whichever they are: the collective's, or the epilogue's."""
+
+    def work(group):
+        comm = opened(group, [])
+        near, far = Tensor(4096, (2, 64)), Tensor(1 << 20, (2, 64), gpu=1)
+        weight = Tensor(1 << 22, (64,))
+        if group.rank == 0:
+            for x, residual in ((near, far), (far, near)):
+                fused = add_rms_norm(residual=residual, weight=weight, eps=0.5)
+                with pytest.raises(CallError, match="a Tensor on GPU 1; this rank"):
+                    comm.all_reduce(x, epilogue=fused, stream=5)
         group.exchange({})
 
     on_ranks(fake, 2, work)
