@@ -66,7 +66,7 @@ def test_a_rank_that_stays_away_is_named_at_the_deadline(ranks, engine):
         assert "all_reduce of 100 float32 op=sum by all_reduce/ring" in text
         assert "tile 1 of 1" in text
         assert "wait r" in text
-        assert waited < 5.0
+        assert waited < 1.5  # while it is still away
 
 
 def dies(group, engine):

@@ -133,7 +133,7 @@ def test_a_rank_that_does_not_come_is_named_at_the_deadline():
     for rank, ((kind, text, took_s), (later, _, _)) in enumerate(results):
         assert CollectiveTimeout.__name__ == kind
         assert "rank 1 did not come within 3 s" in text
-        assert took_s < (0.3 if rank == 1 else 6.0)
+        assert took_s < (0.3 if rank == 1 else 4.5)
         assert CommunicatorBroken.__name__ == later
 
 
