@@ -153,11 +153,6 @@ class Meeting:
 
     # -- ending -----------------------------------------------------------------
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether this rank has left."""
-        return self._closed
-
     def close(self, failure: str = "") -> None:
         """Leave: in order, or because of a failure, in words that follow "rank 1"."""
         with self._lock:

@@ -126,11 +126,6 @@ class Rendezvous:
         return self._rank_of.get(link)
 
     @property
-    def is_complete(self) -> bool:
-        """Whether all ranks have come."""
-        return self._complete
-
-    @property
     def fault(self) -> Fault | None:
         """What ended the meeting of everybody, if something did."""
         return self._over

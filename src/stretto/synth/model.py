@@ -72,13 +72,6 @@ class Network:
             out[link.src].append(index)
         return out
 
-    def arriving(self) -> list[list[int]]:
-        """Return the indices of the links into every node."""
-        into: list[list[int]] = [[] for _ in range(self.num_nodes)]
-        for index, link in enumerate(self.links):
-            into[link.dst].append(index)
-        return into
-
     @property
     def reversed(self) -> Network:
         """Return the network with every link turned round."""

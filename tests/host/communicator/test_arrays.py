@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import stretto
+from stretto import Communicator
 from stretto.collectives import narrow, widen
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(120)]
@@ -194,6 +195,38 @@ def calls_beside_others(comm):
     return blocking, started, received, members, pair
 
 
+def every_verb_started(comm):
+    """Return the verbs whose started form gives something else, and what was tried."""
+    n, r = comm.num_ranks, comm.rank
+    counts = tuple(range(1, n + 1))
+    x, mine = np.arange(4.0 * n) + r, np.arange(counts[r]) * 10 + r
+    whole = np.arange(sum(counts)) + 100 * r
+    here = {"dtype": "int64"} if r else {}
+    calls = {
+        **dict.fromkeys(("reduce", "broadcast", "all_gather", "gather"), (x,)),
+        **dict.fromkeys(
+            ("all_reduce", "reduce_scatter", "all_to_all", "scatter"), (x,)
+        ),
+        "permute": (x, ((0, 1), (1, 0))),
+        "barrier": (),
+        **dict.fromkeys(("all_gather_v", "gather_v"), (mine, counts)),
+        **dict.fromkeys(("reduce_scatter_v", "all_to_all_v"), (whole, counts)),
+        "scatter_v": (None if r else whole, counts),
+    }
+    wrong = []
+    for verb, given in calls.items():
+        how = {"scatter_v": here, "scatter": {"out": np.empty(4)}}.get(verb, {})
+        plain, started = (
+            [a.copy() if isinstance(a, np.ndarray) else a for a in given]
+            for _ in range(2)
+        )
+        want = np.copy(getattr(comm, verb)(*plain, **how))
+        got = getattr(comm, f"{verb}_async")(*started, **how).wait()
+        if not np.array_equal(want, np.asarray(got)):
+            wrong.append(verb)
+    return wrong, sorted(calls)
+
+
 def registered_in_place(comm):
     """Return the ends of a gathered and a scattered array of one's own memory."""
     n, r, found = comm.num_ranks, comm.rank, []
@@ -236,6 +269,15 @@ def test_tensors_are_arrays():
     pytest.importorskip("torch")
 
     assert [[]] * 2 == stretto.spawn(tensors, num_ranks=2)
+
+
+def test_every_verb_can_be_started():
+    """`<verb>_async(...).wait()` gives what `<verb>(...)` does."""
+    verbs = {n.removesuffix("_async") for n in dir(Communicator) if n[-6:] == "_async"}
+
+    for wrong, tried in stretto.spawn(every_verb_started, num_ranks=3):
+        assert [] == wrong
+        assert verbs - {"send", "recv"} == set(tried)
 
 
 def test_started_calls_keep_their_order():
