@@ -233,6 +233,10 @@ class FakeDriver:
     def cuMemFreeHost(self, start):
         return (OK,)
 
+    # Kernels
+    def cuFuncGetAttribute(self, attribute, function):
+        return OK, 0
+
     # Streams
     def cuStreamCreate(self, flags):
         with self.lock:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from cuda.bindings import driver as real
 from cuda_fakes import OK, on_ranks
 
 from stretto import algorithms
@@ -205,21 +207,54 @@ def _about(record, plan, words):
     return waiting, words in text
 
 
-def test_more_blocks_than_fit_are_refused(fake):
-    """All blocks wait for each other, so all must be resident."""
+def loads(fake):
+    """Let a driver load kernels of which an SM holds one block."""
     fake.cuModuleLoadData = lambda image: (OK, 1)
     fake.cuModuleGetFunction = lambda module, name: (OK, 2)
     fake.cuFuncLoad = lambda function: (OK,)
     fake.cuOccupancyMaxActiveBlocksPerMultiprocessor = lambda *a: (OK, 1)
 
+
+def test_more_blocks_than_fit_are_refused(fake):
+    """All blocks wait for each other, so all must be resident."""
+    loads(fake)
+
     def work(group):
         session = CudaSession(group)
         kernel = Kernel(text="", ranks=(0,), grid=133, threads=1024)
-        with pytest.raises(PlanError, match="133 blocks"):
+        with pytest.raises(PlanError, match=r"133 blocks .* holds 132 at once"):
             launch_module.load(session.device, kernel, b"")
         session.close()
 
     on_ranks(fake, 1, work)
+
+
+def test_clusters_are_counted_whole(fake):
+    """A cluster lies on one group of SMs: 132 SMs need not hold 33 clusters of 4."""
+    loads(fake)
+    widths, asked = real.CUfunction_attribute, []
+
+    def cluster(attribute, function):
+        return OK, 4 * (attribute == widths.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH)
+
+    def clusters(function, config):
+        asked.append((config.gridDimX, config.blockDimX, config.sharedMemBytes))
+        return OK, 32
+
+    fake.cuFuncGetAttribute = cluster
+    fake.cuOccupancyMaxActiveClusters = clusters
+
+    def work(group):
+        session = CudaSession(group)
+        fits = Kernel(text="", ranks=(0,), grid=128, threads=1024, shared_bytes=64)
+        launch_module.load(session.device, fits, b"")
+        with pytest.raises(PlanError, match=r"132 blocks .* holds 128 at once"):
+            launch_module.load(session.device, replace(fits, grid=132), b"")
+        session.close()
+
+    on_ranks(fake, 1, work)
+
+    assert [(128, 1024, 64), (132, 1024, 64)] == asked
 
 
 def test_tiles_shrink_until_staging_fits():

@@ -57,11 +57,7 @@ class Loaded:
 
     def _configure(self, stream: int) -> tuple[int, Any]:
         """Return the address of a launch's configuration, and what keeps it alive."""
-        driver, kernel = api(), self.kernel
-        config = driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = kernel.grid, 1, 1
-        config.blockDimX, config.blockDimY, config.blockDimZ = kernel.threads, 1, 1
-        config.sharedMemBytes = kernel.shared_bytes
+        driver, config = api(), _shape(self.kernel)
         config.hStream = driver.CUstream(stream)
         if self._early:
             early = driver.CUlaunchAttribute()
@@ -112,19 +108,44 @@ def load(device: Device, kernel: Kernel, image: bytes) -> Loaded:
             limit.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
             kernel.shared_bytes,
         )
+    resident = _resident(device, function, kernel)
+    if resident < kernel.grid:
+        raise PlanError(
+            f"{kernel.grid} blocks of {kernel.threads} threads wait for each other, "
+            f"and {device.name} holds {resident} at once; choose fewer blocks or "
+            "threads"
+        )
+    return Loaded(module, function, kernel)
+
+
+def _resident(device: Device, function: Any, kernel: Kernel) -> int:
+    """Return how many blocks of a kernel a device holds at once.
+
+    Blocks of a cluster lie on one group of SMs, so that some SMs may be left over: the
+    driver is asked for whole clusters then.
+    """
+    if device.arch >= (9, 0):
+        width = api().CUfunction_attribute.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH
+        cluster = int(ask("cuFuncGetAttribute", width, function))
+        if cluster > 1:
+            asked = _shape(kernel)
+            return cluster * int(ask("cuOccupancyMaxActiveClusters", function, asked))
     per_sm = ask(
         "cuOccupancyMaxActiveBlocksPerMultiprocessor",
         function,
         kernel.threads,
         kernel.shared_bytes,
     )
-    if int(per_sm) * device.num_sms < kernel.grid:
-        raise PlanError(
-            f"{kernel.grid} blocks of {kernel.threads} threads wait for each other, "
-            f"and {device.name} holds {int(per_sm) * device.num_sms} at once; "
-            "choose fewer blocks or threads"
-        )
-    return Loaded(module, function, kernel)
+    return int(per_sm) * device.num_sms
+
+
+def _shape(kernel: Kernel) -> Any:
+    """Return a launch's configuration but for its stream."""
+    config = api().CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = kernel.grid, 1, 1
+    config.blockDimX, config.blockDimY, config.blockDimZ = kernel.threads, 1, 1
+    config.sharedMemBytes = kernel.shared_bytes
+    return config
 
 
 class Arguments:
