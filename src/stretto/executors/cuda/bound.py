@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stretto.errors import CallError
-from stretto.executors.cuda.abi import Footprint, Kernel, pack
+from stretto.executors import Group
+from stretto.executors.cuda.abi import Footprint, Kernel, footprint, pack
 from stretto.executors.cuda.arrays import pointer, require_near
 from stretto.executors.cuda.driver import current_stream
 from stretto.executors.cuda.launch import Arguments, Loaded, enqueue, mixed
@@ -18,7 +19,18 @@ from stretto.executors.cuda.space import AddressSpace
 from stretto.executors.cuda.watch import Watch
 from stretto.plan import Layout, Move, Plan, Schedule, Signal, Space, Step, Wait
 
-__all__ = ["KernelLaunch", "barrier_plan", "peer_spaces", "stream_handle"]
+__all__ = ["Home", "KernelLaunch", "barrier_plan", "peer_spaces", "stream_handle"]
+
+
+class Home(Protocol):
+    """What a kernel's launches need of the session that made them."""
+
+    group: Group
+    space: AddressSpace
+    watch: Watch
+
+    def region_of(self, stream: int) -> Region:
+        """Return the flag set of a stream, the next free one at its first use."""
 
 
 class KernelLaunch:
@@ -26,30 +38,29 @@ class KernelLaunch:
 
     def __init__(
         self,
+        home: Home,
         plan: Plan,
         loaded: Loaded,
-        space: AddressSpace,
-        watch: Watch,
-        sets: Callable[[int], Region],
         *,
         where: Layout,
-        needs: Footprint,
         fingerprint: int,
-        deadline_ns: int,
+        needs: Footprint | None = None,
         shares: frozenset[Space] | None = None,
         extra: Sequence[int] = (),
     ) -> None:
+        """`needs` and `shares` are the plan's, unless a kernel has others."""
+        space, watch = home.space, home.watch
         self.plan = plan
         self.kernel: Kernel = loaded.kernel
         self._loaded = loaded
         self._space = space
         self._watch = watch
         self._state = watch.state
-        self._sets = sets
+        self._sets = home.region_of
         self._where = where
-        self._needs = needs
+        self._needs = needs or footprint(plan, where, space.rank)
         self._fingerprint = fingerprint
-        self._deadline_ns = deadline_ns
+        self._deadline_ns = int(home.group.deadline_s * 1e9)
         self._extra = extra
         self._ordinal = space.device.ordinal
         self._peers = peer_spaces(plan, space.rank) if shares is None else shares

@@ -67,15 +67,12 @@ def hand_launch(
     kernel = hand_kernel(own, plan, rank=rank, dtype=call.dtype, op=call.op)
     zero_copy = plan.schedule.memory == "zero_copy"
     return KernelLaunch(
+        session,
         plan,
         session.load_kernel(kernel),
-        session.space,
-        session.watch,
-        session.region_of,
         where=hand_layout(plan, sizes, call),
         needs=hand_footprint(own, plan, call),
         fingerprint=mixed(mark, (zlib.crc32(own.source.encode()),)),
-        deadline_ns=int(session.group.deadline_s * 1e9),
         shares=frozenset({Space.INPUT, Space.OUTPUT} if zero_copy else ()),
     )
 

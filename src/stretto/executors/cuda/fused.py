@@ -10,7 +10,6 @@ from stretto.collectives import storage
 from stretto.epilogues import Spec
 from stretto.errors import CallError, PlanError
 from stretto.executors import Call
-from stretto.executors.cuda.abi import footprint
 from stretto.executors.cuda.arrays import pointer, require_near
 from stretto.executors.cuda.bound import KernelLaunch
 from stretto.executors.cuda.closing import closed
@@ -98,14 +97,10 @@ def fused_launch(
         share = 1
     plan = closed(plan) if where.tiles > 1 else plan
     return FusedLaunch(
+        session,
         plan,
         session.load_call(plan, call, share),
-        session.space,
-        session.watch,
-        session.region_of,
         where=where,
-        needs=footprint(plan, where, session.group.rank),
         fingerprint=mixed(mark, (zlib.crc32(str(epilogue).encode()),)),
-        deadline_ns=int(session.group.deadline_s * 1e9),
         epilogue=epilogue,
     )

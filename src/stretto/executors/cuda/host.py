@@ -8,32 +8,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from stretto.executors import Call, Group
+from stretto.executors import Call
 from stretto.executors.cuda.abi import Kernel
 from stretto.executors.cuda.arrays import DeviceArray
-from stretto.executors.cuda.bound import KernelLaunch
+from stretto.executors.cuda.bound import Home, KernelLaunch
 from stretto.executors.cuda.driver import Device, Side
 from stretto.executors.cuda.enginewatch import EngineWatch
 from stretto.executors.cuda.launch import Loaded
 from stretto.executors.cuda.memory import Slab
 from stretto.executors.cuda.proxy import Proxy
 from stretto.executors.cuda.regions import Region
-from stretto.executors.cuda.space import AddressSpace
-from stretto.executors.cuda.watch import Watch
 from stretto.plan import Plan
 
 __all__ = ["Host"]
 
 
-class Host(Protocol):
+class Host(Home, Protocol):
     """One rank's GPU, memory, flags and kernels."""
 
-    group: Group
     device: Device
     regions: tuple[Region, ...]
     slab: Slab
-    space: AddressSpace
-    watch: Watch
 
     def empty(self, shape: Sequence[int], dtype: str) -> DeviceArray:
         """Return registered memory, at the same offset on every rank (collective)."""
@@ -47,11 +42,13 @@ class Host(Protocol):
     def load_kernel(self, kernel: Kernel) -> Loaded:
         """Compile and load a kernel, once."""
 
+    def kernel_launch(
+        self, plan: Plan, call: Call, sizes: Any, mark: int, extra: Sequence[int] = ()
+    ) -> KernelLaunch:
+        """Bind a plan to a kernel of its own."""
+
     def barrier(self, mark: int, plan: Plan) -> KernelLaunch:
         """Return a barrier of everybody as a kernel, for the calls of a plan."""
-
-    def region_of(self, stream: int) -> Region:
-        """Return the flag set of a stream, the next free one at its first use."""
 
     def engine_watch(self) -> EngineWatch:
         """Return the deadlines of copy-engine calls, made at their first use."""

@@ -8,19 +8,17 @@ is spelled as a pitched one (kernels/pitched.cuh), so there is no pass before or
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from stretto.collectives import storage
 from stretto.errors import PlanError
 from stretto.executors import Call
-from stretto.executors.cuda.abi import footprint
 from stretto.executors.cuda.bound import KernelLaunch
-from stretto.executors.cuda.closing import closed
 from stretto.executors.cuda.engine import runs_on_engine
 from stretto.executors.cuda.halves import hands_round_on_engine
 from stretto.executors.cuda.host import Host
 from stretto.executors.cuda.launch import mixed
 from stretto.executors.cuda.operands import Operands
-from stretto.executors.cuda.regions import fit, symbol_sizes
 from stretto.plan import Loc, Plan, Space
 
 __all__ = ["PitchedOperands", "pitched_launch", "pitches"]
@@ -79,25 +77,14 @@ def pitches(plan: Plan, call: Call, itemsize: int) -> tuple[int, ...]:
     )
 
 
-def pitched_launch(session: Host, plan: Plan, call: Call, mark: int) -> KernelLaunch:
+def pitched_launch(
+    session: Host, plan: Plan, call: Call, sizes: Any, mark: int
+) -> KernelLaunch:
     """Bind an all_to_all whose parts are rows with a pitch."""
     if runs_on_engine(plan) or hands_round_on_engine(plan):
         raise PlanError(
             f"plan {plan.name} ({plan.schedule}): copy engines move what is "
             "contiguous, and the call has a permutation; want packets or bulk"
         )
-    itemsize = storage(call.dtype).itemsize
-    where = fit(plan, symbol_sizes(plan, call), itemsize)
-    plan = closed(plan) if where.tiles > 1 else plan
-    return KernelLaunch(
-        plan,
-        session.load_call(plan, call),
-        session.space,
-        session.watch,
-        session.region_of,
-        where=where,
-        needs=footprint(plan, where, session.group.rank),
-        fingerprint=mixed(mark, call.rows),
-        deadline_ns=int(session.group.deadline_s * 1e9),
-        extra=pitches(plan, call, itemsize),
-    )
+    words = pitches(plan, call, storage(call.dtype).itemsize)
+    return session.kernel_launch(plan, call, sizes, mixed(mark, call.rows), words)

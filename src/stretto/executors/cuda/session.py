@@ -12,13 +12,7 @@ import numpy as np
 from stretto.collectives import storage
 from stretto.errors import CallError, DeviceError, PlanError
 from stretto.executors import Call, Group, Launch
-from stretto.executors.cuda.abi import (
-    CONTROL,
-    MAX_RANKS,
-    Kernel,
-    fingerprint,
-    footprint,
-)
+from stretto.executors.cuda.abi import CONTROL, MAX_RANKS, Kernel, fingerprint
 from stretto.executors.cuda.arena import Arena
 from stretto.executors.cuda.arrays import DeviceArray, where
 from stretto.executors.cuda.bound import KernelLaunch, barrier_plan, peer_spaces
@@ -147,16 +141,16 @@ class CudaSession:
         if call.epilogue is not None:
             return fused_launch(self, value, call, call.epilogue, mark)
         if any(call.rows):
-            return pitched_launch(self, value, call, mark)
+            return pitched_launch(self, value, call, sizes, mark)
         own = taken_by_hand(value, call)
         if own is not None:
             return hand_launch(self, own, value, call, sizes, mark)
         if runs_on_engine(value):
             return EngineLaunch(value, self, sizes, itemsize, mark)
         if not hands_round_on_engine(value):
-            return self._kernel(value, call, sizes, mark)
+            return self.kernel_launch(value, call, sizes, mark)
         first, copies = in_halves(value)
-        enter = self._kernel(first, call, sizes, mark)
+        enter = self.kernel_launch(first, call, sizes, mark)
         return EngineLaunch(copies, self, sizes, itemsize, mark ^ 1 or 1, enter=enter)
 
     def prepare_counted(
@@ -172,21 +166,16 @@ class CudaSession:
         parts = len(call.counts) // n
         row = Call(dtype="int64", counts=(parts,) * n)
         mark = fingerprint(value, call.dtype, call.op.value, (*call.counts, -1))
-        where = fit(value, sizes, storage(call.dtype).itemsize)
         main = KernelLaunch(
+            self,
             value,
             self._load_counted(value, call),
-            self.space,
-            self.watch,
-            self.region_of,
-            where=where,
-            needs=footprint(value, where, self.group.rank),
+            where=fit(value, sizes, storage(call.dtype).itemsize),
             fingerprint=mark,
-            deadline_ns=int(self.group.deadline_s * 1e9),
         )
         return CountedLaunch(
             self,
-            self._kernel(
+            self.kernel_launch(
                 gather.value, row, symbol_sizes(gather.value, row), mark ^ 1 or 1
             ),
             main,
@@ -200,19 +189,15 @@ class CudaSession:
         kernel = generate(plan, rank=self.group.rank, dtype=call.dtype, op=call.op)
         return self.load_kernel(counted(kernel, plan))
 
-    def _kernel(self, plan: Plan, call: Call, sizes: Any, mark: int) -> KernelLaunch:
+    def kernel_launch(
+        self, plan: Plan, call: Call, sizes: Any, mark: int, extra: Sequence[int] = ()
+    ) -> KernelLaunch:
+        """Bind a plan to a kernel of its own; `extra` are words of its table."""
         where = fit(plan, sizes, storage(call.dtype).itemsize)
         plan = closed(plan) if where.tiles > 1 else plan
+        loaded = self.load_call(plan, call)
         return KernelLaunch(
-            plan,
-            self.load_call(plan, call),
-            self.space,
-            self.watch,
-            self.region_of,
-            where=where,
-            needs=footprint(plan, where, self.group.rank),
-            fingerprint=mark,
-            deadline_ns=int(self.group.deadline_s * 1e9),
+            self, plan, loaded, where=where, fingerprint=mark, extra=extra
         )
 
     def load_call(self, plan: Plan, call: Call, share: int = 1) -> Loaded:
@@ -249,17 +234,12 @@ class CudaSession:
         """Return a barrier of everybody as a kernel, for the calls of a plan."""
         meet = barrier_plan(plan.name, plan.num_ranks)
         call = Call(dtype="uint8", counts=())
-        where = layout(meet, np.zeros(0, np.int64), 1)
         return KernelLaunch(
+            self,
             meet,
             self.load_call(meet, call),
-            self.space,
-            self.watch,
-            self.region_of,
-            where=where,
-            needs=footprint(meet, where, self.group.rank),
+            where=layout(meet, np.zeros(0, np.int64), 1),
             fingerprint=mark,
-            deadline_ns=int(self.group.deadline_s * 1e9),
             shares=peer_spaces(plan, self.group.rank),
         )
 
