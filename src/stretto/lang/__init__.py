@@ -1,7 +1,8 @@
 """Write an algorithm as plain assignments between the ranks' arrays."""
 
 from stretto.lang.algorithm import Algorithm, Requires, algorithm, power_of_two
-from stretto.lang.byhand import Handwritten, handwritten, kernel, registered
+from stretto.lang.byhand import handwritten, kernel, registered
+from stretto.lang.hand import Handwritten
 from stretto.lang.ranks import Buffer, Rank, Ranks, Reduction, Reference, reduce
 
 __all__ = [

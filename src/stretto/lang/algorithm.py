@@ -5,16 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from stretto import collectives
 from stretto.collectives import Run, Shape
 from stretto.errors import CallError, ProgramError
 from stretto.ir import Program, freeze, undisturbed
+from stretto.lang.hand import Handwritten
 from stretto.lang.ranks import Ranks, Sides, Trace
-
-if TYPE_CHECKING:
-    from stretto.lang.byhand import Handwritten
 
 __all__ = ["Algorithm", "Requires", "algorithm", "power_of_two"]
 

@@ -6,13 +6,12 @@ size gets the latter: tuning must not make anything worse beyond noise.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from stretto.bench.control import Control
 from stretto.bench.stats import ratio_interval
+from stretto.bench.task import Task
 from stretto.bench.tune.search import Ask, Decision
-
-if TYPE_CHECKING:
-    from stretto.bench.tune.job import Tuner
 
 __all__ = ["held_back"]
 
@@ -20,8 +19,27 @@ _BATCHES = 25
 _WORSE = 1.03
 
 
+class Tuning(Protocol):
+    """What is needed of one rank's part of tuning."""
+
+    task: Task
+    control: Control
+
+    def between(self) -> list[int]:
+        """Return the sizes that are held back."""
+
+    def left_s(self) -> float:
+        """Return the seconds that are left."""
+
+    def plain(self, key: tuple[str, int]) -> str:
+        """Return what would serve a size untuned."""
+
+    def measure(self, key: tuple[str, int], ask: Ask) -> dict[str, list[float]]:
+        """Return the times of the pins that gave what the oracle says."""
+
+
 def held_back(
-    tuner: Tuner, decided: dict[str, dict[int, Decision]]
+    tuner: Tuning, decided: dict[str, dict[int, Decision]]
 ) -> list[dict[str, Any]]:
     """Measure them, undo what is worse, and return what was seen (collective)."""
     found: list[dict[str, Any]] = []
