@@ -6,8 +6,9 @@ import functools
 import importlib
 import pkgutil
 
-from stretto.collectives.base import Array, Collective, Need, Run, Shape
+from stretto.collectives.base import Array, Need, Pattern, Run, Shape
 from stretto.collectives.float8 import FLOAT8, Format
+from stretto.collectives.members import Collective
 from stretto.collectives.operators import (
     DTYPES,
     Operator,
@@ -48,9 +49,9 @@ def _found() -> dict[str, Collective]:
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")
     found: dict[str, Collective] = {}
-    for kind in Collective.__subclasses__():
+    for kind in Pattern.__subclasses__():
         assert kind.name not in found, f"two collectives are named {kind.name}"
-        found[kind.name] = kind()
+        found[kind.name] = Collective(kind())
     return found
 
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stretto.collectives.base import Array, Collective, Need, Run, Shape
+from stretto.collectives.base import Array, Need, Pattern, Run, Shape
 from stretto.collectives.operators import Operator
 
 __all__ = ["AllGather"]
 
 
-class AllGather(Collective):
+class AllGather(Pattern):
     """Everybody gets everybody's part, in rank order."""
 
     name = "all_gather"

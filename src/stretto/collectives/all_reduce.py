@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stretto.collectives.base import Array, Collective, Need, Run, Shape
+from stretto.collectives.base import Array, Need, Pattern, Run, Shape
 from stretto.collectives.operators import Operator, reduced
 
 __all__ = ["AllReduce"]
 
 
-class AllReduce(Collective):
+class AllReduce(Pattern):
     """Everybody gets the combination of everybody's vector."""
 
     name = "all_reduce"

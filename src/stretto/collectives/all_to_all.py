@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stretto.collectives.base import Array, Collective, Need, Run, Shape
+from stretto.collectives.base import Array, Need, Pattern, Run, Shape
 from stretto.collectives.operators import Operator
 
 __all__ = ["AllToAll"]
 
 
-class AllToAll(Collective):
+class AllToAll(Pattern):
     """Everybody gets the part that everybody has for it."""
 
     name = "all_to_all"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stretto.collectives.base import Array, Collective, Need, Run, Shape
+from stretto.collectives.base import Array, Need, Pattern, Run, Shape
 from stretto.collectives.operators import Operator
 
 __all__ = ["Barrier"]
 
 
-class Barrier(Collective):
+class Barrier(Pattern):
     """No input, no output. Every plan is closed, so the empty one is a barrier."""
 
     name = "barrier"

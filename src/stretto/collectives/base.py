@@ -1,4 +1,4 @@
-"""What a collective is: its buffers, its promise, its sizes and its oracle.
+"""What a collective does: its buffers, its promise, its sizes and its oracle.
 
 Legend: R ranks, r rank, k split. A *symbol* stands for an unknown number of elements;
 chunks with the same symbol have the same size. Runs are intervals, so that the
@@ -8,6 +8,7 @@ description of a thousand ranks stays small.
 from __future__ import annotations
 
 import abc
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
@@ -17,9 +18,9 @@ from numpy.typing import NDArray
 
 from stretto.collectives.operators import Operator
 from stretto.errors import CallError
-from stretto.ir import Params, freeze, partition
+from stretto.ir import Params, freeze, members_of, partition
 
-__all__ = ["Array", "Collective", "Need", "Run", "Shape"]
+__all__ = ["Array", "Need", "Pattern", "Run", "Shape"]
 
 Array = NDArray[Any]
 
@@ -63,9 +64,31 @@ class Shape:
         """Return the bit set of all ranks."""
         return (1 << self.num_ranks) - 1
 
+    @property
+    def members(self) -> Sequence[int]:
+        """Return the ranks that contribute and receive; the others pass data on."""
+        return members_of(self.num_ranks, self.params)
 
-class Collective(abc.ABC):
-    """One collective. Subclasses live in one file each and are found by scanning."""
+    @property
+    def num_members(self) -> int:
+        """Return how many ranks contribute and receive: what an average divides by."""
+        return len(self.members)
+
+    def place(self, rank: int) -> int | None:
+        """Return a rank's number among the members; None: it only passes data on."""
+        if "members" not in self.params:
+            return rank
+        members = self.members
+        at = bisect_left(members, rank)
+        return at if at < len(members) and members[at] == rank else None
+
+
+class Pattern(abc.ABC):
+    """One collective among ranks that all take part, in `shape.num_ranks`.
+
+    Subclasses live in one file each and are found by scanning. A `Collective` is a
+    pattern among the members of a shape: what everybody else works with.
+    """
 
     name: ClassVar[str]
     reduces: ClassVar[bool] = False

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stretto.collectives.base import Array, Collective, Need, Run, Shape
+from stretto.collectives.base import Array, Need, Pattern, Run, Shape
 from stretto.collectives.operators import Operator
 
 __all__ = ["Broadcast"]
 
 
-class Broadcast(Collective):
+class Broadcast(Pattern):
     """Everybody gets the root's vector."""
 
     name = "broadcast"

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stretto.collectives.base import Array, Collective, Need, Run, Shape
+from stretto.collectives.base import Array, Need, Pattern, Run, Shape
 from stretto.collectives.operators import Operator
 
 __all__ = ["Gather"]
 
 
-class Gather(Collective):
+class Gather(Pattern):
     """The root gets everybody's part, in rank order."""
 
     name = "gather"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from stretto.collectives.base import Array, Collective, Need, Run, Shape
+from stretto.collectives.base import Array, Need, Pattern, Run, Shape
 from stretto.collectives.operators import Operator
 from stretto.errors import CallError
 
 __all__ = ["Permute"]
 
 
-class Permute(Collective):
+class Permute(Pattern):
     """Rank q's vector goes to rank r for every pair (q, r) of `pairs`."""
 
     name = "permute"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stretto.collectives.base import Array, Collective, Need, Run, Shape
+from stretto.collectives.base import Array, Need, Pattern, Run, Shape
 from stretto.collectives.operators import Operator, reduced
 
 __all__ = ["Reduce"]
 
 
-class Reduce(Collective):
+class Reduce(Pattern):
     """The root gets the combination of everybody's vector."""
 
     name = "reduce"

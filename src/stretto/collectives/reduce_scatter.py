@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stretto.collectives.base import Array, Collective, Need, Run, Shape
+from stretto.collectives.base import Array, Need, Pattern, Run, Shape
 from stretto.collectives.operators import Operator, reduced
 
 __all__ = ["ReduceScatter"]
 
 
-class ReduceScatter(Collective):
+class ReduceScatter(Pattern):
     """Everybody gets its part of the combination of everybody's vector."""
 
     name = "reduce_scatter"

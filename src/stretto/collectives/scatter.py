@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stretto.collectives.base import Array, Collective, Need, Run, Shape
+from stretto.collectives.base import Array, Need, Pattern, Run, Shape
 from stretto.collectives.operators import Operator
 
 __all__ = ["Scatter"]
 
 
-class Scatter(Collective):
+class Scatter(Pattern):
     """Everybody gets its part of the root's vector."""
 
     name = "scatter"

@@ -11,6 +11,7 @@ from stretto.ir.program import (
     Ref,
     Verified,
     freeze,
+    members_of,
     spell_op,
 )
 from stretto.ir.spans import Spans
@@ -27,6 +28,7 @@ __all__ = [
     "Spans",
     "Verified",
     "freeze",
+    "members_of",
     "parse_program",
     "partition",
     "spell_op",

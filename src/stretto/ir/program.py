@@ -8,10 +8,10 @@ is `a = combine(a, b)`. All references of an operation span the same number of c
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeVar, cast
 
 __all__ = [
     "INPUT",
@@ -22,13 +22,14 @@ __all__ = [
     "Ref",
     "Verified",
     "freeze",
+    "members_of",
     "spell_op",
 ]
 
 INPUT, OUTPUT = "input", "output"
 
 Params: TypeAlias = Mapping[str, object]
-"""What a collective needs to know beside the ranks: `root`, `pairs`, `group`."""
+"""What a collective needs to know beside the ranks: `root`, `pairs`, `members`."""
 
 
 class Ref(NamedTuple):
@@ -72,6 +73,12 @@ class Op(NamedTuple):
 def freeze(params: Params) -> Params:
     """Return the parameters in name order, read-only."""
     return MappingProxyType({k: params[k] for k in sorted(params)})
+
+
+def members_of(num_ranks: int, params: Params) -> Sequence[int]:
+    """Return the ranks that contribute and receive, in order; others pass data on."""
+    given = params.get("members")
+    return range(num_ranks) if given is None else cast("Sequence[int]", given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,8 @@ class Algorithm:
     """Words of the schedule that its author wants where nobody pins another."""
     kernel: Handwritten | None = None
     """A kernel written by hand that does the same on GPUs."""
+    members: tuple[int, ...] = ()
+    """The ranks that contribute and receive; none named: all."""
 
     @property
     def collective(self) -> str:
@@ -47,6 +49,8 @@ class Algorithm:
         """Return why this number of ranks is not served, or None."""
         if num_ranks < 1:
             return f"{self.name}: {num_ranks} ranks; want at least 1"
+        if self.members and self.members[-1] >= num_ranks:
+            return f"{self.name}: {num_ranks} ranks; its members are {self.members}"
         reason = self.requires(num_ranks) if self.requires else None
         return f"{self.name}: {reason}" if reason else None
 
@@ -54,14 +58,21 @@ class Algorithm:
     def build(
         self, num_ranks: int, *, split: int | None = None, **params: object
     ) -> Program:
-        """Run the author's function and return what it recorded."""
+        """Run the author's function and return what it recorded.
+
+        `members` is a parameter of every algorithm: its function then sees all ranks,
+        of which only the members have an input and an output.
+        """
         if reason := self.refuses(num_ranks):
             raise ProgramError(reason)
         kind = collectives.get(self.collective)
         if kind.rooted:
             params.setdefault("root", 0)
         accepted = inspect.signature(self.function).parameters
-        if unknown := params.keys() - accepted.keys():
+        own = {k: v for k, v in params.items() if k != "members"}
+        if self.members:
+            params.setdefault("members", self.members)
+        if unknown := own.keys() - accepted.keys():
             raise CallError(
                 f"{self.name} takes no {', '.join(sorted(unknown))}; "
                 f"it takes {', '.join(list(accepted)[1:]) or 'no parameters'}"
@@ -72,9 +83,10 @@ class Algorithm:
         sides = Sides(
             tuple(_chunks(kind.input_runs(shape, r)) for r in range(num_ranks)),
             tuple(_chunks(kind.output_runs(shape, r)) for r in range(num_ranks)),
+            tuple(shape.members),
         )
         trace = Trace()
-        self.function(Ranks(trace, sides), **params)
+        self.function(Ranks(trace, sides), **own)
         return Program(
             name=self.name,
             collective=self.collective,
@@ -92,12 +104,17 @@ def _chunks(runs: tuple[Run, ...]) -> int:
 
 
 def algorithm(
-    name: str, *, split: int = 1, requires: Requires | None = None
+    name: str,
+    *,
+    split: int = 1,
+    requires: Requires | None = None,
+    members: tuple[int, ...] = (),
 ) -> Callable[[Callable[..., None]], Algorithm]:
     """Make an algorithm of a function over all ranks.
 
     `name` is `collective/shape`; `split` divides every rank's part further; `requires`
-    says why a number of ranks is not served.
+    says why a number of ranks is not served. Of a collective among some ranks, its
+    `members`, the others may pass data on.
     """
     collective, slash, shape = name.partition("/")
     if not slash or not shape:
@@ -105,7 +122,7 @@ def algorithm(
     collectives.get(collective)
 
     def decorate(function: Callable[..., None]) -> Algorithm:
-        return Algorithm(name, function, split, requires)
+        return Algorithm(name, function, split, requires, members=members)
 
     return decorate
 

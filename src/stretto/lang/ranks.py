@@ -137,6 +137,8 @@ class Sides:
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    members: tuple[int, ...]
+    """The ranks that have a place; the others have no input and no output."""
 
 
 class Rank(int):
@@ -148,7 +150,7 @@ class Rank(int):
         if not chunks:
             raise BoundsError(
                 f"rank {int(self)} has no {name} in this collective; "
-                f"only some ranks have (see its root, or its pairs)"
+                f"only some ranks have (see its root, its pairs, or its members)"
             )
         return Buffer(self._ranks.trace, int(self), name, chunks)
 
@@ -177,6 +179,16 @@ class Rank(int):
         return Buffer(self._ranks.trace, int(self), name, chunks)
 
     @property
+    def place(self) -> int:
+        """Its number among the members: whose part of a buffer is whose."""
+        if self not in self._ranks.places:
+            raise BoundsError(
+                f"rank {int(self)} is not a member, so it has no place; members are "
+                f"{self._ranks.sides.members}"
+            )
+        return self._ranks.places[self]
+
+    @property
     def others(self) -> tuple[Rank, ...]:
         """The other ranks, in rank order starting after this one."""
         ranks = self._ranks
@@ -191,6 +203,12 @@ class Ranks(Sequence[Rank]):
         self._all = tuple(Rank(r) for r in range(len(sides.inputs)))
         for rank in self._all:
             rank._ranks = self
+        self.places = {rank: place for place, rank in enumerate(sides.members)}
+
+    @property
+    def members(self) -> tuple[Rank, ...]:
+        """Those that contribute and receive, in order; the others pass data on."""
+        return tuple(self._all[rank] for rank in self.places)
 
     def __len__(self) -> int:
         """Return how many there are."""

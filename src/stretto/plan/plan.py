@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from stretto.ir import Params, freeze
+from stretto.ir import Params, freeze, members_of
 from stretto.plan.schedule import Schedule
 from stretto.plan.steps import Move, Step, spell_step
 
@@ -54,6 +54,11 @@ class Plan:
     """Steps by rank and lane."""
     places: tuple[str, ...] = field(default=(), compare=False)
     """The author's line of each operation of the program, for messages."""
+
+    @property
+    def num_members(self) -> int:
+        """Return how many ranks contribute: what an average divides by."""
+        return len(members_of(self.num_ranks, self.params))
 
     def steps(self) -> Iterator[tuple[int, int, int, Step]]:
         """Yield rank, lane, index and step."""

@@ -1,6 +1,7 @@
 """What users and we test with: the reference interpreter, oracles, strategies."""
 
 from stretto.testing.cases import SCHEDULES, counts_for, programs, shape_of
+from stretto.testing.groups import among, relayed
 from stretto.testing.interpret import input_counts, interpret, output_counts
 from stretto.testing.mutants import plan_mutants, program_mutants
 from stretto.testing.oracle import (
@@ -19,6 +20,7 @@ from stretto.testing.strategies import (
 
 __all__ = [
     "SCHEDULES",
+    "among",
     "counts",
     "counts_for",
     "draw",
@@ -33,6 +35,7 @@ __all__ = [
     "plan_mutants",
     "program_mutants",
     "programs",
+    "relayed",
     "shape_of",
     "tolerance",
     "types_and_operators",

@@ -90,7 +90,7 @@ def interpret(
         whole = Ref(rank, OUTPUT, 0, len(sizes))
         pieces = _read(program, memory, whole, "the result") if sizes else []
         flat = np.concatenate(pieces) if pieces else np.empty(0, stored)
-        outputs.append(finish(final, flat, program.num_ranks, dtype))
+        outputs.append(finish(final, flat, _shape(program).num_members, dtype))
     return outputs
 
 

@@ -252,7 +252,7 @@ class _Encoder:
 
     def _divisor(self, step: Move, dst: Loc) -> int:
         final = step.finish and dst.space is Space.OUTPUT
-        return self.plan.num_ranks if final and self.call.op is Operator.AVG else 1
+        return self.plan.num_members if final and self.call.op is Operator.AVG else 1
 
     def _streams(self, step: Move, nbytes: int) -> bool:
         """Return whether results are too large to stay in the cache."""

@@ -183,7 +183,7 @@ class _Run:
             for dst in move.dsts:
                 value = total
                 if move.finish and dst.space is Space.OUTPUT:
-                    value = finish(self.final, total, self.plan.num_ranks, self.dtype)
+                    value = finish(self.final, total, self.plan.num_members, self.dtype)
                 target = memory.view(dst, i, atom, block, epoch)
                 place = memory.place(dst, i, block, epoch)
                 said = epoch if dst.packets else None

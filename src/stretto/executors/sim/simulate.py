@@ -82,7 +82,7 @@ def simulate(
         nbytes=nbytes,
         time_us=time_us,
         algbw_gbps=algbw,
-        busbw_gbps=algbw * bus_factor(p.collective, p.num_ranks),
+        busbw_gbps=algbw * bus_factor(p.collective, p.num_members),
         epochs=bound.tiles,
         simulated_epochs=epochs,
         num_transfers=engine.network.num_transfers,
@@ -98,7 +98,7 @@ def counts_of(
     if nbytes < 0:
         raise CallError(f"nbytes={nbytes}; want 0 or more")
     parts = collectives.get(collective).num_parts(shape)
-    divided = shape.num_ranks if parts > 1 and collective != "permute" else 1
+    divided = shape.num_members if parts > 1 and collective != "permute" else 1
     return (math.ceil(nbytes / itemsize / divided),) * parts
 
 
