@@ -16,6 +16,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ProcessPoolExecutor, wait
 from pathlib import Path
@@ -41,6 +42,9 @@ from stretto.executors.cuda.launch import load  # noqa: E402
 from stretto.executors.cuda.pitched import pitches  # noqa: E402
 from stretto.executors.cuda.regions import fit  # noqa: E402
 from stretto.testing import draw, input_counts, interpret, output_counts  # noqa: E402
+
+HUNG_S = 15.0
+"""A case that lasts longer ends its worker, and the next goes on."""
 
 
 class FusedVirtual(Virtual):
@@ -269,6 +273,8 @@ def work(start: int, only: str, seconds: float, log: Path) -> None:
                 return
             print(json.dumps({"begin": index}), file=out, flush=True)
             began, wrong = time.monotonic(), ""
+            hung = threading.Timer(HUNG_S, os._exit, (9,))
+            hung.start()
             try:
                 machine, sizes = opened(case)
                 for count in sizes:
@@ -276,6 +282,7 @@ def work(start: int, only: str, seconds: float, log: Path) -> None:
                 machine.close()
             except Exception as e:
                 wrong = f"{type(e).__name__}: {e}"
+            hung.cancel()
             took = round(time.monotonic() - began, 3)
             said = {"end": index, "case": str(case), "wrong": wrong, "seconds": took}
             print(json.dumps(said), file=out, flush=True)

@@ -28,12 +28,15 @@ struct Index {
 };
 inline thread_local Index threadIdx{0}, blockIdx{0};
 
+inline std::atomic<bool> stuck{false};  // threads did not come where others waited
+
 struct Barrier {
   std::mutex lock;
   std::condition_variable moved;
   unsigned count = 0, generation = 0;
   bool any = false, said = false;
 
+  // Whoever waits in vain waits for threads that will never come: on a GPU for ever.
   bool arrive(unsigned total, bool waits, bool value) {
     std::unique_lock<std::mutex> held(lock);
     any |= value;
@@ -45,7 +48,11 @@ struct Barrier {
       ++generation;
       moved.notify_all();
     } else if (waits) {
-      moved.wait(held, [&] { return generation != mine; });
+      const auto come = [&] { return generation != mine || stuck; };
+      if (!moved.wait_for(held, std::chrono::seconds(10), come)) {
+        stuck.store(true);
+        moved.notify_all();
+      }
     }
     return said;
   }
@@ -118,10 +125,28 @@ inline unsigned brain(float f) {
   return (u + 0x7fff + (u >> 16 & 1)) >> 16;
 }
 inline unsigned brains(float a, float b) { return brain(a) | brain(b) << 16; }
-// Lines are not emulated: they rely on warps.
-inline void __syncwarp(unsigned) {}
-inline bool __shfl_sync(unsigned, bool v, int, int) { return v; }
-inline bool __all_sync(unsigned, bool v) { return v; }
+// Lines: eight threads of a warp whose next access is one, the flag's part of it being
+// stored last and loaded first.
+inline thread_local bool in_line = false;
+inline bool meet_line(bool value = false) {
+  return meet(200 + threadIdx.x / 8, 8, true, value);
+}
+inline void __syncwarp(unsigned) {
+  meet_line();
+  in_line = true;
+}
+inline bool __shfl_sync(unsigned, bool v, int from, int) {
+  return meet_line(v && static_cast<int>(threadIdx.x % 8) == from);
+}
+inline bool __all_sync(unsigned, bool v) { return !meet_line(!v); }
+template <class Access>
+void as_line(bool flag_first, Access access) {
+  const bool first = (threadIdx.x % 8 == 7) == flag_first, line = in_line;
+  in_line = false;
+  if (line && !first) meet_line();
+  access(line);
+  if (line && first) meet_line();
+}
 
 namespace stretto {
 using u8 = unsigned char;
@@ -144,16 +169,26 @@ void store_relaxed_word(T* p, std::type_identity_t<T> v) {
 inline Vec load_relaxed(const Vec* p) {
   const u32* words = reinterpret_cast<const u32*>(p);
   u32 v[4];
-  for (int k : {3, 0, 2, 1}) v[k] = load_relaxed_word(words + k);
+  constexpr int odd[4] = {3, 0, 2, 1};
+  as_line(true, [&](bool line) {
+    for (int k = 0; k < 4; ++k) {
+      const int word = line ? 3 - k : odd[k];
+      v[word] = load_relaxed_word(words + word);
+    }
+  });
   return {v[0], v[1], v[2], v[3]};
 }
 inline void store_relaxed(Vec* p, Vec v) {
   u32* words = reinterpret_cast<u32*>(p);
   const u32 of[4] = {v.x, v.y, v.z, v.w};
-  for (int k : {2, 0, 1, 3}) {
-    store_relaxed_word(words + k, of[k]);
-    std::this_thread::yield();
-  }
+  constexpr int odd[4] = {2, 0, 1, 3};
+  as_line(false, [&](bool line) {
+    for (int k = 0; k < 4; ++k) {
+      const int word = line ? k : odd[k];
+      store_relaxed_word(words + word, of[word]);
+      std::this_thread::yield();
+    }
+  });
 }
 inline Vec load_plain(const Vec* p) { return *p; }
 inline void store_plain(Vec* p, Vec v) { *p = v; }
@@ -254,6 +289,7 @@ void launch(void (*kernel)(const Calls), const Calls& calls, unsigned grid,
   for (Barriers& one : all) {
     one[1], one[2];
     for (unsigned w = 0; w < 32; ++w) one[100 + w];
+    for (unsigned line = 0; line < 128; ++line) one[200 + line];
   }
   std::vector<std::vector<unsigned char>> shared(grid);
   for (auto& one : shared) one.resize(228 << 10);
@@ -261,6 +297,7 @@ void launch(void (*kernel)(const Calls), const Calls& calls, unsigned grid,
   for (auto& one : arrived) one = 0;  // kernels of one process share it
   for (auto& one : ended) one = 0;
   late = 0;
+  stuck = false;
   std::vector<std::thread> running;
   for (unsigned b = from; b < grid; ++b) {
     for (unsigned t = 0; t < threads; ++t) {

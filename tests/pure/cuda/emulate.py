@@ -73,7 +73,7 @@ def build(kernel, folder):
         '\nextern "C" unsigned go(Calls* calls, unsigned from) {\n'
         f"  of_cluster = {cluster.group(1) if cluster else 1};\n"
         f"  launch(stretto_kernel, *calls, {kernel.grid}, {kernel.threads}, from);\n"
-        "  return late;\n}\n"
+        "  return stuck ? 1u << 31 : late.load();\n}\n"
     )
     text = f'#include "{HERE / "emulate.hpp"}"\n{kernel.text}{entry}'
     (folder / "kernel.cpp").write_text(text)
@@ -85,7 +85,9 @@ def build(kernel, folder):
         check=True,
         timeout=120,
     )
-    return ctypes.CDLL(str(folder / "kernel.so")).go
+    go = ctypes.CDLL(str(folder / "kernel.so")).go
+    go.restype = ctypes.c_uint
+    return go
 
 
 def aligned(nbytes, fill=0):
@@ -135,7 +137,7 @@ class Emulated:
         self.where = fit(plan, sizes, self.itemsize, grain=grain, share=share)
         self.needs = [abi.footprint(plan, self.where, r) for r in range(n)]
         self.half = max(f.stage for f in self.needs)
-        self.packet_half = max(f.packets for f in self.needs)
+        self.packet_half = max(f.packets + f.lines for f in self.needs)
         self.stage = [aligned(2 * self.half, 0x5A) for _ in range(n)]
         self.packets = [aligned(2 * self.packet_half) for _ in range(n)]
         self.control = [aligned(abi.control_bytes(n)) for _ in range(n)]
@@ -183,6 +185,7 @@ class Emulated:
             for r in range(n)
         )
         late = self.go(ctypes.c_char_p(packed), absent * self.kernel.grid // n)
+        assert late >> 31 == 0, "threads waited for others that never come"
         assert late == 0, "nobody writes to a block of its cluster that has ended"
         return [
             t[: c * self.itemsize].view(storage(self.dtype))

@@ -45,6 +45,8 @@ CASES = [
     ("all_reduce/two_shot", 2, "bulk zero_copy tma threads=64", "float32"),
     ("all_gather/one_shot", 3, "bulk tma threads=32 tile_bytes=512", "int8"),
     ("all_gather/one_shot", 3, "bulk zero_copy threads=32", "float32"),
+    ("all_reduce/two_shot", 2, "lines threads=32 blocks=2 tile_bytes=512", "float16"),
+    ("broadcast/flat", 3, "lines threads=32 tile_bytes=512", "int32"),
 ]
 
 
@@ -60,7 +62,8 @@ def test_kernels_keep_the_promise(tmp_path, name, ranks, words, dtype):
 
         for rank in range(ranks):
             assert want[rank].tobytes() == got[rank].tobytes()
-        assert not any(memory.any() for memory in run.packets)
+        if "lines" not in words:
+            assert not any(memory.any() for memory in run.packets)
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,8 @@ __device__ __forceinline__ void carry(Lane& lane, const Parts<P...>& all) {
     }
     Patience patience;
     while (lane.ok && !is_loaded(R::barrier(first + nth), (first + nth) / R::stages)) {
-      if (!lane.may_wait(patience)) lane.leave(Lane::C::rank, nth, total);
+      const bool waits = patience.holds(lane.p, Lane::C::rank);
+      if (!waits) lane.leave(Lane::C::rank, nth, total);
     }
     store_nth(all, nth, R::place(first + nth));
     end_group();

@@ -78,7 +78,9 @@ __device__ __forceinline__ void wait(Lane& lane, F... flags) {
     while (lane.ok) {
       const u64 got = load_relaxed_word(task.word);
       if (got >= want) break;
-      if (!lane.may_wait(patience)) lane.leave(task.peer, got, want);
+      // For this thread alone: the others are at the barrier, in plans of lines too.
+      const bool waits = patience.holds(lane.p, Lane::C::rank);
+      if (!waits) lane.leave(task.peer, got, want);
     }
     fence();
   }

@@ -106,6 +106,7 @@ struct Lane {
     settled = epoch;
     asm volatile("" : "+l"(settled));
   }
+  // Said by all threads that share a cell's fate.
   __device__ __forceinline__ bool may_wait(Patience& patience) const {
     return Cells::all(patience.holds(p, C::rank));
   }
