@@ -7,8 +7,9 @@ from pathlib import Path
 
 from stretto import executors
 from stretto.cli.draw import svg
-from stretto.cli.targets import add_target, build, find, params_of
+from stretto.cli.targets import add_target, build, find, find_epilogue, params_of
 from stretto.collectives import Operator, dtype_name
+from stretto.epilogues import CASTS, Form, Named, Spec, resolve
 from stretto.errors import CallError
 from stretto.ir import Program
 from stretto.lang import Algorithm
@@ -17,6 +18,10 @@ from stretto.plan import Schedule
 from stretto.verify import verify, verify_plan
 
 __all__ = ["add_arguments", "run"]
+
+CONCLUDED = ("all_reduce", "all_gather", "reduce_scatter")
+"""Collectives that take an epilogue."""
+FORMS = {form.value: form for form in Form if form is not Form.SCALAR}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +39,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--dtype", default="float32", help="of the kernel [float32]")
     parser.add_argument("--op", default="sum", help="of the kernel [sum]")
+    _add_epilogue(parser)
+
+
+def _add_epilogue(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("an epilogue, which the kernel ends with")
+    group.add_argument("--epilogue", metavar="FILE.py:NAME", help="what @epilogue made")
+    group.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME=FORM[:DTYPE]",
+        help="an input: element, row, column or number [element]; may be repeated",
+    )
+    group.add_argument("--row", type=int, default=1024, help="elements [1024]")
+    group.add_argument("--rows", type=int, help="of a part [as many as blocks]")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,17 +61,55 @@ def run(args: argparse.Namespace) -> int:
     found = find(args.algorithm)
     default = 4 if isinstance(found, Algorithm) else found.num_ranks
     program = build(found, args.ranks or default, params_of(args))
+    spec = _spec(args, program) if args.epilogue else None
     if args.svg:
         Path(args.svg).write_text(svg(program), encoding="utf-8")
         print(f"{args.svg}: {program.name}, {program.num_ranks} ranks")
     if args.plan or args.cuda:
-        _show_plan(args, program)
+        _show_plan(args, program, spec)
     elif not args.svg:
         print(program, end="")
+    if spec is not None and not args.cuda:
+        print(f"epilogue {spec}")
     return 0
 
 
-def _show_plan(args: argparse.Namespace, program: Program) -> None:
+def _spec(args: argparse.Namespace, program: Program) -> Spec:
+    """Return the epilogue for the inputs that were described."""
+    if program.collective not in CONCLUDED:
+        raise CallError(
+            f"--epilogue: {program.collective} takes none; {', '.join(CONCLUDED)} do"
+        )
+    dtype, found = dtype_name(args.dtype), find_epilogue(args.epilogue)
+    if dtype not in CASTS:
+        raise CallError(f"--epilogue: of {dtype} elements; want {', '.join(CASTS)}")
+    if args.row < 1 or (args.rows is not None and args.rows < 1):
+        raise CallError(f"--row {args.row} --rows {args.rows}; want at least 1")
+    named = {n: Named(n, dtype, Form.ELEMENT) for n in found.graph.inputs[1:]}
+    for text in args.input:
+        one = _input(text, list(named), dtype)
+        named[one.name] = one
+    return resolve(found.graph, named, dtype=dtype, row=args.row)
+
+
+def _input(text: str, names: list[str], dtype: str) -> Named:
+    """Return what `weight=row` or `weight=row:float32` says of an input."""
+    name, _, rest = text.partition("=")
+    form, colon, kind = rest.partition(":")
+    is_number = form == "number" and not colon
+    known = form in FORMS and (not colon or kind in CASTS)
+    if name not in names or not (is_number or known):
+        raise CallError(
+            f"--input {text}: want NAME=FORM or NAME=FORM:DTYPE, NAME one of "
+            f"{', '.join(names) or 'none'}, FORM one of {', '.join(FORMS)}, number, "
+            f"DTYPE one of {', '.join(CASTS)}"
+        )
+    if is_number:
+        return Named(name, "", Form.SCALAR)
+    return Named(name, kind or dtype, FORMS[form])
+
+
+def _show_plan(args: argparse.Namespace, program: Program, spec: Spec | None) -> None:
     schedule = Schedule.parse(args.schedule)
     plan = verify_plan(lower(verify(program), schedule, in_place=args.in_place))
     if args.plan:
@@ -62,7 +120,8 @@ def _show_plan(args: argparse.Namespace, program: Program) -> None:
     if show is None:
         raise CallError("--cuda: no executor here shows kernels; want executors/cuda")
     op = Operator.named(args.op)
-    print(show(plan, dtype=dtype_name(args.dtype), op=op), end="")
+    ends = {} if spec is None else {"epilogue": spec, "rows": args.rows or 1 << 30}
+    print(show(plan, dtype=dtype_name(args.dtype), op=op, **ends), end="")
 
 
 def _has_cuda() -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from stretto import algorithms, collectives
+from stretto.epilogues import Epilogue
 from stretto.errors import CallError, ParseError, StrettoError
 from stretto.ir import Program, parse_program
 from stretto.lang import Algorithm
@@ -24,6 +25,7 @@ __all__ = [
     "add_target",
     "build",
     "find",
+    "find_epilogue",
     "numbers",
     "params_of",
 ]
@@ -93,6 +95,25 @@ def find(name: str) -> Algorithm | Program:
     return algorithms.get(name)
 
 
+def find_epilogue(name: str) -> Epilogue:
+    """Return the epilogue `FILE.py:variable`, or the only one of a file."""
+    head, colon, variable = name.rpartition(":")
+    path = Path(head if colon and head.endswith(".py") else name)
+    variable = variable if path.name != Path(name).name else ""
+    if path.suffix != ".py" or not path.is_file():
+        raise CallError(f"--epilogue {name}: no such file; want FILE.py:variable")
+    here = {k: v for k, v in _run_file(path).items() if isinstance(v, Epilogue)}
+    if not variable and len(here) == 1:
+        return next(iter(here.values()))
+    if variable not in here:
+        raise CallError(
+            f"--epilogue {name}: {path} has "
+            f"{', '.join(sorted(here)) or 'nothing that @epilogue made'}; want "
+            f"{path}:NAME with one of these"
+        )
+    return here[variable]
+
+
 def build(
     found: Algorithm | Program, num_ranks: int, params: dict[str, Any]
 ) -> Program:
@@ -142,6 +163,16 @@ def _from_python(path: Path, variable: str) -> Algorithm | Program:
 
 
 def _variables(path: Path) -> dict[str, Algorithm | Program]:
+    """Return the algorithms and programs of a file, by name."""
+    return {
+        name: value
+        for name, value in _run_file(path).items()
+        if isinstance(value, Algorithm | Program)
+    }
+
+
+def _run_file(path: Path) -> dict[str, Any]:
+    """Return what a file names when it has run."""
     spec = importlib.util.spec_from_file_location(f"stretto_user_{path.stem}", path)
     assert spec is not None, "a .py file has a loader"
     assert spec.loader is not None, "a .py file has a loader"
@@ -155,11 +186,7 @@ def _variables(path: Path) -> dict[str, Algorithm | Program]:
         raise CallError(
             f"{_place(path, e)}: {type(e).__name__}: {e}; want a file that runs"
         ) from None
-    return {
-        name: value
-        for name, value in vars(module).items()
-        if isinstance(value, Algorithm | Program)
-    }
+    return vars(module)
 
 
 def _place(path: Path, error: BaseException) -> str:

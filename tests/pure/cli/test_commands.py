@@ -32,21 +32,6 @@ def outside(ranks):
 
 
 @pytest.fixture
-def stretto(capsys):
-    """Run a command; return its status and what it wrote."""
-
-    def run(*words):
-        try:
-            status = cli.main(words)
-        except SystemExit as e:
-            status = e.code
-        written = capsys.readouterr()
-        return status, written.out, written.err
-
-    return run
-
-
-@pytest.fixture
 def mine(tmp_path):
     """A file with three algorithms, one of them right."""
     path = tmp_path / "mine.py"

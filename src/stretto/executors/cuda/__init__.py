@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stretto.collectives import Operator
+from stretto.epilogues import Spec
 from stretto.executors import Call, Group
 from stretto.ir import Verified
 from stretto.plan import Plan
@@ -37,9 +38,28 @@ def include_path() -> str:
     return str(Path(__file__).parent / "kernels")
 
 
-def show(plan: Verified[Plan], *, dtype: str, op: Operator, rank: int = 0) -> str:
-    """Return the text of one rank's kernel."""
-    return _kernel(plan.value, dtype, op, rank).text
+def show(
+    plan: Verified[Plan],
+    *,
+    dtype: str,
+    op: Operator,
+    rank: int = 0,
+    epilogue: Spec | None = None,
+    rows: int = 1 << 30,
+) -> str:
+    """Return the text of one rank's kernel; with an epilogue, of parts of so many rows.
+
+    Where there are fewer rows than blocks, blocks share them.
+    """
+    if epilogue is None:
+        return _kernel(plan.value, dtype, op, rank).text
+    from stretto.executors.cuda.epilogue import shared_by
+    from stretto.executors.cuda.generate import generate
+
+    share = shared_by(epilogue, plan.value.schedule.blocks, rows)
+    return generate(
+        plan.value, rank=rank, dtype=dtype, op=op, epilogue=epilogue, share=share
+    ).text
 
 
 def _kernel(plan: Plan, dtype: str, op: Operator, rank: int) -> Kernel:
