@@ -1,14 +1,24 @@
 """The tables and loops of an emitted file for collectives that copy.
 
 Legend: N ranks, K split. A row names the owner of the data and the piece, then who
-sends and who receives. What a rank passes on without wanting it waits in scratch.
+sends and who receives. What a rank passes on without wanting it waits in scratch. Among
+some of the ranks, a member's parts lie at its place (`owner.place`), not its number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from stretto.synth.rows import Rows, Slots, loop, only_root, width_of
+from stretto.synth.rows import (
+    Group,
+    Rows,
+    Slots,
+    loop,
+    only_root,
+    relayed,
+    stored,
+    width_of,
+)
 from stretto.synth.schedule import Schedule
 from stretto.synth.sums import all_reduce_rows, reduce_rows, reduce_scatter_rows
 from stretto.synth.symmetry import Symmetry
@@ -17,98 +27,121 @@ __all__ = ["BODIES"]
 
 
 def _all_gather(schedule: Schedule, symmetry: Symmetry) -> Rows:
-    k = schedule.demand.split
-    entries = [(m.chunk // k, m.chunk % k, m.src, m.dst) for m in schedule.folded]
+    k, group = schedule.demand.split, Group(schedule)
+    p, slots = group.place, Slots(symmetry)
+    entries = []
+    for m in schedule.folded:
+        held = slots.get(m.chunk, m.src)
+        kept = -1 if m.dst in group.members else slots.take(m.chunk, m.dst)
+        owner, piece = group.members[m.chunk // k], m.chunk % k
+        entries.append((owner, piece, m.src, m.dst, held, kept))
+    legend = "whose, which piece, from, to; by planned start"
+    at = f"at = owner{p} * K + piece"
+    fetch = [
+        "own = src == owner",
+        at,
+        "dst.output[at] = src.input[piece] if own else src.output[at]",
+    ]
+    if slots.count:
+        legend = "whose, which piece, from, to, relay's slots there (-1: none)"
+        fetch = [
+            at,
+            *relayed(slots),
+            "else:",
+            "    data = src.input[piece] if src == owner else src.output[at]",
+            *stored(slots, "dst.output[at]"),
+        ]
     return Rows(
-        tables=(("MOVES", "whose, which piece, from, to; by planned start", entries),),
+        tables=(("MOVES", legend, slots.without(entries)),),
         body=[
-            "for r in ranks:",
-            "    r.output[r * K : r * K + K] = r.input[:]",
+            f"for r in {group.all}:",
+            f"    r.output[r{p} * K : r{p} * K + K] = r.input[:]",
             *loop(
                 symmetry,
-                "for owner_, piece, src_, dst_ in MOVES:",
+                f"for owner_, piece, src_, dst_{slots.names} in MOVES:",
                 ["owner", "src", "dst"],
-                [
-                    "own = src == owner",
-                    "at = owner * K + piece",
-                    "dst.output[at] = src.input[piece] if own else src.output[at]",
-                ],
+                fetch,
             ),
         ],
     )
 
 
 def _all_to_all(schedule: Schedule, symmetry: Symmetry) -> Rows:
-    k, n = schedule.demand.split, schedule.demand.network.num_ranks
+    k, group = schedule.demand.split, Group(schedule)
+    p, n = group.place, len(group.members)
     slots = Slots(symmetry)
     entries = []
     for m in schedule.folded:
-        (source, target), piece = divmod(m.chunk // k, n), m.chunk % k
+        source, target = (group.members[i] for i in divmod(m.chunk // k, n))
         held = -1 if m.src == source else slots.get(m.chunk, m.src)
         kept = -1 if m.dst == target else slots.take(m.chunk, m.dst)
-        entries.append((source, target, piece, m.src, m.dst, held, kept))
+        entries.append((source, target, m.chunk % k, m.src, m.dst, held, kept))
     legend = "whose, for whom, which piece, from, to, relay's slots there (-1: none)"
+    own = f"[r{p} * K : r{p} * K + K]"
     return Rows(
         tables=(("MOVES", legend, entries),),
         body=[
-            "for r in ranks:",
-            "    r.output[r * K : r * K + K] = r.input[r * K : r * K + K]",
+            f"for r in {group.all}:",
+            f"    r.output{own} = r.input{own}",
             *loop(
                 symmetry,
                 "for owner_, to_, piece, src_, dst_, held, kept in MOVES:",
                 ["owner", "to", "src", "dst"],
                 [
-                    "data = src.input[to * K + piece]",
-                    *_relayed(slots, "data = {}[held]"),
-                    *_stored(slots, "dst.output[owner * K + piece]"),
+                    f"data = owner.input[to{p} * K + piece]",
+                    *relayed(slots),
+                    *stored(slots, f"dst.output[owner{p} * K + piece]"),
                 ],
             ),
         ],
     )
 
 
-def _relayed(slots: Slots, take: str) -> list[str]:
-    if not slots.count:
-        return []
-    room = f'src.scratch("relay", {slots.count})'
-    return ["if held >= 0:", f"    {take.format(room)}"]
-
-
-def _stored(slots: Slots, target: str) -> list[str]:
-    if not slots.count:
-        return [f"{target} = data"]
-    return [
-        "if kept >= 0:",
-        f'    dst.scratch("relay", {slots.count})[kept] = data',
-        "else:",
-        f"    {target} = data",
-    ]
-
-
 def _broadcast(schedule: Schedule, symmetry: Symmetry) -> Rows:
-    demand = schedule.demand
+    demand, group = schedule.demand, Group(schedule)
     width = width_of(schedule)
-    entries = [(m.chunk, m.src, m.dst) for m in schedule.folded]
+    slots = Slots(symmetry)
+    entries = []
+    for m in schedule.folded:
+        held = slots.get(m.chunk, m.src)
+        kept = -1 if m.dst in group.members else slots.take(m.chunk, m.dst)
+        entries.append((m.chunk, m.src, m.dst, held, kept))
+    legend = "which piece, from, to; by planned start"
+    fetch = [
+        "data = (src.input if src == root else src.output)[low:high]",
+        "dst.output[low:high] = data",
+    ]
+    if slots.count:
+        legend = "which piece, from, to, relay's slots there (-1: none)"
+        fetch = [
+            *relayed(slots, width),
+            "else:",
+            f"    {fetch[0]}",
+            *stored(slots, "dst.output[low:high]", width),
+        ]
     return Rows(
-        tables=(("MOVES", "which piece, from, to; by planned start", entries),),
+        tables=(("MOVES", legend, slots.without(entries)),),
         parameters=f", root: int = {demand.root}",
         body=[
             *only_root(demand.root),
             "ranks[root].output[:] = ranks[root].input[:]",
-            "for piece, src, dst in MOVES:",
-            f"    low, high = piece * {width}, piece * {width} + {width}",
-            "    source = ranks[src].input if src == root else ranks[src].output",
-            "    ranks[dst].output[low:high] = source[low:high]",
+            *loop(
+                symmetry,
+                f"for piece, src_, dst_{slots.names} in MOVES:",
+                ["src", "dst"],
+                [f"low, high = piece * {width}, piece * {width} + {width}", *fetch],
+            ),
         ],
     )
 
 
 def _scatter(schedule: Schedule, symmetry: Symmetry) -> Rows:
-    demand = schedule.demand
-    slots = Slots(symmetry)
+    demand, group = schedule.demand, Group(schedule)
+    p, slots = group.place, Slots(symmetry)
     entries = []
     for m in schedule.folded:
-        owner, piece = divmod(m.chunk, demand.split)
+        part, piece = divmod(m.chunk, demand.split)
+        owner = group.members[part]
         held = -1 if m.src == demand.root else slots.get(m.chunk, m.src)
         kept = -1 if m.dst == owner else slots.take(m.chunk, m.dst)
         entries.append((owner, piece, m.src, m.dst, held, kept))
@@ -118,16 +151,16 @@ def _scatter(schedule: Schedule, symmetry: Symmetry) -> Rows:
         parameters=f", root: int = {demand.root}",
         body=[
             *only_root(demand.root),
-            "whole = ranks[root].input",
-            "ranks[root].output[:] = whole[root * K : root * K + K]",
+            "top, whole = ranks[root], ranks[root].input",
+            f"top.output[:] = whole[top{p} * K : top{p} * K + K]",
             *loop(
                 symmetry,
-                "for owner, piece, src_, dst_, held, kept in MOVES:",
-                ["src", "dst"],
+                "for owner_, piece, src_, dst_, held, kept in MOVES:",
+                ["owner", "src", "dst"],
                 [
-                    "data = whole[owner * K + piece]",
-                    *_relayed(slots, "data = {}[held]"),
-                    *_stored(slots, "dst.output[piece]"),
+                    f"data = whole[owner{p} * K + piece]",
+                    *relayed(slots),
+                    *stored(slots, "dst.output[piece]"),
                 ],
             ),
         ],
@@ -135,11 +168,12 @@ def _scatter(schedule: Schedule, symmetry: Symmetry) -> Rows:
 
 
 def _gather(schedule: Schedule, symmetry: Symmetry) -> Rows:
-    demand = schedule.demand
-    slots = Slots(symmetry)
+    demand, group = schedule.demand, Group(schedule)
+    p, slots = group.place, Slots(symmetry)
     entries = []
     for m in schedule.folded:
-        owner, piece = divmod(m.chunk, demand.split)
+        part, piece = divmod(m.chunk, demand.split)
+        owner = group.members[part]
         held = -1 if m.src == owner else slots.get(m.chunk, m.src)
         kept = -1 if m.dst == demand.root else slots.take(m.chunk, m.dst)
         entries.append((owner, piece, m.src, m.dst, held, kept))
@@ -149,16 +183,16 @@ def _gather(schedule: Schedule, symmetry: Symmetry) -> Rows:
         parameters=f", root: int = {demand.root}",
         body=[
             *only_root(demand.root),
-            "whole = ranks[root].output",
-            "whole[root * K : root * K + K] = ranks[root].input[:]",
+            "top, whole = ranks[root], ranks[root].output",
+            f"whole[top{p} * K : top{p} * K + K] = top.input[:]",
             *loop(
                 symmetry,
-                "for owner, piece, src_, dst_, held, kept in MOVES:",
-                ["src", "dst"],
+                "for owner_, piece, src_, dst_, held, kept in MOVES:",
+                ["owner", "src", "dst"],
                 [
-                    "data = ranks[owner].input[piece]",
-                    *_relayed(slots, "data = {}[held]"),
-                    *_stored(slots, "whole[owner * K + piece]"),
+                    "data = owner.input[piece]",
+                    *relayed(slots),
+                    *stored(slots, f"whole[owner{p} * K + piece]"),
                 ],
             ),
         ],

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from stretto.errors import CallError
 from stretto.ir import Program
 from stretto.lang import Algorithm
 from stretto.synth.bodies import BODIES
@@ -21,13 +20,6 @@ __all__ = ["build", "emit", "identifier"]
 
 
 _AND = (" and its images", "")
-_IMPORTS = dict.fromkeys(
-    ("all_gather", "all_to_all", "broadcast", "gather", "scatter"), "Ranks, algorithm"
-) | {
-    "all_reduce": "Ranks, algorithm, reduce",
-    "reduce": "Ranks, algorithm, reduce",
-    "reduce_scatter": "Rank, Ranks, Reference, algorithm, reduce",
-}
 
 
 def identifier(text: str) -> str:
@@ -40,15 +32,12 @@ def emit(schedule: Schedule, name: str, *, facts: Sequence[str] = ()) -> str:
     """Return a Python file that defines the algorithm `collective/name`."""
     demand, symmetry = schedule.demand, schedule.symmetry
     network = demand.network
-    if len(network.members) != network.num_ranks:
-        raise CallError(
-            f"{network.name}: ranks {network.members} use the others as relays;"
-            " a program needs all ranks of a communicator to take part"
-            " (relays=False leaves the others out)"
-        )
     assert symmetry is not None  # generators always say how they folded
     n, k = network.num_ranks, demand.split
     rows = BODIES[demand.collective](schedule, symmetry)
+    whole = len(network.members) == n
+    members = [] if whole else [f"MEMBERS = {network.members}"]
+    options = f"split=K, requires=only_here{', members=MEMBERS' * bool(members)}"
     word = identifier(name)
     function = word if word not in ("ranks", "image") else f"{word}_"
     summary = f"{demand.collective} for {network.name}, found by synthesis."
@@ -58,9 +47,10 @@ def emit(schedule: Schedule, name: str, *, facts: Sequence[str] = ()) -> str:
         *facts,
         '"""',
         "",
-        f"from stretto.lang import {_IMPORTS[demand.collective]}",
+        f"from stretto.lang import {rows.imports}",
         "",
         f"N, K = {n}, {k}",
+        *members,
         *_images(symmetry, n),
         *_tables(rows),
         "",
@@ -70,7 +60,7 @@ def emit(schedule: Schedule, name: str, *, facts: Sequence[str] = ()) -> str:
         '    return None if n == N else f"made for {N} ranks, not {n}"',
         "",
         "",
-        f'@algorithm("{demand.collective}/{word}", split=K, requires=only_here)',
+        f'@algorithm("{demand.collective}/{word}", {options})',
         f"def {function}(ranks: Ranks{rows.parameters}) -> None:",
         f'    """Follow the table{_AND[symmetry.order == 1]}."""',
         *(f"    {line}" if line else "" for line in rows.body),

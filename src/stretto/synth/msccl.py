@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from stretto import collectives
 from stretto.collectives import Shape
-from stretto.errors import ParseError, UnknownNameError
+from stretto.errors import CallError, ParseError, UnknownNameError
 from stretto.ir import INPUT, OUTPUT, Program, Ref
 from stretto.synth.foreign import Step, assemble
 
@@ -138,6 +138,12 @@ def to_xml(
     """Return the program as MSCCL XML for sizes from `min_bytes` to `max_bytes`."""
     if program.collective not in _NAMES:
         raise UnknownNameError.among("MSCCL collective", program.collective, _NAMES)
+    if "members" in program.params:
+        raise CallError(
+            f"{program.name}: its members are {program.params['members']}, and MSCCL "
+            f"XML knows collectives among all ranks only; synthesise for the group "
+            f"alone, without relays, and run that in a communicator of its own"
+        )
     writer = _Writer(program)
     for op in program.ops:
         first, *rest = sorted(op.srcs, key=lambda ref: ref != op.dst)

@@ -10,7 +10,16 @@ from stretto.errors import CallError
 from stretto.synth.schedule import Schedule
 from stretto.synth.symmetry import Symmetry
 
-__all__ = ["Rows", "Slots", "loop", "only_root", "width_of"]
+__all__ = [
+    "Group",
+    "Rows",
+    "Slots",
+    "loop",
+    "only_root",
+    "relayed",
+    "stored",
+    "width_of",
+]
 
 Table = tuple[str, str, list[tuple[Any, ...]]]
 
@@ -22,6 +31,7 @@ class Rows:
     tables: tuple[Table, ...]
     body: list[str]
     parameters: str = ""
+    imports: str = "Ranks, algorithm"
 
 
 class Slots:
@@ -48,6 +58,58 @@ class Slots:
     def count(self) -> int:
         """Return how many chunks of scratch a rank needs."""
         return max(self._used.values(), default=0)
+
+    @property
+    def names(self) -> str:
+        """Return how a loop names the slots of a row, which end it."""
+        return ", held, kept" if self.count else ""
+
+    def without(self, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Return rows that end in two slots; without them when there are none."""
+        return rows if self.count else [row[:-2] for row in rows]
+
+
+class Group:
+    """How a file speaks of the ranks that take part: of all, or of the members."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        network = schedule.demand.network
+        self.members = network.members
+        self.whole = len(network.members) == network.num_ranks
+        self.all = "ranks" if self.whole else "ranks.members"
+        self.place = "" if self.whole else ".place"
+        """What follows a rank where its part of a buffer is meant."""
+
+    def own(self, dst: str) -> str:
+        """Return what a rank adds of its own; who only relays has nothing."""
+        mine = f"{dst}.input[at]"
+        return mine if self.whole else f"[{mine}] if {dst} in MEMBERS else []"
+
+
+def relayed(slots: Slots, width: int = 1) -> list[str]:
+    """Return the lines that take data from a relay's slot, where they lie in one."""
+    if not slots.count:
+        return []
+    return ["if held >= 0:", f"    data = {_slot('src', 'held', slots, width)}"]
+
+
+def stored(slots: Slots, target: str, width: int = 1) -> list[str]:
+    """Return the lines that store data: in a relay's slot, or where they belong."""
+    if not slots.count:
+        return [f"{target} = data"]
+    return [
+        "if kept >= 0:",
+        f"    {_slot('dst', 'kept', slots, width)} = data",
+        "else:",
+        f"    {target} = data",
+    ]
+
+
+def _slot(rank: str, number: str, slots: Slots, width: int) -> str:
+    span = (
+        number if width == 1 else f"{number} * {width} : {number} * {width} + {width}"
+    )
+    return f'{rank}.scratch("relay", {slots.count * width})[{span}]'
 
 
 def loop(
@@ -76,7 +138,7 @@ def only_root(root: int) -> list[str]:
 def width_of(schedule: Schedule) -> int:
     """Return the chunks of one piece of a broadcast or reduce."""
     demand = schedule.demand
-    whole = demand.network.num_ranks * demand.split
+    whole = len(demand.network.members) * demand.split
     if demand.pieces and whole % demand.pieces:
         raise CallError(
             f"{demand.pieces} pieces of {whole} chunks; want a divisor:"

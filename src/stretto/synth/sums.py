@@ -8,11 +8,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stretto.synth.rows import Rows, Slots, loop, only_root, width_of
+from stretto.synth.rows import (
+    Group,
+    Rows,
+    Slots,
+    loop,
+    only_root,
+    relayed,
+    stored,
+    width_of,
+)
 from stretto.synth.schedule import Move, Schedule
 from stretto.synth.symmetry import Symmetry
 
 __all__ = ["all_reduce_rows", "reduce_rows", "reduce_scatter_rows"]
+
+SUMS = "Ranks, algorithm, reduce"
+SUMS_IN_SCRATCH = "Rank, Ranks, Reference, algorithm, reduce"
+"""What a file takes from the language."""
 
 
 def _sums(
@@ -55,16 +68,17 @@ def _owners(schedule: Schedule) -> Mapping[int, int]:
 
 def reduce_scatter_rows(schedule: Schedule, symmetry: Symmetry) -> Rows:
     """Return the table and the loop of reduce_scatter."""
-    k = schedule.demand.split
+    k, group = schedule.demand.split, Group(schedule)
     slots = Slots(symmetry)
     entries = [
-        (chunk // k, chunk % k, rank, parts, own)
+        (group.members[chunk // k], chunk % k, rank, parts, own)
         for chunk, rank, parts, own in _sums(schedule, symmetry, slots)
     ]
     room = max(1, slots.count)
     legend = "whose, which piece, who adds, (from, slot of its sum or -1)..., own slot"
     return Rows(
         tables=(("SUMS", legend, entries),),
+        imports=SUMS_IN_SCRATCH,
         body=[
             "",
             "def held(rank: Rank, at: int, slot: int) -> Reference:",
@@ -77,10 +91,10 @@ def reduce_scatter_rows(schedule: Schedule, symmetry: Symmetry) -> Rows:
                 "for owner_, piece, dst_, parts, slot in SUMS:",
                 ["owner", "dst"],
                 [
-                    "at = owner * K + piece",
+                    f"at = owner{group.place} * K + piece",
                     f"others = [(ranks[{_turned(symmetry)}], s) for q, s in parts]",
                     "terms = [held(r, at, s) for r, s in others]",
-                    "total = reduce(dst.input[at], terms)",
+                    f"total = reduce({group.own('dst')}, terms)",
                     "if slot < 0:",
                     "    dst.output[piece] = total",
                     "else:",
@@ -97,11 +111,12 @@ def _turned(symmetry: Symmetry) -> str:
 
 def reduce_rows(schedule: Schedule, symmetry: Symmetry) -> Rows:
     """Return the table and the loop of reduce."""
-    demand = schedule.demand
+    demand, group = schedule.demand, Group(schedule)
     width = width_of(schedule)
     slots = Slots(symmetry)
     entries = _sums(schedule, symmetry, slots)
     room = max(1, slots.count) * width
+    own = group.own("ranks[dst]")
     return Rows(
         tables=(
             (
@@ -111,12 +126,13 @@ def reduce_rows(schedule: Schedule, symmetry: Symmetry) -> Rows:
             ),
         ),
         parameters=f", root: int = {demand.root}",
+        imports=SUMS,
         body=[
             *only_root(demand.root),
             f"W = {width}",
             "for piece, dst, parts, slot in SUMS:",
             "    at = slice(piece * W, piece * W + W)",
-            "    terms = [ranks[dst].input[at]]",
+            f"    terms = {f'[{own}]' if group.whole else own}",
             "    for q, s in parts:",
             f'        sums = ranks[q].scratch("sums", {room}) if s >= 0 else None',
             "        ready = slice(s * W, s * W + W)",
@@ -131,7 +147,9 @@ def reduce_rows(schedule: Schedule, symmetry: Symmetry) -> Rows:
 
 
 def all_reduce_rows(schedule: Schedule, symmetry: Symmetry) -> Rows:
-    """Return the table and the loop of all_reduce."""
+    """Return the tables and the loops of all_reduce."""
+    if not Group(schedule).whole:
+        return _all_reduce_by_relays(schedule, symmetry)
     k = schedule.demand.split
     sums = [
         (chunk // k, chunk % k, rank, parts)
@@ -148,6 +166,7 @@ def all_reduce_rows(schedule: Schedule, symmetry: Symmetry) -> Rows:
             ("SUMS", "whose, which piece, who adds, (from, 0: sum, -1: input)", sums),
             ("MOVES", "whose, which piece, from, to; by planned start", moves),
         ),
+        imports=SUMS,
         body=[
             *loop(
                 symmetry,
@@ -168,6 +187,75 @@ def all_reduce_rows(schedule: Schedule, symmetry: Symmetry) -> Rows:
                 [
                     "at = owner * K + piece",
                     "dst.output[at] = src.output[at]",
+                ],
+            ),
+        ],
+    )
+
+
+_OUTPUT = -2
+"""In the place of a slot: a member's own output holds the sum."""
+
+
+def _all_reduce_by_relays(schedule: Schedule, symmetry: Symmetry) -> Rows:
+    """Return those of an all_reduce among some ranks: relays add up in scratch."""
+    k, group = schedule.demand.split, Group(schedule)
+    adders, slots = Slots(symmetry), Slots(symmetry)
+    sums, moves = [], []
+    for chunk, rank, parts, _ in _sums(schedule, symmetry, None):
+        kept = _OUTPUT if rank in group.members else adders.take(chunk, rank)
+        terms = tuple(
+            (q, leaf or (_OUTPUT if q in group.members else adders.get(chunk, q)))
+            for q, leaf in parts
+        )
+        sums.append((group.members[chunk // k], chunk % k, rank, terms, kept))
+    for m in schedule.folded:
+        if not m.combine:
+            held = slots.get(m.chunk, m.src)
+            kept = -1 if m.dst in group.members else slots.take(m.chunk, m.dst)
+            owner, piece = group.members[m.chunk // k], m.chunk % k
+            moves.append((owner, piece, m.src, m.dst, held, kept))
+    room = f'scratch("sums", {max(1, adders.count)})'
+    ready = "data = src.output[at]"
+    legend = "whose, which piece, who adds, (from, its slot)..., own slot"
+    where = "-1: the input, -2: the output"
+    return Rows(
+        tables=(
+            ("SUMS", f"{legend}; {where}", sums),
+            ("MOVES", "whose, which piece, from, to, relay's slots (-1: none)", moves),
+        ),
+        imports=SUMS_IN_SCRATCH,
+        body=[
+            "",
+            "def term(rank: Rank, at: int, slot: int) -> Reference:",
+            "    if slot < 0:",
+            "        return rank.input[at] if slot == -1 else rank.output[at]",
+            f"    return rank.{room}[slot]",
+            "",
+            *loop(
+                symmetry,
+                "for owner_, piece, dst_, parts, slot in SUMS:",
+                ["owner", "dst"],
+                [
+                    "at = owner.place * K + piece",
+                    f"others = [(ranks[{_turned(symmetry)}], s) for q, s in parts]",
+                    "terms = [term(r, at, s) for r, s in others]",
+                    f"total = reduce({group.own('dst')}, terms)",
+                    "if slot < 0:",
+                    "    dst.output[at] = total",
+                    "else:",
+                    f"    dst.{room}[slot] = total",
+                ],
+            ),
+            *loop(
+                symmetry,
+                "for owner_, piece, src_, dst_, held, kept in MOVES:",
+                ["owner", "src", "dst"],
+                [
+                    "at = owner.place * K + piece",
+                    *relayed(slots),
+                    *(("else:", f"    {ready}") if slots.count else (ready,)),
+                    *stored(slots, "dst.output[at]"),
                 ],
             ),
         ],

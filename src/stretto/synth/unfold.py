@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from stretto.synth.schedule import Demand, Move, Schedule
 from stretto.synth.symmetry import Symmetry
@@ -31,8 +31,12 @@ def representatives(demand: Demand, symmetry: Symmetry) -> list[int]:
 def unfold(
     demand: Demand, moves: Iterable[Move], symmetry: Symmetry, generator: str
 ) -> Schedule:
-    """Return the schedule of all images, in order of their planned starts."""
-    folded = tuple(sorted(moves, key=lambda m: (m.start, m.chunk, m.src, m.dst)))
+    """Return the schedule of all images, in order of their planned starts.
+
+    What a rank outside the group gets and does not pass on is left out.
+    """
+    order = sorted(moves, key=lambda m: (m.start, m.chunk, m.src, m.dst))
+    folded = _needed(order, demand.network.members)
     whole = [
         Move(
             m.start,
@@ -52,3 +56,13 @@ def unfold(
         symmetry=symmetry,
         folded=folded,
     )
+
+
+def _needed(order: Sequence[Move], members: Iterable[int]) -> tuple[Move, ...]:
+    wanted, passed_on = set(members), set[tuple[int, int]]()
+    kept = []
+    for move in reversed(order):
+        if move.dst in wanted or (move.dst, move.chunk) in passed_on:
+            passed_on.add((move.src, move.chunk))
+            kept.append(move)
+    return tuple(reversed(kept))

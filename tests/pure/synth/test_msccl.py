@@ -7,8 +7,9 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from stretto import algorithms, topology
-from stretto.errors import ParseError, ProgramError, UnknownNameError
+from stretto.errors import CallError, ParseError, ProgramError, UnknownNameError
 from stretto.synth import Budget, from_machine, from_xml, synthesize, to_xml
+from stretto.testing import among
 from stretto.verify import verify
 
 SHIPPED = (
@@ -44,6 +45,14 @@ def test_found_programs_survive_the_round_trip(collective):
     text = to_xml(found.program("it"), min_bytes=0, max_bytes=1 << 30)
 
     assert verify(from_xml(text))
+
+
+def test_a_program_among_some_ranks_has_no_xml():
+    """MSCCL knows no ranks that only relay, so the message says what to do."""
+    program = among(algorithms.get("all_gather/ring").build(3), (0, 1, 3), 4)
+
+    with pytest.raises(CallError, match="among all ranks only; synthesise for the gro"):
+        to_xml(program, min_bytes=0, max_bytes=4096)
 
 
 def test_what_runtimes_need_is_always_written():

@@ -22,9 +22,11 @@ from stretto.synth.steps import frontier, rounds_bound
 from stretto.synth.symmetry import find_symmetry
 from stretto.synth.timed import flooded, most_chunks
 from stretto.synth.trees import book_trees, pack_trees
+from stretto.testing.judge import program_is_right
 from stretto.verify import verify
 
 QUICK = Budget(seconds=0)
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
 
 
 def net(name):
@@ -44,7 +46,7 @@ def test_every_collective_becomes_a_proved_program(machine, collective):
     assert found.us >= found.bound_us
 
 
-@pytest.mark.parametrize("collective", ["broadcast", "reduce", "gather", "scatter"])
+@pytest.mark.parametrize("collective", ROOTED)
 def test_the_root_may_be_any_rank(collective):
     """The root is part of the question and of the program."""
     found = synthesize(
@@ -255,22 +257,44 @@ def test_unequal_parts_have_their_own_bound_and_program(machine, gap, collective
         synthesize(collective, network, 10**6, weights=(0, 1, 1, 1))
 
 
-def test_a_group_with_relays_is_scheduled_but_is_no_program():
-    """Relays would have to take part; without them the group is a program."""
-    network = net("dgx1")
-    helped = synthesize(
-        "all_gather", network.group([0, 1, 6], relays=True), 10**6, budget=QUICK
-    )
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize(
+    ("machine", "group"), [("dgx1", (0, 1, 6)), ("ndv2x2", (0, 1, 2, 3, 8))]
+)
+def test_a_group_with_relays_is_an_ordinary_program(collective, machine, group):
+    """It is proved and right; relays hold nothing that they do not pass on."""
+    network = net(machine).group(group, relays=True)
+    options = {"root": 1} if collective in ROOTED else {}
+    found = synthesize(collective, network, 10**6, splits=(1,), budget=QUICK, **options)
+    program = found.program("it")
+    moves = found.schedule.moves
+    relays = {m.dst for m in moves} - set(group)
+
+    assert verify(program)
+    assert program_is_right(program, seed=1)
+    assert group == program.params["members"]
+    assert relays or machine != "dgx1"
+    assert all(any(m.src == r for m in moves) for r in relays)
+    assert f"members={group}".replace(" ", "") in str(program).split("\n")[0]
+
+
+def test_a_group_without_relays_is_a_program_of_its_own():
+    """Its ranks are numbered anew, for a communicator of theirs."""
     alone = synthesize(
-        "all_gather", network.group([0, 1, 2, 3], relays=False), 10**6, budget=QUICK
+        "all_gather", net("dgx1").group([0, 1, 4, 5], relays=False), 10**6, budget=QUICK
     )
 
-    assert {0, 1, 6} < {m.dst for m in helped.schedule.moves} | {
-        m.src for m in helped.schedule.moves
-    }
-    with pytest.raises(CallError, match="relays=False leaves the others out"):
-        helped.text("it")
-    assert verify(alone.program("it"))
+    assert 4 == verify(alone.program("it")).value.num_ranks
+
+
+def test_unequal_parts_of_a_group_with_relays():
+    """Weights are the members', in order."""
+    network = net("dgx1").group([0, 1, 6], relays=True)
+    found = synthesize("all_gather", network, 10**6, weights=(5, 1, 2), budget=QUICK)
+
+    assert program_is_right(verify(found.program("it")).value, seed=2)
+    with pytest.raises(CallError, match="one for each of 3 ranks"):
+        synthesize("all_gather", network, 10**6, weights=(5, 1), budget=QUICK)
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
