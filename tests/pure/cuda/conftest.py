@@ -11,12 +11,19 @@ import pytest
 
 pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
 
-_spec = importlib.util.spec_from_file_location(
-    "cuda_fakes", Path(__file__).parent / "fakes.py"
-)
-_fakes = importlib.util.module_from_spec(_spec)
-sys.modules["cuda_fakes"] = _fakes
-_spec.loader.exec_module(_fakes)
+
+def load(name, file):
+    """Load a helper of these tests under a name that they can import."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / file)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+load("cuda_fake_memory", "fake_memory.py")
+_fakes = load("cuda_fakes", "fakes.py")
+load("cuda_emulate", "emulate.py")
+load("cuda_emulate_own", "emulate_own.py")
 
 
 @pytest.fixture(scope="module")

@@ -42,6 +42,16 @@ def build(text, folder, entry):
     return ctypes.CDLL(str(folder / "own.so"))
 
 
+_built = {}
+
+
+def built(text, folder, entry):
+    """Return the function `go` of a text, compiled once."""
+    if (text, entry) not in _built:
+        _built[text, entry] = build(text, folder, entry).go
+    return _built[text, entry]
+
+
 class Handles:
     """Channels of several ranks in this process's memory."""
 

@@ -1,10 +1,8 @@
 """Generated kernels run on this CPU, and give the reference interpreter's bits."""
 
-import importlib.util
 import shutil
-import sys
-from pathlib import Path
 
+import cuda_emulate as _emulate
 import numpy as np
 import pytest
 
@@ -16,13 +14,6 @@ from stretto.plan import Schedule
 from stretto.verify import verify, verify_plan
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
-
-_spec = importlib.util.spec_from_file_location(
-    "cuda_emulate", Path(__file__).parent / "emulate.py"
-)
-_emulate = importlib.util.module_from_spec(_spec)
-sys.modules["cuda_emulate"] = _emulate
-_spec.loader.exec_module(_emulate)
 
 KEY = 0x7FB52C91
 """The word that packets send as nothing (packet.cuh)."""

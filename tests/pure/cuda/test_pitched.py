@@ -1,10 +1,8 @@
 """An all_to_all with its permutation, in the kernel's own loads and stores."""
 
-import importlib.util
 import shutil
-import sys
-from pathlib import Path
 
+import cuda_emulate as _emulate
 import numpy as np
 import pytest
 
@@ -19,13 +17,6 @@ from stretto.lower import lower
 from stretto.plan import Schedule
 from stretto.testing import draw
 from stretto.verify import verify, verify_plan
-
-_spec = importlib.util.spec_from_file_location(
-    "cuda_emulate", Path(__file__).parent / "emulate.py"
-)
-_emulate = importlib.util.module_from_spec(_spec)
-sys.modules.setdefault("cuda_emulate", _emulate)
-_spec.loader.exec_module(_emulate)
 
 
 def planned(words, ranks, name="all_to_all/one_shot"):

@@ -13,19 +13,11 @@ from stretto.errors import (
     CommunicatorBroken,
     PeerLost,
     PlanError,
-    TopologyError,
     UnknownNameError,
 )
-from stretto.executors import names
 from stretto.lang import algorithm
 from stretto.plan import Schedule
-from stretto.runtime import (
-    Communicator,
-    Profile,
-    Question,
-    Selector,
-    proved_plan,
-)
+from stretto.runtime import Communicator, proved_plan
 from stretto.runtime.engine import Engine
 
 
@@ -352,77 +344,3 @@ def test_zero_copy_needs_an_array_of_ones_own_to_tell_where_others_lie():
     assert proved_plan(flat, 3, (("root", 0),), push, True)
     with pytest.raises(PlanError, match="has no input of its own to tell where"):
         proved_plan(flat, 3, (("root", 0),), pull, True)
-
-
-PROFILE = """
-executor = "cpu"
-[[rule]]
-collective = "all_reduce"
-memory = "staged"
-ranks = [2, 4]
-sizes = [["4K", "all_reduce/swing"], ["1M", "all_reduce/ring pull bulk"]]
-"""
-
-
-def question(nbytes, num_ranks=4):
-    return Question(
-        executor="cpu", collective="all_reduce", num_ranks=num_ranks, nbytes=nbytes
-    )
-
-
-def test_a_profile_is_obeyed_by_size_and_passed_over_where_it_cannot_be():
-    """Swing does not serve three ranks: the next row that works is taken."""
-    selector = Selector("cpu", Profile.parse(PROFILE, "here"))
-
-    assert "all_reduce/swing" in str(selector.choose(question(1024)))
-    assert "all_reduce/ring pull" in str(selector.choose(question(8192)))
-    assert "all_reduce/ring pull" in str(selector.choose(question(1024, 3)))
-
-
-def test_without_a_profile_the_simulator_chooses():
-    """Few hops when small, little data when large; always the same."""
-    selector = Selector("cuda", None)
-    selector._profiles = []
-    small, large = (selector.choose(question(n)) for n in (1 << 10, 1 << 26))
-
-    assert str(small) != str(large)
-    assert str(small) == str(selector.choose(question(1 << 10)))
-
-
-def test_a_malformed_profile_is_one_clear_line():
-    """It names the file and what was wanted."""
-    with pytest.raises(TopologyError, match=r"profile here: KeyError.*want executor"):
-        Profile.parse("[[rule]]\ncollective = 'all_reduce'", "here")
-
-
-def test_a_users_profiles_are_read_where_they_lie(monkeypatch, tmp_path):
-    """By executor; what cannot be read is named."""
-    (tmp_path / "cpu.toml").write_text(PROFILE)
-    monkeypatch.setenv("STRETTO_PROFILES", str(tmp_path))
-
-    assert {"cpu": PROFILE} == Profile.of_user()
-    (tmp_path / "gpu.toml").write_bytes(b"\xff")
-    with pytest.raises(TopologyError, match=r"gpu\.toml.*want a TOML file"):
-        Profile.of_user()
-
-
-@pytest.mark.parametrize("executor", names())
-def test_every_pin_of_a_shipped_profile_exists(executor):
-    """A profile that names what is not in the catalogue would fail at its first use."""
-    for rule in Profile.shipped(executor).rules:
-        for n in {max(rule.fewest, 2), min(rule.most, 8)}:
-            for nbytes, _ in rule.sizes:
-                params = (
-                    (("root", 0),)
-                    if rule.collective in ("broadcast", "gather", "reduce", "scatter")
-                    else ()
-                )
-                asked = Question(
-                    executor=executor,
-                    collective=rule.collective,
-                    num_ranks=n,
-                    nbytes=nbytes,
-                    memory=rule.memory,
-                    params=params,
-                )
-                assert Profile.shipped(executor).choose(asked) is not None

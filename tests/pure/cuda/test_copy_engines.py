@@ -1,0 +1,315 @@
+"""Plans that copy engines run, over a driver made of host memory."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+
+import numpy as np
+import pytest
+from cuda_fakes import on_ranks, view
+
+from stretto import algorithms, collectives
+from stretto.collectives import Operator, Shape
+from stretto.errors import (
+    CallError,
+    CollectiveMismatch,
+    CollectiveTimeout,
+    PlanError,
+)
+from stretto.executors import Call
+from stretto.executors.cuda import engine as engine_module
+from stretto.executors.cuda.abi import Kernel
+from stretto.executors.cuda.halves import hands_round_on_engine, in_halves
+from stretto.executors.cuda.launch import Loaded
+from stretto.executors.cuda.session import CudaSession
+from stretto.lower import lower
+from stretto.plan import Move, Schedule
+from stretto.testing import draw, input_counts, interpret
+from stretto.verify import verify, verify_plan
+
+
+def wait_for_fault(session):
+    """Wait until the watcher has found a fault."""
+    stop_at = time.monotonic() + 5
+    while session.watch.fault is None and time.monotonic() < stop_at:
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def by_streams(fake, monkeypatch):
+    """Return the fake driver; all plans meet by stream operations."""
+    monkeypatch.setattr(engine_module, "copies_once", lambda plan: False)
+    return fake
+
+
+ENGINE = "push engine zero_copy blocks=3"
+
+
+class Engine:
+    """A copy-engine plan of one rank, with registered arrays."""
+
+    def __init__(self, session, name, count, schedule=ENGINE, dtype="int32"):
+        group = session.group
+        self.session, self.rank = session, group.rank
+        self.program = algorithms.get(name).build(group.num_ranks)
+        kind = collectives.get(self.program.collective)
+        shape = Shape(num_ranks=group.num_ranks, split=self.program.split)
+        self.counts = (count,) * kind.num_parts(shape)
+        plan = verify_plan(lower(verify(self.program), Schedule.parse(schedule)))
+        call = Call(dtype=dtype, op=Operator.SUM, counts=self.counts)
+        self.launch = session.prepare(plan, call)
+        self.n_in = input_counts(self.program, self.counts)
+        most = count * group.num_ranks
+        self.x = session.empty((most,), dtype)
+        self.out = session.empty((most,), dtype)
+
+    def fill(self, seed):
+        """Write this rank's part of fresh data; return all of it."""
+        rng = np.random.default_rng(seed)
+        given = [draw(rng, c, "int32", Operator.SUM) for c in self.n_in]
+        mine = given[self.rank].view(np.uint8)
+        view(self.x)[: mine.size] = mine
+        view(self.out)[:] = 0xA5
+        return given
+
+    def right(self, given):
+        """Return whether the output is as the interpreter says."""
+        want = interpret(self.program, given, dtype="int32", counts=self.counts)
+        due = want[self.rank].view(np.uint8)
+        return bool((view(self.out)[: due.size] == due).all())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "all_gather/one_shot",
+        "all_to_all/one_shot",
+        "broadcast/flat",
+        "gather/flat",
+        "scatter/flat",
+        "all_gather/ring",
+        "broadcast/scatter_all_gather",
+    ],
+)
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_copy_engines_keep_the_promise_call_after_call(by_streams, name, ranks):
+    """Five calls, each on fresh data, ranks at their own pace."""
+
+    def work(group):
+        session = CudaSession(group)
+        engine = Engine(session, name, 37)
+        right = []
+        for seed in range(5):
+            given = engine.fill(seed)
+            group.exchange({})
+            time.sleep(0.002 * ((seed + group.rank) % 3))
+            engine.launch(engine.x, engine.out, stream=1)
+            session.synchronize(1)
+            right.append(engine.right(given))
+            group.exchange({})
+        session.close()
+        return right
+
+    assert [[True] * 5] * ranks == on_ranks(by_streams, ranks, work)
+
+
+def test_engine_calls_may_be_enqueued_back_to_back(by_streams):
+    """Flags are as they were when a call ends, so a graph could replay it."""
+
+    def work(group):
+        session = CudaSession(group)
+        engine = Engine(session, "all_to_all/one_shot", 16)
+        given = engine.fill(1)
+        group.exchange({})
+        for _ in range(20 + group.rank):
+            if _ < 20:
+                engine.launch(engine.x, engine.out, stream=1)
+        session.synchronize(1)
+        group.exchange({})
+        region = session.region_of(1).engine
+        left = (ctypes.c_uint8 * 2048).from_address(session.slab.base + region)
+        answer = engine.right(given), any(left)
+        session.close()
+        return answer
+
+    assert [(True, False)] * 3 == on_ranks(by_streams, 3, work)
+
+
+def test_an_absent_rank_is_named_by_copy_engine_calls(by_streams):
+    """The watcher frees the wait and says who did not come, in which step."""
+
+    def work(group):
+        session = CudaSession(group)
+        engine = Engine(session, "all_gather/one_shot", 16)
+        engine.fill(1)
+        group.exchange({})
+        if group.rank == 2:
+            time.sleep(1.5)
+            return ""
+        engine.launch(engine.x, engine.out, stream=1 + group.rank)
+        wait_for_fault(session)
+        with pytest.raises(CollectiveTimeout) as caught:
+            session.check()
+        with pytest.raises(CollectiveTimeout):
+            engine.launch(engine.x, engine.out, stream=1 + group.rank)
+        return str(caught.value)
+
+    said = on_ranks(by_streams, 3, work, deadline_s=0.4)
+
+    assert all("[2]" in text and "all_gather/one_shot" in text for text in said[:2])
+    assert all("step" in text for text in said[:2])
+
+
+def test_copy_engine_ranks_that_call_different_things_are_told(by_streams):
+    """Flags carry the call's fingerprint."""
+
+    def work(group):
+        session = CudaSession(group)
+        engine = Engine(session, "all_gather/one_shot", 16)
+        other = Engine(session, "all_gather/one_shot", 17)
+        group.exchange({})
+        (engine if group.rank else other).launch(engine.x, engine.out, stream=1)
+        wait_for_fault(session)
+        with pytest.raises((CollectiveMismatch, CollectiveTimeout)) as caught:
+            session.check()
+        return type(caught.value).__name__
+
+    assert "CollectiveMismatch" in on_ranks(by_streams, 2, work, deadline_s=0.4)
+
+
+def test_engines_refuse_what_they_cannot_do(by_streams):
+    """Reductions and staging need a kernel; unregistered arrays need staging."""
+
+    def work(group):
+        session = CudaSession(group)
+        with pytest.raises(PlanError, match="reduces"):
+            Engine(session, "all_reduce/two_shot", 16)
+        with pytest.raises(PlanError, match="stages"):
+            Engine(session, "all_gather/one_shot", 16, "push engine staged")
+        engine = Engine(session, "all_gather/one_shot", 16)
+        with pytest.raises(CallError, match=r"comm.empty\(\)"):
+            engine.launch(engine.x, Elsewhere(), stream=1)
+        session.close()
+
+    on_ranks(by_streams, 2, work)
+
+
+class Elsewhere:
+    """An array that is not registered."""
+
+    __cuda_array_interface__ = {  # noqa: RUF012
+        "shape": (64,),
+        "typestr": "<i4",
+        "data": (4096, False),
+        "version": 3,
+    }
+
+
+def test_the_stream_after_the_last_set_of_flags_is_refused(by_streams):
+    """Two sets here: the third stream is told what to do."""
+
+    def work(group):
+        session = CudaSession(group)
+        engine = Engine(session, "all_gather/one_shot", 16)
+        for stream in (1, 2):
+            engine.launch(engine.x, engine.out, stream=stream)
+            session.synchronize(stream)
+        with pytest.raises(CallError, match="STRETTO_CUDA_STREAMS"):
+            engine.launch(engine.x, engine.out, stream=3)
+        group.exchange({})
+        session.close()
+
+    on_ranks(by_streams, 2, work)
+
+
+def test_plans_that_copy_once_meet_by_two_barriers(fake):
+    """A kernel before the copies and a kernel after; no stream operation."""
+
+    def work(group):
+        session = CudaSession(group)
+        kernel = Kernel(text="meet", ranks=(0,), grid=1, threads=64)
+        session.load_call = lambda plan, call: Loaded(None, 8, kernel)
+        engine = Engine(session, "all_gather/one_shot", 16)
+        given = engine.fill(1)
+        group.exchange({})
+        engine.launch(engine.x, engine.out, stream=1)
+        session.synchronize(1)
+        group.exchange({})
+        answer = engine.right(given)
+        session.close()
+        return answer
+
+    assert [True] * 3 == on_ranks(fake, 3, work)
+    assert 6 == len(fake.launches)
+
+
+@pytest.mark.parametrize(
+    ("name", "once"),
+    [
+        ("all_gather/one_shot", True),
+        ("all_to_all/one_shot", True),
+        ("broadcast/flat", True),
+        ("gather/flat", True),
+        ("all_gather/ring", False),
+        ("broadcast/binomial", False),
+    ],
+)
+def test_only_plans_of_one_hop_copy_once(name, once):
+    """What is passed on needs a signal in between."""
+    program = algorithms.get(name).build(4)
+    plan = lower(verify(program), Schedule.parse(ENGINE))
+
+    assert once == engine_module.copies_once(plan)
+
+
+HALVES = "pull bulk zero_copy copy:engine+push"
+
+
+def test_a_plan_in_halves_stores_everything_once():
+    """What the kernel no longer stores at peers, copies of its results do."""
+    program = algorithms.get("all_reduce/two_shot").build(4)
+    plan = lower(verify(program), Schedule.parse(HALVES))
+    kernel, copies = in_halves(plan)
+
+    def stores(one):
+        return sorted(
+            (rank, d, step.start, step.stop)
+            for rank, _, _, step in one.steps()
+            if isinstance(step, Move)
+            for d in step.dsts
+        )
+
+    assert stores(plan) == sorted(stores(kernel) + stores(copies))
+    assert {1} == {len(s.dsts) for _, _, _, s in kernel.steps() if hasattr(s, "dsts")}
+    assert hands_round_on_engine(plan)
+
+
+def test_halves_need_results_that_are_pushed():
+    """A plan that pulls its results has nothing to hand round."""
+    program = algorithms.get("all_reduce/two_shot").build(2)
+    plan = lower(verify(program), Schedule.parse("push bulk staged copy:engine"))
+
+    with pytest.raises(PlanError, match="pushes its results"):
+        in_halves(plan)
+
+
+def test_halves_are_a_kernel_copies_and_a_barrier(fake):
+    """In the order of the stream; peers get this rank's own output."""
+
+    def work(group):
+        session = CudaSession(group)
+        kernel = Kernel(text="any", ranks=(0,), grid=1, threads=64)
+        session.load_call = lambda plan, call: Loaded(None, 7, kernel)
+        engine = Engine(session, "all_reduce/two_shot", 16, HALVES)
+        view(engine.out)[:64] = 10 + group.rank  # as if the kernel had summed
+        group.exchange({})
+        engine.launch(engine.x, engine.out, stream=1)
+        session.synchronize(1)
+        group.exchange({})
+        seen = [int(v) for v in view(engine.out)[:64:16]]
+        session.close()
+        return seen
+
+    assert [[10, 11, 12, 13]] * 4 == on_ranks(fake, 4, work)
+    assert 8 == len(fake.launches)
