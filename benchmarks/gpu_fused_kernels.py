@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from typing import Any
 
 from stretto import algorithms
@@ -16,8 +18,8 @@ from stretto import epilogues as ep
 from stretto.collectives import Operator
 from stretto.epilogues import Form, Named, resolve
 from stretto.executors import Call
+from stretto.executors.cuda import rowwise
 from stretto.executors.cuda.compile import compile_kernel
-from stretto.executors.cuda.epilogue import shared_by
 from stretto.executors.cuda.generate import generate
 from stretto.lower import lower
 from stretto.plan import Schedule
@@ -26,10 +28,24 @@ from stretto.runtime.fused import fused_choice
 from stretto.runtime.kinds import Kind
 from stretto.verify import verify, verify_plan
 
-__all__ = ["HIDDEN", "Kernels", "call_of", "candidates", "compile_one"]
+__all__ = ["HIDDEN", "Kernels", "call_of", "candidates", "chosen", "compile_one", "how"]
 
 HIDDEN = 8192
+CELLS = HIDDEN // 8
+"""Of 16 bytes, in a row."""
 MOST_BLOCKS = 128
+
+
+@contextmanager
+def how(variant: str) -> Iterator[tuple[str, str]]:
+    """Give the algorithm and the schedule; kernels are generated as the rest says."""
+    name, schedule, *rest = variant.split("|")
+    before = rowwise.CLUSTERS
+    rowwise.CLUSTERS = "clusters" in rest
+    try:
+        yield name, schedule
+    finally:
+        rowwise.CLUSTERS = before
 
 
 def call_of(rows: int) -> Call:
@@ -65,37 +81,56 @@ def chosen(rows: int, ranks: int) -> str:
 
 
 def candidates(rows: int, ranks: int) -> list[str]:
-    """Return the schedules to try for a number of rows, the runtime's own first."""
+    """Return the schedules to try for a number of rows, the runtime's own first.
+
+    One shot: a thread for each cell of each row, the row on 1 to 32 blocks. Two shots:
+    the same for a rank's part of the rows, and threads for all parts at once (`wide`),
+    or each with a cell of every part.
+    """
     found = [chosen(rows, ranks)]
-    two_shot = rows // ranks
-    shares = [("one_shot", rows, share) for share in (1, 2, 4, 8)]
-    shares += [("two_shot", two_shot, share) for share in (1, 2) if two_shot >= 4]
-    for name, most, share in shares:  # share: blocks to a row
-        if most * share > MOST_BLOCKS:
-            continue
-        threads = 512 if share == 1 else HIDDEN // 8 // share
-        words = f"blocks={most * share} threads={threads}"
-        found.append(f"all_reduce/{name}|push packets staged {words}")
+
+    def add(name: str, blocks: int, threads: int, *more: str) -> None:
+        if blocks <= MOST_BLOCKS and 32 <= threads <= 512:
+            words = f"push packets staged blocks={blocks} threads={threads}"
+            found.append("|".join([f"all_reduce/{name}", words, *more]))
+
+    most = min(32, MOST_BLOCKS // rows)
+    for share in (most, most // 2, most // 4, most // 8):
+        if share > 1:
+            add("one_shot", rows * share, CELLS // share)
+    near = min(8, most)
+    if near > 1:
+        add("one_shot", rows * near, CELLS // near, "clusters")
+    if rows >= 64:
+        add("one_shot", rows, 512)
+    if rows >= 2 * ranks:
+        part = rows // ranks
+        most = min(32, MOST_BLOCKS // part)
+        for share in (most, most // 2):
+            add("two_shot", part * share, ranks * CELLS // share)
+            add("two_shot", part * share, CELLS // share)
+        near = min(8, most)
+        add("two_shot", part * near, ranks * CELLS // near, "clusters")
     return list(dict.fromkeys(found))
 
 
 def compile_one(rows: int, ranks: int, variant: str, rank: int) -> str:
     """Compile a kernel into the disk cache; return what went wrong, or nothing."""
     try:
-        name, schedule = variant.split("|")
-        program = verify(algorithms.get(name).build(ranks))
-        plan = verify_plan(lower(program, Schedule.parse(schedule))).value
-        spec = call_of(rows).epilogue
-        assert spec is not None, "the call has one"
-        part = rows if "one_shot" in name else -(-rows // ranks)
-        kernel = generate(
-            plan,
-            rank=rank,
-            dtype="bfloat16",
-            epilogue=spec,
-            share=shared_by(spec, plan.schedule.blocks, part),
-        )
-        compile_kernel(kernel, arch=(9, 0))
+        with how(variant) as (name, schedule):
+            program = verify(algorithms.get(name).build(ranks))
+            plan = verify_plan(lower(program, Schedule.parse(schedule))).value
+            spec = call_of(rows).epilogue
+            assert spec is not None, "the call has one"
+            part = rows if "one_shot" in name else -(-rows // ranks)
+            kernel = generate(
+                plan,
+                rank=rank,
+                dtype="bfloat16",
+                epilogue=spec,
+                share=rowwise.shared_by(spec, plan.schedule.blocks, part),
+            )
+            compile_kernel(kernel, arch=(9, 0))
     except Exception as e:
         return f"{rows} rows: {variant}: {type(e).__name__}: {e}"
     return ""
@@ -105,6 +140,7 @@ class Kernels:
     """The kernels of all rows, compiled on all cores in the order of measuring."""
 
     def __init__(self, order: tuple[int, ...], ranks: int) -> None:
+        self._ranks = ranks
         self._pool = ProcessPoolExecutor(os.cpu_count() or 4)
         self._jobs: dict[tuple[int, str], list[Future[str]]] = {
             (rows, variant): [
@@ -140,6 +176,10 @@ class Kernels:
             wrong += said[:1]
             found += [] if said else [variant]
         return found, wrong
+
+    def chosen(self, rows: int) -> str:
+        """Return what the runtime takes."""
+        return chosen(rows, self._ranks)
 
     def stop(self) -> None:
         """Begin no other."""

@@ -154,6 +154,8 @@ class Permuted:
 
 
 NORM = {"residual": E, "weight": R, "eps": 1e-6}
+SHARES = ((8, 128), (8, 512), (32, 32), (16, 256), (4, 256), (2, 512), (4, 64))
+"""Blocks to a row of 8192 bf16, and their threads: a cell each, or fewer, or more."""
 SCHEDULES = (
     "push packets staged blocks=8 threads=512",
     "push packets staged blocks=4 threads=1024",
@@ -167,8 +169,8 @@ SCHEDULES = (
 def cases() -> Iterator[Fused | Permuted | Case]:
     """Yield everything, what matters most first."""
     for algorithm in ("all_reduce/one_shot", "all_reduce/two_shot"):
-        for share, threads in ((8, 128), (4, 256), (2, 512), (4, 64)):
-            words = f"push packets staged blocks=8 threads={threads}"
+        for share, threads in SHARES:
+            words = f"push packets staged blocks={max(8, share)} threads={threads}"
             yield Fused(
                 function=norm_then_fp8 if threads == 256 else add_rms_norm,
                 algorithm=algorithm, ranks=4, schedule=words, dtype="bfloat16",

@@ -15,8 +15,8 @@ from stretto.epilogues import Form, Named, evaluate, resolve
 from stretto.errors import CallError
 from stretto.executors.cuda.closing import closed
 from stretto.executors.cuda.compile import build, usage
-from stretto.executors.cuda.epilogue import shared_by
 from stretto.executors.cuda.generate import generate
+from stretto.executors.cuda.rowwise import shared_by
 from stretto.lower import lower
 from stretto.plan import Schedule
 from stretto.runtime import Choice
@@ -87,6 +87,16 @@ CASES = {
         *(add_rms_norm, "all_reduce/two_shot", "packets threads=64 blocks=2", 2),
         *("bfloat16", 1024, 5, {"residual": E, "weight": R, "eps": 1e-6}),
         *(2,),
+    ),
+    "a row of four blocks that stays, each part with warps of its own": (
+        *(add_rms_norm, "all_reduce/two_shot", "packets threads=128 blocks=4", 2),
+        *("bfloat16", 1024, 11, {"residual": E, "weight": R, "eps": 1e-6}),
+        *(4,),
+    ),
+    "a row of four blocks that is read again, reduction after reduction": (
+        *(layer_norm, "reduce_scatter/one_shot", "packets threads=32 blocks=4", 2),
+        *("float32", 2048, 3, {"weight": R, "bias": R, "keep": C}),
+        *(4,),
     ),
     "a row of four blocks that stays, with idle warps": (
         *(quantised, "all_reduce/one_shot", "packets threads=96 blocks=4", 2),
@@ -256,7 +266,7 @@ def test_what_the_runtime_chooses_compiles(rows):
     _, log = build(kernel, arch=(9, 0))
 
     assert usage(log).spill_stores == 0
-    assert share == min(8, choice.schedule.blocks // part)
+    assert share == min(32, choice.schedule.blocks // part)
 
 
 @pytest.mark.parametrize(
@@ -304,7 +314,15 @@ def test_a_row_too_long_for_a_block_is_refused():
 
 @pytest.mark.parametrize(
     ("row", "blocks", "rows", "share"),
-    [(8192, 8, 1, 8), (8192, 64, 16, 4), (8192, 64, 64, 1), (2880, 8, 1, 1)],
+    [
+        (8192, 8, 1, 8),
+        (8192, 128, 1, 32),
+        (8192, 64, 16, 4),
+        (8192, 64, 64, 1),
+        (2880, 8, 1, 1),
+        (1 << 17, 4, 1, 1),
+        (1 << 17, 8, 1, 8),
+    ],
 )
 def test_blocks_that_would_be_idle_share_rows(row, blocks, rows, share):
     """As long as each has whole groups of cells."""
@@ -320,5 +338,5 @@ def test_what_a_thread_has_is_not_read_again():
     text = generate(plan, rank=0, dtype="bfloat16", epilogue=spec, share=8).text
 
     assert "to(me.output(at.r0_output_0), rows.hold<0>())" in text
-    assert "__cluster_dims__(8, 1, 1)" in text
+    assert "static constexpr u32 share = 8;" in text
     assert "conclude<Epilogue>" not in text

@@ -98,7 +98,7 @@ def test_a_call_gives_its_kernel_the_addresses_of_all_arrays(fake):
             assert got["residual"] is residual
             want = [1 << 20, 1 << 22, 0x3F000000, got["out"].at, 1 << 20]
             assert want == extra
-            assert "__cluster_dims__(8, 1, 1)" in kernels[-1].text
+            assert "static constexpr u32 share = 8;" in kernels[-1].text
             launches = len(fake.launches)
             comm.all_reduce(x, epilogue=fused.into(**got), stream=5)
             assert fake.launches[-1] == fake.launches[launches - 1]

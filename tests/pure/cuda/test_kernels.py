@@ -56,6 +56,8 @@ def test_both_sides_lay_out_the_same_memory():
         "LAUNCHES": abi.CONTROL["launches"],
         "EPOCHS": abi.CONTROL["epochs"],
         "FLAGS": abi.CONTROL["flags"],
+        "BOARD": abi.BOARD,
+        "SUMS": abi.CONTROL["board"],
         "ESCAPED": abi.CONTROL["escapes"],
         "TIMEOUT": abi.KINDS.index("timeout"),
         "MISMATCH": abi.KINDS.index("mismatch"),
@@ -67,7 +69,7 @@ def test_both_sides_lay_out_the_same_memory():
 
 
 def test_flags_of_all_channels_lie_apart_and_inside():
-    """No two channels share a word, and none reaches the escapes."""
+    """No two channels share a word, and none reaches the board."""
     found = {
         abi.flag_offset(block, lane, peer, peer_lane)
         for block in (0, 1, abi.MAX_BLOCKS - 1)
@@ -78,7 +80,7 @@ def test_flags_of_all_channels_lie_apart_and_inside():
 
     assert len(found) == 3 * abi.MAX_LANES**2 * abi.MAX_RANKS
     assert abi.CONTROL["flags"] <= min(found)
-    assert max(found) + 8 == abi.CONTROL["escapes"]
+    assert max(found) + 8 == abi.CONTROL["board"]
 
 
 def test_a_kernel_reads_like_its_plan(golden):

@@ -53,8 +53,8 @@ def show(
     """
     if epilogue is None:
         return _kernel(plan.value, dtype, op, rank).text
-    from stretto.executors.cuda.epilogue import shared_by
     from stretto.executors.cuda.generate import generate
+    from stretto.executors.cuda.rowwise import shared_by
 
     share = shared_by(epilogue, plan.value.schedule.blocks, rows)
     return generate(

@@ -8,6 +8,7 @@ before anybody's kernel runs. Peers write to it; everything only ever counts upw
     launches   one word, own: launches so far; the kernel advances it
     epochs     [MAX_WORKERS] words, own: epochs so far; the kernel advances it
     flags      [MAX_BLOCKS][lane to][lane from][MAX_RANKS] words: signals
+    board      [MAX_BLOCKS][4][BOARD] vectors, own: sums of blocks that share rows
     escapes    [num_ranks][ESCAPES] words: packets whose data look like no data
 
 **Epochs.** Every launch of whatever plan advances all epoch words by its `tiles`, so
@@ -48,6 +49,7 @@ from stretto.plan import Layout, Move, Plan, Space
 
 __all__ = [
     "AWAITED",
+    "BOARD",
     "CHUNK",
     "CLERK",
     "CONTROL",
@@ -81,6 +83,8 @@ CHUNK = 16 << 10
 """Bytes that the copy unit of an SM moves at once."""
 ESCAPES = 1 << 17
 """The most threads a plan with packets may have in one rank, clerks left out."""
+BOARD = 64
+"""Sums of 32 cells that a block tells those it shares rows with, at a time."""
 
 CONTROL: dict[str, int] = {
     "broken": 0,
@@ -88,8 +92,9 @@ CONTROL: dict[str, int] = {
     "launches": 256,
     "epochs": 512,
     "flags": 512 + 8 * MAX_WORKERS,
-    "escapes": 512 + 8 * MAX_WORKERS + 8 * MAX_BLOCKS * MAX_LANES**2 * MAX_RANKS,
+    "board": 512 + 8 * MAX_WORKERS + 8 * MAX_BLOCKS * MAX_LANES**2 * MAX_RANKS,
 }
+CONTROL["escapes"] = CONTROL["board"] + 16 * 4 * BOARD * MAX_BLOCKS
 """Byte offsets in control memory."""
 
 PARAMS = np.dtype(

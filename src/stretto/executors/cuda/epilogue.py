@@ -8,7 +8,7 @@ reduction or an output needs them. Legend: v<i> is node i; k an element of a cel
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,16 +18,13 @@ from stretto.errors import CallError
 from stretto.executors.cuda.arrays import pointer
 from stretto.executors.cuda.elements import ELEMENTS
 from stretto.executors.cuda.operands import Operands
-from stretto.plan import Move, Plan, Space
+from stretto.executors.cuda.rowwise import Held, near, results
+from stretto.plan import Plan
 
-__all__ = ["conclusion", "held_rows", "shared_by", "structure", "words"]
+__all__ = ["conclusion", "structure", "words"]
 
 MAX_ROW_CELLS = 16 << 10
 """Cells of a row: what a block's shared memory and registers are made for."""
-MAX_HELD = 4
-"""Rows of which a thread has registers for a cell each."""
-MAX_SHARE = 8
-"""Blocks of a cluster on every GPU that has them."""
 _INFIX = {
     "add": "+",
     "sub": "-",
@@ -51,10 +48,10 @@ _CALLS = {
 _REDUCTIONS = {"row_sum": "RowSum", "row_max": "RowMax"}
 
 
-def structure(spec: Spec, share: int, held: int) -> str:
+def structure(spec: Spec, share: int, held: Held) -> str:
     """Return the text of `struct Epilogue`.
 
-    `share` blocks have each row together; `held` of them are kept as they come.
+    `share` blocks have each row together; `held` says what is kept as it comes.
     """
     if spec.row > MAX_ROW_CELLS * spec.cell:
         raise CallError(
@@ -64,25 +61,8 @@ def structure(spec: Spec, share: int, held: int) -> str:
     return "\n".join(_Writer(spec, share, held).lines()) + "\n"
 
 
-def shared_by(spec: Spec, blocks: int, rows: int) -> int:
-    """Return how many blocks had better share a row, when a part has so many rows.
-
-    A schedule with more blocks than there are rows would leave some idle. Parts of a
-    row are whole groups of cells, one for each lane of a warp.
-    """
-    share = 1
-    while (
-        spec.row
-        and 2 * share <= min(MAX_SHARE, blocks // max(rows, 1))
-        and blocks % (2 * share) == 0
-        and spec.row % (2 * share * spec.cell * 32) == 0
-    ):
-        share *= 2
-    return share
-
-
 def conclusion(
-    spec: Spec, plan: Plan, rank: int, operands: Operands, held: int
+    spec: Spec, plan: Plan, rank: int, operands: Operands, held: Held
 ) -> tuple[list[str], list[str]]:
     """Return what a rank's steps have before they wait, and at their end."""
     named = [*spec.inputs, *spec.outputs]
@@ -101,13 +81,13 @@ def conclusion(
         f"  const Epilogue::Args given = {{{', '.join([*given, 'aligned'])}}};",
     ]
     spans, turns = [], []
-    for position, atom in _results(plan, rank):
+    for position, atom in results(plan, rank):
         size = operands.word("size", atom)
         first = operands.word("output", rank, position)
         spans.append(f"span(me, me.slice(at.{size}, t, 0), at.{first})")
         turns.append(str(operands.turn(atom)))
     each = ",\n      ".join(spans)
-    if not held:
+    if not held.rows:
         return [], [*lines, f"  conclude<Epilogue>(me, t, given,\n      {each});"]
     lines += [
         f"  const Span spans[] = {{\n      {each}}};",
@@ -115,45 +95,6 @@ def conclusion(
         f"  Held<Epilogue, Lane<R{rank}L0>> rows(me, given, spans, turns);",
     ]
     return lines, ["  rows.conclude(t);"]
-
-
-def held_rows(
-    spec: Spec, plan: Plan, rank: int, share: int, first: Collection[int]
-) -> int:
-    """Return how many rows can stay in registers as moves complete them, or 0.
-
-    Each slice of the result then is one cell of each thread at most, and is stored by
-    this rank, once, after its `first` steps, which send.
-    """
-    cells = spec.row // share // spec.cell
-    schedule = plan.schedule
-    stored = [
-        loc.pos + nth
-        for index, step in enumerate(plan.ranks[rank][0])
-        if isinstance(step, Move)
-        for loc in step.dsts
-        if loc.rank == rank and loc.space is Space.OUTPUT
-        for nth in range(step.stop - step.start)
-        if index not in first
-    ]
-    positions = [position for position, _ in _results(plan, rank)]
-    right = (
-        share > 1
-        and cells <= schedule.threads <= 512
-        and sorted(stored) == positions
-        and len(positions) <= min(MAX_HELD, 1024 // schedule.threads)
-        and schedule.memory == "staged"
-        and schedule.protocol in ("packets", "bulk")
-        and not schedule.phases
-    )
-    return len(positions) if right else 0
-
-
-def _results(plan: Plan, rank: int) -> Iterator[tuple[int, int]]:
-    """Yield the positions of a rank's output, and their atoms."""
-    for run in plan.outputs[rank]:
-        for nth in range(run.stop - run.start):
-            yield run.start + nth, run.atom + nth
 
 
 def words(spec: Spec, given: Sequence[Any]) -> tuple[int, ...]:
@@ -178,7 +119,7 @@ def words(spec: Spec, given: Sequence[Any]) -> tuple[int, ...]:
 class _Writer:
     """Writes one epilogue."""
 
-    def __init__(self, spec: Spec, share: int, held: int) -> None:
+    def __init__(self, spec: Spec, share: int, held: Held) -> None:
         self.spec, self.share, self.held = spec, share, held
         self.nodes = spec.graph.nodes
         self.given = _spelled(spec.graph.inputs)
@@ -212,7 +153,9 @@ class _Writer:
         yield "struct Epilogue {"
         yield f"  static constexpr u32 row = {spec.row}, cell = {spec.cell};"
         yield f"  static constexpr u32 share = {self.share};  // blocks to a row"
-        yield f"  static constexpr u32 held = {self.held};  // rows in registers"
+        yield f"  static constexpr bool near = {str(near(self.share)).lower()};"
+        yield f"  static constexpr u32 held = {self.held.rows};  // rows in registers"
+        yield f"  static constexpr u32 slots = {self.held.slots};  // rows by warps"
         yield f"  static constexpr u32 reductions = {len(self.reductions)};"
         yield from self._args()
         yield from self._cell()

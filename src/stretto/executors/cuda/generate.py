@@ -28,9 +28,10 @@ from stretto.executors.cuda.abi import (
 )
 from stretto.executors.cuda.batches import SIDE_BY_SIDE, Batch, batches
 from stretto.executors.cuda.elements import element, itemsize
-from stretto.executors.cuda.epilogue import conclusion, held_rows, structure
+from stretto.executors.cuda.epilogue import conclusion, structure
 from stretto.executors.cuda.operands import Operands
 from stretto.executors.cuda.pitched import PitchedOperands
+from stretto.executors.cuda.rowwise import NOTHING_HELD, Held, held_rows, near
 from stretto.executors.cuda.unordered import adds, unordered
 from stretto.plan import Move, Plan, Signal, Space, Wait, primitive, spell_step
 
@@ -69,7 +70,7 @@ def generate(
             "want packets or bulk"
         )
     operands = PitchedOperands(plan, rows) if any(rows) else Operands(plan)
-    held = 0 if epilogue is None else _held(plan, ranks, epilogue, share)
+    held = _held(plan, ranks, operands, epilogue, share)
     bodies = [
         _lane(plan, r, lane, operands, epilogue, held)
         for r in ranks
@@ -92,7 +93,7 @@ def generate(
         threads=threads(plan) + CLERK,
         shared_bytes=_stages(plan) * (CHUNK + 8),
         table=operands.table,
-        least_arch=(9, 0) if _stages(plan) or share > 1 else (7, 0),
+        least_arch=(9, 0) if _stages(plan) or near(share) else (7, 0),
         options=("--fmad=false",),
     )
 
@@ -179,14 +180,22 @@ def _is_shared(plan: Plan) -> bool:
     )
 
 
-def _held(plan: Plan, ranks: tuple[int, ...], epilogue: Spec, share: int) -> int:
-    """Return how many rows every rank can keep in registers, or 0."""
+def _held(
+    plan: Plan,
+    ranks: tuple[int, ...],
+    operands: Operands,
+    epilogue: Spec | None,
+    share: int,
+) -> Held:
+    """Return what every rank can keep in registers of an epilogue's rows."""
+    if epilogue is None:
+        return NOTHING_HELD
     found = set()
     for rank in ranks:
         grouped = list(batches(rank, plan.ranks[rank][0]))
         first = [index for index, _ in grouped[0]] if grouped else []
-        found.add(held_rows(epilogue, plan, rank, share, first))
-    return found.pop() if len(found) == 1 else 0
+        found.add(held_rows(epilogue, plan, rank, share, first, operands))
+    return found.pop() if len(found) == 1 else NOTHING_HELD
 
 
 def _lane(
@@ -195,7 +204,7 @@ def _lane(
     lane: int,
     operands: Operands,
     epilogue: Spec | None,
-    held: int,
+    held: Held,
 ) -> str:
     name = f"R{rank}L{lane}"
     lines = [
@@ -226,7 +235,7 @@ def _lane(
                     slice_ = f"me.slice(at.{size}, t, {turn})"
                     lines.append(f"  const Slice s{atom} = {slice_};")
                     sliced.add(atom)
-                keep = held > 0 and under_way in lines
+                keep = held.rows > 0 and under_way in lines
                 calls.append(_move(rank, lane, index, step, atom, call, operands, keep))
                 call += 1
         lines += _spell_calls(batch[0][0], calls) if calls else [f"  {_sync(batch)}"]
@@ -324,11 +333,11 @@ def _entry(plan: Plan, ranks: tuple[int, ...], share: int) -> Iterator[str]:
     yield f"struct Calls {{\n  Call of[{len(ranks)}];\n}};\n"
     bound = threads(plan) + CLERK
     yield f'extern "C" __global__ void __launch_bounds__({bound}, 1)'
-    if share > 1:
+    if near(share):
         yield f"__cluster_dims__({share}, 1, 1)"
     yield "stretto_kernel(const __grid_constant__ Calls calls) {"
-    if share > 1:
-        yield f"  begin_sharing<Epilogue, {threads(plan)}>();"
+    if near(share):
+        yield f"  begin_cluster<Epilogue, {threads(plan)}>();"
     indent = "  "
     if len(ranks) > 1:
         yield f"  const u32 worker = blockIdx.x % {workers};"

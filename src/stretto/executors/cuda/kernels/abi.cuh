@@ -12,6 +12,7 @@ constexpr u32 MAX_LANES = 4;
 constexpr u32 MAX_WORKERS = MAX_BLOCKS * MAX_LANES;
 constexpr u32 CLERK = 32;
 constexpr u32 ESCAPES = 1u << 17;
+constexpr u32 BOARD = 64;
 
 // Byte offsets in a rank's control memory.
 constexpr u64 BROKEN = 0;
@@ -19,8 +20,8 @@ constexpr u64 ROLL = 128;
 constexpr u64 LAUNCHES = 256;
 constexpr u64 EPOCHS = 512;
 constexpr u64 FLAGS = EPOCHS + 8 * MAX_WORKERS;
-constexpr u64 ESCAPED =
-    FLAGS + 8ull * MAX_BLOCKS * MAX_LANES * MAX_LANES * MAX_RANKS;
+constexpr u64 SUMS = FLAGS + 8ull * MAX_BLOCKS * MAX_LANES * MAX_LANES * MAX_RANKS;
+constexpr u64 ESCAPED = SUMS + 16ull * 4 * BOARD * MAX_BLOCKS;
 
 // One rank's parameters; bases are addresses as this rank maps them, by rank.
 struct Params {

@@ -80,7 +80,7 @@ template <class F, class Lane, class... S>
 __device__ __forceinline__ void conclude(Lane& me, u32 iteration,
                                          const typename F::Args& at, S... each) {
   me.barrier();  // a row is of many threads
-  if (F::share > 1 && iteration == 0) cluster_wait();
+  if (F::near && iteration == 0) cluster_wait();
   const Span spans[] = {each...};
   if constexpr (F::row > 0) {
     conclude_rows<F>(me, at, spans);

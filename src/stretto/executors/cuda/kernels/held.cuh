@@ -3,7 +3,8 @@
 // Where a block's part of a row has a cell for each thread at most, the move that stores
 // the result also leaves it with the thread that has it, and what else the epilogue reads
 // is loaded while packets are awaited. Nothing is read again, and no barrier is needed:
-// the blocks of a cluster tell each other their sums.
+// the blocks of a row tell each other their sums. Where the slices of a block are small,
+// each has warps of its own (Slice::turn): a thread then keeps one row, whichever it is.
 #pragma once
 
 #include "epilogue.cuh"
@@ -21,7 +22,7 @@ struct Hold {
   __device__ void shift(const Slice&) {}
   template <class Lane>
   __device__ u32 put(Lane&, u32, Vec v) const {
-    rows->kept[B].hold(v);
+    rows->kept[Rows::spread ? 0 : B].hold(v);
     return SEEN;
   }
   template <class Lane>
@@ -33,17 +34,27 @@ struct Held : Batch<F, Lane> {
   using Base = Batch<F, Lane>;
   using W = typename Base::W;
   static_assert(F::share > 1 && W::each == 1 && Base::whole, "generate.py sees to it");
+  static constexpr bool spread = F::slots > 0;
 
   // Slices of the result, in order, and by how much their cells are turned.
   template <u32 N>
   __device__ __forceinline__ Held(Lane& lane, const typename F::Args& args,
                                   const Span (&spans)[N], const u32 (&turns)[N])
       : Base(lane, args) {
-    static_assert(N == W::rows, "a row of each slice");
+    static_assert(N == W::slots, "a row of each slice");
 #pragma unroll
     for (u32 b = 0; b < N; ++b) {
-      this->shift[b] = turns[b];
-      this->row[b] = spans[b];
+      if constexpr (spread) {
+        const u32 cell = first_cell<Lane::C::threads>(lane.thread, turns[b]);
+        if (cell * W::G < spans[b].count) {
+          this->slot = b, this->shift[0] = turns[b], this->row[0] = spans[b];
+        }
+      } else {
+        this->shift[b] = turns[b], this->row[b] = spans[b];
+      }
+    }
+#pragma unroll
+    for (u32 b = 0; b < W::rows; ++b) {
       this->row[b].element -= static_cast<u64>(this->piece()) * W::length;
       this->kept[b] = {};
       const u32 n = this->count(b, 0);
@@ -57,7 +68,7 @@ struct Held : Batch<F, Lane> {
     return {this};
   }
   __device__ __forceinline__ void conclude(u32 iteration) {
-    if (iteration == 0) cluster_wait();
+    if (F::near && iteration == 0) cluster_wait();
     this->know();
     this->template reduce<0>();
     this->store();

@@ -5,74 +5,14 @@
 // rank, and NumPy, gets the same bits: elements of a cell from left to right, then
 // neighbouring cells in pairs, pairs of pairs, and so on. The first five levels are a
 // warp's, the rest go by shared memory, at one barrier for each reduction. Blocks may
-// share a row, each a part of its cells: they are a cluster then (cluster.cuh).
+// share a row, each a part of its cells, and tell each other their sums (board.cuh, or
+// cluster.cuh where they are a cluster).
 #pragma once
 
-#include "cells.cuh"
-#include "cluster.cuh"
-#include "lane.cuh"
 #include "trees.cuh"
+#include "walk.cuh"
 
 namespace stretto {
-
-// One of it for the block.
-template <class T>
-__device__ __forceinline__ T& of_block() {
-  __shared__ T one;
-  return one;
-}
-
-// Elements of the result, counted from its first: a slice of it, or a row; 0: nothing.
-struct Span {
-  u64 element;
-  u32 count;
-};
-
-template <class Lane>
-__device__ __forceinline__ Span span(const Lane&, const Slice& s, i64 first) {
-  constexpr u32 size = Lane::E::size;
-  return {static_cast<u64>(first) + s.start / size, s.nbytes / size};
-}
-
-template <u32 I, class First, class... Rest>
-struct Nth : Nth<I - 1, Rest...> {};
-template <class First, class... Rest>
-struct Nth<0, First, Rest...> {
-  using type = First;
-};
-
-// How a block of THREADS goes through rows of F: cells of a thread, rows at a time, and
-// whether cells are kept (else read again in every pass).
-template <class F, u32 THREADS>
-struct Walk {
-  static constexpr u32 G = F::cell, length = F::row / F::share;  // the block's part
-  static constexpr u32 cells = (length + G - 1) / G;
-  static constexpr u32 groups = (cells + 31) / 32 * F::share;
-  static_assert(F::share == 1 || length % (32 * G) == 0, "parts are whole groups");
-  static constexpr u32 each = (cells + THREADS - 1) / THREADS;
-  static constexpr u32 words = each * (sizeof(typename F::Cell) / 4);
-  static constexpr u32 evenly = 512 / ((THREADS + CLERK + 127) / 128);
-  static constexpr u32 registers = evenly < 255 ? evenly : 255;
-  static constexpr u32 room = registers < 80 ? 24 : registers - 56;
-  static constexpr bool keep = F::held > 0 || words <= room;
-  static constexpr u32 some = !keep || room / words < 4 ? 1 : room / words < 8 ? 2 : 4;
-  static constexpr u32 rows = F::held > 0 ? F::held : some;
-};
-
-// Words of a cluster, by parity of the epoch and of the exchange in it: who writes
-// again knows that everybody has read what was there.
-template <class W>
-using Board = u64[4][W::rows][W::groups];
-
-// All threads of a block whose rows are shared, before anything else.
-template <class F, u32 THREADS>
-__device__ __forceinline__ void begin_sharing() {
-  using Words = Board<Walk<F, THREADS>>;
-  u64* words = &of_block<Words>()[0][0][0];
-  for (u32 i = threadIdx.x; i < sizeof(Words) / 8; i += THREADS + CLERK) words[i] = 0;
-  cluster_arrive();
-  if (threadIdx.x >= THREADS) cluster_wait();  // the clerk: data threads wait later
-}
 
 // Some rows on their way through: what is known of each, and their cells.
 template <class F, class Lane>
@@ -81,12 +21,13 @@ struct Batch {
   using Args = typename F::Args;
   Lane& me;
   const Args& at;
-  Span row[W::rows];
+  Span row[W::rows] = {};
   typename F::Values known[W::rows];
   typename F::Cell kept[W::keep ? W::rows * W::each : 1];
   u32 shift[W::rows] = {};  // by how many threads cells are turned (tile.cuh)
   u32 turn = 0;
-  bool lost = false;  // a block of the cluster never came
+  u32 slot = 0;  // of the row, where each thread has one at most
+  bool lost = false;  // a block of the row never came
 
   __device__ __forceinline__ Batch(Lane& lane, const Args& args) : me(lane), at(args) {}
 
@@ -158,32 +99,56 @@ struct Batch {
     if (group >= own) return;
     if constexpr (F::share == 1) {
       if (lane == 0) of_block<Groups>()[turn % 2][b][group] = total;
-    } else if (lane < F::share && row[b].count > 0) {
+    } else if constexpr (F::near) {
+      if (lane >= F::share || row[b].count == 0) return;
       auto& board = of_block<Board<W>>();
-      u64& word = board[place()][b][piece() * own + group];
-      tell_block<F::share>(board, word, lane, number() << 32 | as_bits(total));
+      u64& word = board[place()][slot + b][piece() * own + group];
+      tell_block<F::share>(board, word, lane, short_number() << 32 | as_bits(total));
+    } else if (lane == 0 && row[b].count > 0) {
+      store_relaxed(posted(b, piece() * own + group), post(as_bits(total), number()));
     }
   }
   __device__ __forceinline__ float take(u32 b, u32 group) {
     if constexpr (F::share == 1) {
       return of_block<Groups>()[turn % 2][b][group];
-    } else {
-      const u64& word = of_block<Board<W>>()[place()][b][group];
+    } else if constexpr (F::near) {
+      const u64& word = of_block<Board<W>>()[place()][slot + b][group];
       u64 value = told(word);
       Patience patience;
       // Also when peers are lost, for this block's neighbours go on: they come as soon
       // as they have given up too, and must not write to a block that has ended.
-      while (value >> 32 != number() && row[b].count > 0 && !lost) {
+      while (value >> 32 != short_number() && row[b].count > 0 && !lost) {
         lost = !patience.lasts(4 * me.p.deadline_ns);
-        if (lost && me.ok) me.leave(Lane::C::rank, value, number());
+        if (lost && me.ok) me.leave(Lane::C::rank, value, short_number());
         value = told(word);
       }
       return as_float(static_cast<u32>(value));
+    } else {
+      if (row[b].count == 0) return 0.0f;
+      const Vec* word = posted(b, group);
+      Vec found = load_relaxed(word);
+      Patience patience;
+      // Also when peers are lost: neighbours have given up too, and post all the same.
+      while (!is_post(found, number()) && !lost) {
+        lost = !patience.lasts(4 * me.p.deadline_ns);
+        if (lost && me.ok) me.leave(Lane::C::rank, found.y ^ found.x, number());
+        found = load_relaxed(word);
+      }
+      return as_float(found.x);
     }
   }
+  __device__ __forceinline__ Vec* posted(u32 b, u32 group) const {
+    const u32 nth = (place() * W::slots + slot + b) * W::groups + group;
+    return board_of(me.p, Lane::C::rank, me.block - piece()) + nth;
+  }
   using Groups = float[2][W::rows][W::groups];
+  // Turns of two epochs, two in each, have places of their own; and who posts in a turn
+  // has read what was posted in the one before.
   __device__ u32 place() const { return (me.epoch & 1) * 2 + turn % 2; }
-  __device__ u64 number() const { return (me.epoch << 16 | (turn + 1)) & 0xffffffffu; }
+  __device__ u64 number() const { return (me.epoch + 1) << 2 | turn % 4; }
+  __device__ u64 short_number() const {
+    return (me.epoch << 16 | (turn + 1)) & 0xffffffffu;
+  }
 
   template <u32 I>
   __device__ __forceinline__ void reduce() {
@@ -211,7 +176,8 @@ struct Batch {
         D::settle(known[b], tree<R>(some));
       }
       // A warp with no cells says nothing by which others know that it has read.
-      constexpr bool silent = W::groups / F::share * 32 < Lane::C::threads;
+      constexpr bool silent =
+          F::slots == 0 && W::groups / F::share * 32 < Lane::C::threads;
       if constexpr (F::share > 1 && silent) me.barrier();
       ++turn;
       reduce<I + 1>();

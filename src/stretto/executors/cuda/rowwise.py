@@ -1,0 +1,119 @@
+"""Which blocks and threads of a kernel have which rows of an epilogue.
+
+Rows are whole in a block, or shared by blocks that follow one another, which then tell
+each other their sums. What a thread has of a row stays in its registers from the move
+that completes it, where it can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from stretto.epilogues import Spec
+from stretto.executors.cuda.abi import BOARD
+from stretto.executors.cuda.operands import Operands
+from stretto.plan import Move, Plan, Space
+
+__all__ = [
+    "CLUSTERS",
+    "NOTHING_HELD",
+    "Held",
+    "held_rows",
+    "near",
+    "results",
+    "shared_by",
+]
+
+MAX_HELD = 4
+"""Rows of which a thread has registers for a cell each."""
+MAX_SHARE = 32
+"""Blocks that have a row together: as many as read its sums at once."""
+CLUSTERS = False
+"""Whether blocks that share a row are a cluster, or tell each other in memory."""
+MAX_CLUSTER = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """How many rows stay in registers as moves complete them."""
+
+    rows: int = 0
+    """Of a thread; 0: none, they are read again."""
+    slots: int = 0
+    """Of a block, where each warp has one of them; 0: all threads have all."""
+
+
+NOTHING_HELD = Held()
+
+
+def near(share: int) -> bool:
+    """Return whether blocks that share rows are a cluster."""
+    return CLUSTERS and 1 < share <= MAX_CLUSTER
+
+
+def shared_by(spec: Spec, blocks: int, rows: int) -> int:
+    """Return how many blocks had better share a row, when a part has so many rows.
+
+    A schedule with more blocks than there are rows would leave some idle. Parts of a
+    row are whole groups of cells, one for each lane of a warp.
+    """
+    share = 1
+    while (
+        spec.row
+        and 2 * share <= min(MAX_SHARE, blocks // max(rows, 1))
+        and blocks % (2 * share) == 0
+        and spec.row % (2 * share * spec.cell * 32) == 0
+    ):
+        share *= 2
+    return share if spec.row <= BOARD * 32 * spec.cell * share else 1
+
+
+def held_rows(
+    spec: Spec,
+    plan: Plan,
+    rank: int,
+    share: int,
+    first: Collection[int],
+    operands: Operands,
+) -> Held:
+    """Return what can stay in registers as moves complete it.
+
+    Each slice of the result then is one cell of each thread at most, and is stored by
+    this rank, once, after its `first` steps, which send.
+    """
+    cells = spec.row // share // spec.cell
+    schedule = plan.schedule
+    threads = -(-schedule.threads // 32) * 32
+    stored = [
+        loc.pos + nth
+        for index, step in enumerate(plan.ranks[rank][0])
+        if isinstance(step, Move)
+        for loc in step.dsts
+        if loc.rank == rank and loc.space is Space.OUTPUT
+        for nth in range(step.stop - step.start)
+        if index not in first
+    ]
+    positions = [position for position, _ in results(plan, rank)]
+    if not (
+        share > 1
+        and cells <= threads <= 512
+        and sorted(stored) == positions
+        and schedule.memory == "staged"
+        and schedule.protocol in ("packets", "bulk")
+        and not schedule.phases
+    ):
+        return NOTHING_HELD
+    begins = sorted(operands.turn(atom) for _, atom in results(plan, rank))
+    ends = [begin + cells for begin in begins]
+    if all(a <= b for a, b in zip(ends, [*begins[1:], threads], strict=True)):
+        return Held(1, len(positions))
+    many = len(positions)
+    return Held(many) if many <= min(MAX_HELD, 1024 // threads) else NOTHING_HELD
+
+
+def results(plan: Plan, rank: int) -> Iterator[tuple[int, int]]:
+    """Yield the positions of a rank's output, and their atoms."""
+    for run in plan.outputs[rank]:
+        for nth in range(run.stop - run.start):
+            yield run.start + nth, run.atom + nth
