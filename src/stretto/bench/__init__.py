@@ -6,7 +6,6 @@ from stretto.bench.contender import BUFFERS
 from stretto.bench.document import as_csv, as_text, document_of, read_document
 from stretto.bench.formats import nccl_format, osu_format
 from stretto.bench.launch import (
-    joined,
     launched_ranks,
     run_ranks,
     runs_of,
@@ -16,6 +15,7 @@ from stretto.bench.machine import machine as machine_of
 from stretto.bench.peers import expand, names
 from stretto.bench.plot import open_figure, plot
 from stretto.bench.report import markdown, show
+from stretto.bench.supervise import run_task
 from stretto.bench.task import MODES, Task
 from stretto.bench.traffic import read_matrix
 
@@ -32,7 +32,6 @@ __all__ = [
     "compare",
     "document_of",
     "expand",
-    "joined",
     "launched_ranks",
     "machine_of",
     "markdown",
@@ -44,6 +43,7 @@ __all__ = [
     "read_document",
     "read_matrix",
     "run_ranks",
+    "run_task",
     "runs_of",
     "show",
     "show_verdicts",

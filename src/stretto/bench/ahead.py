@@ -1,12 +1,16 @@
 """Compile what will be measured while something else is measured.
 
 Kernels are compiled for one rank each and kept on disk, so every rank compiles its own,
-in threads: the compiler runs without Python's lock.
+in threads: the compiler runs without Python's lock. What somebody waits for overtakes
+what may be wanted later, and threads that launch come before those that compile.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
+from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeAlias
@@ -18,6 +22,9 @@ from stretto.plan import Schedule
 from stretto.runtime import FrozenParams, frozen, proved_plan
 
 __all__ = ["Ahead"]
+
+_NICE = 10
+"""Of threads that compile, where threads have priorities of their own."""
 
 Key: TypeAlias = tuple[str, int, FrozenParams, bool]
 """What a kernel depends on, beside the element type: a pin, and the plan's form."""
@@ -44,8 +51,13 @@ class Ahead:
         self._warm, self._rank, self._arch = warm, rank, arch
         self._dtype, self._op = dtype, Operator.named(op)
         threads = max(1, (cores - 2 * num_ranks) // num_ranks)
-        self._pool = ThreadPoolExecutor(threads, "ahead") if warm else None
-        self._started: dict[Key, Future[None]] = {}
+        self._pool = None
+        if warm is not None:
+            self._pool = ThreadPoolExecutor(threads, "ahead", initializer=_step_back)
+        self._asked: dict[Key, Future[None]] = {}
+        self._waiting: deque[Key] = deque()
+        """As many as there are calls of `_next` to come."""
+        self._order = threading.Lock()
 
     def start(self, pins: Iterable[str], case: Case) -> None:
         """Compile what serves these pins, behind what was asked for before."""
@@ -53,22 +65,45 @@ class Ahead:
             return
         for pin in pins:
             key = _key(pin, case)
-            if key not in self._started:
-                self._started[key] = self._pool.submit(self._compile, *key)
+            if key not in self._asked:
+                self._asked[key] = Future()
+                with self._order:
+                    self._waiting.append(key)
+                self._pool.submit(self._next)
 
     def wait(self, pins: Iterable[str], case: Case) -> None:
-        """Wait for what serves these pins; whoever needs it meets what went wrong."""
+        """Wait for what serves these pins; whoever needs it meets what went wrong.
+
+        They overtake what was asked for before and has not begun.
+        """
         some = list(pins)
         self.start(some, case)
-        for pin in some:
-            started = self._started.get(_key(pin, case))
-            if started is not None:
-                started.exception()
+        if self._pool is None:  # nothing to compile, or closed
+            return
+        keys = dict.fromkeys(_key(pin, case) for pin in some)
+        with self._order:
+            first = [key for key in keys if key in self._waiting]
+            later = [key for key in self._waiting if key not in keys]
+            self._waiting = deque((*first, *later))
+        for key in keys:
+            self._asked[key].exception()
 
     def close(self) -> None:
-        """Compile nothing more."""
+        """Compile nothing more: from now on, whoever calls a plan does."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+
+    def _next(self) -> None:
+        """Compile what is wanted first of all that has not begun."""
+        with self._order:
+            key = self._waiting.popleft()
+        try:
+            self._compile(*key)
+        except Exception as e:
+            self._asked[key].set_exception(e)
+        else:
+            self._asked[key].set_result(None)
 
     def _compile(
         self, pin: str, num_ranks: int, params: FrozenParams, in_place: bool
@@ -86,3 +121,9 @@ class Ahead:
 def _key(pin: str, case: Case) -> Key:
     in_place = case.in_place or "zero_copy" not in pin
     return pin, case.num_ranks, frozen(case.params), in_place
+
+
+def _step_back() -> None:
+    """Let whoever launches go before this thread."""
+    with contextlib.suppress(AttributeError, OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)

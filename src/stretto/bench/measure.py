@@ -34,8 +34,7 @@ def measure(
     results: dict[str, Found] = {}
     runners: dict[str, Runner] = {}
     for name, contender in contenders.items():
-        if limits.trying is not None:
-            limits.trying([name])
+        limits.trying([name])
         found = results[name] = Found()
         prepared = _prepare(control, case, contender, x, out, found)
         if prepared is None:
@@ -44,15 +43,15 @@ def measure(
         if not found.refused:
             runners[name] = Runner(control, prepared, found, limits)
     for name, runner in list(runners.items()):
+        limits.trying([name])
         runner.capture(case)
         if runner.found.refused:
             del runners[name]
-    if limits.trying is not None:
-        limits.trying(list(runners))
     if runners:
         with pinned(control.rank, control.num_ranks):
-            _time(control, list(runners.values()), case, limits)
-    for runner in runners.values():
+            _time(control, runners, case, limits)
+    for name, runner in runners.items():
+        limits.trying([name])
         if not runner.found.refused:
             told = runner.prepared
             if _repeats(case, told):
@@ -121,17 +120,26 @@ def _fill(case: Case, prepared: Prepared, check: Check, rank: int) -> None:
         prepared.out.write(check.x)
 
 
-def _time(control: Control, order: list[Runner], case: Case, limits: Limits) -> None:
+def _time(
+    control: Control, runners: Mapping[str, Runner], case: Case, limits: Limits
+) -> None:
     """Run batches in turn until there are enough, or the time is over."""
-    round_us = sum(runner.calibrate() for runner in order)
-    order = [runner for runner in order if not runner.found.refused]
+    on_gpu = limits.timer is not None  # there a file may be written between batches
+    round_us = 0.0
+    for name, runner in runners.items():
+        limits.trying([name] if on_gpu else list(runners))
+        round_us += runner.calibrate()
+    order = [(n, r) for n, r in runners.items() if not r.found.refused]
     rounds = int(limits.budget_us / max(round_us, 1.0))
     rounds = control.agree(max(limits.fewest, min(limits.batches, rounds)))
     for turn in range(rounds):
         for at in range(len(order)):
+            name, runner = order[(at + turn) % len(order)]
+            if on_gpu:
+                limits.trying([name])
             control.barrier()
-            order[(at + turn) % len(order)].turn()
-    for runner in order:
+            runner.turn()
+    for _, runner in order:
         runner.gather(case)
 
 

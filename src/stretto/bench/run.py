@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import faulthandler
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from stretto import algorithms
@@ -11,6 +12,7 @@ from stretto.bench.ahead import Ahead
 from stretto.bench.cases import Case
 from stretto.bench.contender import Contender, Setup
 from stretto.bench.control import Control
+from stretto.bench.journal import Journal
 from stretto.bench.ours import Ours
 from stretto.bench.overlap import compute_for, hidden, overlapped
 from stretto.bench.rows import OURS, Row, row_of
@@ -24,7 +26,10 @@ __all__ = ["Say", "work"]
 Say = Callable[[str], None]
 """Tells whoever watches what is being done."""
 _DEADLINE_S = 10.0
-"""How long a variant that was asked for may hang; the others are then measured."""
+"""How long stretto may hang on a GPU, or a variant; the others are then measured."""
+_SILENT_S, _DEADLINES = 30.0, 3.0
+"""A rank that hangs so long, and so many deadlines, where none reaches ends itself."""
+_CLOSING_S = 20.0
 _OVERLAPS = 9
 _OVERLAP_US = 2e3
 
@@ -32,21 +37,22 @@ _OVERLAP_US = 2e3
 def work(comm: Communicator, task: Task, say: Say) -> dict[str, Any]:
     """Measure all cases; return rank 0's document, and nothing on the others."""
     rank = _Rank(comm, task)
-    missing = rank.open()
-    rows: list[Row] = []
+    rank.open()
+    rows: list[dict[str, Any]] = []
+    done = task.options.get("done", ())
     for at, case in enumerate(rank.cases):
+        if at in done:
+            continue
         if comm.rank == 0:
             said = f"{case.test} {spell_size(case.nbytes)}"
             say(f"[{at + 1}/{len(rank.cases)}] {said}")
-        rows += rank.case(case)
+        found = [row.as_json() for row in rank.case(at, case)]
+        rank.journal.done(at, found)
+        rows += found
     rank.close()
     if comm.rank:
         return {}
-    return {
-        "limits": rank.floor,
-        "missing": missing,
-        "rows": [r.as_json() for r in rows],
-    }
+    return {"limits": rank.floor, "missing": rank.missing, "rows": rows}
 
 
 class _Rank:
@@ -55,11 +61,17 @@ class _Rank:
     def __init__(self, comm: Communicator, task: Task) -> None:
         self._comm, self._control, self._task = comm, Control(comm), task
         self.cases = task.cases()
-        deadline_s = _DEADLINE_S if task.pins else None
+        self.journal = Journal(str(task.options.get("journal", "")), comm.rank)
+        told = float(task.options.get("deadline_s") or 0)
+        hangs = task.pins or task.device != "cpu"
+        deadline_s = told or (_DEADLINE_S if hangs else None)
+        self._silent_s = _SILENT_S + _DEADLINES * (deadline_s or _DEADLINE_S)
         self._target = Target(
             comm, self._control, task, self.cases, deadline_s=deadline_s
         )
         self._peers: dict[str, Contender] = {}
+        self.missing: dict[str, str] = {}
+        """Why a peer is not there, or no longer."""
         self._ahead = Ahead(
             task.device, comm.rank, comm.num_ranks,
             dtype=task.dtype, op=task.op, arch=self._target.pools.arch,
@@ -68,8 +80,8 @@ class _Rank:
             self._ahead.start(self._explained_all(case), case)
         self.floor = machine.limits(self._control, self._target)
 
-    def open(self) -> dict[str, str]:
-        """Open the peers; return why a peer is missing."""
+    def open(self) -> None:
+        """Open the peers, or note why one is missing."""
         task, comm = self._task, self._comm
         setup = Setup(
             rank=comm.rank,
@@ -78,8 +90,8 @@ class _Rank:
             device=task.device,
             largest=max((case.buffer_bytes for case in self.cases), default=0),
         )
-        missing: dict[str, str] = {}
         for name in task.peers:
+            self._trying([name])
             contender, reason = None, ""
             try:
                 module = peers.get(name)
@@ -91,36 +103,65 @@ class _Rank:
                 reason = f"{type(e).__name__}: {e}".splitlines()[0]
             reasons = [r for r in self._control.gather(reason) if r]
             if reasons:
-                missing[name] = reasons[0]
+                self.missing[name] = reasons[0]
             elif contender is not None:
                 self._peers[name] = contender
-        return missing
+        faulthandler.cancel_dump_traceback_later()
+        self.journal.opened(self.floor, self.missing)
 
     def close(self) -> None:
         """Close everything but the communicator that we were given."""
+        if self._is_watched:  # until this process has ended, too
+            faulthandler.dump_traceback_later(_CLOSING_S, exit=True)
         self._ahead.close()
         for contender in self._peers.values():
             contender.close()
         self._target.close()
 
-    def case(self, case: Case) -> list[Row]:
+    @property
+    def _is_watched(self) -> bool:
+        """Return whether somebody starts us again when we end ourselves."""
+        return bool(self._task.options.get("journal"))
+
+    def _trying(self, who: Sequence[str], at: int = -1, more_s: float = 0) -> None:
+        """Note who is about to be called, and end ourselves if it takes too long."""
+        self.journal.trying(who, at)
+        if self._is_watched:
+            faulthandler.dump_traceback_later(self._silent_s + more_s, exit=True)
+
+    def case(self, at: int, case: Case) -> list[Row]:
         """Measure one case; return its rows on rank 0."""
         task = self._task
+        spoilt = task.options.get("spoilt", {}).get(str(at), {})
         pins: dict[str, Pin] = {OURS: None}
         pins |= {pin: pin for pin in self._pins(case)}
+        found = {
+            name: Found(refused=True, note=f"the ranks ended: {spoilt[name]}")
+            for name in (*pins, *self._peers)
+            if name in spoilt
+        }
         self._ahead.wait(self._explained_all(case), case)
+        slow_s = 0.0 if task.device != "cpu" else 60 + 10 * task.budget_s
         limits = Limits(
             batch_us=task.batch_us,
             batches=task.batches,
             budget_us=task.budget_s / len(self.cases) * 1e6,
             cold=task.cold,
+            trying=lambda who: self._trying(who, at, slow_s),
         )
-        found = self._target.measure(
-            case, pins, self._peers, limits=limits, seed=task.seed
+        found |= self._target.measure(
+            case,
+            {name: pin for name, pin in pins.items() if name not in found},
+            {name: peer for name, peer in self._peers.items() if name not in found},
+            limits=limits,
+            seed=task.seed,
         )
         hides = None
         if task.mode == "overlapped" and case.collective != "p2p":
             hides = self._overlap(case, found[OURS])
+        faulthandler.cancel_dump_traceback_later()
+        found = {name: found[name] for name in (*pins, *self._peers)}
+        self._drop_broken(found, case)
         if self._control.rank:
             return []
         return [
@@ -132,6 +173,15 @@ class _Rank:
             )
             for name, one in found.items()
         ]  # fmt: skip
+
+    def _drop_broken(self, found: Mapping[str, Found], case: Case) -> None:
+        """Call no peer again that raised or hung where the others waited for it."""
+        for name in list(self._peers):
+            if found[name].broke_at is not None:
+                where = f"{case.test} {spell_size(case.nbytes)}"
+                self.missing[name] = f"from {where} on: {found[name].note}"
+                self.journal.lost(name, self.missing[name])
+                del self._peers[name]
 
     def _pins(self, case: Case) -> list[str]:
         """Return the variants of stretto that were asked for, for this case."""

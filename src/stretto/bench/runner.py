@@ -45,7 +45,7 @@ class Limits:
     """Reads another clock than the processor's: events of a GPU."""
     capture: Callable[[Call, int], Call] | None = None
     """Time replays of graphs that this makes of several calls."""
-    trying: Callable[[Sequence[str]], None] | None = None
+    trying: Callable[[Sequence[str]], None] = lambda _: None
     """Is told who is about to be called: should all end here, one of those did it."""
 
 

@@ -102,7 +102,7 @@ class Target:
         return replace(
             limits,
             timer=self.pools.timer,
-            capture=self.pools.capture if graphs else None,
+            capture=self.pools.capture if graphs else limits.capture,
         )
 
     def rebuild(self) -> None:

@@ -66,6 +66,7 @@ def _how(parser: argparse.ArgumentParser) -> None:
     add("--budget", type=float, metavar="S", help="seconds for all rows together")
     add("--batches", type=int, default=40, help="at most [40]")
     add("--batch-us", type=float, default=100.0, help="at least 20 [100]")
+    add("--deadline", type=float, metavar="S", help="what hangs longer has failed [10]")
     add("--seed", type=int, default=0, help="of inputs and routes [0]")
 
 
@@ -95,11 +96,8 @@ def run(args: argparse.Namespace) -> int:
     if args.plot:
         bench.open_figure(args.plot)
     here = bench.under_launcher() and args.ranks is None
-    found: dict[str, Any] = {}
     with Progress(1) as progress:
-        for part in bench.runs_of(task):
-            more = bench.run_ranks(part, progress.step, how="here" if here else "auto")
-            found = bench.joined(found, more) if found else more
+        found = bench.run_task(task, progress.step, how="here" if here else "auto")
     if not found:  # only rank 0 shows anything
         return 0
     command = ["stretto", *(shlex.quote(Path(a).name) for a in sys.argv[1:])]
@@ -145,6 +143,7 @@ def task_of(args: argparse.Namespace) -> bench.Task:
         batch_us=args.batch_us * (20 if on_gpu else 1),
         batches=args.batches,
         budget_s=budget,
+        options={"deadline_s": args.deadline} if args.deadline else {},
     )
 
 

@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     path = Path(args.out) if args.out else tune.default_path(args.device)
     state = Path(args.state) if args.state else path.with_suffix(".state.json")
     if args.again:
-        state.unlink(missing_ok=True)
+        tune.forget(state)
     if args.plot:
         bench.open_figure(args.plot)
     memories = ("staged", "zero_copy") if args.memory == "both" else (args.memory,)

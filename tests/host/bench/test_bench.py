@@ -202,6 +202,31 @@ def test_the_way_of_gpus_is_taken_on_pretended_ones(tmp_path, monkeypatch):
     assert found["warmed"] >= 6
 
 
+def test_a_peer_that_ends_the_ranks_does_not_end_the_run(tmp_path, monkeypatch):
+    """What was measured is kept, who did it is named, the rest is measured."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    task = bench.Task(
+        tests=("all_reduce",), sizes=(64, 256, 1024, 4096), num_ranks=2,
+        peers=("gloo", "nccl", "nixl"), budget_s=2.0,
+    )  # fmt: skip
+    said = []
+
+    found = bench.run_task(task, said.append, how="spawn", job="dying:work")
+
+    ours = [row for row in found["rows"] if row["contender"] == "stretto"]
+    assert [64, 256, 1024, 4096] == [row["nbytes"] for row in ours]
+    assert all(row["ok"] and row["p50_us"] > 0 for row in ours)
+    assert "ended the ranks" in found["missing"]["nccl"]
+    assert "status 3" in found["missing"]["gloo"]
+    assert "from all_reduce 1K on: RuntimeError: the link" in found["missing"]["nixl"]
+    assert 2 == sum("start again" in line for line in said)
+    theirs = {r["contender"]: [] for r in found["rows"]}
+    for row in found["rows"]:
+        theirs[row["contender"]].append(row["nbytes"])
+    assert [64] == theirs["gloo"]
+    assert [64, 256, 1024] == theirs["nixl"]
+
+
 def test_a_missing_peer_is_named():
     """A GPU's peer on a CPU is not dropped in silence."""
     task = bench.Task(

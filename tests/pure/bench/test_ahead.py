@@ -1,5 +1,8 @@
 """Kernels are compiled before they are wanted, on this machine without a GPU."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from stretto.bench.ahead import Ahead
@@ -41,6 +44,39 @@ def test_what_cannot_be_compiled_is_met_by_whoever_calls_it(cached):
     some.close()
 
     assert [] == cached()
+
+
+def test_what_is_waited_for_overtakes_what_may_be_wanted_later(monkeypatch):
+    """Whoever waits does not wait for hundreds that nobody may ever call."""
+    some = ahead("cpu", None)
+    begun, going = [], threading.Event()
+    some._pool = ThreadPoolExecutor(1)
+
+    def compile_(pin, *_):
+        going.wait(10)
+        begun.append(pin)
+
+    monkeypatch.setattr(some, "_compile", compile_)
+    case = case_of("all_gather", 64, 2)
+    some.start([f"all_gather/one_shot push packets blocks={b}" for b in range(9)], case)
+    threading.Timer(0.05, going.set).start()
+    wanted = [f"all_gather/one_shot push packets blocks={b}" for b in (7, 20)]
+
+    some.wait(wanted, case)
+    some.close()
+
+    assert wanted == begun[1:3], "after the one that had begun"
+
+
+def test_after_it_is_closed_nobody_waits_for_it():
+    """Whoever calls a plan then compiles it."""
+    some = ahead("cpu", None)
+    some._pool = ThreadPoolExecutor(1)
+    some.close()
+
+    some.wait(["all_gather/one_shot push packets"], case_of("all_gather", 64, 2))
+
+    assert {} == some._asked
 
 
 def test_on_a_cpu_there_is_nothing_to_compile(cached):

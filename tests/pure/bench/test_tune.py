@@ -336,7 +336,7 @@ def test_a_way_that_only_fails_is_given_up(tmp_path):
     case = types.SimpleNamespace(nbytes=64)
     pins = [f"all_reduce/{a} push lines staged" for a in "abcd"]
     bulk = [f"all_reduce/{a} push bulk staged" for a in "abcd"]
-    memory.worked([f"{bulk[3]} blocks=8"])
+    memory.worked([f"{bulk[3]} blocks=8"], case)
 
     tried = []
     for pin in (*pins, *bulk):

@@ -2,7 +2,7 @@
 
 from stretto.bench.tune.figure import draw
 from stretto.bench.tune.fit import Fit, fit, observations, toml_of
-from stretto.bench.tune.memory import decision_of
+from stretto.bench.tune.memory import decision_of, forget
 from stretto.bench.tune.profile import default_path, merged, rule_of, text_of
 from stretto.bench.tune.search import Ask, Decision, Space, search
 from stretto.bench.tune.space import (
@@ -25,6 +25,7 @@ __all__ = [
     "draw",
     "expanded",
     "fit",
+    "forget",
     "leaders",
     "merged",
     "observations",

@@ -16,7 +16,6 @@ from stretto.bench.tune.search import Ask, Decision
 __all__ = ["held_back"]
 
 _BATCHES = 25
-_WORSE = 1.03
 
 
 class Tuning(Protocol):
@@ -34,6 +33,9 @@ class Tuning(Protocol):
     def plain(self, key: tuple[str, int]) -> str:
         """Return what would serve a size untuned."""
 
+    def compile_plain(self, test: str) -> None:
+        """Begin to compile what would serve the sizes between untuned."""
+
     def measure(self, key: tuple[str, int], ask: Ask) -> dict[str, list[float]]:
         """Return the times of the pins that gave what the oracle says."""
 
@@ -44,6 +46,7 @@ def held_back(
     """Measure them, undo what is worse, and return what was seen (collective)."""
     found: list[dict[str, Any]] = []
     for test, sizes in decided.items():
+        tuner.compile_plain(test)
         for nbytes in tuner.between():
             below = [n for n in sizes if n <= nbytes]
             above = [n for n in sizes if n > nbytes]
@@ -63,7 +66,7 @@ def held_back(
             ratio = ratio_interval(times[plain], times[pin], seed=tuner.task.seed)
             row = {"test": test, "nbytes": nbytes, "pin": pin, "untuned": plain}
             found.append(row | {"ratio": ratio.ratio, "high": ratio.high})
-            if ratio.low > _WORSE and not tuner.task.options.get("scratch"):
+            if ratio.low > 1:
                 us = sorted(times[plain])[len(times[plain]) // 2]
                 sizes[nbytes] = Decision(
                     pin=plain, us=us, untuned=plain, untuned_us=us,

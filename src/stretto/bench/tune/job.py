@@ -3,7 +3,8 @@
 All ranks are told the same times, so all run the same searches; only the clock is rank
 0's. While a size is measured, the kernels that others ask for next are compiled. What
 hangs or faults is noted, and the communicator made anew; what ends a process is found
-in the file of what was being tried (`memory`), when the ranks are started again.
+in the file of what was being tried (`memory`), when the ranks are started again, and
+what was measured before is not measured again.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ __all__ = ["work"]
 _SEARCHING, _CONFIRMING = 0.7, 0.9
 """The shares of the time until which is searched, and confirmed; the rest is for the
 sizes that are held back."""
-_SILENT_S = 90.0
-"""A rank that hangs so long where no deadline reaches ends itself."""
+_SILENT_S, _DEADLINES = 30.0, 3.0
+"""A rank that hangs so long, and so many deadlines, where none reaches ends itself."""
 
 Key = tuple[str, int]
 """A collective and a size."""
@@ -58,7 +59,7 @@ class Tuner:
     def __init__(self, comm: Communicator, task: Task, say: Say) -> None:
         self.task, self._say = task, say
         self.control = Control(comm)
-        self._began = time.monotonic()
+        self._began = self._begin()
         self._memory = Memory(task, self.control)
         self._cases = {
             (test, n): case_of(
@@ -67,9 +68,10 @@ class Tuner:
             for test in task.tests
             for n in sorted({*task.sizes, *self.between()})
         }
+        self._deadline_s = float(task.options.get("deadline_s", 60.0))
         self._target = Target(
             comm, self.control, task, list(self._cases.values()),
-            deadline_s=float(task.options.get("deadline_s", 60.0)),
+            deadline_s=self._deadline_s,
         )  # fmt: skip
         self._ahead = Ahead(
             task.device, comm.rank, comm.num_ranks,
@@ -80,6 +82,13 @@ class Tuner:
         """The pins that a size asked for last: its neighbours try them, too."""
         self._simulated: dict[tuple[str, Question], float | None] = {}
         self._is_over = False
+
+    def _begin(self) -> float:
+        """Return when the time began: with the starting of ranks, on this host."""
+        now = time.monotonic()
+        told = self.task.options.get("began")
+        ours = told is not None and 0 <= now - float(told) < self.task.budget_s
+        return float(told) if ours else now  # type: ignore[arg-type]
 
     def between(self) -> list[int]:
         """Return the sizes that are held back: half-way between those that are not."""
@@ -106,9 +115,8 @@ class Tuner:
                 todo.append(key)
         for key, found in self._searched(todo):
             decided[key[0]][key[1]] = found
-        self._ahead.close()
         held = held_back(self, decided)
-        faulthandler.cancel_dump_traceback_later()
+        self._ahead.close()
         self._target.close()
         if self.control.rank:
             return {}
@@ -119,7 +127,10 @@ class Tuner:
             },
             "held_back": held,
             "wrong": self._memory.failed,
-            "trials": self._memory.trials,
+            "trials": [
+                {k: v for k, v in trial.items() if k not in ("times", "how")}
+                for trial in self._memory.trials
+            ],
             "seconds": time.monotonic() - self._began,
             "rebuilt": self._target.rebuilt,
         }
@@ -135,6 +146,9 @@ class Tuner:
             one = search(spaces[key], lambda: self._is_over, seed=self.task.seed)
             searches[key], asks[key] = one, next(one)
             self._asked(key, asks[key])
+        for key in todo:  # they are measured in any case
+            sure = (spaces[key].untuned, spaces[key].shipped)
+            self._ahead.start([pin for pin in sure if pin], self._cases[key])
         found: list[tuple[Key, Decision]] = []
         while asks:
             for key in list(asks):
@@ -143,7 +157,6 @@ class Tuner:
                 self._is_over = bool(self.control.agree(left_s <= 0))
                 skipped = self._is_over and not ask.is_last
                 times = {} if skipped else self.measure(key, ask)
-                self._memory.worked(times)
                 try:
                     asks[key] = searches[key].send(times)
                 except StopIteration as e:
@@ -220,37 +233,53 @@ class Tuner:
         """Return what would serve a size untuned."""
         return str(self._selector.choose(self.question(key)))
 
+    def compile_plain(self, test: str) -> None:
+        """Compile what would serve the sizes that are held back, untuned."""
+        for nbytes in self.between():
+            self._ahead.start([self.plain((test, nbytes))], self._cases[test, nbytes])
+
     def measure(self, key: Key, ask: Ask) -> dict[str, list[float]]:
         """Return the times of the pins that gave what the oracle says."""
-        case, asked = self._cases[key], self.question(key)
-        pins = [pin for pin in ask.pins if not self._memory.has_failed(pin, case)]
-        self._ahead.wait(pins, case)
-        self.control.barrier()
-        apart = [pin for pin in pins if self._memory.is_suspect(pin, case)]
-        rest = [pin for pin in pins if pin not in apart]
+        case, memory = self._cases[key], self._memory
         times: dict[str, list[float]] = {}
-        for group in (*([pin] for pin in apart), *([rest] if rest else [])):
-            times |= self._measured(group, case, ask.batches)
-        if self.control.rank == 0:
-            for pin, found in times.items():
-                self._note(case, asked, pin, found)
+        if not ask.is_last:  # what decides is measured anew, side by side
+            times = memory.recalled(ask.pins, case, ask.batches)
+        left = [pin for pin in ask.pins if pin not in times]
+        self._ahead.wait([p for p in left if not memory.has_failed(p, case)], case)
+        self.control.barrier()
+        while left := [p for p in left if not memory.has_failed(p, case)]:
+            group = memory.together(left, case)
+            found = self._measured(group, case, ask.batches)
+            alike = ask.is_last and len(group) < len(left)  # then all of them anew
+            left = [p for p in left if p not in group or (alike and p in found)]
+            memory.worked(found, case)
+            if self.control.rank == 0:
+                asked = self.question(key)
+                memory.note(self._trial(case, asked, *one) for one in found.items())
+            times |= found
         return times
 
     def _measured(
         self, pins: Sequence[str], case: Case, batches: int
     ) -> dict[str, list[float]]:
         task, memory = self.task, self._memory
-        faulthandler.dump_traceback_later(_SILENT_S, exit=True)
+        silent_s = _SILENT_S + _DEADLINES * self._deadline_s
+
+        def trying(some: Sequence[str]) -> None:
+            faulthandler.dump_traceback_later(silent_s, exit=True)
+            memory.try_(some, case)
+
         limits = Limits(
             batch_us=task.batch_us,
             batches=batches,
             budget_us=max(0.05, self.left_s(_CONFIRMING)) * 1e6,
             fewest=min(5, batches),
-            trying=lambda some: memory.try_(some, case),
+            trying=trying,
         )
         found = self._target.measure(
             case, {pin: pin for pin in pins}, {}, limits=limits, seed=task.seed
         )
+        faulthandler.cancel_dump_traceback_later()
         memory.tried()
         for pin, one in found.items():
             if one.refused or one.wrong:
@@ -269,29 +298,29 @@ class Tuner:
             self._simulated[key] = simulated_us(choice, asked)
         return self._simulated[key]
 
-    def _note(
+    def _trial(
         self, case: Case, asked: Question, pin: str, times: Sequence[float]
-    ) -> None:
-        """Keep a trial, with what the simulator had expected."""
-        self._memory.note(
-            {
-                "test": case.test,
-                "nbytes": case.nbytes,
-                "pin": pin,
-                "us": sorted(times)[len(times) // 2],
-                "min_us": min(times),
-                "batches": len(times),
-                "simulated_us": self._foreseen(pin, asked),
-            }
-        )
+    ) -> dict[str, Any]:
+        """Return what a trial tells, with what the simulator had expected."""
+        return {
+            "test": case.test,
+            "nbytes": case.nbytes,
+            "pin": pin,
+            "us": sorted(times)[len(times) // 2],
+            "min_us": min(times),
+            "batches": len(times),
+            "simulated_us": self._foreseen(pin, asked),
+            "times": times,
+        }
 
     def _decided(self, key: Key, found: Decision, at: str) -> None:
         self._memory.decide(*key, found)
         if self.control.rank == 0:
-            said = f"{at} {key[0]} {spell_size(key[1])}: {found.us:.3g} us, "
+            said = f"{at} {key[0]} {spell_size(key[1])}: {found.us:.3g} us"
             gain = found.untuned_us / found.us
-            said += f"{gain:.2f}x" if math.isfinite(gain) else "nothing"
-            beside = f"; shipped {found.shipped_us:.3g} us" if found.shipped else ""
+            said += f", {gain:.2f}x untuned" if math.isfinite(gain) else ""
+            if math.isfinite(found.shipped_us):
+                said += f"; shipped {found.shipped_us:.3g} us"
             if found.found:
-                beside += f", kept: the search found {found.found_us:.3g} us"
-            self._say(f"{said} untuned{beside}: {found.pin}")
+                said += f", kept: the search found {found.found_us:.3g} us"
+            self._say(f"{said}: {found.pin}")

@@ -1,11 +1,14 @@
 """What a search remembers from one start to the next: a file, as soon as it knows.
 
-What has been decided, tried, and found to fail. A pin that is being tried when the
-ranks end has ended them: whoever starts them again says so, and it is not tried again.
+What has been decided, and found to fail; and beside it, a line each, what has been
+measured: a search that is begun again is told the same times, and so goes the same way
+to where it was. A pin that is being tried when the ranks end has ended them: whoever
+starts them again says so, and it is not tried again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -19,10 +22,10 @@ from stretto.bench.task import Task
 from stretto.bench.tune.search import Decision
 from stretto.plan import Schedule
 
-__all__ = ["Memory", "blame", "decision_of"]
-
+__all__ = ["Memory", "blame", "decision_of", "forget", "way"]
 
 _HOPELESS = 3
+_DIGITS = 5
 
 
 class Memory:
@@ -34,13 +37,15 @@ class Memory:
         self._is_mine = control.rank == 0
         memory = "zero_copy" if task.registered else "staged"
         self._how = f"{memory} {task.num_ranks} {task.dtype} {task.mode}"
-        kept = control.agree(_read(self._path) if self._is_mine else None)
+        read = (_read(self._path), _read_trials(self._path)) if self._is_mine else None
+        kept, trials = control.agree(read)
         self._decided: dict[str, Any] = kept.get("decided", {})
         self.failed: dict[str, str] = kept.get("failed", {})
         """Why pins are not used, by pin and size."""
         self._suspects: list[str] = kept.get("suspects", [])
-        self.trials: list[dict[str, Any]] = kept.get("trials", [])
-        self._good: set[str] = {_way(trial["pin"]) for trial in self.trials}
+        self.trials = [t for t in trials if t["how"] == self._how]
+        self._before = {(t["test"], t["nbytes"], t["pin"]): t for t in self.trials}
+        self._good: set[str] = {way(trial["pin"]) for trial in self.trials}
 
     def decided(self, test: str, nbytes: int) -> Mapping[str, Any] | None:
         """Return what was decided before."""
@@ -60,24 +65,47 @@ class Memory:
         """
         if f"{pin} {case.nbytes}" in self.failed:
             return True
-        way = _way(pin)
-        if way in self._good:
-            return False
-        failures = sum(_way(failed.rpartition(" ")[0]) == way for failed in self.failed)
-        return failures >= _HOPELESS
+        return way(pin) not in self._good and self._failures(pin) >= _HOPELESS
 
-    def worked(self, pins: Iterable[str]) -> None:
+    def together(self, pins: Sequence[str], case: Case) -> list[str]:
+        """Return which of the pins are measured next, side by side.
+
+        What one failure breaks, all that are beside it lose: so what may have ended the
+        ranks goes alone, as does what runs in a way that has only failed so far; and of
+        ways that nobody has tried, one pin each goes before the others.
+        """
+        for pin in pins:
+            if f"{pin} {case.nbytes}" in self._suspects:
+                return [pin]
+        unknown: dict[str, str] = {}
+        for pin in pins:
+            if way(pin) not in self._good:
+                unknown.setdefault(way(pin), pin)
+        for pin in unknown.values():
+            if self._failures(pin):
+                return [pin]
+        return list(unknown.values() or pins)
+
+    def worked(self, pins: Iterable[str], case: Case) -> None:
         """Note what gave what the oracle says; all ranks are told the same."""
-        self._good |= {_way(pin) for pin in pins}
+        for pin in pins:
+            self._good.add(way(pin))
+            if (suspect := f"{pin} {case.nbytes}") in self._suspects:
+                self._suspects.remove(suspect)
+
+    def recalled(self, pins: Iterable[str], case: Case, batches: int) -> dict[str, Any]:
+        """Return the times of pins that were measured so long before this start."""
+        found: dict[str, Any] = {}
+        for pin in pins:
+            trial = self._before.get((case.test, case.nbytes, pin))
+            if trial is not None and trial["batches"] >= batches:
+                found[pin] = trial["times"]
+        return found
 
     def fail(self, pin: str, case: Case, why: str) -> None:
         """Keep that a pin does not work."""
         self.failed[f"{pin} {case.nbytes}"] = why
         self._write([])
-
-    def is_suspect(self, pin: str, case: Case) -> bool:
-        """Return whether this pin, or one beside it, has ended the ranks before."""
-        return f"{pin} {case.nbytes}" in self._suspects
 
     def try_(self, pins: Sequence[str], case: Case) -> None:
         """Keep what is about to be called, should nobody come back from it."""
@@ -87,9 +115,18 @@ class Memory:
         """Note that everybody came back."""
         self._write([], only_trying=True)
 
-    def note(self, trial: dict[str, Any]) -> None:
-        """Keep a trial; it is written with the next decision."""
-        self.trials.append(trial)
+    def note(self, trials: Iterable[dict[str, Any]]) -> None:
+        """Keep trials, of times that are in order."""
+        fresh = [{"how": self._how, **trial} for trial in trials]
+        self.trials += fresh
+        if self._is_mine and fresh:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with _trials(self._path).open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(_short(t)) + "\n" for t in fresh)
+
+    def _failures(self, pin: str) -> int:
+        mine = way(pin)
+        return sum(way(failed.rpartition(" ")[0]) == mine for failed in self.failed)
 
     def _key(self, test: str, nbytes: int) -> str:
         return f"{test} {self._how} {nbytes}"
@@ -108,7 +145,6 @@ class Memory:
             "decided": self._decided,
             "failed": self.failed,
             "suspects": self._suspects,
-            "trials": self.trials,
         }
         fresh = self._path.with_suffix(".new")
         fresh.write_text(json.dumps(kept, indent=1), encoding="utf-8")
@@ -136,6 +172,12 @@ def blame(path: Path, why: str) -> bool:
     return True
 
 
+def forget(path: Path) -> None:
+    """Begin anew."""
+    for one in (path, _trials(path), _trying(path)):
+        one.unlink(missing_ok=True)
+
+
 def decision_of(data: Mapping[str, Any]) -> Decision:
     """Read a decision back."""
     intervals = {
@@ -145,7 +187,7 @@ def decision_of(data: Mapping[str, Any]) -> Decision:
     return Decision(**{**data, **intervals})
 
 
-def _way(pin: str) -> str:
+def way(pin: str) -> str:
     """Return how a pin moves data: protocol, direction and memory, no numbers."""
     schedule = Schedule.parse(pin.partition(" ")[2])
     return str(replace(schedule, blocks=1, threads=512, tile_bytes=1 << 18, depth=4))
@@ -153,6 +195,25 @@ def _way(pin: str) -> str:
 
 def _trying(path: Path) -> Path:
     return path.with_suffix(".trying")
+
+
+def _trials(path: Path) -> Path:
+    return path.with_suffix(".trials")
+
+
+def _short(trial: Mapping[str, Any]) -> dict[str, Any]:
+    times = [float(f"{us:.{_DIGITS}g}") for us in trial["times"]]
+    return {**trial, "times": times}
+
+
+def _read_trials(path: Path) -> list[dict[str, Any]]:
+    """Return what was measured; the last line may not have been written whole."""
+    found: list[dict[str, Any]] = []
+    if _trials(path).is_file():
+        for line in _trials(path).read_text(encoding="utf-8").splitlines():
+            with contextlib.suppress(json.JSONDecodeError):
+                found.append(json.loads(line))
+    return found
 
 
 def _read(path: Path) -> dict[str, Any]:

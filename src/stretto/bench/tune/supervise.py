@@ -29,7 +29,9 @@ def supervised(
     for start in range(1, _MOST_STARTS + 1):
         left_s = max(_LEAST_S, until - time.monotonic())
         try:
-            return run_ranks(replace(task, budget_s=left_s), say, how=how, job=job)
+            options = {**task.options, "began": time.monotonic()}
+            fresh = replace(task, budget_s=left_s, options=options)
+            return run_ranks(fresh, say, how=how, job=job)
         except RankFailed as e:
             why = str(e).strip().splitlines()[0]
             if how == "here" or start == _MOST_STARTS or not blame(state, why):
