@@ -77,11 +77,12 @@ def generate(
         for lane in range(len(plan.ranks[r]))
     ]
     lanes = max(map(len, plan.ranks))
+    depth = 1 if held.rows else plan.schedule.depth  # a thread has a cell of each part
     text = "\n".join(
         [
             *_head(plan, ranks, names, operands, epilogue),
             *([structure(epilogue, share, held)] if epilogue is not None else ()),
-            *(_config(plan, r, i, names) for r in ranks for i in range(lanes)),
+            *(_config(plan, r, i, names, depth) for r in ranks for i in range(lanes)),
             *bodies,
             *_entry(plan, ranks, share),
         ]
@@ -143,7 +144,9 @@ def _head(
     yield "\n".join(["struct Table {  // elements", *words, "};\n"])
 
 
-def _config(plan: Plan, rank: int, lane: int, names: tuple[str, str]) -> str:
+def _config(
+    plan: Plan, rank: int, lane: int, names: tuple[str, str], depth: int
+) -> str:
     """Return what is known about one lane, as constants."""
     units = ", ".join(map(str, plan.stage_units))
     schedule = plan.schedule
@@ -156,7 +159,7 @@ def _config(plan: Plan, rank: int, lane: int, names: tuple[str, str]) -> str:
   static constexpr int rank = {rank}, lane = {lane};
   static constexpr u32 ranks = {plan.num_ranks}, lanes = {max(map(len, plan.ranks))};
   static constexpr u32 blocks = {schedule.blocks}, threads = {threads(plan)};
-  static constexpr u32 depth = {schedule.depth}, stages = {_stages(plan)};
+  static constexpr u32 depth = {depth}, stages = {_stages(plan)};
   static constexpr bool shared = {shared};  // peers touch the caller's arrays
   __device__ static constexpr u32 units(int r) {{
     constexpr u32 of[] = {{{units}}};
@@ -192,7 +195,7 @@ def _held(
         return NOTHING_HELD
     found = set()
     for rank in ranks:
-        grouped = list(batches(rank, plan.ranks[rank][0]))
+        grouped = list(batches(plan, rank))
         first = [index for index, _ in grouped[0]] if grouped else []
         found.add(held_rows(epilogue, plan, rank, share, first, operands))
     return found.pop() if len(found) == 1 else NOTHING_HELD
@@ -220,7 +223,7 @@ def _lane(
     after: list[str] = []
     if epilogue is not None:
         before, after = conclusion(epilogue, plan, rank, operands, held)
-    grouped = list(batches(rank, plan.ranks[rank][lane]))
+    grouped = list(batches(plan, rank, lane))
     if not grouped or _stages(plan) or not _begins_plainly(plan, grouped[0]):
         lines.append("  me.enter();")
     for batch in grouped:
