@@ -40,6 +40,10 @@ class Trial:
     registered: bool
     seed: int
 
+    def shape(self, num_ranks: int) -> Shape:
+        """Return who takes part."""
+        return Shape(num_ranks=num_ranks, params=dict(self.params))
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
@@ -85,6 +89,7 @@ def _trial(args: argparse.Namespace) -> Trial:
             f"--ranks {args.ranks} --iterations {args.iterations}; want at least 1"
         )
     target, collective = args.algorithm, args.algorithm
+    params = params_of(args)
     if collective not in collectives.names():
         found = find(target)
         if isinstance(found, Program):
@@ -92,7 +97,10 @@ def _trial(args: argparse.Namespace) -> Trial:
         if reason := found.refuses(args.ranks):
             raise CallError(reason)
         collective = found.collective
-    params = params_of(args)
+        if collectives.get(collective).rooted:
+            params.setdefault("root", found.root)
+        if found.members:
+            params["members"] = found.members
     if collective == "permute":
         shift = tuple((r, (r + 1) % args.ranks) for r in range(args.ranks))
         params.setdefault("pairs", shift if args.ranks > 1 else ())
@@ -120,7 +128,7 @@ def _joined(
     nbytes = rows[0]["nbytes"]
     times = np.array([row["times_us"] for row in rows]).max(axis=0)
     time_us = float(np.median(times))
-    sim = executors.get("sim")
+    sim, members = executors.get("sim"), trial.shape(args.ranks).num_members
     gbps = nbytes / time_us / 1e3 if time_us else 0.0
     row = {"size": spell_size(nbytes)}
     if args.json:
@@ -130,7 +138,7 @@ def _joined(
         "max_error": max(row["error"] for row in rows),
         "time_us": time_us,
         "algbw_gbps": gbps,
-        "busbw_gbps": gbps * sim.bus_factor(trial.collective, args.ranks),
+        "busbw_gbps": gbps * sim.bus_factor(trial.collective, members),
         "algorithm": rows[0]["algorithm"],
     }
 
@@ -149,7 +157,7 @@ def _size(comm: Communicator, trial: Trial, pin: Any, nbytes: int) -> dict[str, 
     n, rank = comm.num_ranks, comm.rank
     kind = collectives.get(trial.collective)
     params = dict(trial.params)
-    shape = Shape(num_ranks=n, params=params)
+    shape = trial.shape(n)
     item = storage(trial.dtype).itemsize
     counts = executors.get("sim").counts_of(
         trial.collective, shape, nbytes=nbytes, itemsize=item
@@ -161,10 +169,11 @@ def _size(comm: Communicator, trial: Trial, pin: Any, nbytes: int) -> dict[str, 
     wants = expected(
         trial.collective, shape, inputs, dtype=trial.dtype, op=op, counts=counts
     )
-    x, out = (
-        _array(comm, trial, size) for size in (len(inputs[rank]), len(wants[rank]))
-    )
-    x[...] = inputs[rank]
+    if shape.place(rank) is None:  # it only shows how large the others' are
+        x, out = (_array(comm, trial, max(map(len, a))) for a in (inputs, wants))
+    else:
+        x, out = (_array(comm, trial, len(a[rank])) for a in (inputs, wants))
+        x[...] = inputs[rank]
     call = _call(comm, trial, params, pin, x, out)
     iterations = max(3, trial.iterations // (10 if nbytes > _LARGE else 1))
     times = []

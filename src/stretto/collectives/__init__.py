@@ -30,6 +30,7 @@ __all__ = [
     "Format",
     "Need",
     "Operator",
+    "Pattern",
     "Run",
     "Shape",
     "check",

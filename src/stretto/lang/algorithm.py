@@ -45,6 +45,13 @@ class Algorithm:
         """Return the first line of the author's docstring."""
         return (inspect.getdoc(self.function) or "").split("\n", 1)[0]
 
+    @property
+    def root(self) -> int:
+        """Return the root where nobody names one: the default of the function's."""
+        named = inspect.signature(self.function).parameters.get("root")
+        default = None if named is None else named.default
+        return default if isinstance(default, int) else 0
+
     def refuses(self, num_ranks: int) -> str | None:
         """Return why this number of ranks is not served, or None."""
         if num_ranks < 1:
@@ -67,7 +74,7 @@ class Algorithm:
             raise ProgramError(reason)
         kind = collectives.get(self.collective)
         if kind.rooted:
-            params.setdefault("root", 0)
+            params.setdefault("root", self.root)
         accepted = inspect.signature(self.function).parameters
         own = {k: v for k, v in params.items() if k != "members"}
         if self.members:

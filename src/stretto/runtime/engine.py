@@ -34,6 +34,7 @@ from stretto.runtime.select import (
     Pin,
     Profile,
     Question,
+    members_of_pin,
 )
 from stretto.runtime.selector import Selector
 from stretto.runtime.work import Work, Worker
@@ -79,8 +80,14 @@ class Engine:
         if executor:
             self._session(executor)
 
-    def _caller(self, verb: str, dtype: str | None) -> Caller:
-        return Caller(rank=self.rank, num_ranks=self.num_ranks, verb=verb, dtype=dtype)
+    def _caller(self, verb: str, dtype: str | None, pin: Pin = None) -> Caller:
+        return Caller(
+            rank=self.rank,
+            num_ranks=self.num_ranks,
+            verb=verb,
+            dtype=dtype,
+            members=members_of_pin(pin),
+        )
 
     def _session(self, executor: str) -> Session:
         """Return the executor's session, opening it at the first use (collective)."""
@@ -108,7 +115,13 @@ class Engine:
         session = self._session(request.device)
         fused = None
         if epilogue is not None:
-            fused = fuse(request, epilogue, self._caller(request.collective, None))
+            who = self._caller(request.collective, None, pin)
+            if who.members:
+                raise who.wrong(
+                    f"an epilogue, by an algorithm among {who.members}; want one "
+                    f"among all ranks"
+                )
+            fused = fuse(request, epilogue, who)
         spec = None if fused is None else fused.spec
         launch = self._launch(request, session, pin, spec)
         if fused is not None:
@@ -208,6 +221,7 @@ class Engine:
         size (an empty array lies nowhere), nor when only some ranks have an output.
         """
         known = request.collective in _ALIKE and request.equal
+        known &= "members" not in request.params
         if not known or not any(request.counts):
             return STAGED
         for operand in request.operands:
@@ -268,6 +282,9 @@ class Engine:
         **params: object,
     ) -> str:
         """Return which algorithm and schedule would serve such a call, as a pin."""
+        members = members_of_pin(algorithm)
+        if members:
+            params["members"] = members
         shape = Shape(num_ranks=self.num_ranks, params=params)
         parts = collectives.get(collective).num_parts(shape)
         kind = Kind(
@@ -277,7 +294,9 @@ class Engine:
             Operator.SUM,
             (count,) * parts,
             frozen(params),
-            ZERO_COPY if registered and collective in _ALIKE else STAGED,
+            ZERO_COPY
+            if registered and collective in _ALIKE and not members
+            else STAGED,
             True,
             algorithm,
         )

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from stretto import collectives
 from stretto.collectives import Operator, storage
 from stretto.epilogues import Spec
+from stretto.ir import members_of
 from stretto.runtime.plans import FrozenParams
 from stretto.runtime.request import Request
 from stretto.runtime.select import STAGED, Pin
@@ -47,8 +48,9 @@ def full_size(kind: Kind, num_ranks: int) -> int:
     """Return S of a call: the bytes of the longest vector that a rank holds."""
     item = storage(kind.dtype).itemsize
     counts = kind.counts
-    if len(counts) == num_ranks**2 and num_ranks > 1:
-        rows = [sum(counts[r * num_ranks :][:num_ranks]) for r in range(num_ranks)]
+    n = len(members_of(num_ranks, dict(kind.params)))
+    if len(counts) == n**2 and n > 1:
+        rows = [sum(counts[r * n :][:n]) for r in range(n)]
         return max(rows) * item
     if kind.collective == "permute":
         return max(counts, default=0) * item

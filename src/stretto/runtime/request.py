@@ -73,6 +73,24 @@ class Caller:
     num_ranks: int
     verb: str
     dtype: str | None = None
+    members: tuple[int, ...] = ()
+    """The ranks that contribute and receive; none named: all."""
+
+    @property
+    def shape(self) -> Shape:
+        """Return who takes part, as collectives ask for it."""
+        named = {"members": self.members} if self.members else {}
+        return Shape(num_ranks=self.num_ranks, params=named)
+
+    @property
+    def num_members(self) -> int:
+        """Return how many ranks contribute and receive."""
+        return len(self.members) or self.num_ranks
+
+    @property
+    def place(self) -> int | None:
+        """Return this rank's number among the members; None: it only relays."""
+        return self.shape.place(self.rank) if self.members else self.rank
 
     def wrong(self, text: str) -> CallError:
         """Return an error that says who called what."""
@@ -109,7 +127,12 @@ class Caller:
         return number
 
     def target(self, x: Operand, given: Any, shape: Sequence[int]) -> Operand:
-        """Return the output: what the caller gave, or a new array of that shape."""
+        """Return the output: what the caller gave, or a new array of that shape.
+
+        Who only relays has none: what it passes is looked at for its size and type.
+        """
+        if self.place is None:
+            return x
         if given is x.given and x.staged:
             out = x
         else:
@@ -128,7 +151,7 @@ class Caller:
 
     def divide(self, x: Operand) -> tuple[int, ...]:
         """Return the shape of one rank's part of `x`, along the first axis."""
-        n = self.num_ranks
+        n = self.num_members
         if not x.shape or x.shape[0] % n:
             first = x.shape[0] if x.shape else "none"
             raise self.wrong(
@@ -152,7 +175,7 @@ class Caller:
 
         `x` is split along one axis; what comes is joined along another.
         """
-        n, part = self.num_ranks, list(x.shape)
+        n, part = self.num_members, list(x.shape)
         split, concat = self.axis(split, x, "split"), self.axis(concat, x, "concat")
         if part[split] % n:
             raise self.wrong(
@@ -168,6 +191,10 @@ class Caller:
             shape=tuple(result),
             rows=(0 if whole[0] else rows[0], 0 if whole[1] else rows[1]),
         )
+
+    def part(self, counts: Sequence[int]) -> int:
+        """Return this rank's of the members' counts; who only relays has none."""
+        return 0 if self.place is None else int(counts[self.place])
 
     def counts(self, given: Any, wanted: int) -> tuple[int, ...]:
         """Return counts of elements, as many as wanted, none negative."""
@@ -194,6 +221,10 @@ class Caller:
         """Return the request, when its arrays do not overlap in a wrong way."""
         one = x or out or idle
         params = freeze({}) if params is None else params
+        if self.members:
+            params = freeze({**params, "members": self.members})
+        if self.place is None:
+            x = out = None
         in_place = False
         if x is out and x is not None:
             in_place = True
@@ -228,8 +259,8 @@ class Caller:
         kind = collectives.get(collective)
         shape = Shape(num_ranks=self.num_ranks, params=params)
         at = kind.in_place(shape, self.rank)
-        own_part = kind.num_parts(shape) == self.num_ranks and collective != "permute"
-        before = sum(counts[: self.rank]) * storage(x.dtype).itemsize
+        own_part = kind.num_parts(shape) == self.num_members and collective != "permute"
+        before = sum(counts[: self.place]) * storage(x.dtype).itemsize
         if not own_part:
             right, rule = a == b, "the same memory"
         elif at is None:

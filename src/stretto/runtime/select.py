@@ -32,6 +32,7 @@ __all__ = [
     "Question",
     "Rule",
     "candidates",
+    "members_of_pin",
     "parse_pin",
     "plain_schedule",
     "profile_folder",
@@ -89,6 +90,12 @@ def parse_pin(
         )
     words = words or pin.schedule
     return pin, Schedule.parse(words) if words else None
+
+
+def members_of_pin(pin: Pin) -> tuple[int, ...]:
+    """Return the members of an algorithm of one's own; nothing: all ranks."""
+    asked = pin[0] if isinstance(pin, tuple) else pin
+    return asked.members if isinstance(asked, Algorithm) else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

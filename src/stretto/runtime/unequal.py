@@ -17,7 +17,7 @@ from stretto.runtime.arrays import Operand, operand
 from stretto.runtime.counted import CountedCalls, on_gpu
 from stretto.runtime.hot import MISS
 from stretto.runtime.request import Caller
-from stretto.runtime.select import Pin
+from stretto.runtime.select import Pin, members_of_pin
 from stretto.runtime.verbs import Verbs
 
 __all__ = ["UnequalVerbs"]
@@ -74,12 +74,12 @@ class UnequalVerbs(Verbs):
                 stream=stream,
             )
         if counts is None:
-            counts = self._counts("all_gather_v", x, dtype)
+            counts = self._counts("all_gather_v", x, dtype, algorithm)
         parts_key = _as_key(counts)
         key = ("all_gather_v", id(x), id(out), parts_key, algorithm, stream, dtype)
         if (done := self._again(key, x, out)) is not MISS:
             return done
-        who = self._caller("all_gather_v", dtype)
+        who = self._caller("all_gather_v", dtype, algorithm)
         source = who.take(x, "x")
         parts = self._parts(who, source, counts)
         target = who.target(source, out, (sum(parts),))
@@ -99,12 +99,12 @@ class UnequalVerbs(Verbs):
     ) -> Any:
         """Give the root everybody's elements, in rank order; the others None."""
         if counts is None:
-            counts = self._counts("gather_v", x, dtype)
+            counts = self._counts("gather_v", x, dtype, algorithm)
         parts_key = root, _as_key(counts)
         key = ("gather_v", id(x), id(out), parts_key, algorithm, stream, dtype)
         if (done := self._again(key, x, out)) is not MISS:
             return done
-        who = self._caller("gather_v", dtype)
+        who = self._caller("gather_v", dtype, algorithm)
         params, source = who.root(root), who.take(x, "x")
         parts = self._parts(who, source, counts)
         target = None
@@ -150,11 +150,11 @@ class UnequalVerbs(Verbs):
         key = ("reduce_scatter_v", id(x), id(out), parts_key, algorithm, stream, dtype)
         if (done := self._again(key, x, out)) is not MISS:
             return done
-        who = self._caller("reduce_scatter_v", dtype)
-        source, parts = who.take(x, "x"), who.counts(counts, self.num_ranks)
-        if sum(parts) != source.count:
+        who = self._caller("reduce_scatter_v", dtype, algorithm)
+        source, parts = who.take(x, "x"), who.counts(counts, who.num_members)
+        if sum(parts) != source.count and who.place is not None:
             raise who.wrong(f"counts sum to {sum(parts)}; x has {source.count}")
-        target = who.target(source, out, (parts[self.rank],))
+        target = who.target(source, out, (who.part(parts),))
         request = who.request(
             "reduce_scatter",
             source,
@@ -186,9 +186,9 @@ class UnequalVerbs(Verbs):
         key = ("scatter_v", id(x), id(out), parts_key, algorithm, stream, dtype)
         if (done := self._again(key, x, out)) is not MISS:
             return done
-        who = self._caller("scatter_v", dtype)
-        params, parts = who.root(root), who.counts(counts, self.num_ranks)
-        mine = (parts[self.rank],)
+        who = self._caller("scatter_v", dtype, algorithm)
+        params, parts = who.root(root), who.counts(counts, who.num_members)
+        mine = (who.part(parts),)
         source = None
         if root == self.rank:
             source = who.take(x, "x")
@@ -241,19 +241,20 @@ class UnequalVerbs(Verbs):
                 algorithm=algorithm,
                 stream=stream,
             )
-        every, n = _as_key(counts), self.num_ranks
-        if len(every) != n * n or n == 1:
+        members = members_of_pin(algorithm)
+        every, n = _as_key(counts), len(members) or self.num_ranks
+        if not members and (len(every) != n * n or n == 1):
             own_row = self._caller("all_to_all_v", dtype).counts(counts, n)
             every = tuple(self._exchange(own_row))
         key = ("all_to_all_v", id(x), id(out), every, algorithm, stream, dtype)
         if (done := self._again(key, x, out)) is not MISS:
             return done
-        who = self._caller("all_to_all_v", dtype)
+        who = self._caller("all_to_all_v", dtype, algorithm)
         source, matrix = who.take(x, "x"), np.reshape(who.counts(every, n * n), (n, n))
-        own = int(matrix[self.rank].sum())
+        own = who.part(matrix.sum(axis=1))
         if own != source.count:
             raise who.wrong(f"counts sum to {own}; x has {source.count} elements")
-        target = who.target(source, out, (int(matrix[:, self.rank].sum()),))
+        target = who.target(source, out, (who.part(matrix.sum(axis=0)),))
         flat = tuple(int(c) for c in matrix.ravel())
         request = who.request("all_to_all", source, target, counts=flat, equal=False)
         return self._run(request, algorithm, stream, (key, x, out))
@@ -266,19 +267,22 @@ class UnequalVerbs(Verbs):
 
     def _parts(self, who: Caller, source: Operand, counts: Counts) -> tuple[int, ...]:
         """Return every rank's count."""
-        parts = who.counts(counts, self.num_ranks)
-        if parts[self.rank] != source.count:
+        parts = who.counts(counts, who.num_members)
+        if who.part(parts) != source.count:
             raise who.wrong(
-                f"counts[{self.rank}] is {parts[self.rank]}; x has {source.count} "
+                f"counts[{who.place}] is {who.part(parts)}; x has {source.count} "
                 f"elements"
             )
         return parts
 
-    def _counts(self, verb: str, x: Any, dtype: str | None) -> Counts:
-        """Return how many elements each rank has."""
+    def _counts(self, verb: str, x: Any, dtype: str | None, pin: Pin) -> Counts:
+        """Return how many elements each member has."""
         if type(x) is np.ndarray:
-            return self._exchange((x.size,))
-        return self._exchange((self._caller(verb, dtype).take(x, "x").count,))
+            own = x.size
+        else:
+            own = self._caller(verb, dtype).take(x, "x").count
+        every = self._exchange((own,))
+        return [every[r] for r in members_of_pin(pin) or range(self.num_ranks)]
 
     def _exchange(self, own: Sequence[int]) -> list[int]:
         """Return every rank's counts, one rank's after the other's."""

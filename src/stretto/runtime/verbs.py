@@ -5,6 +5,7 @@ Every method is collective: all ranks call it, in the same order. Legend: n rank
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -26,6 +27,10 @@ class Verbs(Engine):
     words of a schedule after it when wanted; `stream` is a GPU stream; `dtype` says
     that raw 16-bit integers are bfloat16, or bytes a float8. With an `epilogue` the
     call returns what that makes of the result, computed in the same kernel.
+
+    An algorithm of one's own may be among some ranks, its members: n then counts them.
+    All ranks call. Who only passes data on gives an array like the others', which tells
+    the size and stays as it is (in the `_v` forms an empty one), and gets None.
     """
 
     def all_reduce(
@@ -46,7 +51,7 @@ class Verbs(Engine):
             return done
         if epilogue is None and (done := self._alike(key, x, out)) is not MISS:
             return done
-        who = self._caller("all_reduce", dtype)
+        who = self._caller("all_reduce", dtype, algorithm)
         source = who.take(x, "x", written=out is None)
         request = who.request(
             "all_reduce",
@@ -78,7 +83,7 @@ class Verbs(Engine):
             return done
         if (done := self._alike(key, x, out)) is not MISS:
             return done
-        who = self._caller("reduce", dtype)
+        who = self._caller("reduce", dtype, algorithm)
         params, here = who.root(root), root == self.rank
         source = who.take(x, "x", written=here and out is None)
         target = source if here else None
@@ -114,7 +119,7 @@ class Verbs(Engine):
             return done
         if (done := self._alike(key, x, out)) is not MISS:
             return done
-        who = self._caller("broadcast", dtype)
+        who = self._caller("broadcast", dtype, algorithm)
         params, here = who.root(root), root == self.rank
         if here:
             source = who.take(x, "x", written=out is None)
@@ -150,10 +155,10 @@ class Verbs(Engine):
             return done
         if epilogue is None and (done := self._alike(key, x, out)) is not MISS:
             return done
-        who = self._caller("all_gather", dtype)
+        who = self._caller("all_gather", dtype, algorithm)
         source = who.take(x, "x")
-        target = who.target(source, out, (self.num_ranks, *source.shape))
-        counts = (source.count,) * self.num_ranks
+        target = who.target(source, out, (who.num_members, *source.shape))
+        counts = (source.count,) * who.num_members
         request = who.request("all_gather", source, target, counts=counts)
         return self._run(request, algorithm, stream, (key, x, out), epilogue)
 
@@ -177,12 +182,12 @@ class Verbs(Engine):
             return done
         if (done := self._alike(key, x, out)) is not MISS:
             return done
-        who = self._caller("gather", dtype)
+        who = self._caller("gather", dtype, algorithm)
         params, source = who.root(root), who.take(x, "x")
         target = None
         if root == self.rank:
-            target = who.target(source, out, (self.num_ranks, *source.shape))
-        counts = (source.count,) * self.num_ranks
+            target = who.target(source, out, (who.num_members, *source.shape))
+        counts = (source.count,) * who.num_members
         request = who.request("gather", source, target, counts=counts, params=params)
         return self._run(request, algorithm, stream, (key, x, out))
 
@@ -207,14 +212,15 @@ class Verbs(Engine):
             return done
         if epilogue is None and (done := self._alike(key, x, out)) is not MISS:
             return done
-        who = self._caller("reduce_scatter", dtype)
+        who = self._caller("reduce_scatter", dtype, algorithm)
         source = who.take(x, "x")
-        target = who.target(source, out, who.divide(source))
+        part = who.divide(source)
+        target = who.target(source, out, part)
         request = who.request(
             "reduce_scatter",
             source,
             target,
-            counts=(target.count,) * self.num_ranks,
+            counts=(math.prod(part),) * who.num_members,
             op=who.operator(op, source),
         )
         return self._run(request, algorithm, stream, (key, x, out), epilogue)
@@ -239,7 +245,7 @@ class Verbs(Engine):
             return done
         if (done := self._alike(key, x, out)) is not MISS:
             return done
-        who = self._caller("scatter", dtype)
+        who = self._caller("scatter", dtype, algorithm)
         params = who.root(root)
         source = None
         if root == self.rank:
@@ -251,7 +257,7 @@ class Verbs(Engine):
             "scatter",
             source,
             target,
-            counts=(target.count,) * self.num_ranks,
+            counts=(target.count,) * who.num_members,
             params=params,
         )
         return self._run(request, algorithm, stream, (key, x, out))
@@ -278,14 +284,20 @@ class Verbs(Engine):
             return done
         if (done := self._alike(key, x, out)) is not MISS:
             return done
-        who = self._caller("all_to_all", dtype)
+        who = self._caller("all_to_all", dtype, algorithm)
         source = who.take(x, "x")
         if not split and not concat:
             who.divide(source)
         shape, rows = who.exchanged(source, split, concat)
         target = who.target(source, out, shape)
-        counts = (target.count // self.num_ranks,) * self.num_ranks**2
+        n = who.num_members
+        counts = (target.count // n,) * n**2
         request = who.request("all_to_all", source, target, counts=counts)
+        if any(rows) and who.members:
+            raise who.wrong(
+                f"axes that move, by an algorithm among {who.members}; want split=0 "
+                f"and concat=0"
+            )
         if any(rows) and request.in_place:
             raise who.wrong(
                 "out overlaps x, with axes that move; want memory of its own"

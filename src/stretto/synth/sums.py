@@ -199,22 +199,9 @@ _OUTPUT = -2
 
 def _all_reduce_by_relays(schedule: Schedule, symmetry: Symmetry) -> Rows:
     """Return those of an all_reduce among some ranks: relays add up in scratch."""
-    k, group = schedule.demand.split, Group(schedule)
     adders, slots = Slots(symmetry), Slots(symmetry)
-    sums, moves = [], []
-    for chunk, rank, parts, _ in _sums(schedule, symmetry, None):
-        kept = _OUTPUT if rank in group.members else adders.take(chunk, rank)
-        terms = tuple(
-            (q, leaf or (_OUTPUT if q in group.members else adders.get(chunk, q)))
-            for q, leaf in parts
-        )
-        sums.append((group.members[chunk // k], chunk % k, rank, terms, kept))
-    for m in schedule.folded:
-        if not m.combine:
-            held = slots.get(m.chunk, m.src)
-            kept = -1 if m.dst in group.members else slots.take(m.chunk, m.dst)
-            owner, piece = group.members[m.chunk // k], m.chunk % k
-            moves.append((owner, piece, m.src, m.dst, held, kept))
+    sums = _sums_by_relays(schedule, symmetry, adders)
+    moves = _spread_by_relays(schedule, slots)
     room = f'scratch("sums", {max(1, adders.count)})'
     ready = "data = src.output[at]"
     legend = "whose, which piece, who adds, (from, its slot)..., own slot"
@@ -240,7 +227,7 @@ def _all_reduce_by_relays(schedule: Schedule, symmetry: Symmetry) -> Rows:
                     "at = owner.place * K + piece",
                     f"others = [(ranks[{_turned(symmetry)}], s) for q, s in parts]",
                     "terms = [term(r, at, s) for r, s in others]",
-                    f"total = reduce({group.own('dst')}, terms)",
+                    f"total = reduce({Group(schedule).own('dst')}, terms)",
                     "if slot < 0:",
                     "    dst.output[at] = total",
                     "else:",
@@ -260,3 +247,30 @@ def _all_reduce_by_relays(schedule: Schedule, symmetry: Symmetry) -> Rows:
             ),
         ],
     )
+
+
+def _sums_by_relays(
+    schedule: Schedule, symmetry: Symmetry, slots: Slots
+) -> list[tuple[Any, ...]]:
+    k, group = schedule.demand.split, Group(schedule)
+    rows = []
+    for chunk, rank, parts, _ in _sums(schedule, symmetry, None):
+        kept = _OUTPUT if rank in group.members else slots.take(chunk, rank)
+        terms = tuple(
+            (q, leaf or (_OUTPUT if q in group.members else slots.get(chunk, q)))
+            for q, leaf in parts
+        )
+        rows.append((group.members[chunk // k], chunk % k, rank, terms, kept))
+    return rows
+
+
+def _spread_by_relays(schedule: Schedule, slots: Slots) -> list[tuple[Any, ...]]:
+    k, group = schedule.demand.split, Group(schedule)
+    rows = []
+    for m in schedule.folded:
+        if not m.combine:
+            held = slots.get(m.chunk, m.src)
+            kept = -1 if m.dst in group.members else slots.take(m.chunk, m.dst)
+            owner, piece = group.members[m.chunk // k], m.chunk % k
+            rows.append((owner, piece, m.src, m.dst, held, kept))
+    return rows
