@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -29,7 +30,7 @@ _DEADLINE_S = 10.0
 """How long stretto may hang on a GPU, or a variant; the others are then measured."""
 _SILENT_S, _DEADLINES = 30.0, 3.0
 """A rank that hangs so long, and so many deadlines, where none reaches ends itself."""
-_CLOSING_S = 20.0
+_CLOSING_S = 12.0
 _OVERLAPS = 9
 _OVERLAP_US = 2e3
 
@@ -113,6 +114,7 @@ class _Rank:
         """Close everything but the communicator that we were given."""
         if self._is_watched:  # until this process has ended, too
             faulthandler.dump_traceback_later(_CLOSING_S, exit=True)
+        gc.collect()  # NCCL's end waits for every graph that holds calls of it
         self._ahead.close()
         for contender in self._peers.values():
             contender.close()
