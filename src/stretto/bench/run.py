@@ -28,7 +28,7 @@ Say = Callable[[str], None]
 """Tells whoever watches what is being done."""
 _DEADLINE_S = 10.0
 """How long stretto may hang on a GPU, or a variant; the others are then measured."""
-_SILENT_S, _DEADLINES = 30.0, 3.0
+_SILENT_S, _DEADLINES = 20.0, 3.0
 """A rank that hangs so long, and so many deadlines, where none reaches ends itself."""
 _CLOSING_S = 12.0
 _OVERLAPS = 9
