@@ -1,7 +1,7 @@
 """What users and we test with: the reference interpreter, oracles, strategies."""
 
 from stretto.testing.cases import SCHEDULES, counts_for, programs, shape_of
-from stretto.testing.groups import among, relayed
+from stretto.testing.groups import among, group_programs, relayed
 from stretto.testing.interpret import input_counts, interpret, output_counts
 from stretto.testing.mutants import plan_mutants, program_mutants
 from stretto.testing.oracle import (
@@ -26,6 +26,7 @@ __all__ = [
     "draw",
     "element_counts",
     "expected",
+    "group_programs",
     "input_counts",
     "interpret",
     "largest_error",

@@ -11,10 +11,27 @@ from dataclasses import replace
 
 from stretto.errors import CallError
 from stretto.ir import Op, Program, Ref, freeze
+from stretto.testing.cases import programs
 
-__all__ = ["among", "relayed"]
+__all__ = ["among", "group_programs", "relayed"]
 
 _ROOM = "relay"
+
+
+def group_programs(num_ranks: int, only: str = "") -> Iterator[tuple[str, Program]]:
+    """Yield (label, program) for shipped algorithms among some of so many ranks.
+
+    Each comes twice: with idle ranks outside, and with all that crosses ranks relayed.
+    """
+    members = tuple(r for r in range(num_ranks) if r % 3 != 1)
+    if len(members) == num_ranks:
+        return
+    spelt = str(members).replace(" ", "")
+    for label, program in programs(len(members), only):
+        if "pairs" not in program.params:
+            group = among(program, members, num_ranks)
+            yield f"{label} among={spelt} of={num_ranks}", group
+            yield f"{label} among={spelt} of={num_ranks} relayed", relayed(group)
 
 
 def among(program: Program, members: Sequence[int], num_ranks: int) -> Program:

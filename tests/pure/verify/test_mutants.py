@@ -12,7 +12,13 @@ import pytest
 from stretto.errors import StrettoError
 from stretto.lower import lower
 from stretto.plan import Schedule
-from stretto.testing import SCHEDULES, plan_mutants, program_mutants, programs
+from stretto.testing import (
+    SCHEDULES,
+    group_programs,
+    plan_mutants,
+    program_mutants,
+    programs,
+)
 from stretto.testing.judge import plan_is_right, program_is_right
 from stretto.verify import verify, verify_plan
 
@@ -64,6 +70,29 @@ def test_no_wrong_plan_is_accepted(n, in_place):
                 caught += 1
                 continue
             assert plan_is_right(mutant, seed=tried), f"{label} {schedule}: {what}"
+
+    assert caught > tried // 2
+
+
+def test_no_wrong_program_among_some_ranks_is_accepted():
+    """Nor one of its plans: relays that forget, double or mix up are caught."""
+    rng = random.Random(4)
+    tried = caught = 0
+    for label, program in group_programs(4):
+        schedule = rng.choice([s for s in SCHEDULES if "staged" in s])
+        plan = lower(verify(program), Schedule.parse(schedule), in_place=True)
+        verify_plan(plan)
+        for proof, right, mutants in (
+            (verify, program_is_right, program_mutants(program)),
+            (verify_plan, plan_is_right, plan_mutants(plan)),
+        ):
+            every = list(mutants)
+            for what, mutant in rng.sample(every, min(SAMPLE // 3, len(every))):
+                tried += 1
+                if not accepts(proof, mutant):
+                    caught += 1
+                    continue
+                assert right(mutant, seed=tried), f"{label} {schedule}: {what}"
 
     assert caught > tried // 2
 
