@@ -84,8 +84,8 @@ def candidates(rows: int, ranks: int) -> list[str]:
     """Return the schedules to try for a number of rows, the runtime's own first.
 
     One shot: a thread for each cell of each row, the row on 1 to 32 blocks. Two shots:
-    the same for a rank's part of the rows, and threads for all parts at once (`wide`),
-    or each with a cell of every part.
+    the same for a rank's part of the rows, and threads for all parts at once, or for
+    half of them, or each with a cell of every part.
     """
     found = [chosen(rows, ranks)]
 
@@ -107,8 +107,8 @@ def candidates(rows: int, ranks: int) -> list[str]:
         part = rows // ranks
         most = min(32, MOST_BLOCKS // part)
         for share in (most, most // 2):
-            add("two_shot", part * share, ranks * CELLS // share)
-            add("two_shot", part * share, CELLS // share)
+            for wide in (ranks, ranks // 2, 1):
+                add("two_shot", part * share, wide * CELLS // share)
         near = min(8, most)
         add("two_shot", part * near, ranks * CELLS // near, "clusters")
     return list(dict.fromkeys(found))

@@ -93,6 +93,11 @@ CASES = {
         *("bfloat16", 1024, 11, {"residual": E, "weight": R, "eps": 1e-6}),
         *(4,),
     ),
+    "a row of two blocks that stays, each thread with two of four parts": (
+        *(add_rms_norm, "all_reduce/two_shot", "packets threads=128 blocks=2", 4),
+        *("bfloat16", 1024, 5, {"residual": E, "weight": R, "eps": 1e-6}),
+        *(2,),
+    ),
     "a row of four blocks that is read again, reduction after reduction": (
         *(layer_norm, "reduce_scatter/one_shot", "packets threads=32 blocks=4", 2),
         *("float32", 2048, 3, {"weight": R, "bias": R, "keep": C}),

@@ -41,7 +41,7 @@ class Held:
     rows: int = 0
     """Of a thread; 0: none, they are read again."""
     slots: int = 0
-    """Of a block, where each warp has one of them; 0: all threads have all."""
+    """Of a block, where each warp has some of them; 0: all threads have all."""
 
 
 NOTHING_HELD = Held()
@@ -104,12 +104,14 @@ def held_rows(
         and not schedule.phases
     ):
         return NOTHING_HELD
-    begins = sorted(operands.turn(atom) for _, atom in results(plan, rank))
-    ends = [begin + cells for begin in begins]
-    if all(a <= b for a, b in zip(ends, [*begins[1:], threads], strict=True)):
-        return Held(1, len(positions))
-    many = len(positions)
-    return Held(many) if many <= min(MAX_HELD, 1024 // threads) else NOTHING_HELD
+    turns = [operands.turn(atom) for _, atom in results(plan, rank)]
+    each = max(
+        sum((warp - turn) % threads < cells for turn in turns)
+        for warp in range(0, threads, 32)
+    )
+    if each > (1 if threads > 256 else min(MAX_HELD, 1024 // threads)):
+        return NOTHING_HELD
+    return Held(each, len(turns) if each < len(turns) else 0)
 
 
 def results(plan: Plan, rank: int) -> Iterator[tuple[int, int]]:

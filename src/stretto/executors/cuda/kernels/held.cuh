@@ -4,7 +4,7 @@
 // the result also leaves it with the thread that has it, and what else the epilogue reads
 // is loaded while packets are awaited. Nothing is read again, and no barrier is needed:
 // the blocks of a row tell each other their sums. Where the slices of a block are small,
-// each has warps of its own (Slice::turn): a thread then keeps one row, whichever it is.
+// each has warps of its own (Slice::turn): a thread then keeps few rows of the block's.
 #pragma once
 
 #include "epilogue.cuh"
@@ -22,7 +22,10 @@ struct Hold {
   __device__ void shift(const Slice&) {}
   template <class Lane>
   __device__ u32 put(Lane&, u32, Vec v) const {
-    rows->kept[Rows::spread ? 0 : B].hold(v);
+#pragma unroll
+    for (u32 b = 0; b < Rows::W::rows; ++b) {
+      if (Rows::W::rows == 1 || rows->nth(b) == B) rows->kept[b].hold(v);
+    }
     return SEEN;
   }
   template <class Lane>
@@ -42,16 +45,18 @@ struct Held : Batch<F, Lane> {
                                   const Span (&spans)[N], const u32 (&turns)[N])
       : Base(lane, args) {
     static_assert(N == W::slots, "a row of each slice");
+    u32 taken = 0;
 #pragma unroll
     for (u32 b = 0; b < N; ++b) {
-      if constexpr (spread) {
-        const u32 cell = first_cell<Lane::C::threads>(lane.thread, turns[b]);
-        if (cell * W::G < spans[b].count) {
-          this->slot = b, this->shift[0] = turns[b], this->row[0] = spans[b];
+      const u32 cell = first_cell<Lane::C::threads>(lane.thread, turns[b]);
+      const bool has = cell < W::cells;
+#pragma unroll
+      for (u32 i = 0; i < W::rows; ++i) {
+        if (spread ? has && taken == i : b == i) {
+          this->slot[i] = b, this->shift[i] = turns[b], this->row[i] = spans[b];
         }
-      } else {
-        this->shift[b] = turns[b], this->row[b] = spans[b];
       }
+      taken += has;
     }
 #pragma unroll
     for (u32 b = 0; b < W::rows; ++b) {

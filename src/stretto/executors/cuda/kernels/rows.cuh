@@ -26,7 +26,7 @@ struct Batch {
   typename F::Cell kept[W::keep ? W::rows * W::each : 1];
   u32 shift[W::rows] = {};  // by how many threads cells are turned (tile.cuh)
   u32 turn = 0;
-  u32 slot = 0;  // of the row, where each thread has one at most
+  u32 slot[W::rows] = {};  // which rows of the block: where threads have few of them
   bool lost = false;  // a block of the row never came
 
   __device__ __forceinline__ Batch(Lane& lane, const Args& args) : me(lane), at(args) {}
@@ -102,7 +102,7 @@ struct Batch {
     } else if constexpr (F::near) {
       if (lane >= F::share || row[b].count == 0) return;
       auto& board = of_block<Board<W>>();
-      u64& word = board[place()][slot + b][piece() * own + group];
+      u64& word = board[place()][nth(b)][piece() * own + group];
       tell_block<F::share>(board, word, lane, short_number() << 32 | as_bits(total));
     } else if (lane == 0 && row[b].count > 0) {
       store_relaxed(posted(b, piece() * own + group), post(as_bits(total), number()));
@@ -112,7 +112,7 @@ struct Batch {
     if constexpr (F::share == 1) {
       return of_block<Groups>()[turn % 2][b][group];
     } else if constexpr (F::near) {
-      const u64& word = of_block<Board<W>>()[place()][slot + b][group];
+      const u64& word = of_block<Board<W>>()[place()][nth(b)][group];
       u64 value = told(word);
       Patience patience;
       // Also when peers are lost, for this block's neighbours go on: they come as soon
@@ -137,9 +137,10 @@ struct Batch {
       return as_float(found.x);
     }
   }
+  __device__ u32 nth(u32 b) const { return F::slots > 0 ? slot[b] : b; }
   __device__ __forceinline__ Vec* posted(u32 b, u32 group) const {
-    const u32 nth = (place() * W::slots + slot + b) * W::groups + group;
-    return board_of(me.p, Lane::C::rank, me.block - piece()) + nth;
+    const u32 at = (place() * W::slots + nth(b)) * W::groups + group;
+    return board_of(me.p, Lane::C::rank, me.block - piece()) + at;
   }
   using Groups = float[2][W::rows][W::groups];
   // Turns of two epochs, two in each, have places of their own; and who posts in a turn
