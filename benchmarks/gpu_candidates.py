@@ -29,10 +29,20 @@ def candidates(collective: str, nbytes: int, ranks: int) -> list[tuple[str, str]
                 ("all_reduce/two_shot", f"{words} blocks=128"),
                 ("all_reduce/two_shot", f"{words} blocks=64 depth=8"),
             ]
-            words = "pull bulk zero_copy copy:engine+push threads=512 tile_bytes="
+            # Half of it by copy engines: how few SMs are enough for the other half?
+            words = f"pull bulk zero_copy copy:engine+push tile_bytes={1 << 30}"
             found += [
-                ("all_reduce/two_shot", f"{words}{1 << 30} blocks={b}")
-                for b in (8, 12, 16, 32, 64)
+                ("all_reduce/two_shot", f"{words} threads={t} depth={d} blocks={b}")
+                for t, d, b in (
+                    (384, 4, 8), (384, 4, 10), (384, 4, 12), (384, 4, 16),
+                    (256, 8, 12), (512, 4, 12), (512, 4, 16), (512, 4, 64),
+                    (384, 4, 32), (384, 4, 132),
+                )
+            ]  # fmt: skip
+            words = "push bulk zero_copy tile_bytes=1073741824"
+            found += [
+                ("all_reduce/two_shot", f"{words} threads={t} depth={d} blocks={b}")
+                for t, d, b in ((256, 8, 132), (384, 8, 131), (256, 8, 120))
             ]
         return found
     name = f"{collective}/one_shot"
@@ -44,10 +54,13 @@ def candidates(collective: str, nbytes: int, ranks: int) -> list[tuple[str, str]
         words = f"push bulk zero_copy threads=512 tile_bytes={1 << 30}"
         found += [
             (f"{collective}/ring", f"{words} blocks={b}{more}")
-            for b, more in ((32, ""), (64, ""), (128, ""), (32, " tma depth=8"))
-        ]
+            for b, more in (
+                (32, ""), (64, ""), (120, ""), (128, ""), (132, ""), (131, " depth=8"),
+                (32, " tma depth=8"),
+            )
+        ]  # fmt: skip
     if nbytes >= 4 * M and collective != "reduce_scatter":
-        found += [(name, f"push engine zero_copy blocks={k}") for k in (1, 2, ranks)]
+        found += [(name, f"push engine zero_copy blocks={k}") for k in (1, 2, 3)]
     return found
 
 
@@ -77,8 +90,20 @@ def _packets(name: str, part: int, parts: int = 1) -> list[tuple[str, str]]:
         if vectors >= 16 * K and b >= 64
     ]
     # Counts that are no power of two, and (large) short epochs of blocks that overlap.
-    odd = {256 * K: ((43, 512), (48, 768), (63, 512), (42, 992), (120, 256))}
-    odd[64 * K] = ((24, 256), (22, 192), (12, 384), (42, 128))
+    # Slices that do not begin at multiples of a power of two spread over the links.
+    odd = {
+        64 * K: ((24, 256), (22, 192), (12, 384), (42, 128)),
+        256 * K: (
+            (43, 512), (48, 768), (63, 512), (42, 992), (120, 256), (104, 256),
+            (100, 256), (92, 256), (88, 256), (80, 256), (72, 256), (66, 256),
+            (54, 384), (60, 320), (66, 320), (80, 320),
+        ),
+        1 * M: (
+            (131, 512), (130, 512), (126, 512), (120, 512), (112, 512), (99, 512),
+            (66, 512), (90, 768), (132, 384), (132, 640), (131, 256), (99, 704),
+        ),
+        4 * M: ((131, 512), (132, 256), (132, 384), (132, 640), (120, 512)),
+    }  # fmt: skip
     schedules += [
         f"push packets staged blocks={b} threads={t} tile_bytes={1 << 20}"
         for b, t in odd.get(part, ())
@@ -88,7 +113,6 @@ def _packets(name: str, part: int, parts: int = 1) -> list[tuple[str, str]]:
             f"push packets staged blocks={b} threads={t} tile_bytes={tile}"
             for b, t, tile in (
                 (128, 512, 1 << 13),
-                (256, 256, 1 << 13),
                 (128, 256, 1 << 12),
                 (132, 512, 1 << 20),
             )
@@ -117,7 +141,7 @@ def _bulk(name: str, part: int) -> list[tuple[str, str]]:
         found += [
             (name, f"{way} blocks={b} threads={t} depth={d} tile_bytes={size}")
             for way in ways
-            for b in (64, 128)
+            for b in (64, 128, 131)
             for t, d, size in (
                 (512, 8, 1 << 30),
                 (768, 4, 1 << 30),

@@ -99,6 +99,16 @@ def test_signals_in_a_row_are_one_call():
     assert text.count(" wait<") == 2
 
 
+def test_all_entries_are_awaited_at_once():
+    """Then what is put into several peers' arrays is under way side by side."""
+    plan = plan_of("all_to_all/one_shot", "push bulk zero_copy")
+    text = generate(plan, rank=0, dtype="float32").text
+    entries = "wait<3>(me, Flag<1, 0, 1>{}, Flag<2, 0, 1>{}, Flag<3, 0, 1>{});"
+
+    assert entries in text
+    assert text.index(entries) < text.index("together<4>(me,")
+
+
 def test_what_is_only_moved_is_compiled_once_for_all_types_of_a_size():
     """A gather's kernel knows bytes, not types."""
     plan = plan_of("all_gather/one_shot", "push packets staged")

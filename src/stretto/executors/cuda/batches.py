@@ -8,6 +8,9 @@
 * A signal of data is put off past the moves that follow it, up to the next thing that
   waits, so that signals of several moves share a barrier too. It promises more then,
   and nobody can wait for it in vain: nothing in between waits.
+* What a peer signals before all else, its entry, is waited for before all else, once we
+  have said ours. Nothing has to happen first, so nobody waits in vain; and the moves
+  between which such waits stood are side by side.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from stretto.plan import Loc, Move, Signal, Step
+from stretto.plan import Loc, Move, Plan, Signal, Step, Wait
 
 __all__ = ["SIDE_BY_SIDE", "Batch", "batches"]
 
@@ -28,10 +31,10 @@ FLAGS = 32
 """Signals or waits of one call: a thread of one warp each."""
 
 
-def batches(rank: int, steps: tuple[Step, ...]) -> Iterator[Batch]:
+def batches(plan: Plan, rank: int, lane: int = 0) -> Iterator[Batch]:
     """Yield the steps of a lane in the order, and the groups, in which they run."""
     batch: Batch = []
-    for index, step in _late_signals(steps):
+    for index, step in _late_signals(_early_waits(plan, rank, lane)):
         if batch and not _joins(rank, batch, step):
             yield batch
             batch = []
@@ -57,9 +60,34 @@ def _superseding(batch: Batch, step: Signal) -> tuple[Batch, Signal]:
     return kept, step
 
 
-def _late_signals(steps: tuple[Step, ...]) -> Iterator[tuple[int, Step]]:
+def _early_waits(plan: Plan, rank: int, lane: int) -> Batch:
+    steps = list(enumerate(plan.ranks[rank][lane]))
+    own = len(_first_signals(plan, rank, lane))
+    early = {
+        index: step
+        for index, step in steps[own:]
+        if isinstance(step, Wait)
+        and any(
+            (said.rank, said.lane, said.n) == (rank, lane, step.n)
+            for said in _first_signals(plan, step.rank, step.lane)
+        )
+    }
+    later = [(index, step) for index, step in steps[own:] if index not in early]
+    return [*steps[:own], *early.items(), *later]
+
+
+def _first_signals(plan: Plan, rank: int, lane: int) -> list[Signal]:
+    found: list[Signal] = []
+    for step in plan.ranks[rank][lane]:
+        if not isinstance(step, Signal):
+            break
+        found.append(step)
+    return found
+
+
+def _late_signals(steps: Batch) -> Iterator[tuple[int, Step]]:
     late: Batch = []
-    for index, step in enumerate(steps):
+    for index, step in steps:
         if isinstance(step, Signal) and step.release:
             late.append((index, step))
             continue
