@@ -58,6 +58,16 @@ class Spec:
         """Return how many elements of the result are 16 bytes: sums begin with them."""
         return 16 // storage(self.dtype).itemsize
 
+    def parts(self, most: int) -> int:
+        """Return into how many equal parts a row can be cut, so many at most.
+
+        Parts are whole groups of 32 cells, so that sums of each are part of the row's.
+        """
+        groups, rest = divmod(self.row, 32 * self.cell)
+        if rest or not groups:
+            return 1
+        return max(n for n in range(1, max(1, most) + 1) if groups % n == 0)
+
     def __str__(self) -> str:
         """Return the text that is its identity."""
         named = [f"{n.name}:{n.dtype or 'number'}:{n.form.value}" for n in self.inputs]

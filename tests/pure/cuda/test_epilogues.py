@@ -98,6 +98,11 @@ CASES = {
         *("bfloat16", 1024, 5, {"residual": E, "weight": R, "eps": 1e-6}),
         *(2,),
     ),
+    "a row of three blocks": (
+        *(quantised, "all_reduce/one_shot", "packets threads=64 blocks=3", 2),
+        *("float16", 1536, 4, {"residual": E, "least": 1e-9}),
+        *(3,),
+    ),
     "a row of four blocks that is read again, reduction after reduction": (
         *(layer_norm, "reduce_scatter/one_shot", "packets threads=32 blocks=4", 2),
         *("float32", 2048, 3, {"weight": R, "bias": R, "keep": C}),
@@ -324,6 +329,10 @@ def test_a_row_too_long_for_a_block_is_refused():
         (8192, 128, 1, 32),
         (8192, 64, 16, 4),
         (8192, 64, 64, 1),
+        (8192, 96, 2, 32),
+        (5120, 80, 4, 20),
+        (7168, 112, 16, 7),
+        (7168, 128, 16, 4),
         (2880, 8, 1, 1),
         (1 << 17, 4, 1, 1),
         (1 << 17, 8, 1, 8),

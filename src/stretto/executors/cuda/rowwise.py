@@ -58,15 +58,11 @@ def shared_by(spec: Spec, blocks: int, rows: int) -> int:
     A schedule with more blocks than there are rows would leave some idle. Parts of a
     row are whole groups of cells, one for each lane of a warp.
     """
-    share = 1
-    while (
-        spec.row
-        and 2 * share <= min(MAX_SHARE, blocks // max(rows, 1))
-        and blocks % (2 * share) == 0
-        and spec.row % (2 * share * spec.cell * 32) == 0
-    ):
-        share *= 2
-    return share if spec.row <= BOARD * 32 * spec.cell * share else 1
+    share = min(MAX_SHARE, blocks // max(rows, 1))
+    while share > 1 and (blocks % share or spec.parts(share) != share):
+        share -= 1
+    fits = spec.row <= BOARD * 32 * spec.cell * share
+    return share if share > 1 and fits else 1
 
 
 def held_rows(
