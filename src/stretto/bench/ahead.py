@@ -8,8 +8,10 @@ what may be wanted later, and threads that launch come before those that compile
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -71,22 +73,29 @@ class Ahead:
                     self._waiting.append(key)
                 self._pool.submit(self._next)
 
-    def wait(self, pins: Iterable[str], case: Case) -> None:
-        """Wait for what serves these pins; whoever needs it meets what went wrong.
+    def wait(
+        self, pins: Iterable[str], case: Case, *, at_most_s: float = math.inf
+    ) -> list[str]:
+        """Wait for what serves these pins, and return those for which it is there.
 
-        They overtake what was asked for before and has not begun.
+        They overtake what was asked for before and has not begun. Whoever needs one
+        meets what went wrong with it.
         """
         some = list(pins)
         self.start(some, case)
         if self._pool is None:  # nothing to compile, or closed
-            return
+            return some
         keys = dict.fromkeys(_key(pin, case) for pin in some)
         with self._order:
             first = [key for key in keys if key in self._waiting]
             later = [key for key in self._waiting if key not in keys]
             self._waiting = deque((*first, *later))
+        until = time.monotonic() + at_most_s
         for key in keys:
-            self._asked[key].exception()
+            left_s = None if math.isinf(until) else max(0.0, until - time.monotonic())
+            with contextlib.suppress(TimeoutError):
+                self._asked[key].exception(left_s)
+        return [pin for pin in some if self._asked[_key(pin, case)].done()]
 
     def close(self) -> None:
         """Compile nothing more: from now on, whoever calls a plan does."""

@@ -68,6 +68,23 @@ def test_what_is_waited_for_overtakes_what_may_be_wanted_later(monkeypatch):
     assert wanted == begun[1:3], "after the one that had begun"
 
 
+def test_nobody_waits_longer_than_there_is_time(monkeypatch):
+    """What is not there by then is left out; the rest is told."""
+    some = ahead("cpu", None)
+    some._pool = ThreadPoolExecutor(1)
+    going = threading.Event()
+    monkeypatch.setattr(
+        some, "_compile", lambda pin, *_: "blocks=2" in pin and going.wait(10)
+    )
+    pins = [f"all_gather/one_shot push packets blocks={b}" for b in range(4)]
+
+    ready = some.wait(pins, case_of("all_gather", 64, 2), at_most_s=0.1)
+    going.set()
+    some.close()
+
+    assert pins[:2] == ready
+
+
 def test_after_it_is_closed_nobody_waits_for_it():
     """Whoever calls a plan then compiles it."""
     some = ahead("cpu", None)

@@ -245,8 +245,9 @@ class Tuner:
         if not ask.is_last:  # what decides is measured anew, side by side
             times = memory.recalled(ask.pins, case, ask.batches)
         left = [pin for pin in ask.pins if pin not in times]
-        self._ahead.wait([p for p in left if not memory.has_failed(p, case)], case)
-        self.control.barrier()
+        left = self._compiled(
+            [p for p in left if not memory.has_failed(p, case)], ask, case
+        )
         while left := [p for p in left if not memory.has_failed(p, case)]:
             group = memory.together(left, case)
             found = self._measured(group, case, ask.batches)
@@ -258,6 +259,13 @@ class Tuner:
                 memory.note(self._trial(case, asked, *one) for one in found.items())
             times |= found
         return times
+
+    def _compiled(self, pins: Sequence[str], ask: Ask, case: Case) -> list[str]:
+        """Return the pins that all ranks have compiled: all, or while there is time."""
+        at_most_s = math.inf if ask.is_last else max(0.0, self.left_s(_SEARCHING))
+        ready = self._ahead.wait(pins, case, at_most_s=at_most_s)
+        told = self.control.gather(ready)
+        return [pin for pin in pins if all(pin in some for some in told)]
 
     def _measured(
         self, pins: Sequence[str], case: Case, batches: int
