@@ -8,6 +8,7 @@ of the operating system in place of its own.
 import ctypes
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -113,7 +114,9 @@ class Emulated:
         epilogue=None,
         rows=(0, 0),
         share=1,
+        edit=lambda text: text,
     ):
+        """`edit` changes the kernel's text, to make a rank fail in it."""
         n = plan.num_ranks
         self.program, self.plan, self.dtype, self.op = program, plan, dtype, op
         self.itemsize = storage(dtype).itemsize
@@ -127,7 +130,7 @@ class Emulated:
             rows=rows,
             share=share,
         )
-        self.go = build(self.kernel, folder)
+        self.go = build(replace(self.kernel, text=edit(self.kernel.text)), folder)
         kind = collectives.get(plan.collective)
         shape = Shape(num_ranks=n, split=plan.split, params=plan.params)
         self.counts = [counts] * kind.num_parts(shape)

@@ -134,6 +134,32 @@ def test_who_does_not_come_is_named(tmp_path):
         assert rank == record["rank"]
 
 
+@pytest.mark.parametrize(
+    ("words", "stop", "missed"),
+    [("bulk", "  signal<4>(me", 5), ("packets", "  put_packets<0>(me", 1)],
+)
+def test_who_stops_inside_a_call_is_missed_where_it_stopped(
+    tmp_path, words, stop, missed
+):
+    """Rank 0 stops in the second epoch of three: step and epoch are those."""
+    words = f"{words} threads=32 tile_bytes=256"
+
+    def stops(text):
+        head, mark, body = text.partition("steps_R0L0(")
+        there = f"  if (t == 1) me.ok = false;\n{stop}"
+        return head + mark + body.replace(stop, there, 1)
+
+    how = {"counts": 384, "deadline_s": 0.3, "edit": stops}
+    run = emulated(tmp_path, "all_reduce/ring", words, 2, **how)
+    run.launch(run.draw(np.random.default_rng(6))[0])
+    record = run.record(1)
+
+    assert 3 == run.where.tiles
+    assert "timeout" == abi.KINDS[record["kind"]]
+    assert (1, missed) == (record["epoch"], record["step"])
+    assert (0, 0) == (record["peer"], record["absent"])
+
+
 def test_who_calls_something_else_is_named(tmp_path):
     """A rank with another fingerprint is found, though its data would fit."""
     run = emulated(tmp_path, "all_reduce/one_shot", "packets threads=32", 2, counts=8)

@@ -162,9 +162,12 @@ def test_ranks_that_call_something_else_are_told_apart(tmp_path):
 def test_who_does_not_enter_a_registered_kernel_is_named(tmp_path):
     """The others leave at the deadline, and say whom they missed in which call."""
     run = two_ranks(tmp_path)
+    run([np.ones(200, np.int32)] * 2)
     run([np.ones(200, np.int32)] * 2, absent=1)
-    waiting, text = explain(run.records[1].view(abi.RECORD)[0], {7: run.plan})
+    record = run.records[1].view(abi.RECORD)[0]
+    waiting, text = explain(record, {7: run.plan})
 
     assert [0] == waiting
     assert text.startswith("rank 1, all_reduce/one_hop")
     assert "ranks [0] did not enter the call" in text
+    assert 1 == record["epoch"], "the second launch"

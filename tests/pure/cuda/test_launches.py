@@ -23,7 +23,7 @@ from stretto.executors.cuda.session import CudaSession
 from stretto.executors.cuda.watch import explain
 from stretto.ir import Verified
 from stretto.lower import lower
-from stretto.plan import Schedule
+from stretto.plan import Schedule, Wait
 from stretto.verify import verify, verify_plan
 
 PACKETS = "push packets staged blocks=2 threads=128"
@@ -200,6 +200,20 @@ def test_records_say_what_happened():
     assert ([2], True) == _about(record, plan, "rank 2 gave up")
     record["kind"] = KINDS.index("timeout")
     assert ([2], True) == _about(record, plan, "waited for rank 2")
+
+
+def test_the_wait_that_was_missed_is_found_among_those_at_once():
+    """A kernel waits for several in one call, under the number of the first."""
+    plan = proved("all_reduce/two_shot", 3, "push bulk zero_copy").value
+    waits = [(i, s) for i, s in enumerate(plan.ranks[1][0]) if isinstance(s, Wait)]
+    (first, _), *_, (index, last) = waits
+    record = np.zeros(1, RECORD)[0]
+    record["kind"], record["fingerprint"] = KINDS.index("timeout"), 7
+    record["rank"], record["peer"], record["step"] = 1, last.rank, first
+    record["epoch"], record["want"] = 5, 5 << 20 | last.n
+    text = explain(record, {7: plan})[1]
+
+    assert f"step {index} (wait r{last.rank}.0 n={last.n}" in text
 
 
 def _about(record, plan, words):

@@ -22,7 +22,7 @@ from stretto.executors import Group
 from stretto.executors.cuda.abi import AWAITED, KINDS, RECORD
 from stretto.executors.cuda.driver import Device, Pinned, api, ask
 from stretto.executors.cuda.enginewatch import EngineWatch
-from stretto.plan import Plan, spell_step
+from stretto.plan import Plan, Wait, spell_step
 
 __all__ = ["Watch", "explain"]
 
@@ -163,7 +163,7 @@ def explain(record: Any, plans: dict[int, Plan]) -> tuple[list[int], str]:
     if awaited:
         where += f", channel to rank {peer}, step {step}"
     else:
-        where += f", {_step(plan, rank, int(record['lane']), step)}"
+        where += f", {_step(plan, rank, int(record['lane']), _missed(plan, record))}"
     place = f"block {int(record['block'])}, epoch {int(record['epoch'])}"
     if kind == "mismatch":
         other = plans.get(int(record["got"]) & 0xFFFFFFFF)
@@ -212,6 +212,24 @@ def _counts(plan: Plan | None, record: Any) -> str:
         f"{call}rank {rank} {verb} {got} elements{receiver}, by its counts on the GPU; "
         f"want 0 to {want}, the max_count of the call; nothing was moved. {ENDED}"
     )
+
+
+def _missed(plan: Plan | None, record: Any) -> int:
+    """Return the step that a record is about.
+
+    Waits at once are one call of the kernel, under the number of the first.
+    """
+    index, rank, lane = (int(record[name]) for name in ("step", "rank", "lane"))
+    steps = plan.ranks[rank][lane] if plan and lane < len(plan.ranks[rank]) else ()
+    if not (0 <= index < len(steps) and isinstance(steps[index], Wait)):
+        return index
+    sought = int(record["peer"]), int(record["want"]) & 0xFFFFF
+    found = [
+        i
+        for i, step in enumerate(steps)
+        if isinstance(step, Wait) and (step.rank, step.n) == sought
+    ]
+    return found[0] if found else index
 
 
 def _step(plan: Plan | None, rank: int, lane: int, index: int) -> str:

@@ -31,7 +31,7 @@ struct Lane {
   int step = 0;
   u32 carried = 0;  // chunks so far (bulk.cuh)
   struct {
-    int peer;
+    int at;  // step << 8 | peer: it lives in a register to the end
     u64 got, want;
   } missed = {NOBODY, 0, 0};
 
@@ -113,14 +113,16 @@ struct Lane {
   // Give up waiting for `peer`: every step from here on is skipped.
   __device__ __forceinline__ void leave(int peer, u64 got, u64 want) {
     ok = false;
-    missed = {peer, got, want};
+    missed = {step << 8 | peer, got, want};
   }
-  // At the end, where it costs nothing: say why.
-  __device__ __forceinline__ void explain() const {
-    if (missed.peer == NOBODY) return;
+  // At the end of an epoch, where it costs nothing: say why.
+  __device__ __forceinline__ void explain() {
+    if (missed.at == NOBODY) return;
     const Place at{C::rank, static_cast<int>(block), C::lane, static_cast<int>(thread),
                    epoch};
-    give_up<C::ranks>(p, at, TIMEOUT, step, missed.peer, missed.got, missed.want);
+    give_up<C::ranks>(p, at, TIMEOUT, missed.at >> 8, missed.at & 0xff, missed.got,
+                      missed.want);
+    missed.at = NOBODY;
   }
 
   // --- the lane's threads together. All of a warp come to the same barrier (`bar` is

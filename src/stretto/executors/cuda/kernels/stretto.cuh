@@ -76,9 +76,9 @@ __device__ __forceinline__ void run(const Params& p, const Table& at, u32 block,
 #pragma unroll 1
   do {
     steps(lane, at, iteration);
+    lane.explain();
     ++lane.epoch;
   } while (++iteration < p.tiles);
-  lane.explain();
 }
 
 }  // namespace stretto

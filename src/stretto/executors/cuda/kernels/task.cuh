@@ -135,7 +135,8 @@ struct Task {
         break;
       }
       if (!patience.holds(p, rank)) {
-        ok = channel_gave_up(p, rank, peer, A_PACKET, static_cast<int>(call), 0, 1);
+        ok = channel_gave_up(p, rank, peer, A_PACKET, static_cast<int>(call), 0,
+                             value(call + 1));
       }
       v = load_relaxed(packet);
     }

@@ -52,7 +52,7 @@ __device__ __noinline__ bool channel_gave_up(const Home& home, int rank, int pee
   record->differ = differ;
   record->fingerprint = home.fingerprint;
   record->channel = what;
-  record->epoch = 0;
+  record->epoch = known ? want >> 20 : 0;  // task.cuh: what a call of ours waits for
   record->got = told ? found : got;
   record->want = want;
   record->launch = launch;
