@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import time
 
 import numpy as np
@@ -283,6 +284,37 @@ def test_a_plan_in_halves_stores_everything_once():
     assert stores(plan) == sorted(stores(kernel) + stores(copies))
     assert {1} == {len(s.dsts) for _, _, _, s in kernel.steps() if hasattr(s, "dsts")}
     assert hands_round_on_engine(plan)
+
+
+@pytest.mark.parametrize(
+    ("name", "served"),
+    [
+        ("all_gather/one_shot", True),
+        ("all_reduce/hierarchical", True),
+        ("broadcast/flat", True),
+        ("all_gather/bruck", False),
+        ("all_gather/recursive", False),
+        ("all_gather/ring", False),
+        ("all_reduce/double_binary_tree", False),
+        ("all_reduce/rabenseifner", False),
+        ("all_reduce/ring", False),
+        ("all_reduce/swing", False),
+        ("broadcast/binomial", False),
+    ],
+)
+def test_a_kernel_passes_nothing_on_that_is_copied_after_it(name, served):
+    """Relays would read, and signal, what has not come: such plans are refused."""
+    program = algorithms.get(name).build(4)
+    plan = lower(verify(program), Schedule.parse(HALVES))
+    said = ""
+    try:
+        in_halves(plan)
+    except PlanError as e:
+        said = str(e)
+
+    assert served == (not said)
+    assert served or re.search("reads what nobody wrote|may still be writing", said)
+    assert served or "want an algorithm whose last phase, and no other" in said
 
 
 def test_halves_need_results_that_are_pushed():

@@ -7,10 +7,12 @@ peers' outputs is left to copies of this rank's own output, after the kernel.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
-from stretto.errors import PlanError
-from stretto.plan import Loc, Move, Plan, Space, Step
+from stretto.errors import PlanError, StrettoError
+from stretto.plan import Loc, Move, Plan, Signal, Space, Step, Wait
+from stretto.verify import verify_plan
 
 __all__ = ["hands_round_on_engine", "in_halves"]
 
@@ -27,7 +29,9 @@ def in_halves(plan: Plan) -> tuple[Plan, Plan]:
     """Return the kernel's plan and the copies that follow it.
 
     Between them lies the order of the stream, and the kernel's first waits: whoever is
-    copied to has entered. The copies end in a barrier of everybody.
+    copied to has entered. The copies end in a barrier of everybody. What a kernel
+    would pass on has not been copied to it yet, and its signals say it has: so both are
+    proved together, in the order in which they run.
     """
     kernel: list[tuple[Step, ...]] = []
     copies: list[tuple[Step, ...]] = []
@@ -42,6 +46,14 @@ def in_halves(plan: Plan) -> tuple[Plan, Plan]:
             f"plan {plan.name} ({plan.schedule}): nothing is stored in a peer's output "
             "that is in this rank's too; want a zero_copy plan that pushes its results"
         )
+    try:
+        verify_plan(_one_after_the_other(plan, kernel, copies))
+    except StrettoError as e:
+        raise PlanError(
+            f"plan {plan.name} ({plan.schedule}): copy engines would begin after all "
+            f"of its kernel, and then {e}; want an algorithm whose last phase, and no "
+            "other, hands results round (two_shot, hierarchical, flat)"
+        ) from e
     return (
         replace(plan, ranks=tuple((steps,) for steps in kernel)),
         replace(
@@ -50,6 +62,28 @@ def in_halves(plan: Plan) -> tuple[Plan, Plan]:
             schedule=replace(plan.schedule, phases={}, protocol="engine", blocks=1),
         ),
     )
+
+
+def _one_after_the_other(
+    plan: Plan, kernel: list[tuple[Step, ...]], copies: list[tuple[Step, ...]]
+) -> Plan:
+    """Return what runs as one plan: the kernel, its copies, a barrier of everybody."""
+    n = plan.num_ranks
+    ranks: list[tuple[tuple[Step, ...], ...]] = []
+    sent = Counter(
+        (rank, step.rank)
+        for rank, steps in enumerate(kernel)
+        for step in steps
+        if isinstance(step, Signal)
+    )
+    for rank in range(n):
+        others = [(rank + i) % n for i in range(1, n)]
+        meet: tuple[Step, ...] = (
+            *(Signal(q, 0, sent[rank, q] + 1) for q in others),
+            *(Wait(q, 0, sent[q, rank] + 1) for q in others),
+        )
+        ranks.append(((*kernel[rank], *copies[rank], *meet),))
+    return replace(plan, ranks=tuple(ranks))
 
 
 def _split(rank: int, step: Step) -> tuple[Step, Move | None]:
@@ -62,4 +96,4 @@ def _split(rank: int, step: Step) -> tuple[Step, Move | None]:
         return step, None
     source: tuple[Loc, ...] = (mine[0],)
     kept = tuple(d for d in step.dsts if d not in far)
-    return step._replace(dsts=kept), step._replace(dsts=far, srcs=source)
+    return step._replace(dsts=kept), step._replace(dsts=far, srcs=source, finish=False)
