@@ -17,7 +17,16 @@ import numpy as np
 from stretto.collectives import DTYPES, Array, dtype_name, storage
 from stretto.errors import CallError, UnknownNameError
 
-__all__ = ["GPU", "HOST", "Operand", "address", "fresh", "host_view", "operand"]
+__all__ = [
+    "GPU",
+    "HOST",
+    "Operand",
+    "address",
+    "fresh",
+    "host_view",
+    "on_gpu",
+    "operand",
+]
 
 HOST, GPU = "cpu", "cuda"
 _NAMES: dict[np.dtype[Any], str] = {}
@@ -118,6 +127,11 @@ def _device(given: Any) -> str:
             f"or an NVIDIA GPU (2)"
         )
     return _DLPACK[kind]
+
+
+def on_gpu(given: Any) -> bool:
+    """Return whether something is an array on a GPU."""
+    return bool(getattr(given, "is_cuda", False)) or _device(given) == GPU
 
 
 def host_view(given: Any, what: str) -> tuple[Array, str]:

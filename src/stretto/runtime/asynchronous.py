@@ -1,7 +1,8 @@
 """Every verb as one that returns at once: a `Work`, whose `wait` gives the result.
 
 Started calls run one after another, in the order in which they were started. A blocking
-call waits for them first. The arrays belong to the call until it is done.
+call waits for them first. The arrays belong to the call until it is done. On GPUs a
+started call is enqueued where it is started, and `wait` is for the current stream.
 """
 
 from __future__ import annotations

@@ -127,11 +127,7 @@ class Communicator(ChannelVerbs, AsyncVerbs):
     def check(self) -> None:
         """Raise when this communicator is broken, or a launch has met a fault."""
         self._ready("check")
-        for session in self._sessions.values():
-            try:
-                session.check()
-            except (CallError, CommunicationError) as e:
-                raise self._broke(e) from None
+        self._hear()
         if int(self._group.broken[0]):
             raise self._broke(self._group.fail((), f"rank {self.rank}: check"))
 

@@ -20,19 +20,12 @@ from stretto.runtime.request import Caller
 from stretto.runtime.select import Choice, Pin, Question, parse_pin
 from stretto.runtime.selector import Selector
 
-__all__ = ["CountedCalls", "on_gpu"]
+__all__ = ["CountedCalls"]
 
 PLAIN = "{0}/one_shot push packets staged blocks=16 threads=256"
 """What moves parts whole, at any size, when what is chosen does not."""
 COUNTS = "all_gather/one_shot push packets staged blocks=1 threads=64"
 _MOST = 1024
-
-
-def on_gpu(array: Any) -> bool:
-    """Return whether an array says that it lies on a GPU."""
-    if getattr(array, "is_cuda", False):
-        return True
-    return hasattr(array, "__cuda_array_interface__") and not hasattr(array, "is_cuda")
 
 
 class Word:

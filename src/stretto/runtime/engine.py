@@ -37,7 +37,8 @@ from stretto.runtime.select import (
     members_of_pin,
 )
 from stretto.runtime.selector import Selector
-from stretto.runtime.work import Work, Worker
+from stretto.runtime.started import Starter
+from stretto.runtime.work import Work
 
 __all__ = ["Engine"]
 
@@ -71,7 +72,13 @@ class Engine:
         self._hot: dict[Any, Hot] = self._table
         """The table of hot calls; empty while anything is unusual."""
         self._recipes: dict[Any, Recipe] = {}
-        self._worker: Worker | None = None
+        self._starter = Starter(
+            f"stretto-{self.rank}",
+            self._sessions,
+            busy=self._set_busy,
+            hear=self._hear,
+            alone=not executor,
+        )
         self._fault: BaseException | None = None
         self._closed = False
         on_break = getattr(group, "on_break", None)
@@ -143,8 +150,7 @@ class Engine:
 
     def _ready(self, what: str) -> None:
         """Wait for calls started before; refuse when nothing can be called."""
-        if self._worker is not None and not self._worker.is_me:
-            self._worker.wait_idle()
+        self._starter.wait_idle()
         if self._fault is not None:
             raise CommunicatorBroken(
                 f"rank {self.rank}: {what}: this communicator was broken by an earlier "
@@ -354,11 +360,17 @@ class Engine:
     # Calls beside the caller.
 
     def _start(self, name: str, call: Any, *args: Any, **options: Any) -> Work:
-        """Run a method on the communicator's own thread, after those started before."""
+        """Run a method beside the caller, after those started before."""
         self._check_fault(name)
-        if self._worker is None:
-            self._worker = Worker(f"stretto-{self.rank}", busy=self._set_busy)
-        return self._worker.start(name, lambda: call(*args, **options))
+        return self._starter.start(name, call, args, options)
+
+    def _hear(self) -> None:
+        """Raise what a launch that nobody waited for has met."""
+        for session in self._sessions.values():
+            try:
+                session.check()
+            except (CallError, CommunicationError) as e:
+                raise self._broke(e) from None
 
     def _check_fault(self, name: str) -> None:
         if self._fault is not None or self._closed:
@@ -371,8 +383,7 @@ class Engine:
 
     def _end(self) -> None:
         """Wait for started calls, then give sessions and the group back."""
-        if self._worker is not None:
-            self._worker.stop()
+        self._starter.stop()
         self._closed = True
         self._hot = {}
         self._table.clear()

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from stretto.collectives import Array, Operator, storage
-from stretto.runtime.arrays import Operand, operand
-from stretto.runtime.counted import CountedCalls, on_gpu
+from stretto.runtime.arrays import Operand, on_gpu, operand
+from stretto.runtime.counted import CountedCalls
 from stretto.runtime.hot import MISS
 from stretto.runtime.request import Caller
 from stretto.runtime.select import Pin, members_of_pin

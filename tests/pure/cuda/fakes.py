@@ -100,6 +100,10 @@ class FakeDriver(FakeMemory):
     def cuEventCreate(self, flags):
         return OK, SimpleNamespace(recorded=0, done=0)
 
+    def cuEventQuery(self, event):
+        ready = event.done >= event.recorded
+        return (OK if ready else real.CUresult.CUDA_ERROR_NOT_READY,)
+
     def cuEventDestroy(self, event):
         return (OK,)
 

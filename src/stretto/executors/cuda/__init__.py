@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stretto.collectives import Operator
 from stretto.epilogues import Spec
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from stretto.executors.cuda.abi import Kernel
     from stretto.executors.cuda.session import CudaSession
 
-__all__ = ["doctor", "include_path", "open_session", "show", "warm"]
+__all__ = ["doctor", "include_path", "open_session", "show", "stream_here", "warm"]
 
 
 def open_session(group: Group) -> CudaSession:
@@ -24,6 +24,15 @@ def open_session(group: Group) -> CudaSession:
     from stretto.executors.cuda.session import CudaSession
 
     return CudaSession(group)
+
+
+def stream_here(stream: Any = None) -> int:
+    """Return the handle of a stream; without one, of what the caller works on."""
+    from stretto.executors.cuda.bound import stream_handle
+    from stretto.executors.cuda.driver import current_stream, here
+
+    device = here()
+    return current_stream(device) if stream is None else stream_handle(stream)
 
 
 def doctor() -> Mapping[str, str]:

@@ -23,6 +23,7 @@ __all__ = [
     "ask",
     "capturing",
     "current_stream",
+    "here",
     "open_device",
     "require_no_multicast",
 ]
@@ -102,9 +103,21 @@ class Device:
         """Make the context current on this thread."""
         ask("cuCtxSetCurrent", self.context)
 
+    def require_context(self) -> None:
+        """Make the context current on a thread that has none."""
+        if not int(ask("cuCtxGetCurrent")):
+            self.enter()
+
 
 _opened: list[int] = []
 """The devices that this process has opened: a rank stays on its GPU."""
+
+
+def here() -> int:
+    """Return the device that is current on this thread; others of ours then use it."""
+    if int(ask("cuCtxGetCurrent")):
+        _opened.append(int(ask("cuCtxGetDevice")))
+    return _opened[-1] if _opened else 0
 
 
 def open_device(local_rank: int) -> Device:

@@ -15,17 +15,30 @@ from stretto.executors import Call, Group, Launch
 from stretto.executors.cuda.abi import CONTROL, MAX_RANKS, Kernel, fingerprint
 from stretto.executors.cuda.arena import Arena
 from stretto.executors.cuda.arrays import DeviceArray, where
-from stretto.executors.cuda.bound import KernelLaunch, barrier_plan, peer_spaces
+from stretto.executors.cuda.bound import (
+    KernelLaunch,
+    barrier_plan,
+    peer_spaces,
+    stream_handle,
+)
 from stretto.executors.cuda.byhand import hand_launch, taken_by_hand
 from stretto.executors.cuda.channels import Channels
 from stretto.executors.cuda.closing import closed
 from stretto.executors.cuda.counted import CountedLaunch, counted
-from stretto.executors.cuda.driver import Side, api, ask, capturing, open_device
+from stretto.executors.cuda.driver import (
+    Side,
+    api,
+    ask,
+    capturing,
+    current_stream,
+    open_device,
+)
 from stretto.executors.cuda.engine import EngineLaunch, runs_on_engine
 from stretto.executors.cuda.enginewatch import EngineWatch
 from stretto.executors.cuda.fused import fused_launch
 from stretto.executors.cuda.halves import hands_round_on_engine, in_halves
 from stretto.executors.cuda.launch import Loaded, load
+from stretto.executors.cuda.mark import Mark
 from stretto.executors.cuda.memory import open_slab
 from stretto.executors.cuda.pitched import pitched_launch
 from stretto.executors.cuda.proxy import Proxy
@@ -287,6 +300,12 @@ class CudaSession:
             yield
         finally:
             ask("cuThreadExchangeStreamCaptureMode", before)
+
+    def mark(self, stream: Any = None) -> Mark:
+        """Return the point that a stream has come to; without one, the current."""
+        ordinal = self.device.ordinal
+        on = current_stream(ordinal) if stream is None else stream_handle(stream)
+        return Mark(self.device, on)
 
     def check(self) -> None:
         """Raise what a launch that was not waited for has met."""

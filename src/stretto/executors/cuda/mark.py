@@ -1,0 +1,49 @@
+"""A point in a stream: whoever has started a call waits for it there."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from typing import Any
+
+from stretto.errors import DeviceError
+from stretto.executors.cuda.driver import Device, api, ask, capturing, current_stream
+
+__all__ = ["Mark"]
+
+
+class Mark:
+    """What a stream had been given when this was made."""
+
+    def __init__(self, device: Device, stream: int) -> None:
+        self._device = device
+        self._stream = stream
+        device.require_context()
+        self.captured = capturing(stream)
+        untimed = int(api().CUevent_flags.CU_EVENT_DISABLE_TIMING)
+        self._event = ask("cuEventCreate", untimed)
+        ask("cuEventRecord", self._event, api().CUstream(stream))
+        weakref.finalize(self, _destroy, self._event)
+
+    @property
+    def is_reached(self) -> bool:
+        """Return whether the stream has come to it."""
+        self._device.require_context()
+        (error,) = api().cuEventQuery(self._event)
+        if error == api().CUresult.CUDA_ERROR_NOT_READY:
+            return False
+        if int(error):
+            raise DeviceError(f"cuEventQuery: {error.name}")
+        return True
+
+    def follow(self) -> None:
+        """Let what the caller's current stream is given from now on wait for it."""
+        self._device.require_context()
+        stream = current_stream(self._device.ordinal)
+        if stream != self._stream:
+            ask("cuStreamWaitEvent", api().CUstream(stream), self._event, 0)
+
+
+def _destroy(event: Any) -> None:
+    with contextlib.suppress(DeviceError):  # its context may have ended before it
+        ask("cuEventDestroy", event)
