@@ -281,6 +281,19 @@ def test_tiles_shrink_until_staging_fits():
     assert found.tiles > 1
 
 
+@pytest.mark.parametrize(("itemsize", "grain"), [(1, 1), (4, 1), (4, 5120), (16, 1)])
+def test_no_tile_is_larger_than_a_slice_can_say(itemsize, grain):
+    """Its bytes are 32 bits in a kernel, whatever a schedule asks for."""
+    words = f"push bulk zero_copy blocks=2 tile_bytes={1 << 40}"
+    plan = proved("all_gather/one_shot", 2, words).value
+    part = (24 << 30) // (itemsize * grain) + 1
+    found = fit(plan, np.full(2, part, np.int64), itemsize, grain=grain)
+
+    assert found.tile * itemsize < 1 << 32
+    assert part * grain <= found.tile * found.tiles * 2
+    assert found.tiles < 8, "and no smaller than it must be"
+
+
 class Tensor:
     """What torch tensors answer."""
 

@@ -34,6 +34,8 @@ __all__ = [
 
 HALVES = {"stage": 32 << 20, "packets": 16 << 20, "lines": 16 << 20}
 """Bytes of one half of each kind of staging, in every set."""
+MOST_TILE = 1 << 31
+"""Bytes of a tile: kernels count a slice's in 32 bits, and step beyond its end."""
 PAGE = 4096
 ENGINE_SLOTS = 32
 """Signals of one call on one channel that copy engines have flags for."""
@@ -93,7 +95,7 @@ def fit(
     """
     sizes, grain = sizes * share, grain // share
     nbytes = itemsize * grain
-    tile_bytes = plan.schedule.tile_bytes if share == 1 else nbytes
+    tile_bytes = min(plan.schedule.tile_bytes, MOST_TILE) if share == 1 else nbytes
     while True:
         where = layout(plan, sizes, nbytes, tile_bytes=tile_bytes)
         needs = [footprint(plan, where, r) for r in range(plan.num_ranks)]
