@@ -194,7 +194,7 @@ def test_a_count_that_is_too_large_is_told_and_moves_nothing(
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
 def test_an_output_that_is_too_small_is_told(emulate, monkeypatch, tmp_path):
-    """Each count may be allowed and their sum too much."""
+    """Each count may be allowed and their sum too much. That only its owner knows."""
     words = "push packets staged threads=32"
     call = Counted(emulate, monkeypatch, tmp_path, "all_to_all/one_shot", 2, words)
     given = [np.arange(200, dtype=np.int32)] * 2
@@ -206,7 +206,10 @@ def test_an_output_that_is_too_small_is_told(emulate, monkeypatch, tmp_path):
     text = explain(record, {7: call.run.plan})[1]
     assert "rank 0 is given 200 elements" in text
     assert "its out has 150" in text
+    assert "what other ranks' outputs hold is undefined" in text
     assert {0x77777777} == set(outputs[0].tolist())
+    other = explain(call.run.record(1), {7: call.run.plan})[1]
+    assert "rank 0 gave up, as there are more elements than it has room for" in other
 
 
 @pytest.mark.parametrize("protocol", ["packets", "lines", "bulk"])

@@ -202,7 +202,8 @@ def _counts(plan: Plan | None, record: Any) -> str:
         array, what = ("x", "gives") if which == -1 else ("out", "is given")
         return (
             f"{call}rank {rank} {what} {got} elements, by counts on the GPU, and its "
-            f"{array} has {want}; want a larger {array}, or smaller counts. {ENDED}"
+            f"{array} has {want}; want a larger {array}, or smaller counts. It moved "
+            f"nothing; what other ranks' outputs hold is undefined. {ENDED}"
         )
     scattered = plan is not None and plan.collective == "reduce_scatter"
     verb, receiver = "is to get" if scattered else "has", ""

@@ -4,7 +4,9 @@
 // this launch brought them there), so all find the same sizes, tiles and offsets, and
 // nothing is exchanged about them. What the host said is only how much there may be:
 // staging and blocks are made for that. A count that is larger is told, with a record
-// of its own kind, and nothing is moved: every rank sees it, and says the same.
+// of its own kind, and nothing is moved: every rank sees it, and says the same. How long
+// its arrays are only a rank itself knows: if they are too short it does not begin, so no
+// peer touches them, and those that have begun are told.
 #pragma once
 
 #include "stretto.cuh"
