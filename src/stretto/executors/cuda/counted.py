@@ -39,6 +39,11 @@ def counted(kernel: Kernel, plan: Plan) -> Kernel:
             f"plan {plan.name}: its chunks are parts of a count; on the GPU, want "
             "an algorithm that moves each part whole (split=1)"
         )
+    if plan.num_members < plan.num_ranks:
+        raise PlanError(
+            f"plan {plan.name} has {plan.num_members} members of {plan.num_ranks} "
+            "ranks, and counts on the GPU are of all; pass counts from the host"
+        )
     assert kernel.text.count(CALL) == 1, "generate.py writes the parameters otherwise"
     call = CALL.replace("Table at", "Counted<Table> at")
     readers = "\n".join(_reader(plan, kernel, rank) for rank in kernel.ranks)

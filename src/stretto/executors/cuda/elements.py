@@ -48,13 +48,18 @@ def itemsize(dtype: str) -> int:
     return storage(dtype).itemsize
 
 
-def element(dtype: str, op: Operator, *, reduces: bool) -> tuple[str, str]:
+def element(
+    dtype: str, op: Operator, *, reduces: bool, members: int = 0
+) -> tuple[str, str]:
     """Return the structures of a type and an operator that go together.
 
-    What is only moved is bits: one kernel serves all types of a size.
+    What is only moved is bits: one kernel serves all types of a size. `members` says
+    how many ranks an average is of; 0: of all.
     """
     size = itemsize(dtype)
     if not reduces:
         return _BITS[size], "Sum"
     collectives.check(op, dtype)
-    return ELEMENTS[dtype], OPERATORS[op]
+    name = OPERATORS[op]
+    some = members and op is Operator.AVG
+    return ELEMENTS[dtype], f"{name}Of<{members}>" if some else name

@@ -54,16 +54,12 @@ def generate(
     """
     plan = unordered(plan, dtype, op)
     _refuse(plan)
-    if epilogue is not None and plan.schedule.mover != "vectors":
-        raise PlanError(
-            f"plan {plan.name} ({plan.schedule}): an epilogue reads what threads have "
-            "stored; want a schedule without tma"
-        )
-    if epilogue is not None and any(len(lanes) != 1 for lanes in plan.ranks):
-        raise PlanError(f"plan {plan.name} has several lanes; an epilogue ends one")
+    if epilogue is not None:
+        _refuse_epilogue(plan)
     ranks = tuple(range(plan.num_ranks)) if rank is None else (rank,)
     kind = collectives.get(plan.collective)
-    names = element(dtype, op, reduces=kind.reduces)
+    some = plan.num_members if plan.num_members < plan.num_ranks else 0
+    names = element(dtype, op, reduces=kind.reduces, members=some)
     if plan.schedule.protocol == "lines" and kind.reduces and itemsize(dtype) > 8:
         raise CallError(
             f"plan {plan.name}: {dtype} elements do not fit the 8-byte words of lines; "
@@ -122,6 +118,21 @@ def _refuse(plan: Plan) -> None:
         )
     if plan.schedule.protocol == "engine":
         raise PlanError(f"plan {plan.name} is run by copy engines: it has no kernel")
+
+
+def _refuse_epilogue(plan: Plan) -> None:
+    if plan.schedule.mover != "vectors":
+        raise PlanError(
+            f"plan {plan.name} ({plan.schedule}): an epilogue reads what threads have "
+            "stored; want a schedule without tma"
+        )
+    if plan.num_members < plan.num_ranks:
+        raise PlanError(
+            f"plan {plan.name} has {plan.num_members} members of {plan.num_ranks} "
+            "ranks; an epilogue is for the results of all"
+        )
+    if any(len(lanes) != 1 for lanes in plan.ranks):
+        raise PlanError(f"plan {plan.name} has several lanes; an epilogue ends one")
 
 
 def _head(

@@ -61,6 +61,15 @@ struct Sum {
 };
 struct Avg : Sum {
   static constexpr bool averages = true;
+  template <int RANKS>
+  static constexpr int divisor = RANKS;
+};
+// Of a collective among N of the ranks.
+template <int N>
+struct AvgOf : Sum {
+  static constexpr bool averages = true;
+  template <int RANKS>
+  static constexpr int divisor = N;
 };
 struct Prod {
   static constexpr bool averages = false;
@@ -139,8 +148,8 @@ __device__ __forceinline__ Complex128 divide(Complex128 v) {
   return {(v.re + v.im * 0.0) * scale, (v.im - v.re * 0.0) * scale};
 }
 
-// The final value of a rounded sum over N ranks.
-template <class E, class Op, int N>
+// The final value of a rounded sum over all of `RANKS` ranks, or over some.
+template <class E, class Op, int RANKS>
 __device__ __forceinline__ Vec finish(Vec sum) {
   if constexpr (!Op::averages) {
     return sum;
@@ -148,7 +157,9 @@ __device__ __forceinline__ Vec finish(Vec sum) {
     typename E::Wide value[E::lanes];
     E::unpack(sum, value);
 #pragma unroll
-    for (u32 k = 0; k < E::lanes; ++k) value[k] = divide<N>(value[k]);
+    for (u32 k = 0; k < E::lanes; ++k) {
+      value[k] = divide<Op::template divisor<RANKS>>(value[k]);
+    }
     return E::pack(value);
   }
 }
