@@ -34,15 +34,22 @@ def candidates(collective: str, nbytes: int, ranks: int) -> list[tuple[str, str]
             found += [
                 ("all_reduce/two_shot", f"{words} threads={t} depth={d} blocks={b}")
                 for t, d, b in (
-                    (384, 4, 8), (384, 4, 10), (384, 4, 12), (384, 4, 16),
-                    (256, 8, 12), (512, 4, 12), (512, 4, 16), (512, 4, 64),
-                    (384, 4, 32), (384, 4, 132),
+                    (480, 4, 8), (480, 4, 10), (480, 4, 12), (384, 4, 12),
+                    (384, 4, 16), (480, 4, 16), (480, 4, 32), (512, 4, 64),
                 )
             ]  # fmt: skip
             words = "push bulk zero_copy tile_bytes=1073741824"
             found += [
                 ("all_reduce/two_shot", f"{words} threads={t} depth={d} blocks={b}")
-                for t, d, b in ((256, 8, 132), (384, 8, 131), (256, 8, 120))
+                for t, d, b in (
+                    (256, 8, 132),
+                    (256, 8, 120),
+                    (512, 4, 12),
+                    (640, 4, 12),
+                    (768, 4, 12),
+                    (992, 4, 12),
+                    (992, 4, 16),
+                )
             ]
         return found
     name = f"{collective}/one_shot"

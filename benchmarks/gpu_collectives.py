@@ -17,6 +17,7 @@ import os
 import platform
 import re
 import selectors
+import signal
 import statistics
 import subprocess
 import sys
@@ -152,6 +153,11 @@ class PeerSet:
             if wrong:
                 self.stop(wrong[0])
         return [answers[r] for r in sorted(answers)]
+
+    def hold(self, still: bool) -> None:
+        """Stop the processes where they are, or let them go on."""
+        for process in () if self.dead else self.processes:
+            process.send_signal(signal.SIGSTOP if still else signal.SIGCONT)
 
     def stop(self, why: str = "over") -> None:
         """End the processes."""
@@ -331,14 +337,22 @@ class Run:
     def measure_eager(
         self, collective: str, nbytes: int, runners: list[tuple[str, str]]
     ) -> None:
-        """Measure calls from Python, back to back, one synchronisation at the end."""
+        """Measure calls from Python, back to back, one synchronisation at the end.
+
+        They take the CPU's time, so the other sets' processes stand still.
+        """
         for kind, variant in runners:
+            others = [one for one in self.sets.values() if one.kind != kind]
+            for one in others:
+                one.hold(still=True)
             how = {"collective": collective, "nbytes": nbytes, "variant": variant}
             for _ in range(3):
                 answers = self.sets[kind].ask("eager", calls=1000, **how)
                 if answers and not any("error" in a for a in answers):
                     slowest = max(answers, key=lambda a: a["us"])
                     self.eager.append({**how, "set": kind, **slowest})
+            for one in others:
+                one.hold(still=False)
         for e in self.eager:
             self.say(f"eager {e['set']} {e['variant']}: {e['us']:.2f} us")
 
