@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
             found = tune.supervised(task, partial(_say, progress), how=how)
         if found:  # only rank 0 has any
             reports.append({**found, "memory": memory, "ranks": task.num_ranks})
-            rules += _rules(found, memory, task.num_ranks)
+            rules += _rules(found, memory, task)
             about = f"{task.num_ranks} ranks, {task.dtype}, {task.mode}"
     if not reports:
         return 0
@@ -136,13 +136,14 @@ def _say(progress: Progress, said: str) -> None:
 
 
 def _rules(
-    found: Mapping[str, Any], memory: str, num_ranks: int
+    found: Mapping[str, Any], memory: str, task: bench.Task
 ) -> list[dict[str, Any]]:
     rules = []
     for name, by_size in found["decided"].items():
         decided = {int(n): tune.decision_of(d) for n, d in by_size.items()}
         if decided:
-            rules.append(tune.rule_of(name, memory, num_ranks, decided))
+            ranks, dtype = task.num_ranks, task.dtype
+            rules.append(tune.rule_of(name, memory, ranks, decided, dtype))
     return rules
 
 

@@ -2,7 +2,14 @@
 
 from stretto.runtime.communicator import Communicator
 from stretto.runtime.plans import FrozenParams, frozen, proved_plan, proved_program
-from stretto.runtime.select import Choice, Pin, Profile, Question, profile_folder
+from stretto.runtime.select import (
+    Choice,
+    Pin,
+    Profile,
+    Question,
+    dtype_class,
+    profile_folder,
+)
 from stretto.runtime.selector import Selector
 from stretto.runtime.sizes import parse_size, parse_sizes, spell_size
 from stretto.runtime.spawn import connect, spawn
@@ -18,6 +25,7 @@ __all__ = [
     "Selector",
     "Work",
     "connect",
+    "dtype_class",
     "frozen",
     "parse_size",
     "parse_sizes",

@@ -17,7 +17,7 @@ from stretto.runtime.arrays import GPU, Operand, address, operand
 from stretto.runtime.engine import Engine
 from stretto.runtime.plans import proved_plan
 from stretto.runtime.request import Caller
-from stretto.runtime.select import Choice, Pin, Question, parse_pin
+from stretto.runtime.select import Choice, Pin, Question, dtype_class, parse_pin
 from stretto.runtime.selector import Selector
 
 __all__ = ["CountedCalls"]
@@ -146,6 +146,7 @@ class CountedCalls:
             collective=collective,
             num_ranks=n,
             nbytes=n * most * storage(dtype).itemsize,
+            dtypes=dtype_class(dtype),
         )
         gather = self._plan(_choice(COUNTS))
         try:

@@ -34,6 +34,7 @@ from stretto.runtime.select import (
     Pin,
     Profile,
     Question,
+    dtype_class,
     members_of_pin,
 )
 from stretto.runtime.selector import Selector
@@ -273,6 +274,7 @@ class Engine:
             memory=kind.memory,
             in_place=kind.in_place,
             params=kind.params,
+            dtypes=dtype_class(kind.dtype),
         )
         return selector.choose(asked, kind.pin)
 

@@ -32,6 +32,7 @@ __all__ = [
     "Question",
     "Rule",
     "candidates",
+    "dtype_class",
     "members_of_pin",
     "parse_pin",
     "plain_schedule",
@@ -43,6 +44,7 @@ Pin: TypeAlias = str | Algorithm | tuple[str | Algorithm, str] | None
 wanted; an algorithm of one's own; or either, paired with a schedule's words."""
 
 STAGED, ZERO_COPY = "staged", "zero_copy"
+HALF, WHOLE = "half", "whole"
 PACKETS_UP_TO = 16 << 10
 """Bytes a chunk up to which data that announce themselves beat a flag after them."""
 
@@ -71,6 +73,16 @@ class Question:
     """zero_copy when the arrays are registered: both memories are then possible."""
     in_place: bool = True
     params: FrozenParams = ()
+    dtypes: str = ""
+    """The class of the element type; nothing where any will do."""
+
+
+def dtype_class(dtype: str) -> str:
+    """Return the class of types that are as fast to combine: `half` or `whole`.
+
+    Sums of floats of 16 bits or less are held in wider ones.
+    """
+    return HALF if dtype.startswith(("bfloat16", "float16", "float8")) else WHOLE
 
 
 def parse_pin(
@@ -108,6 +120,8 @@ class Rule:
     most: int
     sizes: tuple[tuple[int, str], ...]
     """Up to so many bytes: this pin."""
+    dtypes: str = ""
+    """The class of element types that it is about; nothing: all."""
 
     def answers(self, asked: Question) -> bool:
         """Return whether the row is about such calls."""
@@ -115,6 +129,7 @@ class Rule:
             self.collective == asked.collective
             and self.memory == asked.memory
             and self.fewest <= asked.num_ranks <= self.most
+            and self.dtypes in ("", asked.dtypes or self.dtypes)
         )
 
 
@@ -192,12 +207,16 @@ def profile_folder() -> Path:
 
 def _rule(row: Mapping[str, Any]) -> Rule:
     fewest, most = row["ranks"]
+    dtypes = row.get("dtypes", "")
+    if dtypes not in ("", HALF, WHOLE):
+        raise ValueError(f"dtypes = {dtypes!r}, not {HALF} or {WHOLE}")
     return Rule(
         collective=row["collective"],
         memory=row["memory"],
         fewest=int(fewest),
         most=int(most),
         sizes=tuple((parse_size(size), str(pin)) for size, pin in row["sizes"]),
+        dtypes=dtypes,
     )
 
 

@@ -1,7 +1,6 @@
 """Searching, writing profiles, fitting: on times that are made up."""
 
 import json
-import types
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -11,11 +10,9 @@ from hypothesis import strategies as st
 
 from stretto import topology
 from stretto.bench import tune
-from stretto.bench.task import Task
 from stretto.bench.tune.fit import Observation
-from stretto.bench.tune.memory import Memory
 from stretto.errors import CallError, TopologyError
-from stretto.runtime import Profile, Question, proved_plan
+from stretto.runtime import Profile, Question, dtype_class, proved_plan
 
 
 class Bench:
@@ -146,7 +143,7 @@ def test_a_profile_is_read_by_the_runtime():
     """Up to the middle between two sizes the smaller one's choice serves."""
     small, large = "all_reduce/one_shot push packets staged", "all_reduce/ring"
     decided = {1024: decision(small), 16384: decision(large)}
-    rule = tune.rule_of("all_reduce", "staged", 2, decided)
+    rule = tune.rule_of("all_reduce", "staged", 2, decided, "float32")
     text = tune.text_of("cpu", [rule], 'a "quoted" machine')
 
     profile = Profile.parse(text, "test")
@@ -159,12 +156,45 @@ def test_a_profile_is_read_by_the_runtime():
     assert 'a "quoted" machine' == profile.about
 
 
+def test_sums_of_half_types_are_tuned_apart(tmp_path):
+    """What is fast for float32 is not asked for bfloat16; copies know no types."""
+    path = tmp_path / "cpu.toml"
+    pins = {"float32": "all_reduce/ring", "bfloat16": "all_reduce/one_shot"}
+    for dtype, pin in pins.items():
+        rule = tune.rule_of("all_reduce", "staged", 2, {8: decision(pin)}, dtype)
+        path.write_text(tune.merged(path, "cpu", [rule], ""))
+    copies = tune.rule_of(
+        "all_gather", "staged", 2, {8: decision("all_gather/ring")}, "float32"
+    )
+    profile = Profile.parse(tune.merged(path, "cpu", [copies], ""), "test")
+
+    asked = Question(executor="cpu", collective="all_reduce", num_ranks=2, nbytes=4096)
+    for dtype, pin in (*pins.items(), ("int8", "all_reduce/ring")):
+        one = replace(asked, dtypes=dtype_class(dtype))
+        assert str(profile.choose(one)).startswith(pin), dtype
+    one = replace(asked, collective="all_gather", dtypes=dtype_class("float16"))
+    assert str(profile.choose(one)).startswith("all_gather/ring")
+    assert 3 == len(profile.rules)
+
+
+def test_a_class_that_nobody_knows_is_refused():
+    """A profile written by hand says what is wrong with it."""
+    rule = tune.rule_of(
+        "all_reduce", "staged", 2, {8: decision("all_reduce/ring")}, "int8"
+    )
+    text = tune.text_of("cpu", [rule], "").replace('"whole"', '"double"')
+
+    with pytest.raises(TopologyError, match="dtypes = 'double', not half or whole"):
+        Profile.parse(text, "test")
+
+
 def test_other_rules_of_a_profile_stay(tmp_path):
     """Tuning four ranks forgets nothing of two."""
     path = tmp_path / "cpu.toml"
     pin = "all_reduce/ring push bulk staged"
     one, other = (
-        tune.rule_of("all_reduce", "staged", n, {8: decision(pin)}) for n in (2, 4)
+        tune.rule_of("all_reduce", "staged", n, {8: decision(pin)}, "int8")
+        for n in (2, 4)
     )
     path.write_text(tune.text_of("cpu", [one], ""))
 
@@ -326,81 +356,6 @@ def test_among_equals_a_family_is_led_by_a_shape_that_fills_the_gpu():
     assert "blocks=1" in packets[0], "128 or 132"
 
 
-def test_a_way_that_only_fails_is_given_up(tmp_path):
-    """Each failure costs a deadline; what works somewhere goes on being tried."""
-    task = Task(
-        tests=("all_reduce",), sizes=(64,), num_ranks=2,
-        options={"state": str(tmp_path / "s.json")},
-    )  # fmt: skip
-    memory = Memory(task, Alone())
-    case = types.SimpleNamespace(nbytes=64)
-    pins = [f"all_reduce/{a} push lines staged" for a in "abcd"]
-    bulk = [f"all_reduce/{a} push bulk staged" for a in "abcd"]
-    memory.worked([f"{bulk[3]} blocks=8"], case)
-
-    tried = []
-    for pin in (*pins, *bulk):
-        if not memory.has_failed(pin, case):
-            tried.append(pin)
-            memory.fail(pin, case, "timeout")
-
-    assert [*pins[:3], *bulk] == tried
-    again = Memory(task, Alone())
-    assert again.has_failed(pins[3], case)
-
-
-def trial(pin, nbytes=64, batches=5):
-    return {
-        "test": "all_reduce", "nbytes": nbytes, "pin": pin, "us": 2.0, "min_us": 1.0,
-        "batches": batches, "simulated_us": 3.0, "times": [1.0, 2.0, 3.14159265],
-    }  # fmt: skip
-
-
-def memory_at(path, **options):
-    task = Task(
-        tests=("all_reduce",), sizes=(64,), num_ranks=2,
-        options={"state": str(path / "s.json")}, **options,
-    )  # fmt: skip
-    return Memory(task, Alone())
-
-
-def test_what_was_measured_before_is_told_again(tmp_path):
-    """Even when the ranks ended in the middle of a line; for other memory it is not."""
-    pin, other = (f"all_reduce/{a} push packets staged" for a in "ab")
-    memory_at(tmp_path).note([trial(pin), trial(other, batches=2)])
-    with (tmp_path / "s.trials").open("a") as file:
-        file.write('{"how": "sta')
-    case = types.SimpleNamespace(test="all_reduce", nbytes=64)
-
-    again = memory_at(tmp_path)
-
-    assert {pin: [1.0, 2.0, 3.1416]} == again.recalled([pin, other], case, 5)
-    assert 2 == len(again.recalled([pin, other], case, 2))
-    assert {} == memory_at(tmp_path, registered=True).recalled([pin], case, 5)
-    tune.forget(tmp_path / "s.json")
-    assert {} == memory_at(tmp_path).recalled([pin], case, 5)
-
-
-def test_of_ways_that_nobody_has_tried_one_pin_each_goes_ahead(tmp_path):
-    """What hangs takes those beside it along; so it stands alone until it worked."""
-    memory = memory_at(tmp_path)
-    case = types.SimpleNamespace(test="all_reduce", nbytes=64)
-    packets, lines, bulk = (
-        [f"all_reduce/{a} push {how} staged blocks=8" for a in "ab"]
-        for how in ("packets", "lines", "bulk")
-    )
-
-    first = memory.together([*packets, *lines, *bulk], case)
-    memory.worked([packets[0], bulk[0]], case)
-    memory.fail(lines[0], case, "timeout")
-    second = memory.together([packets[1], lines[1], bulk[1]], case)
-    memory.worked([lines[1]], case)
-
-    assert [packets[0], lines[0], bulk[0]] == first
-    assert [lines[1]] == second
-    assert [packets[1], bulk[1]] == memory.together([packets[1], bulk[1]], case)
-
-
 def test_a_family_far_behind_is_not_widened():
     """Its numbers are not compiled: the time goes to those that may win."""
     us = {"base": 9.0, "a": 4.0, "near": 5.0, "far": 6.0}
@@ -414,12 +369,3 @@ def test_a_family_far_behind_is_not_widened():
 
     assert "a" == found.pin
     assert ["a", "near"] == widened
-
-
-class Alone:
-    """The only rank."""
-
-    rank = 0
-
-    def agree(self, value):
-        return value

@@ -33,6 +33,7 @@ from stretto.runtime import (
     Profile,
     Question,
     Selector,
+    dtype_class,
     spell_size,
 )
 
@@ -227,6 +228,7 @@ class Tuner:
             memory="zero_copy" if self.task.registered else "staged",
             in_place=case.in_place,
             params=tuple(sorted(case.params.items())),
+            dtypes=dtype_class(case.dtype),
         )
 
     def plain(self, key: Key) -> str:

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from stretto import collectives
 from stretto.bench.tune.search import Decision
 from stretto.errors import TopologyError
-from stretto.runtime import spell_size
+from stretto.runtime import dtype_class, spell_size
 
 __all__ = ["default_path", "merged", "rule_of", "text_of"]
 
@@ -28,10 +29,15 @@ def default_path(executor: str) -> Path:
 
 
 def rule_of(
-    collective: str, memory: str, num_ranks: int, decided: Mapping[int, Decision]
+    collective: str,
+    memory: str,
+    num_ranks: int,
+    decided: Mapping[int, Decision],
+    dtype: str,
 ) -> dict[str, Any]:
     """Return a row of the profile: up to so many bytes, this.
 
+    Where nothing is combined it serves all element types, else those of a class.
     Between two sizes that were measured the border lies in their geometric middle.
     """
     sizes = sorted(decided)
@@ -47,8 +53,10 @@ def rule_of(
         [spell_size(n), _short(decided[n].us), _short(decided[n].untuned_us)]
         for n in sizes
     ]
+    combines = collectives.get(collective).reduces
     return {
         "collective": collective,
+        "dtypes": dtype_class(dtype) if combines else "",
         "memory": memory,
         "ranks": [num_ranks, num_ranks],
         "sizes": rows,
@@ -68,7 +76,7 @@ def merged(
             raise TopologyError(f"profile {path}: {e}; want it whole, or gone") from e
         fresh = {_key(rule) for rule in rules}
         kept = [r for r in data.get("rule", ()) if _key(r) not in fresh]
-    both = sorted((*kept, *rules), key=lambda r: (str(r["collective"]), _key(r)))
+    both = sorted((*kept, *rules), key=lambda r: (not r.get("dtypes"), _key(r)))
     return text_of(executor, both, about)
 
 
@@ -87,6 +95,7 @@ def text_of(executor: str, rules: Sequence[Mapping[str, Any]], about: str) -> st
             f"collective = {_quoted(rule['collective'])}",
             f"memory = {_quoted(rule['memory'])}",
             f"ranks = {list(rule['ranks'])}",
+            *([f"dtypes = {_quoted(rule['dtypes'])}"] if rule.get("dtypes") else []),
             "sizes = [",
             *(f"  [{_quoted(size)}, {_quoted(pin)}]," for size, pin in rule["sizes"]),
             "]",
@@ -100,8 +109,9 @@ def text_of(executor: str, rules: Sequence[Mapping[str, Any]], about: str) -> st
     return "\n".join(lines) + "\n"
 
 
-def _key(rule: Mapping[str, Any]) -> tuple[str, str, tuple[int, ...]]:
-    return str(rule["collective"]), str(rule["memory"]), tuple(rule["ranks"])
+def _key(rule: Mapping[str, Any]) -> tuple[str, str, tuple[int, ...], str]:
+    where = str(rule["collective"]), str(rule["memory"]), tuple(rule["ranks"])
+    return (*where, str(rule.get("dtypes", "")))
 
 
 def _middle(low: int, high: int) -> int:
