@@ -177,12 +177,24 @@ class FakeDriver(FakeMemory):
         return (real.CUresult.CUDA_ERROR_LAUNCH_TIMEOUT,)
 
     def cuGetProcAddress(self, name, version, flags):
-        assert name == b"cuLaunchKernelEx", "the only one that is called by address"
         pointer = ctypes.c_void_p
-        kind = ctypes.CFUNCTYPE(ctypes.c_int, pointer, pointer, pointer, pointer)
-        self.kept.append(kind(self._launch))
+        if name == b"cuPointerGetAttribute":
+            word = ctypes.c_uint64
+            kind = ctypes.CFUNCTYPE(ctypes.c_int, pointer, ctypes.c_int, word)
+            self.kept.append(kind(self._tell))
+        else:
+            assert name == b"cuLaunchKernelEx", "nothing else is called by address"
+            kind = ctypes.CFUNCTYPE(ctypes.c_int, pointer, pointer, pointer, pointer)
+            self.kept.append(kind(self._launch))
         where = ctypes.cast(self.kept[-1], pointer).value
         return OK, where, real.CUdriverProcAddressQueryResult(0)
+
+    def _tell(self, found, attribute, address):
+        """Write an attribute of memory, as a word."""
+        key = real.CUpointer_attribute(attribute)
+        error, value = FakeMemory.cuPointerGetAttribute(self, key, address)
+        ctypes.c_uint64.from_address(found).value = value or 0
+        return int(error)
 
     def _launch(self, config, function, arguments, _):
         """Note a launch; the layout of `CUlaunchConfig` is cuda.h's."""

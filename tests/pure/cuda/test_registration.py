@@ -73,6 +73,29 @@ def test_peers_reach_a_registered_array_wherever_it_begins(fake, kind, nbytes):
     assert not fake.opened
 
 
+def test_attributes_that_bindings_do_not_know_are_asked_of_the_driver(
+    fake, monkeypatch
+):
+    """Some releases of the bindings cannot say where a mapping begins."""
+    known = type(fake).cuPointerGetAttribute
+
+    def older(self, attribute, address):
+        if "MAPPING" in attribute.name:
+            raise TypeError(f"Unsupported attribute: {attribute.name}")
+        return known(self, attribute, address)
+
+    monkeypatch.setattr(type(fake), "cuPointerGetAttribute", older)
+
+    def work(group):
+        session = CudaSession(group)
+        array = Tensor(fake.foreign(3 * GRAIN, "pieces"), 3 * GRAIN)
+        shared = session.register(array)
+        session.close()
+        return shared
+
+    assert [True, True] == on_ranks(fake, 2, work)
+
+
 def test_what_one_rank_cannot_share_stays_staged_on_all(fake):
     """No error: calls on it are staged, with the same results."""
 

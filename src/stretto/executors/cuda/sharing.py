@@ -76,7 +76,21 @@ def _export(address: int) -> int:
 
 def _attribute(name: str, address: int) -> int:
     key = getattr(api().CUpointer_attribute, f"CU_POINTER_ATTRIBUTE_{name}")
-    return int(ask("cuPointerGetAttribute", key, address))
+    try:
+        return int(ask("cuPointerGetAttribute", key, address))
+    except TypeError:  # bindings that do not know what kind of value it is
+        return _word(key, address)
+
+
+def _word(key: Any, address: int) -> int:
+    """Return an attribute that is a word, asked of the driver by its own address."""
+    where, _ = ask("cuGetProcAddress", b"cuPointerGetAttribute", 4000, 0)
+    pointer, found = ctypes.c_void_p, ctypes.c_uint64(0)
+    kind = ctypes.CFUNCTYPE(ctypes.c_int, pointer, ctypes.c_int, ctypes.c_uint64)
+    error = kind(int(where))(ctypes.addressof(found), int(key), address)
+    if error:
+        raise DeviceError(f"cuPointerGetAttribute({key.name}): error {error}")
+    return found.value
 
 
 class Imports:
