@@ -15,7 +15,7 @@ from stretto.errors import CallError, PlanError
 from stretto.executors import Call
 from stretto.runtime.arrays import GPU, Operand, address, operand
 from stretto.runtime.engine import Engine
-from stretto.runtime.plans import proved_plan
+from stretto.runtime.plans import proved_plan, touches_callers
 from stretto.runtime.request import Caller
 from stretto.runtime.select import Choice, Pin, Question, dtype_class, parse_pin
 from stretto.runtime.selector import Selector
@@ -159,7 +159,8 @@ class CountedCalls:
 
     def _plan(self, choice: Choice) -> Any:
         n = self._engine.num_ranks
-        return proved_plan(choice.algorithm, n, (), choice.schedule, True)
+        staged = not touches_callers(choice.schedule)  # others are refused, in words
+        return proved_plan(choice.algorithm, n, (), choice.schedule, staged)
 
 
 def _gathers(collective: str) -> bool:

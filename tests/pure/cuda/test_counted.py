@@ -250,7 +250,7 @@ class Tensor:
         return self.itemsize
 
 
-def counted_launch(session):
+def counted_launch(session, words="push packets staged"):
     """Return a prepared launch without a compiler."""
     kernel = Kernel(text="any", ranks=(0,), grid=1, threads=64)
     counting = Kernel(
@@ -260,7 +260,7 @@ def counted_launch(session):
     session.load_call = lambda plan, call: Loaded(None, 5, kernel)
     session._load_counted = lambda plan, call: Loaded(None, 6, counting)
     return session.prepare_counted(
-        proved("all_to_all/one_shot", 2, "push packets staged"),
+        proved("all_to_all/one_shot", 2, words),
         proved("all_gather/one_shot", 2, "push packets staged"),
         Call(dtype="float32", counts=(64,) * 4),
     )
@@ -292,6 +292,27 @@ def test_a_launch_gathers_counts_and_then_moves(fake):
             with pytest.raises(CallError, match="want 2 numbers"):
                 launch(x, counts, out, Tensor(128, 1, 8), stream=5)
         group.exchange({})
+        session.close()
+
+    on_ranks(fake, 2, work)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("push bulk zero_copy", "peers touch the output"),
+        ("pull bulk zero_copy", "peers touch the input"),
+        ("push engine zero_copy", "peers touch the output"),
+        ("push engine staged", "copy engines take sizes from here"),
+    ],
+)
+def test_arrays_that_peers_would_touch_are_refused(fake, words, why):
+    """Where a peer's part begins depends on counts that only its GPU knows."""
+
+    def work(group):
+        session = CudaSession(group)
+        with pytest.raises(PlanError, match=f"{why}.*want 'staged'"):
+            counted_launch(session, words)
         session.close()
 
     on_ranks(fake, 2, work)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stretto.errors import CallError
+from stretto.errors import CallError, PlanError
 from stretto.runtime import Communicator
 
 
@@ -16,6 +16,8 @@ class Session:
         self.prepared, self.launched = [], []
 
     def prepare_counted(self, plan, gather, call):
+        if plan.value.schedule.memory == "zero_copy":
+            raise PlanError("peers touch the output; want 'staged'")
         self.prepared.append((plan.value, gather.value, call))
         return lambda *args: self.launched.append(args)
 
@@ -128,6 +130,14 @@ def test_wrong_arguments_are_refused(comm, session, options, words):
     """With what was given and what is wanted; nothing is launched."""
     with pytest.raises(CallError, match=words):
         comm.all_to_all_v(X, COUNTS, **{"out": OUT, **options})
+    assert not session.launched
+
+
+def test_a_pin_that_the_executor_refuses_is_a_call_error(comm, session):
+    """It names the pin, and says what to do."""
+    pin = "all_to_all/one_shot push bulk zero_copy"
+    with pytest.raises(CallError, match=r"algorithm='all_to_all/one_shot .*'staged'"):
+        comm.all_to_all_v(X, COUNTS, max_count=9, out=OUT, algorithm=pin)
     assert not session.launched
 
 

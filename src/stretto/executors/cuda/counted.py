@@ -19,11 +19,11 @@ from stretto.collectives import Shape
 from stretto.errors import CallError, PlanError
 from stretto.executors.cuda.abi import PARAMS, Kernel
 from stretto.executors.cuda.arrays import require_near, where
-from stretto.executors.cuda.bound import KernelLaunch
+from stretto.executors.cuda.bound import KernelLaunch, peer_spaces
 from stretto.executors.cuda.host import Host
 from stretto.plan import BufferRun, Plan
 
-__all__ = ["CountedLaunch", "counted"]
+__all__ = ["CountedLaunch", "counted", "require_kernel_of_own_memory"]
 
 CALL = "struct Call {\n  Params p;\n  Table at;\n};"
 WORDS = 6
@@ -51,6 +51,19 @@ def counted(kernel: Kernel, plan: Plan) -> Kernel:
     text = text.replace('#include "stretto.cuh"', '#include "counts.cuh"')
     table = tuple(("extra", i, 0) for i in range(WORDS))
     return replace(kernel, text=text, table=table)
+
+
+def require_kernel_of_own_memory(plan: Plan) -> None:
+    """Raise unless a kernel stages: where peers' parts begin, only their GPUs know."""
+    shared = peer_spaces(plan, 0)
+    if not shared and plan.schedule.protocol != "engine":
+        return
+    what = " and ".join(sorted(space.name.lower() for space in shared))
+    why = f"peers touch the {what}" if shared else "copy engines take sizes from here"
+    raise PlanError(
+        f"plan {plan.name} ({plan.schedule}): {why}, and with counts on the GPU nobody "
+        "here knows where a part begins; want 'staged' and packets, lines or bulk"
+    )
 
 
 def _reader(plan: Plan, kernel: Kernel, rank: int) -> str:

@@ -24,7 +24,11 @@ from stretto.executors.cuda.bound import (
 from stretto.executors.cuda.byhand import hand_launch, taken_by_hand
 from stretto.executors.cuda.channels import Channels
 from stretto.executors.cuda.closing import closed
-from stretto.executors.cuda.counted import CountedLaunch, counted
+from stretto.executors.cuda.counted import (
+    CountedLaunch,
+    counted,
+    require_kernel_of_own_memory,
+)
 from stretto.executors.cuda.driver import (
     Side,
     api,
@@ -173,6 +177,7 @@ class CudaSession:
 
         `gather` is an all_gather that brings everybody the counts of all ranks.
         """
+        require_kernel_of_own_memory(plan.value)
         value = closed(plan.value)  # how many tiles there are, nobody here knows
         sizes = symbol_sizes(value, call)
         n = value.num_ranks
