@@ -96,6 +96,34 @@ def test_attributes_that_bindings_do_not_know_are_asked_of_the_driver(
     assert [True, True] == on_ranks(fake, 2, work)
 
 
+def test_an_array_that_reaches_past_what_was_registered_is_staged(fake):
+    """Peers would reach past it, too; a larger registration of the memory serves."""
+
+    def work(group):
+        session = CudaSession(group)
+        start = fake.foreign(1 << 20, "malloc")
+        session.register(Tensor(start, 4096))
+        few = [
+            session.offset(Tensor(start + at, n))
+            for at, n in ((0, 4096), (0, 4097), (96, 4000), (96, 4001), (0, 1 << 20))
+        ]
+        session.register(Tensor(start, 8192))
+        more = [session.offset(Tensor(start, n)) for n in (4096, 8192, 8193)]
+        room = session.empty((100,), "uint8")
+        last = Tensor(session.slab.base + session.slab.nbytes - 8, 8)
+        own = [session.offset(room), session.offset(last)]
+        last.nbytes = 9
+        own.append(session.offset(last))
+        group.exchange({})
+        session.close()
+        return few, more, [offset is not None for offset in own]
+
+    few = [REGISTERED, None, REGISTERED + 96, None, None]
+    more = [2 * REGISTERED, 2 * REGISTERED, None]
+
+    assert [(few, more, [True, True, False])] * 2 == on_ranks(fake, 2, work)
+
+
 def test_what_one_rank_cannot_share_stays_staged_on_all(fake):
     """No error: calls on it are staged, with the same results."""
 

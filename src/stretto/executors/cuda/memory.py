@@ -50,10 +50,10 @@ class Slab:
         """Return whether more memory can be added."""
         return self.kind == "fd"
 
-    def offset(self, address: int) -> int | None:
-        """Return the offset of an address, or None when it lies elsewhere."""
-        inside = 0 <= address - self.base < self.nbytes
-        return address - self.base if inside else None
+    def offset(self, address: int, nbytes: int = 1) -> int | None:
+        """Return the offset of an address, or None when not all lies here."""
+        inner = address - self.base
+        return inner if 0 <= inner < self.nbytes - nbytes + 1 else None
 
     def close(self) -> None:
         """Unmap and free everything; peers' own mappings stay theirs."""

@@ -140,8 +140,12 @@ class CudaSession:
         return self._proxy
 
     def offset(self, array: Any) -> int | None:
-        """Return where registered memory begins, the same on every rank, or None."""
-        return self.space.offset(where(array).pointer)
+        """Return where registered memory begins, the same on every rank, or None.
+
+        All of the array must be registered: peers touch all of it.
+        """
+        at = where(array)
+        return self.space.offset(at.pointer, max(1, at.nbytes))
 
     def prepare(self, plan: Verified[Plan], call: Call) -> Launch:
         """Bind a plan to a kind of call: generate, compile, load, pack."""

@@ -53,16 +53,25 @@ class AddressSpace:
         self._arrays: list[Registered | None] = []
         self._imports = Imports(device)
 
-    def offset(self, address: int) -> int | None:
-        """Return what all ranks call this address, or None."""
-        inside = self._slab.offset(address)
+    def offset(self, address: int, nbytes: int = 1) -> int | None:
+        """Return what all ranks call this address; None: peers do not reach all of it.
+
+        Where arrays that were registered overlap, the one that ends last counts.
+        """
+        inside = self._slab.offset(address, nbytes)
         if inside is not None or not self._arrays:
             return inside
-        for index, one in enumerate(self._arrays):
-            if one is None or not 0 <= address - one.start < one.nbytes:
-                continue
+        found = [
+            (one.start + one.nbytes, index, one)
+            for index, one in enumerate(self._arrays)
+            if one is not None and 0 <= address - one.start < one.nbytes
+        ]
+        for end, index, one in sorted(found, key=lambda f: f[:2], reverse=True):
             if identity(address) == one.identity:
-                return (index + 1) * REGISTERED + address - one.start
+                reached = address + nbytes <= end
+                return (
+                    (index + 1) * REGISTERED + address - one.start if reached else None
+                )
         return None
 
     def peer_address(self, rank: int, offset: int) -> int:
