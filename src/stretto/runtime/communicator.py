@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
@@ -14,7 +14,7 @@ from stretto.executors import Group
 from stretto.runtime.arrays import HOST
 from stretto.runtime.asynchronous import AsyncVerbs
 from stretto.runtime.channels import ChannelVerbs
-from stretto.runtime.select import Profile
+from stretto.runtime.measured import Measured, agree
 
 __all__ = ["Communicator"]
 
@@ -33,16 +33,14 @@ class Communicator(ChannelVerbs, AsyncVerbs):
         group: Group,
         *,
         executor: str = HOST,
-        profiles: Mapping[str, str] | None = None,
+        profiles: Measured | None = None,
     ) -> None:
         """Open the executor's session (collective).
 
-        What was measured on this machine, rank 0 reads for all: `profiles` are texts by
-        executor.
+        What was measured on this machine, rank 0 reads for all.
         """
         if profiles is None and group.num_ranks > 1:
-            own = Profile.of_user() if group.rank == 0 else {}
-            profiles = group.exchange({"profiles": own})[0][0]["profiles"]
+            profiles = agree(group)
         super().__init__(group, executor=executor, profiles=profiles)
 
     def __repr__(self) -> str:

@@ -9,7 +9,6 @@ the executor, once.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from typing import Any
 
 from stretto import collectives, executors
@@ -25,6 +24,7 @@ from stretto.runtime.arrays import HOST
 from stretto.runtime.fused import fuse, fused_choice
 from stretto.runtime.hot import MISS, Hot, Recipe, hot_call, kind_of, recipe_of
 from stretto.runtime.kinds import Kind, full_size, plans_in_place
+from stretto.runtime.measured import Measured
 from stretto.runtime.plans import frozen, proved_plan, touches_callers
 from stretto.runtime.request import Caller, Request
 from stretto.runtime.select import (
@@ -32,7 +32,6 @@ from stretto.runtime.select import (
     ZERO_COPY,
     Choice,
     Pin,
-    Profile,
     Question,
     dtype_class,
     members_of_pin,
@@ -57,7 +56,7 @@ class Engine:
         group: Group,
         *,
         executor: str = HOST,
-        profiles: Mapping[str, str] | None = None,
+        profiles: Measured | None = None,
     ) -> None:
         """Open the executor's session (collective)."""
         self.rank = group.rank
@@ -67,7 +66,7 @@ class Engine:
         self._group = group
         self._sessions: dict[str, Session] = {}
         self._selectors: dict[str, Selector] = {}
-        self._profiles = profiles or {}
+        self._profiles = profiles or Measured()
         self._launches: dict[Kind, Launch] = {}
         self._table: dict[Any, Hot] = {}
         self._hot: dict[Any, Hot] = self._table
@@ -262,8 +261,7 @@ class Engine:
     def _choose(self, kind: Kind) -> Choice:
         selector = self._selectors.get(kind.device)
         if selector is None:
-            text = self._profiles.get(kind.device)
-            measured = Profile.parse(text, "of rank 0") if text else None
+            measured = self._profiles.profile(kind.device)
             selector = Selector(kind.device, measured)
             self._selectors[kind.device] = selector
         asked = Question(

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from stretto import algorithms
-from stretto.errors import CallError, TopologyError
+from stretto.errors import CallError, TopologyError, UnknownNameError
 from stretto.lang import Algorithm
 from stretto.plan import Schedule
 from stretto.runtime.arrays import HOST
@@ -151,6 +151,19 @@ class Profile:
                     return found
         return None
 
+    @property
+    def names(self) -> set[str]:
+        """Return the algorithms that it names."""
+        return {_name(pin) for rule in self.rules for _, pin in rule.sizes}
+
+    def without(self, names: Collection[str]) -> Profile:
+        """Return it without what names one of these algorithms."""
+        rules = [
+            replace(r, sizes=tuple(s for s in r.sizes if _name(s[1]) not in names))
+            for r in self.rules
+        ]
+        return replace(self, rules=tuple(rules))
+
     @classmethod
     def parse(cls, text: str, source: str) -> Profile:
         """Read a profile; `source` names it in messages."""
@@ -220,8 +233,16 @@ def _rule(row: Mapping[str, Any]) -> Rule:
     )
 
 
+def _name(pin: str) -> str:
+    return pin.strip().partition(" ")[0]
+
+
 def _working(pin: str, asked: Question) -> Choice | None:
-    algorithm, schedule = parse_pin(pin)
+    """Return what a row says, or None when that is not for this call, or unknown."""
+    try:
+        algorithm, schedule = parse_pin(pin)
+    except UnknownNameError:
+        return None
     schedule = schedule or plain_schedule(asked)
     in_place = asked.in_place or not touches_callers(schedule)
     if serves(algorithm, asked.num_ranks, asked.params, schedule, in_place):

@@ -5,6 +5,7 @@ import pytest
 from stretto.errors import TopologyError
 from stretto.executors import names
 from stretto.runtime import Profile, Question, Selector
+from stretto.runtime.measured import Measured, agree
 
 PROFILE = """
 executor = "cpu"
@@ -56,6 +57,57 @@ def test_a_users_profiles_are_read_where_they_lie(monkeypatch, tmp_path):
     (tmp_path / "gpu.toml").write_bytes(b"\xff")
     with pytest.raises(TopologyError, match=r"gpu\.toml.*want a TOML file"):
         Profile.of_user()
+
+
+UNKNOWN = PROFILE.replace("all_reduce/swing", "all_reduce/of_my_own push bulk")
+
+
+def test_a_row_that_names_an_unknown_algorithm_is_passed_over():
+    """It was registered where the profile was measured, and is not here."""
+    selector = Selector("cpu", Profile.parse(UNKNOWN, "here"))
+
+    assert "all_reduce/ring pull" in str(selector.choose(question(1024)))
+
+
+def test_what_one_rank_lacks_no_rank_chooses(monkeypatch, tmp_path):
+    """Rank 0 reads a profile of a kernel that rank 1 alone has not imported."""
+    (tmp_path / "cpu.toml").write_text(PROFILE)
+    monkeypatch.setenv("STRETTO_PROFILES", str(tmp_path))
+    lacking = {0: [], 1: ["all_reduce/swing"]}
+    heard = []
+
+    class Group:
+        rank, num_ranks = 0, 2
+
+        def exchange(self, payload):
+            heard.append(payload)
+            if "profiles" in payload:
+                return [(payload, ()), ({"profiles": {}}, ())]
+            return [({"lacking": names}, ()) for names in lacking.values()]
+
+    def chosen():
+        return str(Selector("cpu", agree(Group()).profile("cpu")).choose(question(99)))
+
+    assert "all_reduce/ring pull" in chosen()
+    lacking[1] = []
+    assert "all_reduce/swing" in chosen()
+    assert {"lacking": []} == heard[-1]
+
+
+def test_without_a_profile_nobody_is_asked(monkeypatch, tmp_path):
+    """One exchange, as most communicators have it."""
+    monkeypatch.setenv("STRETTO_PROFILES", str(tmp_path))
+    asked = []
+
+    class Group:
+        rank, num_ranks = 1, 2
+
+        def exchange(self, payload):
+            asked.append(payload)
+            return [(payload, ())] * 2
+
+    assert Measured() == agree(Group())
+    assert [{"profiles": {}}] == asked
 
 
 @pytest.mark.parametrize("executor", names())
