@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from typing import Any
 
 from stretto import topology
 from stretto.cli.output import add_json, print_rows
 from stretto.cli.synth import add_place, network_of, parts_of
+from stretto.cli.targets import numbers
+from stretto.errors import CallError
 from stretto.runtime import parse_sizes, spell_size
-from stretto.synth import COLLECTIVES, Bound, bound
+from stretto.synth import COLLECTIVES, Bound, Network, bound, frontier
 
 __all__ = ["add_arguments", "run"]
+
+_SPREADING = {
+    "all_gather": "all_gather",
+    "all_to_all": "all_to_all",
+    "broadcast": "broadcast",
+    "scatter": "scatter",
+    "reduce_scatter": "all_gather",
+    "reduce": "broadcast",
+    "gather": "scatter",
+}
+"""What a frontier is counted for: who combines or collects, does it backwards."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,6 +35,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sizes", "--size", default="1K:1G:32", help="such as 4K, 1K:1G:4 [1K:1G:32]"
     )
+    parser.add_argument(
+        "--frontier",
+        action="store_true",
+        help="steps against rounds, instead of sizes, where there are no switches",
+    )
+    parser.add_argument(
+        "--chunks", default="1-6", help="a part, for the frontier, such as 1,2 [1-6]"
+    )
     add_json(parser)
 
 
@@ -29,6 +51,10 @@ def run(args: argparse.Namespace) -> int:
     machine = topology.load(args.machine)
     network = network_of(machine, args)
     weights = parts_of(args)
+    if args.frontier:
+        rows = list(_frontier(args, network))
+        print_rows(args, rows, f"{args.collective} on {network.name}")
+        return 0
     found = bound(args.collective, network, root=args.root, weights=weights)
     rows = [_row(found, nbytes) for nbytes in parse_sizes(args.sizes)]
     title = (
@@ -39,6 +65,27 @@ def run(args: argparse.Namespace) -> int:
     if found.note and not args.json:
         print(f"note: {found.note}")
     return 0
+
+
+def _frontier(args: argparse.Namespace, network: Network) -> Iterator[dict[str, Any]]:
+    """Yield the points: fewest steps first, until the bandwidth bound is met."""
+    if args.parts or args.collective not in _SPREADING:
+        raise CallError(
+            f"--frontier of {args.collective}{' with --parts' * bool(args.parts)}: "
+            f"want equal parts of {', '.join(_SPREADING)}"
+        )
+    spread = _SPREADING[args.collective]
+    way = network if spread == args.collective else network.reversed
+    limit = bound(spread, way, root=args.root)
+    chunks = numbers(args.chunks)
+    for point in frontier(spread, way, limit, root=args.root, chunks=chunks):
+        yield {
+            "chunks": point.chunks,
+            "steps": point.steps,
+            "rounds": point.rounds,
+            "rounds_per_chunk": float(point.ratio),
+            "proved": point.proved,
+        }
 
 
 def _row(found: Bound, nbytes: int) -> dict[str, Any]:

@@ -86,12 +86,14 @@ def find(name: str) -> Algorithm | Program:
         return _from_python(Path(path), variable)
     if name.endswith(".py"):
         return _from_python(Path(name), "")
-    if name.endswith((".xml", ".json")) and Path(name).is_file():
+    if name.endswith((".xml", ".json")):
         return _from_foreign(Path(name))
     if "/" in name and name.split("/")[0] in collectives.names():
         return algorithms.get(name)
     if Path(name).is_file():
         return _from_text(Path(name))
+    if Path(name).suffix:
+        raise CallError(f"no file {name}; want a program's text, or FILE.py:variable")
     return algorithms.get(name)
 
 
@@ -139,6 +141,8 @@ def _from_foreign(path: Path) -> Program:
     """Return the program of an MSCCL XML file or of an MSCCL++ JSON plan."""
     from stretto import synth
 
+    if not path.is_file():
+        raise CallError(f"no file {path}; want MSCCL XML or an MSCCL++ plan")
     text = path.read_text(encoding="utf-8")
     return synth.from_xml(text) if path.suffix == ".xml" else synth.from_plan(text)
 

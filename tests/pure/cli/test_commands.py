@@ -107,6 +107,8 @@ def test_verify_refuses_what_lies_outside(stretto, mine):
         (["{file}:absent"], "no algorithm or program named 'absent'; it has"),
         (["{file}"], "has 3 algorithms; want"),
         (["no/such.py:x"], "no file no/such.py"),
+        (["no/such.xml"], "no file no/such.xml; want MSCCL XML"),
+        (["no/such.txt"], "no file no/such.txt; want a program's text"),
         (["all_reduce/rign"], "known: all_reduce/ring"),
         (["all_reduce/ring", "--ranks", "two"], "want numbers such as 2,3,4-8"),
         (["all_reduce/ring", "--param", "root"], "want NAME=VALUE"),

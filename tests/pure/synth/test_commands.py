@@ -27,6 +27,28 @@ def test_bound_prints_the_certificate(capsys):
     assert "through 12.5 GB/s" in rows[1]["because"]
 
 
+@pytest.mark.parametrize(
+    ("collective", "points"),
+    [
+        ("all_gather", [(1, 2, 2), (2, 2, 3)]),
+        ("gather", [(1, 2, 2), (2, 2, 3)]),
+        ("reduce", [(1, 2, 2), (2, 2, 2)]),
+    ],
+)
+def test_bound_prints_the_frontier_of_a_box(capsys, collective, points):
+    """Steps against rounds, each proved; who collects does it backwards."""
+    words = ("--machine", "dgx1", "--frontier", "--chunks", "1,2", "--root", "3")
+    status, document = run(capsys, "bound", collective, *words)
+    found = [(r["chunks"], r["steps"], r["rounds"]) for r in document["rows"]]
+
+    assert 0 == status
+    assert points == found[: len(points)]
+    assert all(r["proved"] for r in document["rows"])
+    assert [r[2] / r[0] for r in found] == [
+        r["rounds_per_chunk"] for r in document["rows"]
+    ]
+
+
 def test_what_synth_writes_is_proved_by_verify(capsys, tmp_path):
     """The file is an ordinary algorithm; so are its XML's operations."""
     file, xml = tmp_path / "found.py", tmp_path / "found.xml"
@@ -94,6 +116,8 @@ def test_a_number_of_trees_may_be_asked_for(capsys):
         (("bound", "all_gather", "--machine", "dgx1", "--group", "a"), "0-3,8"),
         (("bound", "all_gather", "--machine", "dgx1", "--parts", "1,2"), "8 ranks"),
         (("bound", "all_gather", "--machine", "dgx1", "--parts", "a,b"), "5,1,1,1"),
+        (("bound", "all_reduce", "--machine", "dgx1", "--frontier"), "equal parts of"),
+        (("bound", "all_gather", "--machine", "dgx2", "--frontier"), "switches"),
         (("synth", "all_gather", "--machine", "dgx1", "--size", "1K:1M"), "want one"),
         (("synth", "all_gather", "--machine", "h200x4", "--sketch", "no"), "sketch"),
         (("synth", "scatter", "--machine", "dgx1", "--trees", "2"), "along a tree"),
