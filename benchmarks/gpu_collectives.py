@@ -14,14 +14,8 @@ import argparse
 import json
 import math
 import os
-import platform
-import re
-import selectors
-import signal
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -30,15 +24,24 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "benchmarks")]
 
 from gpu_candidates import candidates, unordered  # noqa: E402
-from gpu_group import Hub  # noqa: E402
+from gpu_peers import PeerSet  # noqa: E402
+from gpu_report import (  # noqa: E402
+    COLLECTIVES,
+    K,
+    M,
+    busbw,
+    channels,
+    commit,
+    fewest,
+    floor_us,
+    machine,
+    markdown,
+    parse_sizes,
+    size,
+    sms,
+)
+from gpu_warm import warm  # noqa: E402
 
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-NO_MULTICAST = {
-    "NCCL_NVLS_ENABLE": "0",
-    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
-    "NVSHMEM_DISABLE_NVLS": "1",
-}
-K, M, G = 1 << 10, 1 << 20, 1 << 30
 RECORDED_MSCCLPP = {
     "all_reduce": {
         K: 3.0, 4 * K: 3.3, 16 * K: 4.0, 64 * K: 5.3, 256 * K: 6.6, M: 10.4,
@@ -50,124 +53,6 @@ RECORDED_MSCCLPP = {
     },
 }  # fmt: skip
 """us, 4x H200, MSCCL++ 0.9 without multicast; of 2026-11-21, not of this run."""
-
-
-class PeerSet:
-    """The processes of one peer, one a rank, asked all at once."""
-
-    def __init__(self, kind: str, args: argparse.Namespace) -> None:
-        self.kind, self.args = kind, args
-        self.processes: list[subprocess.Popen[str]] = []
-        self.links: list[Any] = []
-        self.dead = ""
-        self.starts = 0
-        self.start()
-
-    def start(self) -> None:
-        """Start the processes; `ready` waits for them."""
-        self.starts += 1
-        self.dead = ""
-        self.hub = Hub(self.args.ranks)
-        meet = Path(tempfile.mkdtemp()) / "meet"
-        environment = {**os.environ, **NO_MULTICAST, "CUDA_MODULE_LOADING": "EAGER"}
-        environment["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"
-        if self.kind.startswith("nccl"):  # said when a call is captured, not replayed
-            environment |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "TUNING"}
-        if self.kind == "nccl_mix0":
-            environment["NCCL_GRAPH_MIXING_SUPPORT"] = "0"
-        self.processes, self.links = [], []
-        for rank in range(self.args.ranks):
-            reading, writing = os.pipe()
-            fd = self.hub.children[rank].fileno()
-            command = [sys.executable, str(ROOT / "benchmarks" / "gpu_worker.py")]
-            for name, value in {
-                "rank": rank, "ranks": self.args.ranks, "fd": fd, "answers": writing,
-                "largest": self.args.largest, "kind": self.kind, "meet": meet,
-            }.items():  # fmt: skip
-                command += [f"--{name}", str(value)]
-            environment["LOCAL_RANK"] = str(rank)
-            log = (Path(self.args.out) / "workers.log").open("a")
-            self.processes.append(
-                subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=log,
-                    stderr=log,
-                    pass_fds=[fd, writing],
-                    env=dict(environment),
-                    text=True,
-                )
-            )
-            os.close(writing)
-            self.links.append(os.fdopen(reading, "rb", buffering=0))
-        for link in self.hub.children:
-            link.close()
-        self._left = [b""] * self.args.ranks
-
-    def ready(self, timeout: float) -> None:
-        """Wait until all are connected."""
-        self._gather(timeout)
-        if self.dead:
-            print(f"{self.kind}: {self.dead[:800]}", flush=True)
-
-    def ask(self, verb: str, timeout: float = 40.0, **how: Any) -> list[Any] | None:
-        """Return every rank's answer; None when the set is, or fell, silent."""
-        if self.dead:
-            return None
-        line = json.dumps({"verb": verb, **how}) + "\n"
-        try:
-            for process in self.processes:
-                assert process.stdin is not None, "started with a pipe"
-                process.stdin.write(line)
-                process.stdin.flush()
-        except OSError as e:
-            self.stop(f"{verb}: {e}")
-            return None
-        return self._gather(timeout, verb)
-
-    def _gather(self, timeout: float, verb: str = "start") -> list[Any] | None:
-        answers: dict[int, Any] = {}
-        stop_at = time.monotonic() + timeout
-        with selectors.DefaultSelector() as selector:
-            for rank, link in enumerate(self.links):
-                selector.register(link, selectors.EVENT_READ, rank)
-            while len(answers) < len(self.links):
-                events = selector.select(max(0.0, stop_at - time.monotonic()))
-                if not events:
-                    silent = set(range(len(self.links))) - set(answers)
-                    self.stop(f"{verb}: ranks {sorted(silent)} silent for {timeout} s")
-                    return None
-                for key, _ in events:
-                    rank = key.data
-                    more = os.read(key.fd, 1 << 16)
-                    if not more:
-                        self.stop(f"{verb}: rank {rank} died")
-                        return None
-                    self._left[rank] += more
-                    if b"\n" in self._left[rank]:
-                        line, _, self._left[rank] = self._left[rank].partition(b"\n")
-                        answers[rank] = json.loads(line)
-                        selector.unregister(key.fileobj)
-        if verb == "start":
-            wrong = [a["error"] for a in answers.values() if "error" in a]
-            if wrong:
-                self.stop(wrong[0])
-        return [answers[r] for r in sorted(answers)]
-
-    def hold(self, still: bool) -> None:
-        """Stop the processes where they are, or let them go on."""
-        for process in () if self.dead else self.processes:
-            process.send_signal(signal.SIGSTOP if still else signal.SIGCONT)
-
-    def stop(self, why: str = "over") -> None:
-        """End the processes."""
-        self.dead = why
-        for process in self.processes:
-            process.kill()
-        for process in self.processes:
-            process.wait()
-        for link in self.links:
-            link.close()
 
 
 class Run:
@@ -360,7 +245,7 @@ class Run:
         """Write JSON and Markdown."""
         document = {
             "command": sys.argv,
-            "commit": _commit(),
+            "commit": commit(),
             "machine": self.args.machine,
             "ranks": self.args.ranks,
             "dtype": "bfloat16",
@@ -381,242 +266,6 @@ class Run:
                 one.stop()
 
 
-def sms(variant: str) -> int:
-    """Return the SMs that a variant keeps: a block each; copy engines keep none."""
-    words = variant.partition("|")[2].split()
-    if "engine" in words:
-        return 0
-    return max([1, *(int(w[7:]) for w in words if w.startswith("blocks="))])
-
-
-def fewest(ranked: list[tuple[float, str]]) -> list[dict[str, Any]]:
-    """Return the fastest variant for every number of SMs, while fewer cost more."""
-    best: dict[int, tuple[float, str]] = {}
-    for us, variant in reversed(ranked):
-        best[sms(variant)] = (us, variant)
-    kept, least = [], math.inf
-    for count in sorted(best):
-        if best[count][0] < least:
-            least = best[count][0]
-            kept.append({"sms": count, "us": least, "variant": best[count][1]})
-    return kept
-
-
-def floor_us(collective: str, nbytes: int, ranks: int) -> float:
-    """Return the model's lower bound, in us (docs/notes/cuda-tuning.md).
-
-    A launch and a hop in 2.3, a further hop in 1.8, 340 GB/s for the packets of a
-    single shot and 370 for what is large.
-    """
-    part = (ranks - 1) / ranks * nbytes / 1e3
-    if collective != "all_reduce":
-        return 2.3 + part / 370
-    return min(2.3 + (ranks - 1) * nbytes / 340e3, 2.3 + 1.8 + 2 * part / 370)
-
-
-def channels(log: Path) -> dict[str, str]:
-    """Return what NCCL says it runs a call on, by collective and bytes."""
-    found = re.findall(
-        r"(\w+): (\d+) Bytes -> Algo (\S+) proto (\S+) channel\S*?\{(\d+)\.\.(\d+)\}",
-        log.read_text(errors="replace") if log.exists() else "",
-    )
-    return {
-        f"{name} {nbytes}": f"{algo} {proto}, {int(high) - int(low) + 1} channels"
-        for name, nbytes, algo, proto, low, high in found
-    }
-
-
-def busbw(collective: str, nbytes: int, ranks: int, us: float) -> float:
-    """Return bus bandwidth in 10^9 bytes a second."""
-    factor = (2 if collective == "all_reduce" else 1) * (ranks - 1) / ranks
-    return nbytes * factor / us / 1e3
-
-
-def size(nbytes: int) -> str:
-    """Return a size as people write it."""
-    for unit, scale in (("G", G), ("M", M), ("K", K)):
-        if nbytes >= scale:
-            return f"{nbytes // scale}{unit}"
-    return str(nbytes)
-
-
-def markdown(document: dict[str, Any]) -> str:
-    """Return the tables."""
-    machine = document["machine"]
-    about = (
-        f"bf16, CUDA graphs, median of the slowest rank, us. Commit "
-        f"{document['commit']}; `{' '.join(document['command'])}`; driver "
-        f"{machine.get('driver')}, torch {machine['torch']}, NCCL {machine['nccl']}. "
-        "MSCCL++ is recorded on such a machine on 2026-11-21, not in this run."
-    )
-    lines = [f"# Collectives on {machine['gpu']}, {document['ranks']} ranks", ""]
-    lines += [about, ""]
-    for collective in COLLECTIVES:
-        rows = [r for r in document["rows"] if r["collective"] == collective]
-        if not rows:
-            continue
-        names = sorted({n for r in rows for n in r["peers_us"]})
-        lines += [f"## {collective}", ""]
-        head = ["S", *names, "ours", "best peer / ours", "NCCL / ours", "busbw"]
-        head += ["model floor", "over it", "SMs", "how"]
-        lines += ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-        for r in sorted(rows, key=lambda r: r["nbytes"]):
-            cells = [size(r["nbytes"])]
-            cells += [_figure(r["peers_us"].get(n)) for n in names]
-            cells += [_figure(r.get("ours_us")), _figure(r.get("speedup"))]
-            cells += [_figure(r.get("speedup_nccl")), _figure(r.get("busbw_gbps"))]
-            cells += [_figure(r.get("floor_us"))]
-            over = r["ours_us"] - r["floor_us"] if "ours_us" in r else None
-            cells += [_figure(over), str(r.get("sms", "-"))]
-            cells.append(str(r.get("ours", "-")).replace("|", ", "))
-            lines.append("| " + " | ".join(cells) + " |")
-        for key, label in (("speedup", "best peer"), ("speedup_nccl", "NCCL default")):
-            ratios = [r[key] for r in rows if key in r]
-            if ratios:
-                mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-                lines += ["", f"Geomean over {label}: {mean:.3f}"]
-        lines.append("")
-    lines += _few(document)
-    if document["eager"]:
-        lines += ["## Eager all_reduce 1K from Python", ""]
-        lines += [
-            "Back to back with one synchronisation at the end; and one a call.",
-            "",
-        ]
-        lines += [
-            f"* {e['set']} {e['variant']}: {e['us']:.2f} us a call, "
-            f"{e['issue_us']:.2f} to issue; {_figure(e.get('alone_us'))} each alone"
-            for e in document["eager"]
-        ]
-    return "\n".join(lines) + "\n"
-
-
-def _few(document: dict[str, Any]) -> list[str]:
-    """Return the lines about few SMs, sums in no order, and NCCL's channels."""
-    lines = ["## Large messages on few SMs", ""]
-    for r in document["rows"]:
-        if r["nbytes"] < 64 * M:
-            continue
-        shown = "; ".join(f"{k['sms']}: {k['us']:.0f}" for k in r.get("few_sms", ()))
-        label = f"* {r['collective']} {size(r['nbytes'])}"
-        lines.append(f"{label}, us by SMs: {shown} (a quick sweep)")
-        lines += [
-            f"{label}, unordered, asked for: {k['us']:.0f} us, {k['variant']}"
-            for k in r.get("unordered", ())[:1]
-        ]
-    said = document.get("nccl_channels", {})
-    large = [k for k in said if int(k.split()[1]) >= 16 * M]
-    lines += [f"* NCCL, {k} elements or bytes: {said[k]}" for k in large]
-    return [*lines, ""]
-
-
-def _figure(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.2f}" if value < 100 else f"{value:.0f}"
-
-
-def _commit() -> str:
-    done = subprocess.run(
-        ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return os.environ.get("STRETTO_COMMIT") or done.stdout.strip() or "unknown"
-
-
-def _machine() -> dict[str, Any]:
-    import torch
-
-    query = "--query-gpu=name,driver_version"
-    try:
-        done = subprocess.run(
-            ["nvidia-smi", query, "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=20,
-        ).stdout.splitlines()
-    except (OSError, subprocess.TimeoutExpired):
-        done = []
-    first = (done or ["unknown, unknown"])[0].split(",")
-    nccl = ".".join(map(str, torch.cuda.nccl.version())) if done else "unknown"
-    return {
-        "gpu": f"{len(done)}x {first[0].strip()}",
-        "driver": first[-1].strip(),
-        "torch": torch.__version__,
-        "nccl": nccl,
-        "python": platform.python_version(),
-    }
-
-
-def _compile(job: tuple[str, int, int]) -> str:
-    """Compile one variant of one rank into the disk cache."""
-    variant, rank, ranks = job
-    try:
-        from stretto import algorithms
-        from stretto.collectives import Operator
-        from stretto.executors.cuda.compile import compile_kernel
-        from stretto.executors.cuda.generate import generate
-        from stretto.executors.cuda.halves import hands_round_on_engine, in_halves
-        from stretto.lower import lower
-        from stretto.plan import Schedule
-        from stretto.verify import verify
-
-        name, schedule = variant.split("|")
-        parsed = Schedule.parse(schedule)
-        if parsed.protocol != "engine":
-            plan = lower(verify(algorithms.get(name).build(ranks)), parsed)
-            if hands_round_on_engine(plan):
-                plan, _ = in_halves(plan)
-            kernel = generate(plan, rank=rank, dtype="bfloat16", op=Operator.SUM)
-            compile_kernel(kernel, arch=(9, 0))
-    except Exception as e:
-        return f"{variant}: {type(e).__name__}: {e}"
-    return ""
-
-
-def warm(args: argparse.Namespace, sizes: list[int]) -> None:
-    """Compile every candidate in parallel, before the GPUs are touched."""
-    from concurrent.futures import ProcessPoolExecutor
-
-    variants = {
-        f"{name}|{schedule}"
-        for collective in args.collectives.split(",")
-        for nbytes in sizes
-        for name, schedule in (
-            *candidates(collective, nbytes, args.ranks),
-            *unordered(collective, nbytes),
-        )
-    }
-    jobs = [(v, r, args.ranks) for v in sorted(variants) for r in range(args.ranks)]
-    began = time.monotonic()
-    with ProcessPoolExecutor(max(1, (os.cpu_count() or 2) - 2)) as pool:
-        wrong = [w for w in pool.map(_compile, jobs, chunksize=4) if w]
-    print(f"{len(jobs)} kernels of {len(variants)} variants compiled in", end=" ")
-    print(f"{time.monotonic() - began:.1f} s; {len(wrong)} failed", flush=True)
-    for line in sorted(set(wrong))[:8]:
-        print("  ", line[:300], flush=True)
-
-
-def parse_sizes(text: str) -> list[int]:
-    """Read `1K:1G:4`, or a comma-separated list."""
-    scale = {"K": K, "M": M, "G": G}
-
-    def one(word: str) -> int:
-        return int(word[:-1]) * scale[word[-1]] if word[-1] in scale else int(word)
-
-    if ":" not in text:
-        return [one(w) for w in text.split(",")]
-    first, last, *step = text.split(":")
-    factor = int(step[0]) if step else 2
-    found = [one(first)]
-    while found[-1] * factor <= one(last):
-        found.append(found[-1] * factor)
-    return found
-
-
 def main() -> int:
     """Measure until all is measured or the time is over."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -631,7 +280,7 @@ def main() -> int:
     sizes = parse_sizes(args.sizes)
     args.largest = max(sizes)
     args.began = time.monotonic()
-    args.machine = _machine()
+    args.machine = machine()
     if "ours" in args.sets.split(","):
         warm(args, sizes)
     run = Run(args)

@@ -302,7 +302,7 @@ def on_several(
     args: argparse.Namespace, patches: list[str], stop_at: float
 ) -> list[dict[str, Any]]:
     """Measure a process and a GPU for every rank."""
-    from gpu_collectives import PeerSet
+    from gpu_peers import PeerSet
 
     one = PeerSet("ours", args)
     one.ready(60)

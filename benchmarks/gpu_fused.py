@@ -28,8 +28,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "benchmarks")]
 
-from gpu_collectives import PeerSet  # noqa: E402
 from gpu_fused_kernels import Kernels  # noqa: E402
+from gpu_peers import PeerSet  # noqa: E402
 
 ORDER = (1, 64, 8, 32, 2, 16, 4)
 """Of rows: what an end of the time leaves out is between what there is."""

@@ -26,8 +26,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "benchmarks")]
 
-from gpu_collectives import NO_MULTICAST, busbw, parse_sizes, size  # noqa: E402
 from gpu_group import Hub  # noqa: E402
+from gpu_peers import NO_MULTICAST  # noqa: E402
+from gpu_report import busbw, parse_sizes, size  # noqa: E402
 
 FOUND = Path("benchmarks") / "synth_h200x4"
 M = 1 << 20

@@ -1,6 +1,6 @@
 """One rank of one peer set: prepares a collective, checks it, times it in a graph.
 
-The parent (gpu_collectives.py) writes one JSON command a line and reads one answer.
+The parent (gpu_peers.py) writes one JSON command a line and reads one answer.
 Whatever goes wrong is an answer too.
 """
 
