@@ -28,6 +28,7 @@ os.environ["PYTHONPATH"] = f"{ROOT / 'src'}:{HERE}:{os.environ.get('PYTHONPATH',
 
 import stage_counts  # noqa: E402, F401  (importing registers stages)
 import stage_members  # noqa: E402, F401
+import stage_shared  # noqa: E402, F401
 import stage_started  # noqa: E402, F401
 from calls import warm  # noqa: E402
 from stage import STAGES, Stage  # noqa: E402

@@ -23,7 +23,13 @@ from stretto.executors import Call, Group, Launch, Session
 from stretto.runtime.arrays import HOST
 from stretto.runtime.fused import fuse, fused_choice
 from stretto.runtime.hot import MISS, Hot, Recipe, hot_call, kind_of, recipe_of
-from stretto.runtime.kinds import Kind, full_size, plans_in_place
+from stretto.runtime.kinds import (
+    Kind,
+    full_size,
+    not_shared,
+    plans_in_place,
+    shared_arrays,
+)
 from stretto.runtime.measured import Measured
 from stretto.runtime.plans import frozen, proved_plan, touches_callers
 from stretto.runtime.request import Caller, Request
@@ -42,8 +48,6 @@ from stretto.runtime.work import Work
 
 __all__ = ["Engine"]
 
-_ALIKE = ("all_gather", "all_reduce", "all_to_all", "broadcast", "reduce_scatter")
-"""Collectives in which every rank has an output."""
 _MOST_KINDS = 4096
 _MOST_HOT = 512
 
@@ -221,16 +225,18 @@ class Engine:
         return launch
 
     def _memory(self, request: Request, session: Session) -> str:
-        """Return zero_copy when all the memory of this call is registered.
+        """Return zero_copy when all that peers may touch is registered.
 
         Only where every rank can tell what the others do: not when parts differ in
-        size (an empty array lies nowhere), nor when only some ranks have an output.
+        size, as an empty array lies nowhere.
         """
-        known = request.collective in _ALIKE and request.equal
-        known &= "members" not in request.params
-        if not known or not any(request.counts):
+        params = frozen(request.params)
+        shared = shared_arrays(request.collective, params, self.num_ranks)
+        if not (shared and request.equal and any(request.counts)):
             return STAGED
-        for operand in request.operands:
+        for name in shared:
+            operand = request.x if name == "x" else request.out
+            assert operand is not None, "every rank has what is shared"
             if operand.staged or session.offset(operand.flat) is None:
                 return STAGED
         return ZERO_COPY
@@ -242,8 +248,8 @@ class Engine:
         schedule = choice.schedule
         if touches_callers(schedule) and kind.memory != ZERO_COPY:
             raise CallError(
-                f"rank {self.rank}: {kind.collective}: schedule {schedule} is for "
-                f"arrays of comm.empty(), and these are not; want 'staged' in it"
+                f"rank {self.rank}: {kind.collective}: schedule {schedule} "
+                f"{not_shared(kind, self.num_ranks)}"
             )
         in_place = kind.in_place or not touches_callers(schedule)
         plan = proved_plan(
@@ -301,7 +307,7 @@ class Engine:
             (count,) * parts,
             frozen(params),
             ZERO_COPY
-            if registered and collective in _ALIKE and not members
+            if registered and shared_arrays(collective, frozen(params), self.num_ranks)
             else STAGED,
             True,
             algorithm,

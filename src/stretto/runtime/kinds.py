@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from stretto import collectives
 from stretto.collectives import Operator, storage
@@ -12,7 +12,20 @@ from stretto.runtime.plans import FrozenParams
 from stretto.runtime.request import Request
 from stretto.runtime.select import STAGED, Pin
 
-__all__ = ["Kind", "full_size", "plans_in_place"]
+__all__ = ["Kind", "full_size", "not_shared", "plans_in_place", "shared_arrays"]
+
+_BOTH = ("x", "out")
+_SHARED = {
+    "all_gather": _BOTH,
+    "all_reduce": _BOTH,
+    "all_to_all": _BOTH,
+    "reduce_scatter": _BOTH,
+    "permute": _BOTH,
+    "broadcast": ("out",),
+    "scatter": ("out",),
+    "gather": ("x",),
+    "reduce": ("x",),
+}
 
 
 class Kind(NamedTuple):
@@ -42,6 +55,38 @@ def plans_in_place(request: Request, memory: str) -> bool:
     if memory == STAGED:
         return True
     return request.in_place or collectives.get(request.collective).rooted
+
+
+def shared_arrays(
+    collective: str, params: FrozenParams, num_ranks: int
+) -> tuple[str, ...]:
+    """Return which arrays peers may touch: those that every rank has.
+
+    Who has none cannot tell whether the others' are registered, nor where they lie. So
+    peers never reach into what the root alone has; and in a permutation every rank must
+    send and receive.
+    """
+    asked = dict(params)
+    if "members" in asked:
+        return ()
+    pairs: Any = asked.get("pairs", ())
+    moving = {a for a, _ in pairs} & {b for _, b in pairs}
+    if collective == "permute" and len(moving) < num_ranks:
+        return ()
+    return _SHARED.get(collective, ())
+
+
+def not_shared(kind: Kind, num_ranks: int) -> str:
+    """Return why peers may not touch the arrays of a staged call, and what to do."""
+    names = shared_arrays(kind.collective, kind.params, num_ranks)
+    if not names:
+        return (
+            "lets peers touch arrays that some ranks do not have; want 'staged' in it"
+        )
+    return (
+        f"is for arrays of comm.empty() ({' and '.join(names)} on every rank, in parts "
+        f"of one size), and these are not; want 'staged' in it"
+    )
 
 
 def full_size(kind: Kind, num_ranks: int) -> int:

@@ -115,6 +115,26 @@ def test_copy_engines_keep_the_promise_call_after_call(by_streams, name, ranks):
     assert [[True] * 5] * ranks == on_ranks(by_streams, ranks, work)
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_leaf_without_an_output_meets_the_root(by_streams, ranks):
+    """Marks speak of arrays that peers touch; the root's output is its own affair."""
+
+    def work(group):
+        session = CudaSession(group)
+        engine = Engine(session, "gather/flat", 37, "pull engine zero_copy")
+        root = group.rank == 0
+        given = engine.fill(5)
+        group.exchange({})
+        engine.launch(engine.x, engine.out if root else None, stream=1)
+        session.synchronize(1)
+        group.exchange({})
+        right = not root or engine.right(given)
+        session.close()
+        return right
+
+    assert [True] * ranks == on_ranks(by_streams, ranks, work, deadline_s=2.0)
+
+
 def test_engine_calls_may_be_enqueued_back_to_back(by_streams):
     """Flags are as they were when a call ends, so a graph could replay it."""
 

@@ -150,6 +150,34 @@ def test_a_zero_copy_launch_packs_peers_arrays_and_marks_their_offsets(fake):
     assert one != other
 
 
+def test_a_leaf_without_an_output_makes_the_same_call_as_the_root(fake):
+    """Only where peers reach, offsets must be alike: roll calls compare marks."""
+
+    def work(group):
+        session = CudaSession(group)
+        without_compiler(session)
+        call = Call(dtype="float32", op=Operator.SUM, counts=(100, 100))
+        plan = proved("gather/flat", 2, "pull bulk zero_copy")
+        launch = session.prepare(plan, call)
+        x, out = session.empty((100,), "float32"), session.empty((200,), "float32")
+        marks = []
+        for root in (True, False):  # the same rank in turn: launches have one list
+            if group.rank == 0:
+                launch(x, out if root else None, stream=5)
+                _, _, head = launched(fake)
+                assert list(head["input"][:2]) == [
+                    p + session.offset(x) for p in session.slab.peers
+                ]
+                marks.append(int(head["fingerprint"]))
+        group.exchange({})
+        session.close()
+        return marks
+
+    (one, other), _ = on_ranks(fake, 2, work)
+
+    assert one == other
+
+
 def test_a_record_is_raised_at_the_next_call(fake):
     """It names who was absent, in which step of which algorithm."""
 

@@ -172,10 +172,10 @@ class KernelLaunch:
             ("input", Space.INPUT, source),
             ("output", Space.OUTPUT, target),
         ):
-            offset = self._space.offset(address) if address else None
-            offsets.append(offset)
             if space not in self._peers:
                 continue
+            offset = self._space.offset(address) if address else None
+            offsets.append(offset)
             if offset is None:
                 raise CallError(
                     f"plan {self.plan.name} ({self.plan.schedule}): peers touch the "

@@ -73,8 +73,14 @@ def hand_launch(
         where=hand_layout(plan, sizes, call),
         needs=hand_footprint(own, plan, call),
         fingerprint=mixed(mark, (zlib.crc32(own.source.encode()),)),
-        shares=frozenset({Space.INPUT, Space.OUTPUT} if zero_copy else ()),
+        shares=_reachable(plan) if zero_copy else frozenset(),
     )
+
+
+def _reachable(plan: Plan) -> frozenset[Space]:
+    """Return which arrays a task may reach at peers: those that every rank has."""
+    sides = {Space.INPUT: plan.inputs, Space.OUTPUT: plan.outputs}
+    return frozenset(space for space, ends in sides.items() if all(ends))
 
 
 def hand_kernel(

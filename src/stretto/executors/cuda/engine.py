@@ -152,7 +152,8 @@ class EngineLaunch:
                     f"peers' {k.name.lower()} only in registered memory; use "
                     "comm.empty(), or another protocol"
                 )
-        mark = mixed(self._mark, tuple(offsets.values())) if self._peers else self._mark
+        shared = tuple(offsets[k] for k in sorted(self._peers))
+        mark = mixed(self._mark, shared) if shared else self._mark
         self._session.watch.know(mark, self.plan)
 
         def locate(loc: Loc) -> int:

@@ -1,0 +1,84 @@
+"""Collectives with a root, and permutations, on memory that peers reach."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import stretto
+from stretto.errors import CallError
+
+pytestmark = [pytest.mark.host, pytest.mark.timeout(120)]
+
+COUNT = 999
+
+
+def one(comm, name, words, root, rng):
+    """Make one call on fresh data; return whether it was right.
+
+    What the root alone has lies in memory of its own: no peer reaches into it.
+    """
+    n, me = comm.num_ranks, comm.rank
+    pin = f"{name} {words} zero_copy"
+    given = rng.integers(-99, 99, (n, COUNT)).astype(np.float32)
+    x, out = (comm.empty(COUNT, "float32") for _ in range(2))
+    x[:], out[:] = given[me], np.nan
+    if name == "gather/flat":
+        got = comm.gather(x, root=root, algorithm=pin)
+        want = given if me == root else None
+    elif name == "reduce/flat":
+        got = comm.reduce(x, root=root, algorithm=pin)
+        want = given.sum(0) if me == root else None
+    elif name == "scatter/flat":
+        whole = given if me == root else None
+        got = comm.scatter(whole, root=root, out=out.reshape(1, -1), algorithm=pin)
+        want = given[[me]]
+    elif name == "broadcast/flat":
+        source = given[root].copy() if me == root else None
+        got, want = (
+            comm.broadcast(source, root=root, out=out, algorithm=pin),
+            given[root],
+        )
+    else:
+        pairs = tuple((q, (q + 1) % n) for q in range(n))
+        got = comm.permute(x, pairs, out=out, algorithm=pin)
+        want = given[me - 1]
+    return got is want is None or np.array_equal(got, want)
+
+
+def reached(comm):
+    """Run every collective that some rank has only one array of."""
+    rng, wrong = np.random.default_rng(3), []
+    for name, words in (
+        ("gather/flat", "pull bulk"),
+        ("reduce/flat", "pull bulk"),
+        ("scatter/flat", "push bulk"),
+        ("broadcast/flat", "push bulk"),
+        ("permute/direct", "push bulk"),
+        ("permute/direct", "pull bulk"),
+    ):
+        right = [one(comm, name, words, q, rng) for q in range(comm.num_ranks)]
+        if not all(right):
+            wrong.append(f"{name} {words}: by root {right}")
+    x = comm.empty(COUNT, "float32")
+    try:
+        comm.permute(x, ((0, 1),), algorithm="permute/direct push bulk zero_copy")
+    except CallError as e:
+        if "that some ranks do not have" not in str(e):
+            wrong.append(str(e))
+    else:
+        wrong.append("a permutation of some ranks was accepted")
+    try:
+        comm.gather(np.ones(3), algorithm="gather/flat pull bulk zero_copy")
+    except CallError as e:
+        if "comm.empty() (x on every rank" not in str(e):
+            wrong.append(str(e))
+    else:
+        wrong.append("private memory was accepted")
+    return wrong
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_peers_reach_what_every_rank_has(num_ranks):
+    """A gather's inputs, a scatter's outputs; both of a whole permutation."""
+    assert [[]] * num_ranks == stretto.spawn(reached, num_ranks=num_ranks)
