@@ -26,105 +26,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "benchmarks")]
 
+from gpu_cases import K, M, chosen, worth  # noqa: E402
 from gpu_patches import PATCHES, applied  # noqa: E402
-
-K, M = 1 << 10, 1 << 20
-AR1, AR2 = "all_reduce/one_shot", "all_reduce/two_shot"
-AG, RS, A2A = "all_gather/one_shot", "reduce_scatter/one_shot", "all_to_all/one_shot"
-
-
-def shapes(*pairs: str, tile: int = M) -> list[str]:
-    """Return packet schedules from `blocks x threads [depth]` words."""
-    found = []
-    for pair in pairs:
-        blocks, threads, *depth = pair.replace("x", " ").split()
-        words = f"push packets staged blocks={blocks} threads={threads}"
-        words += "".join(f" depth={d}" for d in depth)
-        found.append(f"{words} tile_bytes={tile}")
-    return found
-
-
-def bulk(mover: str, *shapes_: str) -> list[str]:
-    """Return zero-copy schedules from `blocks x threads depth` words."""
-    found = []
-    for shape in shapes_:
-        blocks, threads, depth = shape.replace("x", " ").split()
-        words = f"push bulk zero_copy {mover} blocks={blocks} threads={threads}"
-        found.append(f"{words} depth={depth} tile_bytes={1 << 30}".replace("  ", " "))
-    return found
-
-
-CASES: list[tuple[str, int, list[str]]] = [
-    (AR1, K, shapes("1x64", "1x128", "1x256")),
-    (AG, K, shapes("1x64", "1x128")),
-    (AR1, 64 * K, shapes("16x256", "32x128", "64x64")),
-    (AG, 64 * K, shapes("8x512", "32x128")),
-    (AR2, 256 * K, shapes("16x256", "32x256", "64x128", "128x64")),
-    (AR2, M, shapes("42x768", "48x512", "64x256", "128x128", "96x256 1")),
-    (AG, M, shapes("64x256 8", "128x128", "85x768")),
-    (RS, K, shapes("1x128")),
-    (AR1, 16 * K, shapes("4x256", "16x128", "8x128")),
-    (AR2, 4 * M, shapes("128x512", "96x512", "64x256 8")),
-    (AG, 4 * M, shapes("64x256 8", "128x256 8")),
-    (RS, M, shapes("64x256 1", "128x128")),
-    (AG, 16 * M, shapes("128x256 8", "128x768")),
-    (AR2, 16 * M, shapes("128x512")),
-    (AG, 64 * M, bulk("tma", "8x64 8", "16x64 8", "32x64 4", "32x64 8", "64x64 4")),
-    (AG, 64 * M, bulk("", "64x256 8")),
-    (AR2, 64 * M, bulk("tma", "16x512 8", "32x512 8", "64x512 4", "32x256 8")),
-    (RS, 64 * M, bulk("tma", "32x512 8", "64x512 4")),
-    (RS, 64 * M, bulk("unordered", "16x64 8", "32x64 8", "64x64 4")),
-    (AR2, 64 * M, bulk("unordered", "16x64 8", "32x64 8")),
-    (AG, 16 * M, bulk("tma", "32x64 8", "64x64 4")),
-]
-"""Algorithm, bytes of the full vector, schedules."""
-SHAPES: list[tuple[str, int, list[str]]] = [
-    (AR2, M, shapes("48x768", "43x512", "60x512", "63x512", "64x512", "85x384")),
-    (AR2, M, shapes("96x384", "120x256", "128x256", "132x128", "42x992", "32x992")),
-    (AR2, 256 * K, shapes("24x256", "12x384", "22x192", "42x128", "48x96", "16x288")),
-    (AG, M, shapes("120x256", "132x256", "96x256", "48x768", "128x64 8", "96x512")),
-    (AG, 4 * M, shapes("128x256", "256x256", "132x512", tile=4 * K)),
-    (AG, 4 * M, shapes("128x256", "128x512", "256x256", tile=8 * K)),
-    (AG, 4 * M, shapes("128x512", "64x512", "120x512", tile=16 * K)),
-    (AR2, 4 * M, shapes("128x256", "256x256", "132x512", tile=4 * K)),
-    (AR2, 4 * M, shapes("128x768", "85x768", "120x512", "132x512", "107x640")),
-    (AR2, 4 * M, shapes("128x512", "64x512", tile=8 * K)),
-    (AG, 16 * M, shapes("128x512", "256x256", tile=8 * K)),
-    (AG, 16 * M, shapes("128x512", "132x768", tile=16 * K)),
-    (AR2, 16 * M, shapes("128x512", "256x256", tile=8 * K)),
-    (AR2, 16 * M, shapes("128x768", tile=16 * K)),
-]
-"""More shapes, without patches: odd counts of blocks, several epochs, two a SM."""
-VIRTUAL_CASES = [(AR1, K), (AG, K), (AR2, 256 * K), (AR2, M), (AG, M)]
-"""Those that four virtual ranks on one GPU are measured on: at most 32 blocks each."""
-
-
-def blocks_of(schedule: str) -> int:
-    """Return the blocks of a schedule's text."""
-    words = [w for w in schedule.split() if w.startswith("blocks=")]
-    return int(words[0][7:]) if words else 1
-
-
-def worth(schedule: str, patches: list[str]) -> list[str]:
-    """Return the patches to try under a schedule: packets' for the main ones."""
-    main = any(schedule in schedules for _, _, schedules in CASES)
-    return patches if main and "packets" in schedule else ["base"]
-
-
-def chosen(args: argparse.Namespace) -> list[tuple[str, int, list[str]]]:
-    """Return the cases to measure."""
-    cases = [c for c in (*CASES, *SHAPES) if args.only in f"{c[0]} {c[1]}"]
-    if args.ranks > 1:
-        return cases
-    return [
-        (name, nbytes, [s for s in schedules if blocks_of(s) <= 32])
-        for name, nbytes, schedules in [
-            *cases,
-            (AR2, M, shapes("32x512")),
-            (AG, M, shapes("32x512")),
-        ]
-        if (name, nbytes) in VIRTUAL_CASES
-    ]
 
 
 def compile_one(job: tuple[str, str, int | None, int, str]) -> str:
@@ -155,7 +58,7 @@ def warm(args: argparse.Namespace, patches: list[str]) -> list[str]:
     size = args.ranks if args.ranks > 1 else 4
     jobs = {
         (name, schedule, rank, size, "base" if patch.startswith("env:") else patch)
-        for name, _, schedules in chosen(args)
+        for name, _, schedules in chosen(args.only, args.ranks)
         for schedule in schedules
         for patch in worth(schedule, patches)
         for rank in ranks
@@ -167,6 +70,23 @@ def warm(args: argparse.Namespace, patches: list[str]) -> list[str]:
     return wrong
 
 
+def laid_out(plan: Any, nbytes: int) -> Any:
+    """Return where the atoms of a plan lie in vectors of bfloat16."""
+    import numpy as np
+
+    from stretto import collectives
+    from stretto.collectives import Shape
+    from stretto.executors.cuda.regions import fit
+
+    n, whole = plan.num_ranks, nbytes // 2
+    kind = collectives.get(plan.collective)
+    shape = Shape(num_ranks=n, split=plan.split, params=plan.params)
+    parts = kind.num_parts(shape)
+    each = whole if parts == 1 and kind.splits_whole else whole // n
+    sizes = kind.symbol_sizes(shape, np.asarray((each,) * parts), 2)
+    return fit(plan, sizes, 2)
+
+
 class Virtual:
     """A plan's ranks as block groups of one launch, called ten times in a graph."""
 
@@ -174,13 +94,11 @@ class Virtual:
         import numpy as np
         import torch
 
-        from stretto import algorithms, collectives
-        from stretto.collectives import Shape
+        from stretto import algorithms
         from stretto.executors.cuda import abi, generate
         from stretto.executors.cuda import compile as compiler
         from stretto.executors.cuda.driver import open_device
         from stretto.executors.cuda.launch import enqueue, load
-        from stretto.executors.cuda.regions import fit
         from stretto.lower import lower
         from stretto.plan import Schedule
         from stretto.verify import verify
@@ -188,13 +106,7 @@ class Virtual:
         n = 4
         plan = lower(verify(algorithms.get(name).build(n)), Schedule.parse(schedule))
         device = open_device(0)
-        kind = collectives.get(plan.collective)
-        parts = kind.num_parts(Shape(num_ranks=n, split=plan.split))
-        whole = nbytes // 2
-        each = whole if parts == 1 and kind.splits_whole else whole // n
-        shape = Shape(num_ranks=n, split=plan.split, params=plan.params)
-        sizes = kind.symbol_sizes(shape, np.asarray((each,) * parts), 2)
-        where = fit(plan, sizes, 2)
+        where = laid_out(plan, nbytes)
         needs = [abi.footprint(plan, where, r) for r in range(n)]
         with applied(patch):
             kernel = generate.generate(plan, rank=None, dtype="bfloat16")
@@ -229,7 +141,6 @@ class Virtual:
             stream = torch.cuda.current_stream().cuda_stream
             for _ in range(self.calls):
                 enqueue(device, loaded, stream, where_)
-
         self.again = functools.partial(enqueue, device, loaded)
         self.where = where_
 
@@ -269,7 +180,7 @@ def on_one(
 ) -> list[dict[str, Any]]:
     """Measure virtual ranks on one GPU."""
     rows = []
-    for name, nbytes, schedules in chosen(args):
+    for name, nbytes, schedules in chosen(args.only, args.ranks):
         for schedule in schedules:
             made: dict[str, Virtual] = {}
             row: dict[str, Any] = {"case": name, "nbytes": nbytes, "how": schedule}
@@ -307,7 +218,7 @@ def on_several(
     one = PeerSet("ours", args)
     one.ready(60)
     rows: list[dict[str, Any]] = []
-    for name, nbytes, schedules in chosen(args):
+    for name, nbytes, schedules in chosen(args.only, args.ranks):
         collective = name.split("/")[0]
         row: dict[str, Any] = {"case": name, "nbytes": nbytes, "us": {}, "bad": []}
         samples: dict[str, list[float]] = {}

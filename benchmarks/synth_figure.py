@@ -126,6 +126,16 @@ def main() -> None:
     write(args.out, rows)
 
 
+NAMES = ("bound", "ring", "TACCL", "TE-CCL (15 GPUs)", "stretto")
+STYLES = {
+    "bound": ("black", "--"),
+    "ring": ("tab:gray", ":"),
+    "TACCL": ("tab:orange", "-"),
+    "TE-CCL (15 GPUs)": ("tab:blue", "-"),
+    "stretto": ("tab:red", "-"),
+}
+
+
 def write(out: Path, rows: list[dict[str, Any]]) -> None:
     """Write the three files."""
     commit = subprocess.run(
@@ -142,43 +152,33 @@ def write(out: Path, rows: list[dict[str, Any]]) -> None:
         "rows": rows,
     }
     out.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
-    names = ["bound", "ring", "TACCL", "TE-CCL (15 GPUs)", "stretto"]
     lines = [
         "# Two NDv2: synthesis against the bound and published schedules",
         "",
         f"`{document['command']}` at {commit}. Link model, us; output bytes.",
         f"Published: {document['published']}. TE-CCL's serve 15 of the 16 GPUs.",
         "",
-        "| collective | size | " + " | ".join(names) + " | found by |",
-        "|---|---|" + "---|" * (len(names) + 1),
+        "| collective | size | " + " | ".join(NAMES) + " | found by |",
+        "|---|---|" + "---|" * (len(NAMES) + 1),
     ]
     for r in rows:
-        cells = [f"{r[n]:.6g}" if r[n] else "-" for n in names]
+        cells = [f"{r[n]:.6g}" if r[n] else "-" for n in NAMES]
         lines.append(
             f"| {r['collective']} | {r['size']} | {' | '.join(cells)}"
             f" | {r['generator']}, split {r['split']} |"
         )
     out.with_suffix(".md").write_text("\n".join(lines) + "\n")
+    draw(out, rows)
+
+
+def draw(out: Path, rows: list[dict[str, Any]]) -> None:
+    """Write the figure: times over the bound, by size."""
     mpl.rcParams["svg.hashsalt"] = "stretto"
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), sharex=True)
-    styles = dict(
-        zip(
-            names,
-            [
-                ("black", "--"),
-                ("tab:gray", ":"),
-                ("tab:orange", "-"),
-                ("tab:blue", "-"),
-                ("tab:red", "-"),
-            ],
-            strict=True,
-        )
-    )
     for axis, collective in zip(axes, PUBLISHED, strict=True):
         chosen = [r for r in rows if r["collective"] == collective]
-        for name in names:
+        for name, (color, line) in STYLES.items():
             points = [(r["size"], r[name] / r["bound"]) for r in chosen if r[name]]
-            color, line = styles[name]
             axis.plot(
                 *zip(*points, strict=True),
                 label=name,
