@@ -40,12 +40,13 @@ MOST_BLOCKS = 128
 def how(variant: str) -> Iterator[tuple[str, str]]:
     """Give the algorithm and the schedule; kernels are generated as the rest says."""
     name, schedule, *rest = variant.split("|")
-    before = rowwise.CLUSTERS
-    rowwise.CLUSTERS = "clusters" in rest
+    before = rowwise.MAX_CLUSTER
+    for word, most in (("memory", 1), ("sixteen", 16)):
+        rowwise.MAX_CLUSTER = most if word in rest else rowwise.MAX_CLUSTER
     try:
         yield name, schedule
     finally:
-        rowwise.CLUSTERS = before
+        rowwise.MAX_CLUSTER = before
 
 
 def call_of(rows: int) -> Call:
@@ -83,7 +84,7 @@ def chosen(rows: int, ranks: int) -> str:
 def candidates(rows: int, ranks: int) -> list[str]:
     """Return the schedules to try for a number of rows, the runtime's own first.
 
-    One shot: a thread for each cell of each row, the row on 1 to 32 blocks. Two shots:
+    One shot: a thread for each cell of each row, the row on 2 to 8 blocks. Two shots:
     the same for a rank's part of the rows, and threads for all parts at once, or for
     half of them, or each with a cell of every part.
     """
@@ -94,23 +95,24 @@ def candidates(rows: int, ranks: int) -> list[str]:
             words = f"push packets staged blocks={blocks} threads={threads}"
             found.append("|".join([f"all_reduce/{name}", words, *more]))
 
-    most = min(32, MOST_BLOCKS // rows)
-    for share in (most, most // 2, most // 4, most // 8):
+    most = min(8, MOST_BLOCKS // rows)
+    for share in (most, most // 2):
         if share > 1:
             add("one_shot", rows * share, CELLS // share)
-    near = min(8, most)
-    if near > 1:
-        add("one_shot", rows * near, CELLS // near, "clusters")
-    if rows >= 64:
-        add("one_shot", rows, 512)
+    if rows <= 4:
+        add("one_shot", rows * 16, CELLS // 16, "sixteen")
+    if rows == 1:
+        add("one_shot", 32, 32, "memory")
     if rows >= 2 * ranks:
         part = rows // ranks
-        most = min(32, MOST_BLOCKS // part)
+        most = min(8, MOST_BLOCKS // part)
         for share in (most, most // 2):
             for wide in (ranks, ranks // 2, 1):
                 add("two_shot", part * share, wide * CELLS // share)
-        near = min(8, most)
-        add("two_shot", part * near, ranks * CELLS // near, "clusters")
+        if part <= 4:
+            add("two_shot", part * 16, ranks * CELLS // 16, "sixteen")
+        if part == 8:
+            add("two_shot", part * most, ranks * CELLS // most, "memory")
     return list(dict.fromkeys(found))
 
 

@@ -18,7 +18,7 @@ from stretto.errors import CallError
 from stretto.executors.cuda.arrays import pointer
 from stretto.executors.cuda.elements import ELEMENTS
 from stretto.executors.cuda.operands import Operands
-from stretto.executors.cuda.rowwise import Held, near, results
+from stretto.executors.cuda.rowwise import Held, results
 from stretto.plan import Plan
 
 __all__ = ["conclusion", "structure", "words"]
@@ -48,17 +48,18 @@ _CALLS = {
 _REDUCTIONS = {"row_sum": "RowSum", "row_max": "RowMax"}
 
 
-def structure(spec: Spec, share: int, held: Held) -> str:
+def structure(spec: Spec, share: int, held: Held, close: bool) -> str:
     """Return the text of `struct Epilogue`.
 
-    `share` blocks have each row together; `held` says what is kept as it comes.
+    `share` blocks have each row together, in a cluster when they are `close`; `held`
+    says what is kept as it comes.
     """
     if spec.row > MAX_ROW_CELLS * spec.cell:
         raise CallError(
             f"epilogue: rows of {spec.row} {spec.dtype}; a block takes rows of up to "
             f"{MAX_ROW_CELLS * spec.cell}: say row= when the last axis is not the row"
         )
-    return "\n".join(_Writer(spec, share, held).lines()) + "\n"
+    return "\n".join(_Writer(spec, share, held, close).lines()) + "\n"
 
 
 def conclusion(
@@ -119,8 +120,8 @@ def words(spec: Spec, given: Sequence[Any]) -> tuple[int, ...]:
 class _Writer:
     """Writes one epilogue."""
 
-    def __init__(self, spec: Spec, share: int, held: Held) -> None:
-        self.spec, self.share, self.held = spec, share, held
+    def __init__(self, spec: Spec, share: int, held: Held, close: bool) -> None:
+        self.spec, self.share, self.held, self.close = spec, share, held, close
         self.nodes = spec.graph.nodes
         self.given = _spelled(spec.graph.inputs)
         self.made = _spelled([o.name for o in spec.outputs])
@@ -153,7 +154,7 @@ class _Writer:
         yield "struct Epilogue {"
         yield f"  static constexpr u32 row = {spec.row}, cell = {spec.cell};"
         yield f"  static constexpr u32 share = {self.share};  // blocks to a row"
-        yield f"  static constexpr bool near = {str(near(self.share)).lower()};"
+        yield f"  static constexpr bool near = {str(self.close).lower()};  // a cluster"
         yield f"  static constexpr u32 held = {self.held.rows};  // rows in registers"
         yield f"  static constexpr u32 slots = {self.held.slots};  // rows by warps"
         yield f"  static constexpr u32 reductions = {len(self.reductions)};"
@@ -193,14 +194,20 @@ class _Writer:
         yield "    __device__ void load_given(const Args& at, const Span& row,"
         yield "                               u32 column, u32 n, bool whole) {"
         for name, _, form in self.streams[1:]:
-            place = "column" if form is Form.ROW else "row.element + column"
-            yield f"      {name}.load(at.{name}, {place}, n, whole);"
+            if form is Form.ELEMENT:
+                yield f"      {name}.load(at.{name}, row.element + column, n, whole);"
+        yield "    }\n    __device__ void load_along(const Args& at, u32 column, u32 n,"
+        yield "                               bool whole) {"
+        for name, _, form in self.streams[1:]:
+            if form is Form.ROW:
+                yield f"      {name}.load(at.{name}, column, n, whole);"
         yield "    }\n    template <bool SHARED>"
         yield "    __device__ void load(const Args& at, const Span& row, u32 column,"
         yield "                         u32 n, bool whole) {"
         yield f"      {result}.template load<SHARED>("
         yield "          at.result, row.element + column, n, whole);"
         yield "      load_given(at, row, column, n, whole);"
+        yield "      load_along(at, column, n, whole);"
         yield "    }\n    __device__ void hold(Vec v) {"
         yield f"      {result}.of[0] = v.x, {result}.of[1] = v.y;"
         yield f"      {result}.of[2] = v.z, {result}.of[3] = v.w;"

@@ -19,7 +19,7 @@ from stretto.executors.cuda.halves import hands_round_on_engine
 from stretto.executors.cuda.host import Host
 from stretto.executors.cuda.launch import Arguments, mixed
 from stretto.executors.cuda.regions import fit, symbol_sizes
-from stretto.executors.cuda.rowwise import near, shared_by
+from stretto.executors.cuda.rowwise import shared_by
 from stretto.plan import Plan
 
 __all__ = ["FusedLaunch", "fused_launch"]
@@ -92,7 +92,7 @@ def fused_launch(
     where = fit(plan, sizes, itemsize, grain=grain)
     rows = int(where.atom_sizes.max(initial=0)) // grain
     share = shared_by(epilogue, plan.schedule.blocks, rows)
-    if share > 1 and (not near(share) or session.device.arch >= (9, 0)):
+    if share > 1 and session.device.arch >= (9, 0):
         where = fit(plan, sizes, itemsize, grain=grain, share=share)
     else:
         share = 1

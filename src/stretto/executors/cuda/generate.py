@@ -31,7 +31,13 @@ from stretto.executors.cuda.elements import element, itemsize
 from stretto.executors.cuda.epilogue import conclusion, structure
 from stretto.executors.cuda.operands import Operands
 from stretto.executors.cuda.pitched import PitchedOperands
-from stretto.executors.cuda.rowwise import NOTHING_HELD, Held, held_rows, near
+from stretto.executors.cuda.rowwise import (
+    NOTHING_HELD,
+    Held,
+    held_rows,
+    near,
+    two_on_an_sm,
+)
 from stretto.executors.cuda.unordered import adds, unordered
 from stretto.plan import Move, Plan, Signal, Space, Wait, primitive, spell_step
 
@@ -67,6 +73,8 @@ def generate(
         )
     operands = PitchedOperands(plan, rows) if any(rows) else Operands(plan)
     held = _held(plan, ranks, operands, epilogue, share)
+    close = near(share, plan.schedule, held)
+    on_sm = 2 if share > 1 and two_on_an_sm(plan.schedule, held) else 1
     bodies = [
         _lane(plan, r, lane, operands, epilogue, held)
         for r in ranks
@@ -77,10 +85,14 @@ def generate(
     text = "\n".join(
         [
             *_head(plan, ranks, names, operands, epilogue),
-            *([structure(epilogue, share, held)] if epilogue is not None else ()),
+            *(
+                [structure(epilogue, share, held, close)]
+                if epilogue is not None
+                else ()
+            ),
             *(_config(plan, r, i, names, depth) for r in ranks for i in range(lanes)),
             *bodies,
-            *_entry(plan, ranks, share),
+            *_entry(plan, ranks, share if close else 1, on_sm),
         ]
     )
     return Kernel(
@@ -90,7 +102,7 @@ def generate(
         threads=threads(plan) + CLERK,
         shared_bytes=_stages(plan) * (CHUNK + 8),
         table=operands.table,
-        least_arch=(9, 0) if _stages(plan) or near(share) else (7, 0),
+        least_arch=(9, 0) if _stages(plan) or close else (7, 0),
         options=("--fmad=false",),
     )
 
@@ -339,18 +351,20 @@ def _move(
     ]
 
 
-def _entry(plan: Plan, ranks: tuple[int, ...], share: int) -> Iterator[str]:
+def _entry(
+    plan: Plan, ranks: tuple[int, ...], cluster: int, on_sm: int
+) -> Iterator[str]:
     """Yield the kernel: which block runs which lane of which rank."""
     lanes = max(map(len, plan.ranks))
     workers = plan.schedule.blocks * lanes
     yield "struct Call {\n  Params p;\n  Table at;\n};"
     yield f"struct Calls {{\n  Call of[{len(ranks)}];\n}};\n"
     bound = threads(plan) + CLERK
-    yield f'extern "C" __global__ void __launch_bounds__({bound}, 1)'
-    if near(share):
-        yield f"__cluster_dims__({share}, 1, 1)"
+    yield f'extern "C" __global__ void __launch_bounds__({bound}, {on_sm})'
+    if cluster > 1:
+        yield f"__cluster_dims__({cluster}, 1, 1)"
     yield "stretto_kernel(const __grid_constant__ Calls calls) {"
-    if near(share):
+    if cluster > 1:
         yield f"  begin_cluster<Epilogue, {threads(plan)}>();"
     indent = "  "
     if len(ranks) > 1:

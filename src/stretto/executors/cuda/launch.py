@@ -127,6 +127,10 @@ def _resident(device: Device, function: Any, kernel: Kernel) -> int:
     if device.arch >= (9, 0):
         width = api().CUfunction_attribute.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH
         cluster = int(ask("cuFuncGetAttribute", width, function))
+        if cluster > 8:  # more than every GPU that has clusters promises
+            allowed = api().CUfunction_attribute
+            allowed = allowed.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+            ask("cuFuncSetAttribute", function, allowed, 1)
         if cluster > 1:
             asked = _shape(kernel)
             return cluster * int(ask("cuOccupancyMaxActiveClusters", function, asked))

@@ -13,25 +13,28 @@ from dataclasses import dataclass
 from stretto.epilogues import Spec
 from stretto.executors.cuda.abi import BOARD
 from stretto.executors.cuda.operands import Operands
-from stretto.plan import Move, Plan, Space
+from stretto.plan import Move, Plan, Schedule, Space
 
 __all__ = [
-    "CLUSTERS",
     "NOTHING_HELD",
     "Held",
     "held_rows",
     "near",
     "results",
     "shared_by",
+    "two_on_an_sm",
 ]
 
 MAX_HELD = 4
 """Rows of which a thread has registers for a cell each."""
 MAX_SHARE = 32
 """Blocks that have a row together: as many as read its sums at once."""
-CLUSTERS = False
-"""Whether blocks that share a row are a cluster, or tell each other in memory."""
 MAX_CLUSTER = 8
+"""Blocks of a cluster on every GPU that has them."""
+ALONE = 256
+"""Threads of a block up to which an SM has registers for two of them."""
+APART = 96
+"""Larger blocks in clusters of more than two: 132 SMs in groups hold 120."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +50,19 @@ class Held:
 NOTHING_HELD = Held()
 
 
-def near(share: int) -> bool:
-    """Return whether blocks that share rows are a cluster."""
-    return CLUSTERS and 1 < share <= MAX_CLUSTER
+def near(share: int, schedule: Schedule, held: Held) -> bool:
+    """Return whether blocks that share rows are a cluster, or meet in memory.
+
+    A word of another block's shared memory arrives 1 us sooner (1 to 8 rows, 4 H200);
+    but a cluster lies on one group of SMs, and of large blocks not as many fit.
+    """
+    fits = share == 2 or two_on_an_sm(schedule, held) or schedule.blocks <= APART
+    return 1 < share <= MAX_CLUSTER and fits
+
+
+def two_on_an_sm(schedule: Schedule, held: Held) -> bool:
+    """Return whether two blocks find room on an SM, if the compiler is told to."""
+    return schedule.threads <= ALONE and held.rows == 1
 
 
 def shared_by(spec: Spec, blocks: int, rows: int) -> int:
@@ -105,7 +118,7 @@ def held_rows(
         sum((warp - turn) % threads < cells for turn in turns)
         for warp in range(0, threads, 32)
     )
-    if each > (1 if threads > 256 else min(MAX_HELD, 1024 // threads)):
+    if each > min(MAX_HELD, 1024 // threads):
         return NOTHING_HELD
     return Held(each, len(turns) if each < len(turns) else 0)
 

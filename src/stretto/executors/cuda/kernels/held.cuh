@@ -38,6 +38,8 @@ struct Held : Batch<F, Lane> {
   using W = typename Base::W;
   static_assert(F::share > 1 && W::each == 1 && Base::whole, "generate.py sees to it");
   static constexpr bool spread = F::slots > 0;
+  // Of several rows, weights wait until packets have come: registers are short before.
+  static constexpr bool late = W::rows > 1;
 
   // Slices of the result, in order, and by how much their cells are turned.
   template <u32 N>
@@ -65,6 +67,7 @@ struct Held : Batch<F, Lane> {
       const u32 n = this->count(b, 0);
       if (n > 0) {
         this->kept[b].load_given(args, this->row[b], this->column(b, 0), n, true);
+        if (!late) this->kept[b].load_along(args, this->column(b, 0), n, true);
       }
     }
   }
@@ -74,6 +77,11 @@ struct Held : Batch<F, Lane> {
   }
   __device__ __forceinline__ void conclude(u32 iteration) {
     if (F::near && iteration == 0) cluster_wait();
+#pragma unroll
+    for (u32 b = 0; late && b < W::rows; ++b) {
+      const u32 n = this->count(b, 0);
+      if (n > 0) this->kept[b].load_along(this->at, this->column(b, 0), n, true);
+    }
     this->know();
     this->template reduce<0>();
     this->store();

@@ -22,7 +22,7 @@ struct Batch {
   Lane& me;
   const Args& at;
   Span row[W::rows] = {};
-  typename F::Values known[W::rows];
+  typename F::Values known[W::rows] = {};
   typename F::Cell kept[W::keep ? W::rows * W::each : 1];
   u32 shift[W::rows] = {};  // by how many threads cells are turned (tile.cuh)
   u32 turn = 0;
@@ -81,14 +81,14 @@ struct Batch {
   __device__ __forceinline__ float part(u32 b, u32 k) const {
     using R = typename D::R;
     const u32 n = count(b, k);
-    if (n == 0) return as_float(R::nothing);
+    if (!W::keep && n == 0) return as_float(R::nothing);
     const typename F::Floats f = floats(b, k);
     float total = D::of(known[b], f, 0);
 #pragma unroll
     for (u32 j = 1; j < W::G; ++j) {
       if (whole || j < n) total = R::both(total, D::of(known[b], f, j));
     }
-    return total;
+    return n == 0 ? as_float(R::nothing) : total;
   }
 
   // What a warp has combined, for all threads that need it. Two turns of shared memory:
@@ -108,34 +108,48 @@ struct Batch {
       store_relaxed(posted(b, piece() * own + group), post(as_bits(total), number()));
     }
   }
-  __device__ __forceinline__ float take(u32 b, u32 group) {
-    if constexpr (F::share == 1) {
-      return of_block<Groups>()[turn % 2][b][group];
-    } else if constexpr (F::near) {
-      const u64& word = of_block<Board<W>>()[place()][nth(b)][group];
-      u64 value = told(word);
-      Patience patience;
-      // Also when peers are lost, for this block's neighbours go on: they come as soon
-      // as they have given up too, and must not write to a block that has ended.
-      while (value >> 32 != short_number() && row[b].count > 0 && !lost) {
-        lost = !patience.lasts(4 * me.p.deadline_ns);
-        if (lost && me.ok) me.leave(Lane::C::rank, value, short_number());
-        value = told(word);
-      }
-      return as_float(static_cast<u32>(value));
+  // What a warp of some block has given, and whether it has.
+  struct Heard {
+    u32 value;
+    bool there;
+  };
+  __device__ __forceinline__ Heard hear(u32 b, u32 group) const {
+    const bool any = group < W::groups && row[b].count > 0;
+    const u32 at = group < W::groups ? group : 0;
+    if constexpr (F::near) {
+      const u64 word = told(of_block<Board<W>>()[place()][nth(b)][at]);
+      return {static_cast<u32>(word), !any || word >> 32 == short_number()};
     } else {
-      if (row[b].count == 0) return 0.0f;
-      const Vec* word = posted(b, group);
-      Vec found = load_relaxed(word);
-      Patience patience;
-      // Also when peers are lost: neighbours have given up too, and post all the same.
-      while (!is_post(found, number()) && !lost) {
-        lost = !patience.lasts(4 * me.p.deadline_ns);
-        if (lost && me.ok) me.leave(Lane::C::rank, found.y ^ found.x, number());
-        found = load_relaxed(word);
-      }
-      return as_float(found.x);
+      const Vec word = load_relaxed(posted(b, at));
+      return {word.x, !any || is_post(word, number())};
     }
+  }
+  // All that the warps of a row have given: a group for each lane, and so on.
+  template <class R>
+  __device__ __forceinline__ void take(float (&leaves)[W::rows * W::warps]) {
+    const u32 lane = me.thread % 32;
+    Patience patience;
+    bool missing;
+    do {
+      missing = false;
+#pragma unroll
+      for (u32 i = 0; i < W::rows * W::warps; ++i) {
+        const u32 b = i / W::warps, group = i % W::warps * 32 + lane;
+        u32 value = R::nothing;
+        if constexpr (F::share > 1) {
+          const Heard heard = hear(b, group);
+          value = heard.value, missing |= !heard.there;
+        } else if (group < W::groups) {
+          value = as_bits(of_block<Groups>()[turn % 2][b][group]);
+        }
+        leaves[i] = as_float(group < W::groups ? value : R::nothing);
+      }
+      // Also when peers are lost, for this block's neighbours go on: they come as soon
+      // as they have given up too, and in a cluster must not write to a block that has
+      // ended.
+      if (missing) lost = !patience.lasts(4 * me.p.deadline_ns);
+    } while (missing && !lost);
+    if (lost && me.ok) me.leave(Lane::C::rank, 0, number());
   }
   __device__ u32 nth(u32 b) const { return F::slots > 0 ? slot[b] : b; }
   __device__ __forceinline__ Vec* posted(u32 b, u32 group) const {
@@ -156,24 +170,32 @@ struct Batch {
     if constexpr (I < F::reductions) {
       using D = typename F::template Reduce<I>;
       using R = typename D::R;
-#pragma unroll(W::keep ? W::each : 1)
-      for (u32 k = 0; k < W::each; ++k) {
+      constexpr u32 many = W::keep ? W::rows * W::each : 1;  // at once
+      static_assert(W::keep || W::rows == 1, "else cells are read again, one by one");
+#pragma unroll 1
+      for (u32 first = 0; first < W::rows * W::each; first += many) {
+        float totals[many];
 #pragma unroll
-        for (u32 b = 0; b < W::rows; ++b) {
-          give(b, cell(b, k) / 32, warp_tree<R>(part<D>(b, k)));
+        for (u32 i = 0; i < many; ++i) {
+          const u32 b = W::keep ? i / W::each : 0, k = W::keep ? i % W::each : first;
+          totals[i] = part<D>(b, k);
+        }
+        warp_trees<R>(totals);
+#pragma unroll
+        for (u32 i = 0; i < many; ++i) {
+          const u32 b = W::keep ? i / W::each : 0, k = W::keep ? i % W::each : first;
+          give(b, cell(b, k) / 32, totals[i]);
         }
       }
       if constexpr (F::share == 1) me.barrier();
+      float leaves[W::rows * W::warps];
+      take<R>(leaves);
+      warp_trees<R>(leaves);
 #pragma unroll
       for (u32 b = 0; b < W::rows; ++b) {
-        constexpr u32 warps = (W::groups + 31) / 32;
-        float some[warps];
+        float some[W::warps];
 #pragma unroll
-        for (u32 i = 0; i < warps; ++i) {
-          const u32 leaf = i * 32 + me.thread % 32;
-          const float one = leaf < W::groups ? take(b, leaf) : as_float(R::nothing);
-          some[i] = warp_tree<R>(one);
-        }
+        for (u32 i = 0; i < W::warps; ++i) some[i] = leaves[b * W::warps + i];
         D::settle(known[b], tree<R>(some));
       }
       // A warp with no cells says nothing by which others know that it has read.
@@ -197,7 +219,7 @@ struct Batch {
     }
 #pragma unroll
     for (u32 b = 0; b < W::rows; ++b) {
-      const bool first = me.thread == 0 && piece() == 0;
+      const bool first = cell(b, 0) == 0 && piece() == 0;
       if (first && row[b].count > 0) F::store_row(at, row[b], known[b]);
     }
   }

@@ -18,14 +18,16 @@ struct RowMax {
   __device__ static float both(float a, float b) { return Max::apply(a, b); }
 };
 
-// Neighbours in pairs, pairs of pairs: the same in every lane.
-template <class R>
-__device__ __forceinline__ float warp_tree(float value) {
+// Neighbours in pairs, pairs of pairs: the same in every lane; several side by side.
+template <class R, u32 COUNT>
+__device__ __forceinline__ void warp_trees(float (&values)[COUNT]) {
 #pragma unroll
   for (int d = 1; d < 32; d *= 2) {
-    value = R::both(value, __shfl_xor_sync(~0u, value, d));
+#pragma unroll
+    for (u32 i = 0; i < COUNT; ++i) {
+      values[i] = R::both(values[i], __shfl_xor_sync(~0u, values[i], d));
+    }
   }
-  return value;
 }
 
 template <class R, u32 COUNT>

@@ -42,6 +42,7 @@ struct Walk {
   static constexpr u32 cells = (length + G - 1) / G;
   static constexpr u32 groups = (cells + 31) / 32 * F::share;
   static_assert(F::share == 1 || length % (32 * G) == 0, "parts are whole groups");
+  static constexpr u32 warps = (groups + 31) / 32;  // of which each reads 32 sums
   static constexpr u32 each = (cells + THREADS - 1) / THREADS;
   static constexpr u32 words = each * (sizeof(typename F::Cell) / 4);
   static constexpr u32 evenly = 512 / ((THREADS + CLERK + 127) / 128);
