@@ -1,0 +1,80 @@
+"""Every shipped algorithm is compiled under every protocol, types and ranks in turn.
+
+The product of all four would take minutes (scripts/compile-kernels); here each class of
+type meets each protocol, and each algorithm is compiled once under each.
+"""
+
+import itertools
+
+import pytest
+
+from stretto import algorithms, collectives
+from stretto.collectives import Operator
+from stretto.executors.cuda.compile import build, usage
+from stretto.executors.cuda.generate import generate
+from stretto.lower import lower
+from stretto.plan import Schedule
+from stretto.verify import verify
+
+pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed")
+
+PROTOCOLS = ("packets", "lines", "bulk")
+RANKS = 4
+SUMMED = {
+    "bool": ("bor", "bxor"),
+    "int8": ("min", "sum", "band"),
+    "uint64": ("prod", "max"),
+    "float16": ("avg", "prod"),
+    "float32": ("sum", "min"),
+    "float64": ("max", "avg"),
+    "complex64": ("prod", "sum"),
+    "float8_e4m3fn": ("sum", "avg", "max"),
+}
+"""A type of each class, that is of each way to widen and to round, and operators."""
+MOVED = ("bool", "float16", "float32", "float64")
+"""What is only moved is told apart by its size alone."""
+
+
+def cases():
+    """Yield name, protocol, type, operator and rank, all of them in turn."""
+    names = sorted(algorithms.names())
+    reduces = {
+        name: collectives.get(algorithms.get(name).collective).reduces for name in names
+    }
+    for turn, protocol in enumerate(PROTOCOLS):
+        place = {True: itertools.count(turn), False: itertools.count(turn)}
+        for name in names:
+            nth = next(place[reduces[name]])
+            types = list(SUMMED) if reduces[name] else list(MOVED)
+            dtype = types[(nth + turn) % len(types)]
+            ops = SUMMED[dtype] if reduces[name] else ("sum",)
+            op = ops[(nth // len(types) + turn) % len(ops)]
+            yield name, protocol, dtype, op, (nth + turn) % 2 * (RANKS - 1)
+
+
+@pytest.mark.parametrize(("name", "protocol", "dtype", "op", "rank"), list(cases()))
+def test_shipped_algorithms_compile(name, protocol, dtype, op, rank):
+    """For sm_90, without a warning and with nothing left in local memory."""
+    pairs = {"pairs": ((0, 1), (1, 2), (3, 0))} if name.startswith("permute/") else {}
+    program = verify(algorithms.get(name).build(RANKS, **pairs))
+    words = f"push {protocol} staged threads=64 depth=1"
+    plan = lower(program, Schedule.parse(words))
+    kernel = generate(plan, rank=rank, dtype=dtype, op=Operator(op))
+    _, log = build(kernel, arch=(9, 0))
+    used = usage(log)
+
+    assert 0 == used.stack == used.spill_loads == used.spill_stores
+
+
+def test_every_class_of_type_meets_every_protocol():
+    """And every operator, the first rank and the last, several times."""
+    found = list(cases())
+    summed = {
+        (protocol, dtype)
+        for name, protocol, dtype, _, _ in found
+        if collectives.get(algorithms.get(name).collective).reduces
+    }
+
+    assert set(itertools.product(PROTOCOLS, SUMMED)) == summed
+    assert {op.value for op in Operator} == {op for *_, op, _ in found}
+    assert {0, RANKS - 1} == {rank for *_, rank in found}
