@@ -109,6 +109,85 @@ def test_empty_of_different_sizes_is_an_error(fake):
         on_ranks(fake, 2, work)
 
 
+def states(fake, monkeypatch, **by_stream):
+    """Let streams answer whether they capture; return what is waited for."""
+    names, waited = fake.CUstreamCaptureStatus, []
+    errors = fake.CUresult
+    answers = {
+        "active": (errors.CUDA_SUCCESS, names.CU_STREAM_CAPTURE_STATUS_ACTIVE),
+        "implicit": (errors.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, None),
+        "gone": (errors.CUDA_ERROR_INVALID_HANDLE, None),
+    }
+    plain = errors.CUDA_SUCCESS, names.CU_STREAM_CAPTURE_STATUS_NONE
+
+    def ask(stream):
+        return answers.get(by_stream.get(f"s{int(stream)}", ""), plain)
+
+    def wait(stream):
+        waited.append(int(stream))
+        return (errors.CUDA_SUCCESS,)
+
+    def wait_for_all():
+        waited.append("all")
+        return (errors.CUDA_SUCCESS,)
+
+    monkeypatch.setattr(fake, "cuStreamIsCapturing", ask, raising=False)
+    monkeypatch.setattr(fake, "cuStreamSynchronize", wait, raising=False)
+    monkeypatch.setattr(fake, "cuCtxSynchronize", wait_for_all, raising=False)
+    return waited
+
+
+@pytest.mark.parametrize(
+    ("streams", "waits"),
+    [
+        ({}, ["all"]),
+        ({"s7": "active"}, [0, 8]),
+        ({"s0": "implicit"}, [7, 8]),
+        ({"s7": "gone"}, ["all"]),
+        ({"s7": "gone", "s8": "active"}, [0]),
+    ],
+)
+def test_loading_waits_for_all_that_may_run(fake, monkeypatch, streams, waits):
+    """Graphs are replayed on streams that we do not know; a capture is not spoiled."""
+
+    def work(group):
+        session = CudaSession(group)
+        for stream in (7, 8):
+            session.region_of(stream)
+        waited = states(fake, monkeypatch, **streams)
+        with session.quiet():
+            found = sorted(waited, key=str)
+        session.close()
+        return found
+
+    assert [waits] == on_ranks(fake, 1, work)
+
+
+def test_a_stream_that_is_gone_is_not_asked_again(fake, monkeypatch):
+    """Until a new stream has its handle."""
+
+    def work(group):
+        session = CudaSession(group)
+        session.region_of(7)
+        states(fake, monkeypatch, s7="gone")
+        with session.quiet():
+            gone = set(session._gone)
+        asked = []
+        monkeypatch.setattr(
+            fake, "cuStreamIsCapturing", lambda s: asked.append(int(s)) or (0, 0)
+        )
+        with session.quiet():
+            pass
+        before = list(asked)
+        session.region_of(7)
+        with session.quiet():
+            pass
+        session.close()
+        return gone, before, sorted(asked)
+
+    assert [({7}, [0], [0, 0, 7])] == on_ranks(fake, 1, work)
+
+
 def test_multicast_switched_on_is_refused(fake, monkeypatch):
     """Whoever switches NVLink multicast on does not get a session."""
     monkeypatch.setenv("NCCL_NVLS_ENABLE", "1")

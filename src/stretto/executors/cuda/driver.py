@@ -181,12 +181,20 @@ def current_stream(ordinal: int) -> int:
     return int(ask_torch(ordinal))
 
 
-def capturing(stream: int) -> bool:
-    """Return whether a graph is being captured on that stream."""
+def capturing(stream: int) -> bool | None:
+    """Return whether a graph is being captured on that stream; None: it is gone.
+
+    The legacy stream cannot be asked while another captures: then one does.
+    """
     driver = api()
-    status = ask("cuStreamIsCapturing", driver.CUstream(stream))
-    active = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE
-    return bool(status == active)
+    error, *status = driver.cuStreamIsCapturing(driver.CUstream(stream))
+    if error == driver.CUresult.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT:
+        return True
+    if int(error):
+        return None
+    return bool(
+        status[0] == driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE
+    )
 
 
 class Pinned:

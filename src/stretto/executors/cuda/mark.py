@@ -19,7 +19,7 @@ class Mark:
         self._device = device
         self._stream = stream
         device.require_context()
-        self.captured = capturing(stream)
+        self.captured = bool(capturing(stream))
         untimed = int(api().CUevent_flags.CU_EVENT_DISABLE_TIMING)
         self._event = ask("cuEventCreate", untimed)
         ask("cuEventRecord", self._event, api().CUstream(stream))

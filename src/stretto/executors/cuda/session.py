@@ -78,6 +78,8 @@ class CudaSession:
             [self.slab.base + r.control + CONTROL["broken"] for r in self.regions],
         )
         self._sets: dict[int, Region] = {}
+        self._gone: set[int] = set()
+        """Streams of ours that somebody has destroyed."""
         self._engine_watch: EngineWatch | None = None
         self._proxy: Proxy | None = None
         self._sides: list[Side] = []
@@ -267,6 +269,7 @@ class CudaSession:
 
     def region_of(self, stream: int) -> Region:
         """Return the flag set of a stream, the next free one at its first use."""
+        self._gone.discard(stream)  # a new one has its handle, and its flags
         found = self._sets.get(stream)
         if found is None:
             if len(self._sets) == len(self.regions):
@@ -297,18 +300,29 @@ class CudaSession:
         """Hold while none of our kernels is in flight, for what may wait for them.
 
         Loading a module may wait for the device; a kernel of ours on it may wait for a
-        peer; and that peer for this very rank.
+        peer; and that peer for this very rank. Graphs and people's own kernels run on
+        streams that nobody told us of, so all of the context is waited for; but while a
+        graph is captured, which that would spoil, only the streams that we know.
         """
         self.device.enter()
         relaxed = api().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         before = ask("cuThreadExchangeStreamCaptureMode", relaxed)
         try:
-            for stream in self._sets:
-                if not capturing(stream):
-                    ask("cuStreamSynchronize", api().CUstream(stream))
+            self._settle()
             yield
         finally:
             ask("cuThreadExchangeStreamCaptureMode", before)
+
+    def _settle(self) -> None:
+        known = {*self._sets, current_stream(self.device.ordinal)} - self._gone
+        found = {stream: capturing(stream) for stream in known}
+        self._gone |= {stream for stream, state in found.items() if state is None}
+        if not any(found.values()):
+            ask("cuCtxSynchronize")
+            return
+        for stream, state in found.items():
+            if state is False:
+                ask("cuStreamSynchronize", api().CUstream(stream))
 
     def mark(self, stream: Any = None) -> Mark:
         """Return the point that a stream has come to; without one, the current."""
