@@ -157,6 +157,30 @@ def test_a_copy_engine_moves_what_a_kernel_asks_for(fake):
     assert [(True, False)] * 2 == on_ranks(fake, 2, work)
 
 
+def test_rings_of_channels_that_are_gone_are_used_again(fake):
+    """They are looked at no more; their numbers begin at 0 for the next channels."""
+
+    def work(group):
+        session = CudaSession(group)
+        kept = session.channels(4096, kind="engine")
+        for _ in range(4):
+            made = session.channels(4096, kind="engine")
+            ask_for(made, 1 - group.rank, proxy.FLUSH, amount=1)
+            until(lambda made=made: made.ring._words[0] == 1)
+            group.exchange({})
+            del made
+            until(lambda: len(session.proxy()._rings) == 1)
+        served = [r is kept.ring for r in session.proxy()._rings]
+        spare = len(session.proxy()._spare)
+        ask_for(kept, 1 - group.rank, proxy.FLUSH, amount=1)
+        until(lambda: kept.ring._words[0] == 1)
+        group.exchange({})
+        session.close()
+        return served, spare
+
+    assert [([True], 1)] * 2 == on_ranks(fake, 2, work)
+
+
 def test_a_wrong_request_breaks_the_session(fake):
     """It is told where and what it was, and kernels that wait may leave."""
 

@@ -11,6 +11,7 @@ says what each operation promises.
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -246,7 +247,8 @@ class Channels:
     def _open_ring(self, session: Host) -> Ring:
         (_, buffers), (ours, words) = self._mine_and_all()
         first = self.words.engine_inbox(0, 0)
-        return session.proxy().open(
+        proxy = session.proxy()
+        ring = proxy.open(
             Mailbox(
                 buffers=tuple(buffers),
                 nbytes=self.nbytes,
@@ -255,6 +257,8 @@ class Channels:
                 flushed=ours + self.words.flushed(0, 0),
             )
         )
+        weakref.finalize(self, proxy.drop, ring)
+        return ring
 
 
 def _bases(session: Host, array: DeviceArray) -> list[int]:

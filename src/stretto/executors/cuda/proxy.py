@@ -79,6 +79,11 @@ class Ring:
         """Say that everything taken has been enqueued: its slots are free."""
         self._words[0] = self._taken
 
+    def reuse(self, mailbox: Mailbox) -> None:
+        """Begin anew for other channels, whose numbers begin at 0, too."""
+        self.mailbox, self._taken = mailbox, 0
+        self._words[:] = 0
+
     def close(self) -> None:
         """Free the memory."""
         self._words = np.zeros(8, np.uint64)
@@ -98,6 +103,10 @@ class Proxy:
             ask("cuStreamCreate", nonblocking) for _ in range(group.num_ranks)
         ]
         self._rings: tuple[Ring, ...] = ()
+        self._dropped: list[Ring] = []
+        self._spare: list[Ring] = []
+        """Kept: to free memory that the GPU writes to waits for all that runs there."""
+        self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(
             target=self._run, name=f"stretto-proxy-{group.rank}", daemon=True
@@ -111,9 +120,26 @@ class Proxy:
 
     def open(self, mailbox: Mailbox) -> Ring:
         """Serve one more ring."""
-        ring = Ring(mailbox)
-        self._rings = (*self._rings, ring)  # the thread reads one tuple or the other
+        with self._lock:
+            if self._spare:
+                ring = self._spare.pop()
+                ring.reuse(mailbox)
+            else:
+                ring = Ring(mailbox)
+            self._rings = (*self._rings, ring)  # the thread reads one or the other
         return ring
+
+    def drop(self, ring: Ring) -> None:
+        """Serve a ring no more. Whoever collects garbage may say so, at any time."""
+        self._dropped.append(ring)
+
+    def _sort_out(self) -> None:
+        """Take away what was dropped; by the thread, which is not reading it then."""
+        with self._lock:
+            while self._dropped:
+                ring = self._dropped.pop()
+                self._rings = tuple(r for r in self._rings if r is not ring)
+                self._spare.append(ring)
 
     def close(self) -> None:
         """End the thread, wait for its copies, free the rings."""
@@ -123,9 +149,9 @@ class Proxy:
             ask("cuStreamSynchronize", stream)
             ask("cuStreamDestroy", stream)
         self._streams = []
-        for ring in self._rings:
+        for ring in (*self._rings, *self._spare):
             ring.close()
-        self._rings = ()
+        self._rings, self._spare, self._dropped = (), [], []
 
     def _run(self) -> None:
         try:
@@ -148,6 +174,8 @@ class Proxy:
     def _look(self) -> bool:
         """Do all that is asked for now; return whether there was anything."""
         found = False
+        if self._dropped:
+            self._sort_out()
         for ring in self._rings:
             while (request := ring.take()) is not None:
                 self._do(ring.mailbox, *request)
