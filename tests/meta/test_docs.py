@@ -6,6 +6,7 @@ blocks are doctests, commands after `$` in `console` blocks run, and print what 
 """
 
 import doctest
+import json
 import os
 import re
 import runpy
@@ -109,6 +110,21 @@ def test_plans_of_the_reference_are_plans(text):
 
     assert text == str(plan)
     verify_plan(plan)
+
+
+def test_figures_of_the_readme_are_those_of_the_results():
+    """Times and the file beside which they stand agree to the last digit said."""
+    text = (ROOT / "README.md").read_text()
+    (path,) = re.findall(r"\((\S+)\.md\) beside NCCL", text)
+    rows = json.loads((ROOT / f"{path}.json").read_text())["rows"]
+    us = {(row["collective"], row["nbytes"]): row["ours_us"] for row in rows}
+    scale = {"KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
+    said = re.findall(r"(?:all_reduce|,) of (\d+) (\wB) in ([\d.]+) µs", text)
+
+    assert said
+    for number, unit, figure in said:
+        measured = us["all_reduce", int(number) * scale[unit]]
+        assert figure == f"{measured:.{len(figure.partition('.')[2])}f}"
 
 
 def test_every_error_has_an_anchor():
