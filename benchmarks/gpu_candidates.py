@@ -58,12 +58,17 @@ def candidates(collective: str, nbytes: int, ranks: int) -> list[tuple[str, str]
     if nbytes >= 128 * K:
         found += _bulk(name, chunk)
     if nbytes >= 16 * M and collective != "all_to_all":
-        words = f"push bulk zero_copy threads=512 tile_bytes={1 << 30}"
+        words = f"push bulk zero_copy tile_bytes={1 << 30}"
+        found += [
+            (f"{collective}/ring", f"{words} threads={t} blocks={b}")
+            for t, b in ((384, 120), (384, 128), (640, 120), (768, 120), (768, 128))
+        ]
+        words += " threads=512"
         found += [
             (f"{collective}/ring", f"{words} blocks={b}{more}")
             for b, more in (
-                (32, ""), (64, ""), (120, ""), (128, ""), (132, ""), (131, " depth=8"),
-                (32, " tma depth=8"),
+                (32, ""), (64, ""), (112, ""), (116, ""), (120, ""), (124, ""),
+                (126, ""), (128, ""), (132, ""), (32, " tma depth=8"),
             )
         ]  # fmt: skip
     if nbytes >= 4 * M and collective != "reduce_scatter":
