@@ -18,7 +18,7 @@ from stretto.synth.schedule import Chunk, Demand, Move, Schedule
 from stretto.synth.symmetry import Symmetry
 from stretto.synth.unfold import representatives, unfold
 
-__all__ = ["greedy"]
+__all__ = ["Booking", "greedy"]
 
 
 def greedy(
@@ -34,7 +34,7 @@ def greedy(
     `enter_once` lets a chunk cross into each box only once, which saves the links that
     are scarce; without it the nearest copy is taken.
     """
-    booking = _Booking(demand, symmetry, seed, allowed)
+    booking = Booking(demand, symmetry, seed, allowed)
     for chunk in booking.chunks.values():
         booking.hold(chunk, chunk.origin, Fraction(0))
     booking.book(enter_once=enter_once)
@@ -46,7 +46,7 @@ def greedy(
     return unfold(demand, booking.moves, symmetry, f"greedy seed={seed}")
 
 
-class _Booking:
+class Booking:
     """Who holds what since when, when links are free, and what could come next."""
 
     def __init__(
@@ -78,9 +78,7 @@ class _Booking:
         """Give a rank a chunk, and offer it to all that the rank can reach."""
         self._have[c.number, rank] = when
         self._inside.add((c.number, self._network.box[rank]))
-        if rank not in self._hops:
-            self._hops[rank] = list(self._network.hops(rank, self._leaving))
-        for hop in self._hops[rank]:
+        for hop in self._hops_of(rank):
             if (c.number, hop.dst) in self._have:
                 continue
             if self._allowed is None or self._allowed(c, hop):
@@ -107,6 +105,11 @@ class _Booking:
             self.moves.append(Move(start, number, hop.src, hop.dst, hop.links))
             self.left[number] -= hop.dst in c.wanted
             self.hold(c, hop.dst, arrival)
+
+    def _hops_of(self, rank: int) -> list[Hop]:
+        if rank not in self._hops:
+            self._hops[rank] = list(self._network.hops(rank, self._leaving))
+        return self._hops[rank]
 
     def _offer(self, c: Chunk, hop: Hop, known: Fraction) -> None:
         arrival = self._start(hop, known) + self._crossing(c.share, hop)

@@ -163,6 +163,8 @@ def _symmetry(demand: Demand, sketch: Sketch | None) -> Symmetry:
 def _splits(demand: Demand) -> tuple[int, ...]:
     """Return how finely to cut: small machines can afford more pieces."""
     n = len(demand.network.members)
+    if n < demand.network.num_ranks and n <= 16:  # pieces on detours overlap
+        return tuple(k for k in (1, 2, 4, 8, 16, 32) if n * k <= 100)
     if demand.collective == "all_to_all":
         return (1, 2, 4, 8) if n <= 16 else (1, 2) if n <= 64 else (1,)
     if demand.collective in ("gather", "scatter") and n <= 16:

@@ -9,6 +9,7 @@ from fractions import Fraction
 
 from stretto.errors import TopologyError
 from stretto.synth.bounds import Bound
+from stretto.synth.detours import by_detours
 from stretto.synth.greedy import greedy
 from stretto.synth.hierarchy import by_levels
 from stretto.synth.joint import Budget, solve_joint
@@ -58,11 +59,14 @@ def spreading(search: Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]:
         yield from _forests(search, limit, limit.us(demand.nbytes) * 1000)
         return
     n = len(demand.network.members)
-    seeds = range(search.budget.seed, search.budget.seed + (3 if n <= 64 else 1))
+    whole = n == demand.network.num_ranks
+    tries = 3 if n <= 64 and whole else 1
+    seeds = range(search.budget.seed, search.budget.seed + tries)
     best: tuple[Fraction, Schedule] | None = None
     boxes = len(set(demand.network.box)) > 1
     levels = by_levels(demand.network) if n > 128 else None
     sketch = search.sketch
+    book = greedy if whole else by_detours
     allowed = (
         levels
         if sketch is None
@@ -75,7 +79,7 @@ def spreading(search: Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]:
                     continue  # trees serve better, and nothing folds
                 cut = replace(demand, split=k, pieces=0)
                 try:
-                    schedule = greedy(
+                    schedule = book(
                         cut,
                         search.symmetry,
                         seed=seed,
