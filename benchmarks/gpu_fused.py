@@ -31,7 +31,7 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "benchmarks")]
 from gpu_fused_kernels import Kernels  # noqa: E402
 from gpu_peers import PeerSet  # noqa: E402
 
-ORDER = (1, 64, 8, 32, 2, 16, 4)
+ORDER = (1, 64, 8, 32, 2, 16, 4, 128)
 """Of rows: what an end of the time leaves out is between what there is."""
 A_ROW = 4.0
 """Seconds that a number of rows takes; the first more, while everything is new."""

@@ -26,9 +26,15 @@ from stretto.runtime.select import Choice
 
 __all__ = ["Fused", "fuse", "fused_choice"]
 
-ONE_SHOT_UP_TO = 4 << 20
-"""Bytes that a rank receives up to which everybody had better reduce everything: of
-3 MB, 64 rows of 8192 bf16 on 4 H200, 12.8 us in place of 13.2."""
+ONE_SHOT_UP_TO = 768 << 10
+"""Bytes that a rank receives up to which everybody had better reduce everything: as
+fast as two shots at 16 rows of 8192 bf16 on 4 H200, 1.0 us ahead at 8, behind at 32."""
+MOST_SHARE = 8
+"""Blocks that have a row together: a cluster, 1 us ahead of more that meet in memory."""
+LEAST_CELLS = 128
+"""Cells of 16 bytes that a block has of a row that it shares."""
+MOST_THREADS = 512
+"""Of a block: more have too few registers for what they keep."""
 PACKETS_UP_TO = 8 << 20
 MOST_BLOCKS = 128
 """Of a kernel with an epilogue: each on an SM of its own."""
@@ -242,25 +248,24 @@ def fused_choice(choice: Choice, kind: Kind, num_ranks: int) -> Choice:
 def _by_rows(
     collective: str, spec: Spec, size: int, num_ranks: int, protocol: str
 ) -> Choice:
+    """Return a schedule whose threads have one cell of one row, as long as it can.
+
+    Several blocks have a row together (executors/cuda/rowwise.py); in all but one-shot
+    sums, each thread moves and keeps what is its in one of the parts.
+    """
     small = collective == "all_reduce" and size * (num_ranks - 1) <= ONE_SHOT_UP_TO
     two_shot = collective == "all_reduce" and not small
     name = f"{collective}/{'two_shot' if two_shot else 'one_shot'}"
     row_bytes = spec.row * storage(spec.dtype).itemsize
-    rows = -(-(size if small else size // num_ranks) // row_bytes)
+    rows = max(1, -(-(size if small else size // num_ranks) // row_bytes))
     cells = -(-row_bytes // 16)
-    # Blocks to a row (executors/cuda/epilogue.py), while there are enough: larger
-    # clusters need that many idle SMs in one group. 16 rows of a part of two_shot took
-    # 13.2 us with 2 blocks each, 15.3 with 4, 16.2 with 8 (8192 bf16, 4 H200).
-    share = 2 if two_shot else 8
-    while share > 1 and (
-        rows * share > (MOST_BLOCKS if share == 2 else MOST_BLOCKS // 2)
-        or cells < 64 * share
-    ):
-        share //= 2
-    threads = 1 << (-(-cells // share) - 1).bit_length()
+    share = spec.parts(min(MOST_SHARE, MOST_BLOCKS // rows, cells // LEAST_CELLS))
+    part = -(-cells // share)
+    wide = part if small else part * num_ranks
+    threads = wide if wide <= MOST_THREADS else part
     schedule = Schedule(
         protocol=protocol,
-        blocks=max(1, min(rows * share, MOST_BLOCKS)),
-        threads=min(1024, max(128, threads)),
+        blocks=min(rows * share, MOST_BLOCKS),
+        threads=min(MOST_THREADS, max(32, -(-threads // 32) * 32)),
     )
     return Choice(algorithms.get(name), schedule)
