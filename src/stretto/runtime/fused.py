@@ -30,7 +30,7 @@ ONE_SHOT_UP_TO = 768 << 10
 """Bytes that a rank receives up to which everybody had better reduce everything: as
 fast as two shots at 16 rows of 8192 bf16 on 4 H200, 1.0 us ahead at 8, behind at 32."""
 MOST_SHARE = 8
-"""Blocks that have a row together: a cluster, 1 us ahead of more that meet in memory."""
+"""Blocks that have a row together: a cluster, 1 us ahead of those that use memory."""
 LEAST_CELLS = 128
 """Cells of 16 bytes that a block has of a row that it shares."""
 MOST_THREADS = 512
