@@ -19,38 +19,7 @@ def candidates(collective: str, nbytes: int, ranks: int) -> list[tuple[str, str]
         if nbytes >= 512 * K:
             found += _bulk("all_reduce/two_shot", chunk)
         if nbytes >= 64 * M:
-            words = "push bulk zero_copy threads=512 tile_bytes=1073741824"
-            found += [
-                ("all_reduce/ring", f"{words} blocks=64"),
-                ("all_reduce/ring", f"{words} blocks=128"),
-                ("all_reduce/ring", f"{words} tma blocks=16 depth=8"),
-                ("all_reduce/ring", f"{words} tma blocks=32 depth=8"),
-                ("all_reduce/ring", f"{words} tma blocks=64 depth=4"),
-                ("all_reduce/two_shot", f"{words} blocks=128"),
-                ("all_reduce/two_shot", f"{words} blocks=64 depth=8"),
-            ]
-            # Half of it by copy engines: how few SMs are enough for the other half?
-            words = f"pull bulk zero_copy copy:engine+push tile_bytes={1 << 30}"
-            found += [
-                ("all_reduce/two_shot", f"{words} threads={t} depth={d} blocks={b}")
-                for t, d, b in (
-                    (480, 4, 8), (480, 4, 10), (480, 4, 12), (384, 4, 12),
-                    (384, 4, 16), (480, 4, 16), (480, 4, 32), (512, 4, 64),
-                )
-            ]  # fmt: skip
-            words = "push bulk zero_copy tile_bytes=1073741824"
-            found += [
-                ("all_reduce/two_shot", f"{words} threads={t} depth={d} blocks={b}")
-                for t, d, b in (
-                    (256, 8, 132),
-                    (256, 8, 120),
-                    (512, 4, 12),
-                    (640, 4, 12),
-                    (768, 4, 12),
-                    (992, 4, 12),
-                    (992, 4, 16),
-                )
-            ]
+            found += _large_sums()
         return found
     name = f"{collective}/one_shot"
     if chunk <= 4 * M:
@@ -73,6 +42,43 @@ def candidates(collective: str, nbytes: int, ranks: int) -> list[tuple[str, str]
         ]  # fmt: skip
     if nbytes >= 4 * M and collective != "reduce_scatter":
         found += [(name, f"push engine zero_copy blocks={k}") for k in (1, 2, 3)]
+    return found
+
+
+def _large_sums() -> list[tuple[str, str]]:
+    """Return what sums large vectors: on many SMs, and on few."""
+    words = "push bulk zero_copy threads=512 tile_bytes=1073741824"
+    found = [
+        ("all_reduce/ring", f"{words} blocks=64"),
+        ("all_reduce/ring", f"{words} blocks=128"),
+        ("all_reduce/ring", f"{words} tma blocks=16 depth=8"),
+        ("all_reduce/ring", f"{words} tma blocks=32 depth=8"),
+        ("all_reduce/ring", f"{words} tma blocks=64 depth=4"),
+        ("all_reduce/two_shot", f"{words} blocks=128"),
+        ("all_reduce/two_shot", f"{words} blocks=64 depth=8"),
+    ]
+    # Half of it by copy engines: how few SMs are enough for the other half?
+    words = f"pull bulk zero_copy copy:engine+push tile_bytes={1 << 30}"
+    found += [
+        ("all_reduce/two_shot", f"{words} threads={t} depth={d} blocks={b}")
+        for t, d, b in (
+            (480, 4, 8), (480, 4, 10), (480, 4, 12), (384, 4, 12),
+            (384, 4, 16), (480, 4, 16), (480, 4, 32), (512, 4, 64),
+        )
+    ]  # fmt: skip
+    words = "push bulk zero_copy tile_bytes=1073741824"
+    found += [
+        ("all_reduce/two_shot", f"{words} threads={t} depth={d} blocks={b}")
+        for t, d, b in (
+            (256, 8, 132),
+            (256, 8, 120),
+            (512, 4, 12),
+            (640, 4, 12),
+            (768, 4, 12),
+            (992, 4, 12),
+            (992, 4, 16),
+        )
+    ]
     return found
 
 

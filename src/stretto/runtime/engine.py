@@ -14,11 +14,7 @@ from typing import Any
 from stretto import collectives, executors
 from stretto.collectives import Operator, Shape
 from stretto.epilogues import Bound, Spec
-from stretto.errors import (
-    CallError,
-    CommunicationError,
-    CommunicatorBroken,
-)
+from stretto.errors import CallError, CommunicationError, CommunicatorBroken
 from stretto.executors import Call, Group, Launch, Session
 from stretto.runtime.arrays import HOST
 from stretto.runtime.fused import fuse, fused_choice

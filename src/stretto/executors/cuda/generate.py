@@ -82,14 +82,11 @@ def generate(
     ]
     lanes = max(map(len, plan.ranks))
     depth = 1 if held.rows else plan.schedule.depth  # a thread has a cell of each part
+    ends = [] if epilogue is None else [structure(epilogue, share, held, close)]
     text = "\n".join(
         [
             *_head(plan, ranks, names, operands, epilogue),
-            *(
-                [structure(epilogue, share, held, close)]
-                if epilogue is not None
-                else ()
-            ),
+            *ends,
             *(_config(plan, r, i, names, depth) for r in ranks for i in range(lanes)),
             *bodies,
             *_entry(plan, ranks, share if close else 1, on_sm),
