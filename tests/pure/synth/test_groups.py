@@ -1,0 +1,124 @@
+"""Unequal parts, collectives among some ranks, machines that are in part broken."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from stretto import topology
+from stretto.errors import CallError, TopologyError
+from stretto.synth import COLLECTIVES, Budget, from_machine, synthesize
+from stretto.testing.judge import program_is_right
+from stretto.verify import verify
+
+QUICK = Budget(seconds=0)
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
+
+
+def net(name):
+    """Return a machine's network."""
+    return from_machine(topology.load(name))
+
+
+UNEQUAL = ["all_gather", "all_to_all", "gather", "reduce_scatter", "scatter"]
+
+
+@pytest.mark.parametrize("collective", UNEQUAL)
+@pytest.mark.parametrize(("machine", "gap"), [("torus2x2", 0.08), ("h200x4", 0.4)])
+def test_unequal_parts_have_their_own_bound_and_program(machine, gap, collective):
+    """A rank with a large part takes longer than equal parts do, and a bound knows."""
+    network = net(machine)
+    options = {"splits": (4,), "budget": Budget(seconds=1)}
+    found = synthesize(collective, network, 10**9, weights=(5, 1, 1, 1), **options)
+    equal = synthesize(collective, network, 10**9, **options)
+
+    assert verify(found.program("it"))
+    assert found.bound_us != equal.bound_us
+    assert 0 <= found.gap < gap
+    with pytest.raises(CallError, match="at least 1"):
+        synthesize(collective, network, 10**6, weights=(0, 1, 1, 1))
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize(
+    ("machine", "group"), [("dgx1", (0, 1, 6)), ("ndv2x2", (0, 1, 2, 3, 8))]
+)
+def test_a_group_with_relays_is_an_ordinary_program(collective, machine, group):
+    """It is proved and right; relays hold nothing that they do not pass on."""
+    network = net(machine).group(group, relays=True)
+    options = {"root": 1} if collective in ROOTED else {}
+    found = synthesize(collective, network, 10**6, splits=(1,), budget=QUICK, **options)
+    program = found.program("it")
+    moves = found.schedule.moves
+    relays = {m.dst for m in moves} - set(group)
+
+    assert verify(program)
+    assert program_is_right(program, seed=1)
+    assert group == program.params["members"]
+    assert relays or machine != "dgx1"
+    assert all(any(m.src == r for m in moves) for r in relays)
+    assert f"members={group}".replace(" ", "") in str(program).split("\n")[0]
+
+
+def test_a_group_without_relays_is_a_program_of_its_own():
+    """Its ranks are numbered anew, for a communicator of theirs."""
+    alone = synthesize(
+        "all_gather", net("dgx1").group([0, 1, 4, 5], relays=False), 10**6, budget=QUICK
+    )
+
+    assert 4 == verify(alone.program("it")).value.num_ranks
+
+
+def test_relays_make_a_group_faster():
+    """Half of a DGX-1 gathers a quarter faster with the links of the other half."""
+    network = net("dgx1")
+    us = [
+        synthesize(
+            "all_gather",
+            network.group([0, 1, 2, 3], relays=relays),
+            1 << 28,
+            budget=QUICK,
+        ).us
+        for relays in (False, True)
+    ]
+
+    assert us[1] < us[0] * Fraction(77, 100)
+    with pytest.raises(TopologyError, match="no way for chunks|nothing reaches"):
+        synthesize("all_gather", network.group([0, 6], relays=False), 1, budget=QUICK)
+
+
+def test_unequal_parts_of_a_group_with_relays():
+    """Weights are the members', in order."""
+    network = net("dgx1").group([0, 1, 6], relays=True)
+    found = synthesize("all_gather", network, 10**6, weights=(5, 1, 2), budget=QUICK)
+
+    assert program_is_right(verify(found.program("it")).value, seed=2)
+    with pytest.raises(CallError, match="one for each of 3 ranks"):
+        synthesize("all_gather", network, 10**6, weights=(5, 1), budget=QUICK)
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_a_degraded_machine_is_served(collective):
+    """Dead links take the symmetry away, not the answer."""
+    machine = topology.load("ndv2x2").degraded(dead_links=["0->1", "3->2"])
+    found = synthesize(
+        collective, from_machine(machine), 10**6, splits=(1,), budget=QUICK
+    )
+    dead = {(0, 1), (3, 2)}
+
+    assert not dead & {(m.src, m.dst) for m in found.schedule.moves}
+    assert verify(found.program("it"))
+
+
+def test_a_dead_nic_sends_its_data_over_the_others():
+    """GPU 1's NIC is gone, both ways: its data cross the network elsewhere."""
+    whole = topology.load("dgx_h100x2")
+    nic = [k.name for k in whole.links if 1 in (k.src, k.dst) and "rail" in k.name]
+    network = from_machine(whole.degraded(dead_links=nic))
+    found = synthesize("all_gather", network, 10**9, splits=(1,), budget=QUICK)
+    crossing = {m.src for m in found.schedule.moves if m.src // 8 != m.dst // 8}
+
+    assert 2 == len(nic)
+    assert 1 not in crossing
+    assert verify(found.program("it"))
