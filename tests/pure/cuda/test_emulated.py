@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from stretto import algorithms
-from stretto.collectives import Operator
+from stretto.collectives import Operator, widen
 from stretto.executors.cuda import abi
 from stretto.lower import lower
 from stretto.plan import Schedule
@@ -56,6 +56,45 @@ def test_kernels_keep_the_promise(tmp_path, name, ranks, words, dtype):
             assert want[rank].tobytes() == got[rank].tobytes()
         if "lines" not in words:
             assert not any(memory.any() for memory in run.packets)
+
+
+ODD = [
+    ("all_reduce/two_shot", 1, "packets threads=32", "float32"),
+    ("all_reduce/two_shot", 5, "packets threads=32 tile_bytes=256", "float8_e4m3fn"),
+    ("all_reduce/ring", 6, "bulk threads=32", "bfloat16"),
+    ("reduce_scatter/one_shot", 7, "pull bulk zero_copy threads=32", "float8_e5m2"),
+]
+
+
+@pytest.mark.parametrize(("name", "ranks", "words", "dtype"), ODD)
+def test_any_number_of_ranks_is_served(tmp_path, name, ranks, words, dtype):
+    """One, and numbers that nothing divides; the second time arrays lie askew."""
+    op, counts = Operator.AVG, 301
+    run = emulated(tmp_path, name, words, ranks, dtype=dtype, op=op, counts=counts)
+    rng = np.random.default_rng(7)
+    for shift in (0, run.itemsize):
+        given, want = run.draw(rng)
+        got = run.launch(given, shift=shift)
+
+        assert [w.tobytes() for w in want] == [g.tobytes() for g in got]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "op"),
+    [("float8_e4m3fn", Operator.SUM), ("float8_e5m2", Operator.PROD)],
+)
+def test_every_pair_of_8_bit_floats_is_combined_and_rounded(tmp_path, dtype, op):
+    """All 65,536; a NaN is a NaN, of either sign."""
+    words = "packets threads=64 tile_bytes=65536"
+    run = emulated(
+        tmp_path, "all_reduce/one_shot", words, 2, dtype=dtype, op=op, counts=1 << 16
+    )
+    every = np.arange(256, dtype=np.uint8)
+    given = [np.repeat(every, 256), np.tile(every, 256)]
+    due = widen(run.expected(given)[0], dtype)
+    for got in run.launch(given):
+        np.testing.assert_array_equal(due, widen(got, dtype))
+        assert (np.signbit(due) == np.signbit(widen(got, dtype)))[~np.isnan(due)].all()
 
 
 @pytest.mark.parametrize(
