@@ -15,7 +15,13 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "stretto"
 MODULES = sorted(SOURCE.rglob("*.py"))
 FACADES = [path for path in MODULES if path.name == "__init__.py"]
+PROGRAMS = sorted(
+    path
+    for folder in ("benchmarks", "docs", "examples", "scripts", "tests")
+    for path in (ROOT / folder).rglob("*.py")
+)
 MOST_LINES = 400
+MOST_OF_A_FUNCTION = 60
 LONGER: dict[str, str] = {}  # path below src/stretto: why it may be longer
 TOUR = (
     "algorithms/all_reduce_two_shot.py",
@@ -142,17 +148,28 @@ def test_a_module_can_be_read_at_one_sitting(path):
     assert lines <= MOST_LINES or named(path) in LONGER, f"{named(path)}: {lines} lines"
 
 
+def long_functions(path):
+    """Return the functions of a file that are longer than they may be."""
+    return [
+        f"{path.name}:{node.lineno} {node.name}: {length}"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (length := node.end_lineno - node.lineno + 1) > MOST_OF_A_FUNCTION
+    ]
+
+
 @pytest.mark.parametrize("path", MODULES, ids=named)
 def test_a_function_can_be_read_at_one_glance(path):
     """No function is longer than 60 lines."""
-    long = [
-        f"{named(path)}:{node.lineno} {node.name}: {node.end_lineno - node.lineno + 1}"
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.end_lineno - node.lineno + 1 > 60
-    ]
+    assert [] == long_functions(path)
 
-    assert [] == long
+
+def test_tests_and_programs_are_as_short_as_modules():
+    """What is beside the library is read by people, too."""
+    sizes = {path: len(path.read_text().splitlines()) for path in PROGRAMS}
+
+    assert {} == {path: n for path, n in sizes.items() if n > MOST_LINES}
+    assert [] == [long for path in PROGRAMS for long in long_functions(path)]
 
 
 def test_only_modules_that_are_too_long_are_excused():

@@ -84,7 +84,7 @@ def test_relays_make_a_group_faster():
     ]
 
     assert us[1] < us[0] * Fraction(77, 100)
-    with pytest.raises(TopologyError, match="no way for chunks|nothing reaches"):
+    with pytest.raises(TopologyError, match=r"no way for chunks|nothing reaches"):
         synthesize("all_gather", network.group([0, 6], relays=False), 1, budget=QUICK)
 
 
