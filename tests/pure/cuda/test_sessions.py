@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 import ctypes
+import os
+from pathlib import Path
 
 import pytest
-from cuda_fakes import on_ranks, view
+from cuda_fakes import GRAIN, on_ranks, view
 
 from stretto.errors import CallError, DeviceError
 from stretto.executors.cuda.session import CudaSession
+
+
+class Tensor:
+    """What a GPU tensor answers."""
+
+    def __init__(self, address, nbytes):
+        self.address, self.nbytes = address, nbytes
+
+    def data_ptr(self):
+        return self.address
+
+    def is_contiguous(self):
+        return True
+
+    def numel(self):
+        return self.nbytes
+
+    def element_size(self):
+        return 1
 
 
 def test_peers_see_each_others_memory_at_the_same_offset(fake):
@@ -89,6 +110,71 @@ def test_without_file_descriptors_legacy_ipc_serves(fake):
         return kind, seen
 
     assert [("ipc", 41), ("ipc", 40)] == on_ranks(fake, 2, work)
+
+
+def test_descriptors_are_closed_whatever_becomes_of_them(fake):
+    """Rank 1 cannot share by descriptors: legacy IPC serves; rank 0's are closed."""
+    create = fake.cuMemCreate
+
+    def refuse(nbytes, properties, flags):
+        if fake.who.rank == 1:
+            return fake.CUresult.CUDA_ERROR_NOT_SUPPORTED, None
+        return create(nbytes, properties, flags)
+
+    fake.cuMemCreate = refuse
+
+    def work(group):
+        exchange = group.exchange
+
+        def marked(payload, fds=()):
+            """Give descriptors that can be told from all others."""
+            said = exchange(payload, fds)
+            return [(m, tuple(map(as_received, received))) for m, received in said]
+
+        group.exchange = marked
+        session = CudaSession(group)
+        group.exchange({})
+        kind = session.slab.kind
+        session.close()
+        return kind
+
+    given = []
+
+    def as_received(fd):
+        os.close(fd)
+        given.append(os.memfd_create("received"))
+        return given[-1]
+
+    kinds = on_ranks(fake, 2, work)
+    links = [Path(f"/proc/self/fd/{fd}") for fd in given]
+
+    assert ["ipc", "ipc"] == kinds
+    assert given
+    assert not [
+        at for at in links if at.is_symlink() and "received" in str(at.readlink())
+    ]
+
+
+def test_what_cannot_be_unmapped_keeps_nothing_else(fake):
+    """Closing goes on: the addresses are given back, and the rest."""
+
+    def work(group):
+        session = CudaSession(group)
+        session.register(Tensor(fake.foreign(3 * GRAIN, "pieces"), 3 * GRAIN))
+        group.exchange({})
+        freed = []
+        if group.rank == 0:
+            free = fake.cuMemAddressFree
+            fake.cuMemUnmap = lambda *_: (fake.CUresult.CUDA_ERROR_UNKNOWN,)
+            fake.cuMemAddressFree = lambda *a: freed.append(a[0]) or free(*a)
+            session.close()
+            del fake.cuMemUnmap, fake.cuMemAddressFree
+        group.exchange({})
+        if group.rank == 1:
+            session.close()
+        return len(freed)
+
+    assert [3, 0] == on_ranks(fake, 2, work)
 
 
 def test_two_ranks_on_one_gpu_is_an_error_that_names_them(fake):

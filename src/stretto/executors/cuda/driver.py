@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
@@ -21,6 +22,7 @@ __all__ = [
     "Side",
     "api",
     "ask",
+    "attempt",
     "capturing",
     "current_stream",
     "here",
@@ -63,6 +65,15 @@ def ask(name: str, *args: Any) -> Any:
     if not values:
         return None
     return values[0] if len(values) == 1 else tuple(values)
+
+
+def attempt(name: str, *args: Any) -> None:
+    """Call a driver function that frees something, whether it can or not.
+
+    What else is to be freed must not stay because of it.
+    """
+    with contextlib.suppress(DeviceError):
+        ask(name, *args)
 
 
 def _explain(error: Any) -> str:

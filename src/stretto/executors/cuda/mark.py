@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import weakref
-from typing import Any
 
 from stretto.errors import DeviceError
-from stretto.executors.cuda.driver import Device, api, ask, capturing, current_stream
+from stretto.executors.cuda.driver import (
+    Device,
+    api,
+    ask,
+    attempt,
+    capturing,
+    current_stream,
+)
 
 __all__ = ["Mark"]
 
@@ -23,7 +28,7 @@ class Mark:
         untimed = int(api().CUevent_flags.CU_EVENT_DISABLE_TIMING)
         self._event = ask("cuEventCreate", untimed)
         ask("cuEventRecord", self._event, api().CUstream(stream))
-        weakref.finalize(self, _destroy, self._event)
+        weakref.finalize(self, attempt, "cuEventDestroy", self._event)
 
     @property
     def is_reached(self) -> bool:
@@ -42,8 +47,3 @@ class Mark:
         stream = current_stream(self._device.ordinal)
         if stream != self._stream:
             ask("cuStreamWaitEvent", api().CUstream(stream), self._event, 0)
-
-
-def _destroy(event: Any) -> None:
-    with contextlib.suppress(DeviceError):  # its context may have ended before it
-        ask("cuEventDestroy", event)

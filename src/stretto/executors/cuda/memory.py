@@ -11,7 +11,6 @@ exchanged: a fast peer must not find its first signal wiped out.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,8 @@ from typing import Any
 
 from stretto.errors import CallError, DeviceError
 from stretto.executors import Group
-from stretto.executors.cuda.driver import Device, api, ask
+from stretto.executors.cuda.driver import Device, api, ask, attempt
+from stretto.executors.cuda.sharing import received
 
 __all__ = ["Slab", "device_uuids", "open_slab"]
 
@@ -57,16 +57,15 @@ class Slab:
 
     def close(self) -> None:
         """Unmap and free everything; peers' own mappings stay theirs."""
-        with contextlib.suppress(DeviceError):
-            ask("cuCtxSynchronize")
+        attempt("cuCtxSynchronize")
         for start, nbytes in self._mapped:
-            ask("cuMemUnmap", start, nbytes)
+            attempt("cuMemUnmap", start, nbytes)
         for start in self._reserved:
-            ask("cuMemAddressFree", start, RANGE_BYTES)
+            attempt("cuMemAddressFree", start, RANGE_BYTES)
         for start in self._opened:
-            ask("cuIpcCloseMemHandle", start)
+            attempt("cuIpcCloseMemHandle", start)
         if self._allocated:
-            ask("cuMemFree", self._allocated)
+            attempt("cuMemFree", self._allocated)
         self._mapped, self._reserved, self._opened = [], [], []
         self._allocated = self.nbytes = 0
 
@@ -90,7 +89,8 @@ class Slab:
             said = self._group.exchange({"grow": nbytes}, (descriptor,))
         finally:
             os.close(descriptor)
-        self._map_peers(said, start, nbytes)
+        with received(said):
+            self._map_peers(said, start, nbytes)
         self.nbytes += nbytes
         return start
 
@@ -195,8 +195,6 @@ class Slab:
                 fd = descriptors[0]
                 handle = ask("cuMemImportFromShareableHandle", fd, _fd_type())
                 self._map(self.peers[q], start, nbytes, handle, own=False)
-            for descriptor in descriptors:
-                os.close(descriptor)
 
     def _export(self, address: int) -> int:
         handle = ask("cuMemRetainAllocationHandle", address)
@@ -220,10 +218,11 @@ def open_slab(device: Device, group: Group, nbytes: int) -> Slab:
     finally:
         for fd in fds:
             os.close(fd)
-    _check_uuids([str(m["uuid"]) for m, _ in said])
-    if all(m["kind"] == "fd" for m, _ in said):
-        slab.adopt_fds(said)
-        return slab
+    with received(said):
+        _check_uuids([str(m["uuid"]) for m, _ in said])
+        if all(m["kind"] == "fd" for m, _ in said):
+            slab.adopt_fds(said)
+            return slab
     slab.close()
     slab = Slab(device, group)
     nbytes = int(os.environ.get("STRETTO_CUDA_SLAB_BYTES", nbytes + (1 << 30)))

@@ -11,16 +11,27 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from stretto.errors import DeviceError
-from stretto.executors.cuda.driver import Device, api, ask
+from stretto.executors.cuda.driver import Device, api, ask, attempt
 
-__all__ = ["Imports", "describe", "identity"]
+__all__ = ["Imports", "describe", "identity", "received"]
 
 MOST_PIECES = 64
 """Pieces of one array that are passed as descriptors; with more, it stays staged."""
+
+
+@contextlib.contextmanager
+def received(said: Iterable[tuple[Any, Sequence[int]]]) -> Iterator[None]:
+    """Close the descriptors that came with an exchange, whatever is done with them."""
+    try:
+        yield
+    finally:
+        for _, descriptors in said:
+            for fd in descriptors:
+                os.close(fd)
 
 
 def identity(address: int) -> int:
@@ -124,8 +135,7 @@ class Imports:
     def close_all(self) -> None:
         """Give everything back."""
         for address, _ in self._handles.values():
-            with contextlib.suppress(DeviceError):
-                ask("cuIpcCloseMemHandle", address)
+            attempt("cuIpcCloseMemHandle", address)
         self._handles.clear()
         for base in list(self._ranges):
             self._unmap(base)
@@ -145,29 +155,33 @@ class Imports:
         base = int(ask("cuMemAddressReserve", total, 0, 0, 0))
         mapped: list[tuple[int, int]] = []
         self._ranges[base] = total, mapped
-        kind = driver.CUmemAllocationHandleType
-        access = driver.CUmemAccessDesc()
-        access.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-        access.location.id = self._device.ordinal
-        access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-        at = base
-        for size, fd in zip(sizes, fds, strict=True):
-            handle = ask(
-                "cuMemImportFromShareableHandle",
-                fd,
-                kind.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-            )
-            try:
-                ask("cuMemMap", at, size, 0, handle, 0)
-            finally:
-                ask("cuMemRelease", handle)  # the mapping keeps the memory alive
-            mapped.append((at, size))
-            ask("cuMemSetAccess", at, size, [access], 1)
-            at += size
+        try:
+            kind = driver.CUmemAllocationHandleType
+            access = driver.CUmemAccessDesc()
+            access.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+            access.location.id = self._device.ordinal
+            access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+            at = base
+            for size, fd in zip(sizes, fds, strict=True):
+                handle = ask(
+                    "cuMemImportFromShareableHandle",
+                    fd,
+                    kind.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                )
+                try:
+                    ask("cuMemMap", at, size, 0, handle, 0)
+                finally:
+                    ask("cuMemRelease", handle)  # the mapping keeps the memory alive
+                mapped.append((at, size))
+                ask("cuMemSetAccess", at, size, [access], 1)
+                at += size
+        except DeviceError:
+            self._unmap(base)
+            raise
         return base
 
     def _unmap(self, base: int) -> None:
         total, mapped = self._ranges.pop(base)
         for start, size in mapped:
-            ask("cuMemUnmap", start, size)
-        ask("cuMemAddressFree", base, total)
+            attempt("cuMemUnmap", start, size)
+        attempt("cuMemAddressFree", base, total)

@@ -17,7 +17,7 @@ from stretto.executors import Group
 from stretto.executors.cuda.arrays import where
 from stretto.executors.cuda.driver import Device, ask
 from stretto.executors.cuda.memory import Slab
-from stretto.executors.cuda.sharing import Imports, describe, identity
+from stretto.executors.cuda.sharing import Imports, describe, identity, received
 
 __all__ = ["REGISTERED", "AddressSpace", "local_rank"]
 
@@ -96,7 +96,7 @@ class AddressSpace:
             for fd in fds:
                 os.close(fd)
         sizes = [int(m["register"]) for m, _ in said]
-        try:
+        with received(said):
             if len(set(sizes)) != 1:
                 raise CallError(
                     f"register() of {sizes} bytes by rank; it is collective: want an "
@@ -104,10 +104,6 @@ class AddressSpace:
                 )
             shared = all(m["kind"] in ("ipc", "fd") for m, _ in said)
             peers = self._open(said, start) if shared else None
-        finally:
-            for _, descriptors in said:
-                for fd in descriptors:
-                    os.close(fd)
         answers = [
             m["mapped"] for m, _ in self._group.exchange({"mapped": bool(peers)})
         ]
