@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import threading
 import time
 
 import numpy as np
@@ -16,6 +17,7 @@ from stretto.errors import (
     CallError,
     CollectiveMismatch,
     CollectiveTimeout,
+    DeviceError,
     PlanError,
 )
 from stretto.executors import Call
@@ -155,6 +157,89 @@ def test_engine_calls_may_be_enqueued_back_to_back(by_streams):
         return answer
 
     assert [(True, False)] * 3 == on_ranks(by_streams, 3, work)
+
+
+def without_contexts(fake, monkeypatch):
+    """Let threads begin without a context, and refuse what needs one."""
+    mine = threading.local()
+
+    def enter(context):
+        mine.context = context
+        return (fake.CUresult.CUDA_SUCCESS,)
+
+    def needs(name):
+        plain = getattr(fake, name)
+
+        def checked(*args):
+            if not getattr(mine, "context", 0):
+                return (fake.CUresult.CUDA_ERROR_INVALID_CONTEXT,)
+            return plain(*args)
+
+        monkeypatch.setattr(fake, name, checked, raising=False)
+
+    monkeypatch.setattr(fake, "cuCtxSetCurrent", enter, raising=False)
+    monkeypatch.setattr(
+        fake,
+        "cuCtxGetCurrent",
+        lambda: (fake.CUresult.CUDA_SUCCESS, getattr(mine, "context", 0)),
+        raising=False,
+    )
+    needs("cuStreamBatchMemOp")
+    needs("cuMemcpyDtoDAsync")
+    needs("cuEventRecord")
+
+
+def test_any_thread_may_call(by_streams, monkeypatch):
+    """A new one has no current context; the call enters the session's."""
+
+    def work(group):
+        session = CudaSession(group)
+        engine = Engine(session, "all_gather/one_shot", 16)
+        given = engine.fill(1)
+        group.exchange({})
+        if group.rank == 0:
+            without_contexts(by_streams, monkeypatch)
+        group.exchange({})
+        raised = []
+
+        def call():
+            by_streams.who.rank = group.rank
+            try:
+                engine.launch(engine.x, engine.out, stream=1)
+                session.synchronize(1)
+            except DeviceError as e:
+                raised.append(str(e))
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+        group.exchange({})
+        answer = raised, engine.right(given)
+        session.close()
+        return answer
+
+    assert [([], True)] * 2 == on_ranks(by_streams, 2, work)
+
+
+def test_a_launch_remembers_some_pairs_of_arrays(fake, monkeypatch):
+    """Not every one it has met: it may meet new ones for ever."""
+    monkeypatch.setattr(engine_module, "KEPT", 3)
+
+    def work(group):
+        session = CudaSession(group)
+        kernel = Kernel(text="meet", ranks=(0,), grid=1, threads=64)
+        session.load_call = lambda plan, call: Loaded(None, 8, kernel)
+        engine = Engine(session, "all_gather/one_shot", 16)
+        rooms = [session.empty((64,), "int32") for _ in range(7)]
+        for room in rooms:
+            engine.launch(engine.x, room, stream=1)
+        session.synchronize(1)
+        group.exchange({})
+        most = len(engine.launch._kept)
+        session.close()
+        return most
+
+    assert [1, 1] == on_ranks(fake, 2, work)
 
 
 def test_an_absent_rank_is_named_by_copy_engine_calls(by_streams):

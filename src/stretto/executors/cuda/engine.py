@@ -30,7 +30,7 @@ from stretto.executors.cuda.bound import KernelLaunch, peer_spaces, stream_handl
 from stretto.executors.cuda.driver import api, ask, current_stream
 from stretto.executors.cuda.enginewatch import EngineWatch
 from stretto.executors.cuda.host import Host
-from stretto.executors.cuda.launch import mixed
+from stretto.executors.cuda.launch import KEPT, mixed
 from stretto.executors.cuda.regions import ENGINE_SLOTS, Region, engine_word
 from stretto.plan import Layout, Loc, Move, Plan, Signal, Space, Step, Wait, layout
 
@@ -98,11 +98,16 @@ class EngineLaunch:
         self._kept.clear()
 
     def __call__(self, x: Any, out: Any = None, stream: Any = None) -> None:
-        """Enqueue the collective on the caller's stream, and return at once."""
+        """Enqueue the collective on the caller's stream, and return at once.
+
+        Copies cannot be called back: where the kernel before them gave up on a rank,
+        they still run, into arrays that peers have registered.
+        """
         session = self._session
         session.watch.check()
         ordinal = session.device.ordinal
         handle = current_stream(ordinal) if stream is None else stream_handle(stream)
+        session.device.require_context()
         if self._enter is not None:
             self._enter(x, out, stream=handle)
         key = (handle, pointer(x), pointer(out))
@@ -110,6 +115,8 @@ class EngineLaunch:
         if acts is None:
             require_near(x, ordinal)
             require_near(out, ordinal)
+            if len(self._kept) >= KEPT:
+                self._kept.clear()
             acts = self._kept[key] = self._bind(*key)
         main = api().CUstream(handle)
         for act in acts:

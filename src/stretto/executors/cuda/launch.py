@@ -20,7 +20,7 @@ from stretto.errors import DeviceError, PlanError
 from stretto.executors.cuda.abi import PARAMS, Kernel
 from stretto.executors.cuda.driver import Device, api, ask
 
-__all__ = ["Arguments", "Loaded", "enqueue", "load", "mixed"]
+__all__ = ["KEPT", "Arguments", "Loaded", "enqueue", "load", "mixed"]
 
 PADDING = 64
 """Bytes after the parameters: an empty table is a word in C."""

@@ -46,6 +46,7 @@ class OwnKernel:
         """Enqueue the kernel on the caller's stream, and return at once."""
         session = self._session
         session.watch.check()
+        session.device.require_context()
         handle = (
             current_stream(session.device.ordinal)
             if stream is None

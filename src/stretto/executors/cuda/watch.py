@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from stretto.errors import DeviceError
+from stretto.errors import DeviceError, StrettoError
 from stretto.executors import Group
 from stretto.executors.cuda.abi import AWAITED, KINDS, RECORD
 from stretto.executors.cuda.driver import Device, Pinned, api, ask
@@ -29,6 +29,8 @@ __all__ = ["Watch", "explain"]
 PERIOD_S = 0.02
 TELLER_S = 1.0
 """How long the rank that gave up first may take to tell why; its thread reads too."""
+MOST_PLANS = 1 << 14
+"""Plans that records are told in the words of; each pair of arrays may have one."""
 COMPLETE = 2
 WHY = {
     "mismatch": "as ranks called different things",
@@ -55,6 +57,7 @@ class Watch:
         self.engine: EngineWatch | None = None
         self._lock = threading.Lock()
         self._stop = threading.Event()
+        self._entered = False
         nonblocking = int(api().CUstream_flags.CU_STREAM_NON_BLOCKING)
         self._stream = ask("cuStreamCreate", nonblocking)
         self._thread = threading.Thread(
@@ -64,6 +67,8 @@ class Watch:
 
     def know(self, fingerprint: int, plan: Plan) -> None:
         """Remember a plan, so that a record of it can be told in its words."""
+        if fingerprint not in self._plans and len(self._plans) >= MOST_PLANS:
+            del self._plans[next(iter(self._plans))]  # the one known for longest
         self._plans[fingerprint] = plan
 
     def check(self) -> None:
@@ -113,13 +118,31 @@ class Watch:
             time.sleep(PERIOD_S / 10)
 
     def _run(self) -> None:
-        self._device.enter()
         while not self._stop.wait(PERIOD_S):
-            if self.fault is not None:  # what is still enqueued must not wait either
-                if self.engine is not None:
-                    self.engine.release_all(self._stream)
-            elif self.look() is not None or self._notice():
-                self.release()
+            try:
+                self._enter()
+                self._tick()
+            except Exception as e:  # nobody else would look: calls must hear of it
+                if self.fault is None:
+                    said = str(e) if isinstance(e, StrettoError) else repr(e)
+                    where = f"rank {self._group.rank}, looking after its GPU: {said}"
+                    self.fail(self._group.fail((), where))
+
+    def _enter(self) -> None:
+        """Make this thread the session's; captures elsewhere are not its business."""
+        if not self._entered:
+            self._device.enter()
+            relaxed = api().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+            ask("cuThreadExchangeStreamCaptureMode", relaxed)
+            self._entered = True
+
+    def _tick(self) -> None:
+        """Look once."""
+        if self.fault is not None:  # what is still enqueued must not wait either
+            if self.engine is not None:
+                self.engine.release_all(self._stream)
+        elif self.look() is not None or self._notice():
+            self.release()
 
     def _notice(self) -> bool:
         """Return whether a copy-engine call is stuck, or the group broke elsewhere."""
