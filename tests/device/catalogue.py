@@ -13,6 +13,9 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from stretto import algorithms, collectives
 from stretto.collectives import Operator
@@ -23,7 +26,7 @@ from stretto.executors.cuda.generate import generate
 from stretto.ir import Program
 from stretto.lower import lower
 from stretto.plan import Plan, Schedule
-from stretto.testing import pairings
+from stretto.testing import draw, pairings
 from stretto.verify import verify, verify_plan
 
 __all__ = ["COUNTS", "Case", "Compiling", "cases", "kernel_of", "parts", "wanted"]
@@ -43,6 +46,9 @@ UNORDERED = ("reduce_scatter/one_shot", "all_reduce/two_shot")
 """What has a form that adds at the destination; sums of integers have no order."""
 COUNTS = (1, 7, 1000, 4099, 20011)
 """Elements of each part: fewer than a vector, odd, and several tiles."""
+FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
+PAIRS = 1 << 16
+"""Elements of two ranks that are all pairs of bytes: every conversion of a float8."""
 IN_ONE = 4
 """The most ranks that are one launch."""
 
@@ -56,6 +62,21 @@ class Case:
     schedule: str
     dtype: str
     op: str
+    pairs: bool = False
+    """Two ranks' inputs are all pairs of bytes, once, and not drawn."""
+
+    def counts(self, asked: Sequence[int]) -> list[int]:
+        """Return the counts to run on, of those that were asked for."""
+        return [PAIRS] if self.pairs else list(asked)
+
+    def inputs(
+        self, rng: np.random.Generator, counts: Sequence[int], turn: int
+    ) -> list[Any]:
+        """Return every rank's input; pairs come in another order each turn."""
+        if not self.pairs:
+            return [draw(rng, c, self.dtype, Operator(self.op)) for c in counts]
+        every = np.roll(np.arange(256, dtype=np.uint8), turn)
+        return [np.repeat(every, 256), np.tile(every, 256)]
 
     def program(self) -> Program:
         """Return the program."""
@@ -75,9 +96,8 @@ class Case:
 
     def __str__(self) -> str:
         """Return the case in a line."""
-        return (
-            f"{self.algorithm} n={self.ranks} {self.dtype} {self.op} [{self.schedule}]"
-        )
+        what = f"{self.dtype} {self.op}" + " all pairs" * self.pairs
+        return f"{self.algorithm} n={self.ranks} {what} [{self.schedule}]"
 
 
 def cases(sizes: Sequence[int] = (2, 3, 4, 8)) -> Iterator[Case]:
@@ -103,6 +123,15 @@ def cases(sizes: Sequence[int] = (2, 3, 4, 8)) -> Iterator[Case]:
         schedule = "push bulk zero_copy unordered blocks=2 threads=128"
         yield Case(
             algorithm=name, ranks=ranks, schedule=schedule, dtype="int32", op="sum"
+        )
+    for dtype, op in itertools.product(FLOAT8, ("sum", "prod", "min", "max", "avg")):
+        yield Case(
+            algorithm="all_reduce/one_shot",
+            ranks=2,
+            schedule="push packets staged blocks=2 threads=256",
+            dtype=dtype,
+            op=op,
+            pairs=True,
         )
 
 
