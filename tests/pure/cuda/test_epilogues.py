@@ -320,7 +320,7 @@ def test_the_text_shows_what_is_computed():
 
     assert "// bfloat16 row=4096 (residual:bfloat16:element" in text
     assert "v.v8 = v.v7 / 4096.0f;" in text
-    assert "conclude<Epilogue>(me, t, given," in text
+    assert "conclude<Epilogue>(me, given," in text
 
 
 def test_a_row_too_long_for_a_block_is_refused():

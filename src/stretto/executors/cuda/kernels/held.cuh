@@ -75,8 +75,7 @@ struct Held : Batch<F, Lane> {
   __device__ __forceinline__ Hold<Held, B> hold() {
     return {this};
   }
-  __device__ __forceinline__ void conclude(u32 iteration) {
-    if (F::near && iteration == 0) cluster_wait();
+  __device__ __forceinline__ void conclude() {
 #pragma unroll
     for (u32 b = 0; late && b < W::rows; ++b) {
       const u32 n = this->count(b, 0);

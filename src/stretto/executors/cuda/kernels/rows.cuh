@@ -149,7 +149,7 @@ struct Batch {
       // ended.
       if (missing) lost = !patience.lasts(4 * me.p.deadline_ns);
     } while (missing && !lost);
-    if (lost && me.ok) me.leave(Lane::C::rank, 0, number());
+    if (lost && me.ok) me.leave(Lane::C::rank, 0, 0);
   }
   __device__ u32 nth(u32 b) const { return F::slots > 0 ? slot[b] : b; }
   __device__ __forceinline__ Vec* posted(u32 b, u32 group) const {
