@@ -7,8 +7,10 @@ ranks that relay it, to the member that it can reach first.
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import itertools
+from collections import defaultdict
 from collections.abc import Callable
 from fractions import Fraction
 from typing import NamedTuple
@@ -62,6 +64,8 @@ class _Detours(Booking):
         self.missing = {
             c.number: set(c.wanted) - {c.origin} for c in self.chunks.values()
         }
+        self._busy: dict[int, list[tuple[Fraction, Fraction]]] = defaultdict(list)
+        """By orbit of links, when they serve, in order: ways fit in between."""
         self._held = {n: {c.origin: Fraction(0)} for n, c in self.chunks.items()}
 
     def book_ways(self, *, enter_once: bool) -> None:
@@ -85,9 +89,10 @@ class _Detours(Booking):
     def _book(self, c: Chunk, hops: list[Hop]) -> None:
         held = self._held[c.number]
         for hop in hops:
-            start = self._start(hop, held[hop.src])
+            start = self._soonest(c, hop, held[hop.src])
             for e in hop.links:
-                self._free[self._orbit[e]] = start + self._took(c.share, e)
+                end = start + self._took(c.share, e)
+                bisect.insort(self._busy[self._orbit[e]], (start, end))
             held[hop.dst] = start + self._crossing(c.share, hop)
             self.moves.append(Move(start, c.number, hop.src, hop.dst, hop.links))
         self.missing[c.number].discard(hops[-1].dst)
@@ -116,12 +121,26 @@ class _Detours(Booking):
                     continue
                 if self._allowed is not None and not self._allowed(c, hop):
                     continue
-                arrival = self._start(hop, known) + self._crossing(c.share, hop)
+                start = self._soonest(c, hop, known)
+                arrival = start + self._crossing(c.share, hop)
                 if hop.dst not in ways or arrival < ways[hop.dst].arrival:
                     ways[hop.dst] = _Way(arrival, hop)
                     relays = hop.dst not in missing
                     heapq.heappush(heap, (arrival, relays, next(order), hop.dst))
         return None
+
+    def _soonest(self, c: Chunk, hop: Hop, known: Fraction) -> Fraction:
+        """Return when all links of a hop are free for as long as they serve it."""
+        start, before = known, None
+        while start != before:
+            before = start
+            for e in hop.links:
+                busy, took = self._busy[self._orbit[e]], self._took(c.share, e)
+                at = max(0, bisect.bisect_right(busy, (start,)) - 1)
+                while at < len(busy) and busy[at][0] < start + took:
+                    start = max(start, busy[at][1])
+                    at += 1
+        return start
 
 
 def _traced(ways: dict[int, _Way], rank: int) -> list[Hop]:

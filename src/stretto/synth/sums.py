@@ -204,8 +204,8 @@ def _all_reduce_by_relays(schedule: Schedule, symmetry: Symmetry) -> Rows:
     moves = _spread_by_relays(schedule, slots)
     room = f'scratch("sums", {max(1, adders.count)})'
     ready = "data = src.output[at]"
-    legend = "whose, which piece, who adds, (from, its slot)..., own slot"
-    where = "-1: the input, -2: the output"
+    legend = "whose, which piece, who adds, (from, slot)..., own slot"
+    where = "-1: input, -2: output"
     return Rows(
         tables=(
             ("SUMS", f"{legend}; {where}", sums),

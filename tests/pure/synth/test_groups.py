@@ -88,6 +88,36 @@ def test_relays_make_a_group_faster():
         synthesize("all_gather", network.group([0, 6], relays=False), 1, budget=QUICK)
 
 
+def test_relays_lend_their_nics():
+    """Four GPUs of two boxes gather over all the rails that their boxes have."""
+    network = net("dgx_a100x2")
+    us = [
+        synthesize(
+            "all_gather",
+            network.group([0, 4, 8, 12], relays=relays),
+            1 << 28,
+            splits=(8,),
+            budget=QUICK,
+        ).us
+        for relays in (False, True)
+    ]
+
+    assert us[1] < us[0] / 2
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_images_of_ways_over_relays_are_ways(collective):
+    """Symmetries send members to members, and relays to relays."""
+    group = [0, 2, 5, 7, 8, 10, 13, 15]
+    network = net("torus4x4").group(group, relays=True)
+    root = {"root": 7} if collective in ROOTED else {}
+    found = synthesize(collective, network, 10**6, splits=(2,), budget=QUICK, **root)
+    symmetry = found.schedule.symmetry
+
+    assert (1 if root else 4) == symmetry.order
+    assert program_is_right(verify(found.program("it")).value, seed=3)
+
+
 def test_unequal_parts_of_a_group_with_relays():
     """Weights are the members', in order."""
     network = net("dgx1").group([0, 1, 6], relays=True)
