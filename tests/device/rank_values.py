@@ -12,6 +12,7 @@ from stretto import algorithms
 from stretto.errors import StrettoError
 from stretto.executors.cuda.compile import compile_kernel
 from stretto.executors.cuda.generate import generate
+from stretto.executors.cuda.halves import hands_round_on_engine, in_halves
 from stretto.lower import lower
 from stretto.plan import Schedule
 from stretto.verify import verify
@@ -26,21 +27,41 @@ KERNELS = (
     "push bulk zero_copy blocks=4 threads=256",
     "pull bulk zero_copy blocks=4 threads=256",
 )
+BY_HALVES = ("pull bulk zero_copy copy:engine+push blocks=2 threads=256",)
+"""A kernel, then copies of its results."""
+SERVED = {"all_gather/one_shot", "all_reduce/two_shot", "broadcast/flat"}
+"""Some of the algorithms that can be run so."""
+TMA = "push bulk zero_copy tma blocks=4 threads=256"
+ASKEW = (TMA, KERNELS[5], KERNELS[4], KERNELS[0], KERNELS[1])
+"""Under which arrays begin an element late."""
 LEFT_S = 2.0
 """With less time than this left, no more plans are tried."""
 
 
-def _values(r: Rank, schedules: Sequence[str], sizes: Sequence[int]) -> Any:
-    """Run every algorithm under schedules; one that breaks is noted and passed over."""
+def _values(
+    r: Rank,
+    schedules: Sequence[str],
+    sizes: Sequence[int],
+    *,
+    askew: bool = False,
+    once: bool = False,
+) -> Any:
+    """Run every algorithm under schedules; one that breaks is noted and passed over.
+
+    With `once`, each under one of them, in turn.
+    """
     r.open(6.0)
     found, refused = [], []
     plans: set[tuple[str, str]] = set()
-    jobs = list(itertools.product(sizes, in_turn(r.n, schedules)))
+    pairs = list(in_turn(r.n, schedules))
+    if once:
+        pairs = pairs[: len(pairs) // len(schedules)]
+    jobs = list(itertools.product(sizes, pairs))
     for done, (count, (name, schedule)) in enumerate(jobs):
         if r.late(LEFT_S):
             return {**_said(found, refused, plans), "not_run": len(jobs) - done}
         try:
-            bound = Bound(r, name, schedule, count)
+            bound = Bound(r, name, schedule, count, askew=askew)
         except StrettoError as e:
             refused.append(f"{name} {schedule}: {e}")
             continue
@@ -60,7 +81,9 @@ def _values(r: Rank, schedules: Sequence[str], sizes: Sequence[int]) -> Any:
 def _said(
     found: list[str], refused: list[str], plans: set[tuple[str, str]]
 ) -> dict[str, Any]:
-    return {**verdict(found), "refused": refused, "plans": len(plans)}
+    served = sorted({name for name, _ in plans})
+    kept = {"refused": refused, "plans": len(plans), "served": served}
+    return {**verdict(found), **kept}
 
 
 def in_turn(n: int, schedules: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -103,6 +126,21 @@ def values_zero_copy(r: Rank) -> Any:
 
 
 @check(4)
+def values_by_halves(r: Rank) -> Any:
+    """Kernels reduce and copy engines hand round; other algorithms are refused."""
+    said = _values(r, BY_HALVES, (1, 4099, 70001))
+    missing = SERVED - set(said["served"])
+    assert not missing or "not_run" in said, f"refused: {missing}"
+    return said
+
+
+@check(4)
+def values_askew(r: Rank) -> Any:
+    """Arrays that begin an element late, on all ranks or on some."""
+    return _values(r, ASKEW, (4099,), askew=True, once=True)
+
+
+@check(4)
 def values_large(r: Rank) -> Any:
     """A few megabytes, several tiles."""
     return {} if r.shared else _values(r, KERNELS[2:], (1 << 19,))
@@ -117,6 +155,8 @@ def compile_one(job: tuple[str, str, int, int]) -> None:
     try:
         program = algorithms.get(name).build(n, **params)
         plan = lower(verify(program), Schedule.parse(schedule))
+        if hands_round_on_engine(plan):
+            plan, _ = in_halves(plan)
         compile_kernel(generate(plan, rank=rank, dtype="bfloat16"), arch=(9, 0))
     except StrettoError:
         return
@@ -125,6 +165,8 @@ def compile_one(job: tuple[str, str, int, int]) -> None:
 def compiled_ahead(n: int, shared: bool) -> Iterator[tuple[str, str, int, int]]:
     """Yield the kernels that these checks run, in their order."""
     schedules = (KERNELS[0], *KERNELS[4:]) if shared else KERNELS
-    for name, schedule in in_turn(n, schedules):
+    askew = list(in_turn(n, ASKEW))
+    more = (*in_turn(n, BY_HALVES), *askew[: len(askew) // len(ASKEW)])
+    for name, schedule in (*in_turn(n, schedules), *more):
         for rank in range(n):
             yield name, schedule, rank, n

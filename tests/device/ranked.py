@@ -45,8 +45,16 @@ class Bound:
     """A prepared plan with arrays for it, and what must come out."""
 
     def __init__(
-        self, rank: Rank, name: str, schedule: str, count: int, dtype: str = "bfloat16"
+        self,
+        rank: Rank,
+        name: str,
+        schedule: str,
+        count: int,
+        dtype: str = "bfloat16",
+        *,
+        askew: bool = False,
     ) -> None:
+        """With `askew`, arrays begin an element late: all of them in zero-copy."""
         n = rank.n
         self.rank, self.dtype = rank, dtype
         params: dict[str, object] = {}
@@ -66,7 +74,9 @@ class Bound:
         zero_copy = parsed.memory == "zero_copy"
         most = max(1, *self.n_in, *self.n_out) * itemsize
         mine_in, mine_out = self.n_in[rank.rank], self.n_out[rank.rank]
-        self.whole = rank.bytes(most, zero_copy), rank.bytes(most, zero_copy)
+        late = itemsize * (askew and (zero_copy or rank.rank % 2))
+        both = rank.bytes(most + late, zero_copy), rank.bytes(most + late, zero_copy)
+        self.whole = both[0][late:], both[1][late:]
         self.x = self.whole[0][: mine_in * itemsize]
         self.out = self.whole[1][: mine_out * itemsize]
 
