@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 from stage import Stage, stage
 
+from stretto.errors import PlanError
+from stretto.plan import Schedule
+
 COUNTS = (1, 4099, (1 << 18) + 3)
 BULK = (
     "gather/flat pull bulk",
@@ -22,6 +25,24 @@ ENGINE = (
     "broadcast/flat push engine",
     "permute/direct push engine",
 )
+
+
+@stage
+def lines(s: Stage) -> None:
+    """Accepted where NVLink joins the GPUs, which is told; refused elsewhere."""
+    if s.device == "cpu":
+        return
+    x = s.full(4099, s.rank)
+    s.comm.all_reduce(s.full(1, 1))
+    why = s.comm._sessions["cuda"].refuses(Schedule(protocol="lines"))
+    s.said["no_lines"] = why
+    try:
+        got = s.comm.all_gather(x, algorithm="all_gather/one_shot push lines staged")
+        s.sync()
+        want = s.torch.arange(s.n, device=s.device).reshape(s.n, 1)
+        s.expect(not why and bool((got == want).all()), f"{why} {got[:, :2]}")
+    except PlanError as e:
+        s.expect(bool(why) and why in str(e), str(e))
 
 
 @stage

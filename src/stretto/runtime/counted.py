@@ -50,7 +50,7 @@ class CountedCalls:
     def __init__(self, engine: Engine) -> None:
         """Start with none."""
         self._engine = engine
-        self._selector = Selector(GPU)
+        self._selector = Selector(GPU, sessions=engine._sessions)
         self._launches: dict[tuple[Any, ...], Any] = {}
 
     def run(

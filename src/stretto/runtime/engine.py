@@ -264,7 +264,7 @@ class Engine:
         selector = self._selectors.get(kind.device)
         if selector is None:
             measured = self._profiles.profile(kind.device)
-            selector = Selector(kind.device, measured)
+            selector = Selector(kind.device, measured, self._sessions)
             self._selectors[kind.device] = selector
         asked = Question(
             executor=kind.device,

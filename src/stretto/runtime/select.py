@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -141,13 +141,18 @@ class Profile:
     rules: tuple[Rule, ...] = ()
     about: str = field(default="", compare=False)
 
-    def choose(self, asked: Question) -> Choice | None:
+    def choose(
+        self, asked: Question, usable: Callable[[Schedule], bool] = lambda how: True
+    ) -> Choice | None:
         """Return what the table says for a call, when it says something that works."""
         for rule in self.rules:
             if not rule.answers(asked):
                 continue
             for up_to, pin in rule.sizes:
-                if asked.nbytes <= up_to and (found := _working(pin, asked)):
+                if asked.nbytes > up_to:
+                    continue
+                found = _working(pin, asked)
+                if found is not None and usable(found.schedule):
                     return found
         return None
 

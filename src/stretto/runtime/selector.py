@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 from stretto import executors, topology
 from stretto.errors import CallError, StrettoError
+from stretto.executors import Session
 from stretto.plan import Schedule
 from stretto.runtime.plans import proved_plan, serves, touches_callers
 from stretto.runtime.select import (
@@ -29,17 +31,27 @@ _MOST_SIMULATED = 16
 class Selector:
     """The choices of one executor in one process."""
 
-    def __init__(self, executor: str, profile: Profile | None = None) -> None:
-        """Start with a measured profile, or with the one that is shipped."""
+    def __init__(
+        self,
+        executor: str,
+        profile: Profile | None = None,
+        sessions: Mapping[str, Session] | None = None,
+    ) -> None:
+        """Start with a measured profile, or with the one that is shipped.
+
+        A session of the executor, once there is one, is asked what it refuses.
+        """
         self._executor = executor
+        self._sessions = {} if sessions is None else sessions
         shipped = Profile.shipped(executor)
         ours = profile is not None and profile.executor == executor
         self._profiles = [profile, shipped] if ours and profile else [shipped]
-        self._known: dict[tuple[Question, Pin], Choice] = {}
+        self._known: dict[tuple[Question, Pin, bool], Choice] = {}
 
     def choose(self, asked: Question, pin: Pin = None) -> Choice:
         """Return what serves a call."""
-        key = (replace(asked, nbytes=_class(asked.nbytes)), pin)
+        here = self._executor in self._sessions
+        key = (replace(asked, nbytes=_class(asked.nbytes)), pin, here)
         found = self._known.get(key)
         if found is None:
             found = self._pinned(asked, pin) if pin is not None else self._best(key[0])
@@ -68,7 +80,7 @@ class Selector:
 
     def _best(self, asked: Question) -> Choice:
         for profile in self._profiles:
-            if (found := profile.choose(asked)) is not None:
+            if (found := profile.choose(asked, self._usable)) is not None:
                 return found
         options = candidates(asked)
         if asked.num_ranks > _MOST_SIMULATED:
@@ -82,6 +94,11 @@ class Selector:
                 f"no algorithm of {asked.collective} serves {asked.num_ranks} ranks"
             )
         return min(costs, key=lambda c: c[:2])[2]
+
+    def _usable(self, schedule: Schedule) -> bool:
+        """Return whether the executor runs such plans here; all ranks' answer alike."""
+        refuses = getattr(self._sessions.get(self._executor), "refuses", None)
+        return refuses is None or not refuses(schedule)
 
     def _cost(self, option: Choice, asked: Question) -> float:
         """Return the simulated time; infinite where the simulator has none."""

@@ -26,6 +26,10 @@ from stretto.errors import CallError, CollectiveMismatch, CollectiveTimeout
 __all__ = ["GRAIN", "OK", "FakeDriver", "ThreadGroup", "on_ranks", "view"]
 
 
+SEEN = 100
+"""Handles of GPUs that are looked at; a rank's own has the handle 0."""
+
+
 class FakeDriver(FakeMemory):
     """The functions that the executor asks for; types are the real ones."""
 
@@ -36,6 +40,7 @@ class FakeDriver(FakeMemory):
         self.queues = {}
         self.who = threading.local()
         self.uuids = {}
+        self.visible, self.nvlink = 8, True
 
     def __getattr__(self, name):
         if name.startswith("cu") and not name.startswith("cuda"):
@@ -58,8 +63,17 @@ class FakeDriver(FakeMemory):
     def cuCtxSynchronize(self):
         return (OK,)
 
+    def cuDeviceGetCount(self):
+        return OK, self.visible
+
+    def cuDeviceGet(self, index):
+        return OK, SEEN + index
+
+    def cuDeviceGetP2PAttribute(self, attribute, one, other):
+        return OK, int(self.nvlink)
+
     def cuDeviceGetUuid(self, device):
-        rank = getattr(self.who, "rank", 0)
+        rank = device - SEEN if device >= SEEN else getattr(self.who, "rank", 0)
         return OK, SimpleNamespace(bytes=bytes([self.uuids.get(rank, rank)] * 16))
 
     def cuDeviceGetName(self, length, device):

@@ -110,6 +110,21 @@ def test_without_a_profile_nobody_is_asked(monkeypatch, tmp_path):
     assert [{"profiles": {}}] == asked
 
 
+def test_a_row_that_the_machine_refuses_is_passed_over():
+    """Lines over PCIe: the shipped rows were measured over NVLink."""
+
+    class Session:
+        def refuses(self, schedule):
+            return "not here" if schedule.protocol == "lines" else ""
+
+    lines = PROFILE.replace("all_reduce/swing", "all_reduce/ring push lines")
+    sessions = {}
+    selector = Selector("cpu", Profile.parse(lines, "here"), sessions)
+    assert "all_reduce/ring push lines" in str(selector.choose(question(1024)))
+    sessions["cpu"] = Session()
+    assert "all_reduce/ring pull" in str(selector.choose(question(1024)))
+
+
 @pytest.mark.parametrize("executor", names())
 def test_every_pin_of_a_shipped_profile_exists(executor):
     """A profile that names what is not in the catalogue would fail at its first use."""

@@ -42,6 +42,7 @@ from stretto.executors.cuda.enginewatch import EngineWatch
 from stretto.executors.cuda.fused import fused_launch
 from stretto.executors.cuda.halves import hands_round_on_engine, in_halves
 from stretto.executors.cuda.launch import Loaded, load
+from stretto.executors.cuda.links import why_not_whole
 from stretto.executors.cuda.mark import Mark
 from stretto.executors.cuda.memory import open_slab
 from stretto.executors.cuda.pitched import pitched_launch
@@ -51,7 +52,7 @@ from stretto.executors.cuda.space import AddressSpace, local_rank
 from stretto.executors.cuda.unordered import unordered
 from stretto.executors.cuda.watch import Watch
 from stretto.ir import Verified
-from stretto.plan import Plan, layout
+from stretto.plan import Plan, Schedule, layout
 
 __all__ = ["CudaSession"]
 
@@ -69,6 +70,9 @@ class CudaSession:
         self.regions, total = regions(group.num_ranks)
         self.slab = open_slab(self.device, group, total)
         self.space = AddressSpace(self.device, group, self.slab)
+        said = group.exchange({"lines": why_not_whole(self.slab.uuids)})
+        self._no_lines = next((str(m["lines"]) for m, _ in said if m["lines"]), "")
+        """Why lines would not arrive whole between some ranks, alike on all."""
         self._arena = Arena()
         if self.slab.nbytes > total:
             self._arena.grow(total, self.slab.nbytes - total)
@@ -149,6 +153,20 @@ class CudaSession:
         at = where(array)
         return self.space.offset(at.pointer, max(1, at.nbytes))
 
+    def refuses(self, schedule: Schedule) -> str:
+        """Return why no plan of a schedule runs here, alike on every rank, or ""."""
+        phases = (schedule, *(schedule.of(phase) for phase in schedule.phases))
+        if not self._no_lines or all(how.protocol != "lines" for how in phases):
+            return ""
+        return (
+            f"{schedule}: lines of 128 bytes arrive whole over NVLink alone, and "
+            f"{self._no_lines}; want packets or bulk"
+        )
+
+    def _require(self, plan: Plan) -> None:
+        if why := self.refuses(plan.schedule):
+            raise PlanError(f"plan {plan.name}, {why}")
+
     def prepare(self, plan: Verified[Plan], call: Call) -> Launch:
         """Bind a plan to a kind of call: generate, compile, load, pack."""
         value = plan.value
@@ -157,6 +175,7 @@ class CudaSession:
                 f"plan {value.name} is for {value.num_ranks} ranks; "
                 f"this group has {self.group.num_ranks}"
             )
+        self._require(value)
         value = unordered(value, call.dtype, call.op)
         sizes = symbol_sizes(value, call)
         itemsize = storage(call.dtype).itemsize
@@ -183,6 +202,7 @@ class CudaSession:
 
         `gather` is an all_gather that brings everybody the counts of all ranks.
         """
+        self._require(plan.value)
         require_kernel_of_own_memory(plan.value)
         value = closed(plan.value)  # how many tiles there are, nobody here knows
         sizes = symbol_sizes(value, call)
