@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import re
 import threading
 import time
 
@@ -23,11 +22,10 @@ from stretto.errors import (
 from stretto.executors import Call
 from stretto.executors.cuda import engine as engine_module
 from stretto.executors.cuda.abi import Kernel
-from stretto.executors.cuda.halves import hands_round_on_engine, in_halves
 from stretto.executors.cuda.launch import Loaded
 from stretto.executors.cuda.session import CudaSession
 from stretto.lower import lower
-from stretto.plan import Move, Schedule
+from stretto.plan import Schedule
 from stretto.testing import draw, input_counts, interpret
 from stretto.verify import verify, verify_plan
 
@@ -370,65 +368,6 @@ def test_only_plans_of_one_hop_copy_once(name, once):
 
 
 HALVES = "pull bulk zero_copy copy:engine+push"
-
-
-def test_a_plan_in_halves_stores_everything_once():
-    """What the kernel no longer stores at peers, copies of its results do."""
-    program = algorithms.get("all_reduce/two_shot").build(4)
-    plan = lower(verify(program), Schedule.parse(HALVES))
-    kernel, copies = in_halves(plan)
-
-    def stores(one):
-        return sorted(
-            (rank, d, step.start, step.stop)
-            for rank, _, _, step in one.steps()
-            if isinstance(step, Move)
-            for d in step.dsts
-        )
-
-    assert stores(plan) == sorted(stores(kernel) + stores(copies))
-    assert {1} == {len(s.dsts) for _, _, _, s in kernel.steps() if hasattr(s, "dsts")}
-    assert hands_round_on_engine(plan)
-
-
-@pytest.mark.parametrize(
-    ("name", "served"),
-    [
-        ("all_gather/one_shot", True),
-        ("all_reduce/hierarchical", True),
-        ("broadcast/flat", True),
-        ("all_gather/bruck", False),
-        ("all_gather/recursive", False),
-        ("all_gather/ring", False),
-        ("all_reduce/double_binary_tree", False),
-        ("all_reduce/rabenseifner", False),
-        ("all_reduce/ring", False),
-        ("all_reduce/swing", False),
-        ("broadcast/binomial", False),
-    ],
-)
-def test_a_kernel_passes_nothing_on_that_is_copied_after_it(name, served):
-    """Relays would read, and signal, what has not come: such plans are refused."""
-    program = algorithms.get(name).build(4)
-    plan = lower(verify(program), Schedule.parse(HALVES))
-    said = ""
-    try:
-        in_halves(plan)
-    except PlanError as e:
-        said = str(e)
-
-    assert served == (not said)
-    assert served or re.search("reads what nobody wrote|may still be writing", said)
-    assert served or "want an algorithm whose last phase, and no other" in said
-
-
-def test_halves_need_results_that_are_pushed():
-    """A plan that pulls its results has nothing to hand round."""
-    program = algorithms.get("all_reduce/two_shot").build(2)
-    plan = lower(verify(program), Schedule.parse("push bulk staged copy:engine"))
-
-    with pytest.raises(PlanError, match="pushes its results"):
-        in_halves(plan)
 
 
 def test_halves_are_a_kernel_copies_and_a_barrier(fake):
