@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from stretto import executors, topology
 from stretto.cli.output import Progress, add_json, print_rows
-from stretto.cli.targets import add_target, build, find, params_of
+from stretto.cli.targets import add_target, build, find, group_of, params_of
 from stretto.collectives import storage
 from stretto.errors import PlanError
 from stretto.ir import Program, Verified
@@ -36,6 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--ranks", type=int, help="how many [all of the machine]")
     parser.add_argument(
+        "--group", default="", help="on these ranks of it, such as 0-3,8 [the first]"
+    )
+    parser.add_argument(
         "--sizes", "--size", default="1K:1G:4", help="such as 8, 4K, 1K:1G:4 [1K:1G:4]"
     )
     parser.add_argument("--dtype", default="float32", help="element type [float32]")
@@ -49,14 +53,17 @@ def run(args: argparse.Namespace) -> int:
     """Print time and bandwidth by size."""
     sizes = parse_sizes(args.sizes)
     machine = topology.load(args.machine)
-    ranks = args.ranks or machine.num_ranks
+    group = group_of(args.group) if args.group else []
+    ranks = args.ranks or len(group) or machine.num_ranks
     program = verify(build(find(args.algorithm), ranks, params_of(args)))
     itemsize = storage(args.dtype).itemsize
     rows = []
     with Progress(len(sizes)) as progress:
         for nbytes in sizes:
             progress.step(f"{program.value.name} of {spell_size(nbytes)}")
-            plan, found = fastest(program, machine, nbytes, itemsize, args.schedule)
+            plan, found = fastest(
+                program, machine, nbytes, itemsize, args.schedule, group
+            )
             rows.append(_row(args, plan, nbytes, found))
     name, digest = program.value.name, program.value.digest
     print_rows(args, rows, f"{name} ({digest}) on {machine.name}, {ranks} ranks")
@@ -88,11 +95,15 @@ def fastest(
     nbytes: int,
     itemsize: int,
     words: str = "",
+    group: Sequence[int] = (),
 ) -> tuple[Plan, Any]:
     """Return the plan that the simulator finds fastest, of a few, and its figures."""
     simulate = executors.get("sim").simulate
     timed = [
-        (plan.value, simulate(plan, machine, nbytes=nbytes, itemsize=itemsize))
+        (
+            plan.value,
+            simulate(plan, machine, nbytes=nbytes, itemsize=itemsize, ranks=group),
+        )
         for plan in _plans(program, machine, nbytes, words)
     ]
     return min(timed, key=lambda t: float(t[1].time_us))

@@ -9,7 +9,7 @@ from typing import Any
 
 from stretto import synth, topology
 from stretto.cli.output import add_json, print_rows
-from stretto.cli.targets import numbers
+from stretto.cli.targets import group_of, numbers
 from stretto.errors import CallError
 from stretto.runtime import parse_sizes, spell_size
 from stretto.topology import Machine
@@ -69,7 +69,7 @@ def network_of(machine: Machine, args: argparse.Namespace) -> synth.Network:
         machine = machine.degraded(dead_links=args.dead_link)
     network = synth.from_machine(machine)
     if args.group:
-        network = network.group(_ranks(args.group), relays=args.relays)
+        network = network.group(group_of(args.group), relays=args.relays)
     return network
 
 
@@ -79,16 +79,6 @@ def parts_of(args: argparse.Namespace) -> tuple[int, ...]:
     if wrong := [w for w in words if not w.isdigit()]:
         raise CallError(f"--parts {args.parts}: got {wrong[0]!r}; want such as 5,1,1,1")
     return tuple(map(int, words))
-
-
-def _ranks(text: str) -> list[int]:
-    found: list[int] = []
-    for part in text.split(","):
-        low, _, high = part.partition("-")
-        if not low.isdigit() or (high and not high.isdigit()):
-            raise CallError(f"--group {text}: got {part!r}; want ranks such as 0-3,8")
-        found += range(int(low), int(high or low) + 1)
-    return found
 
 
 def run(args: argparse.Namespace) -> int:

@@ -26,6 +26,7 @@ __all__ = [
     "build",
     "find",
     "find_epilogue",
+    "group_of",
     "numbers",
     "params_of",
 ]
@@ -76,6 +77,17 @@ def numbers(text: str) -> list[int]:
         if not first.isdigit() or (dash and not last.isdigit()) or int(first) < 1:
             raise CallError(f"ranks {text!r}: {part!r}; want numbers such as 2,3,4-8")
         found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def group_of(text: str) -> list[int]:
+    """Return the ranks of a machine in `0-3,8`."""
+    found: list[int] = []
+    for part in text.split(","):
+        low, _, high = part.partition("-")
+        if not low.isdigit() or (high and not high.isdigit()):
+            raise CallError(f"--group {text}: got {part!r}; want ranks such as 0-3,8")
+        found += range(int(low), int(high or low) + 1)
     return found
 
 

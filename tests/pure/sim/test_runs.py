@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from stretto import algorithms, topology
-from stretto.errors import CallError
+from stretto.errors import CallError, PeerLost
 from stretto.executors import sim
 from stretto.executors.sim import simulate
 from stretto.plan import Wait
@@ -123,3 +123,21 @@ def test_a_machine_larger_than_the_plan_leaves_the_rest_idle(small):
     found = simulate(small.proved("all_reduce/ring", 3), small.full(5), nbytes=1 << 12)
 
     assert {"0->1", "1->2", "2->0"} == {load.name for load in found.links}
+
+
+def test_a_plan_may_run_on_any_ranks_of_a_machine(small):
+    """Two ranks at opposite ends of a ring are three links apart."""
+    plan, machine = small.proved("all_gather/one_shot", 2), small.ring(6)
+    near, far = (
+        simulate(plan, machine, nbytes=1 << 20, ranks=at) for at in ((4, 5), (0, 3))
+    )
+
+    assert {"4->5", "5->4"} == {link.name for link in near.links}
+    assert 6 == len(far.links)
+    assert far.time_us > near.time_us
+    with pytest.raises(CallError, match=r"on ranks \(1, 1\) of .*; want 2 of its 6, e"):
+        simulate(plan, machine, nbytes=8, ranks=(1, 1))
+    dead = machine.degraded(dead_ranks=[5])
+    assert simulate(plan, dead, nbytes=8, ranks=(0, 1)).time_us
+    with pytest.raises(PeerLost, match="for rank 1, which is dead"):
+        simulate(plan, dead, nbytes=8, ranks=(4, 5))

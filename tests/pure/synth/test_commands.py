@@ -88,6 +88,29 @@ def test_a_group_and_a_dead_link_are_part_of_the_question(capsys):
     assert whole["rows"][0]["bound_us"] < hurt["rows"][0]["bound_us"]
 
 
+def test_a_group_is_simulated_where_it_is(capsys, tmp_path):
+    """Alone it is numbered anew and placed; with relays it is the whole machine."""
+    place, group = ("--machine", "dgx1", "--size", "256M"), ("--group", "0,1,4,5")
+    words, times = ("--schedule", "push bulk zero_copy blocks=64"), []
+    for relays in ((), ("--relays",)):
+        file = str(tmp_path / f"group{len(relays)}.py")
+        found = (*place, *group, *relays, "--budget", "0", "-o", file)
+        _, planned = run(capsys, "synth", "all_gather", *found)
+        here = () if relays else group
+        status, timed = run(capsys, "simulate", file, *place, *here, *words)
+        us = planned["rows"][0]["time_us"]
+        times.append(timed["rows"][0]["time_us"])
+
+        assert 0 == status
+        assert (8 if relays else 4) == timed["rows"][0]["ranks"]
+        assert us <= times[-1] < 1.5 * us
+
+    assert times[1] < times[0]
+    xml = str(tmp_path / "group.xml")
+    assert 2 == main(["synth", "all_gather", *found, "--xml", xml])
+    assert "MSCCL XML knows collectives among all ranks" in capsys.readouterr().err
+
+
 def test_unequal_parts_are_part_of_the_question(capsys):
     """Five eighths stay with the root, so less must leave it."""
     words = ("--machine", "torus2x2", "--sizes", "1M")

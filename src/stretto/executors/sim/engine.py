@@ -21,7 +21,7 @@ from stretto.executors.sim.lanes import Arrival, Key, Lane, Sent
 from stretto.executors.sim.network import Delivery, Network, Parcel
 from stretto.executors.sim.recording import record
 from stretto.plan import Loc, Move, Plan, Signal, Step, Wait
-from stretto.topology import Machine
+from stretto.topology import Machine, Route
 from stretto.trace import Recorder
 
 __all__ = ["Engine"]
@@ -32,9 +32,11 @@ class Engine:
 
     def __init__(
         self, plan: Plan, machine: Machine, *, atom_nbytes: Sequence[float],
-        epochs: int = 1, recorder: Recorder | None = None,
+        at: Sequence[int], epochs: int = 1, recorder: Recorder | None = None,
     ) -> None:  # fmt: skip
         self.plan, self.machine, self.costs = plan, machine, machine.costs
+        self.at = at
+        """Where each rank of the plan is: a rank of the machine."""
         self.network: Network[Sent] = Network(machine)
         self.lanes = [
             Lane(rank, index, steps)
@@ -75,7 +77,15 @@ class Engine:
 
     def alive(self) -> list[Lane]:
         """Return the lanes of ranks that are not dead."""
-        return [k for k in self.lanes if k.rank not in self.machine.dead_ranks]
+        return [k for k in self.lanes if not self.is_dead(k.rank)]
+
+    def is_dead(self, rank: int) -> bool:
+        """Return whether a rank is dead."""
+        return self.at[rank] in self.machine.dead_ranks
+
+    def route(self, src: int, dst: int) -> Route:
+        """Return the way from one rank of the plan to another."""
+        return self.machine.route(self.at[src], self.at[dst])
 
     # A lane's own time.
 
@@ -166,7 +176,7 @@ class Engine:
         lane.now_us = max(lane.now_us, lane.busy_us)
         for dst in move.dsts:
             if dst.packets and pulled:  # they leave when the last source has come
-                latency = self.machine.route(lane.rank, dst.rank).latency_us
+                latency = self.route(lane.rank, dst.rank).latency_us
                 self._announce(lane, lane.epoch, move, dst, lane.now_us, latency)
         if self._recorder:
             nbytes = self._ends[move.stop] - self._ends[move.start]
@@ -189,7 +199,7 @@ class Engine:
         lane = sent.lane
         src, dst = (peer, lane.rank) if pull else (lane.rank, peer)
         try:
-            route = self.machine.route(src, dst)
+            route = self.route(src, dst)
         except TopologyError:
             self.cut[src, dst] = None  # it never arrives, and a move never ends
             return

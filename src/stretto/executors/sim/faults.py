@@ -18,9 +18,8 @@ def explain(engine: Engine, deadline_us: float, time_us: float) -> Communication
     waiting = [
         (lane, _peer(engine, lane)) for lane in engine.alive() if lane.blocked_on
     ]
-    dead = engine.machine.dead_ranks
     for lane, peer in waiting:
-        if peer in dead:
+        if engine.is_dead(peer):
             return PeerLost(f"{_where(engine, lane)} for rank {peer}, which is dead")
     for src, dst in engine.cut:
         for lane, peer in waiting:

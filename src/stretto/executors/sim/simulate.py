@@ -37,6 +37,7 @@ def simulate(
     nbytes: int,
     itemsize: int = 4,
     counts: Sequence[int] | None = None,
+    ranks: Sequence[int] = (),
     deadline_us: float = 30e6,
     tile_bytes: int | None = None,
     max_epochs: int | None = None,
@@ -44,17 +45,15 @@ def simulate(
 ) -> Simulation:
     """Return how the plan runs when every rank enters at time 0.
 
-    `nbytes` is the full vector; `counts` give every part, for unequal ones. A call of
+    `nbytes` is the full vector; `counts` give every part, for unequal ones. `ranks` are
+    those of the machine on which the plan's run, in order: its first ones. A call of
     more than `max_epochs` tiles is run that far, and continued at the pace of the last
     half. Dead ranks and links of the machine, and what takes longer than
     `deadline_us`, raise what the runtime would: `PeerLost` or `CollectiveTimeout`.
     """
     p = plan.value
-    if p.num_ranks > machine.num_ranks:
-        raise CallError(
-            f"{p.name}: {p.num_ranks} ranks on {machine.name}, which has "
-            f"{machine.num_ranks}; want a larger machine"
-        )
+    at = tuple(ranks) or tuple(range(p.num_ranks))
+    _check_places(p, machine, at)
     kind = collectives.get(p.collective)
     shape = Shape(num_ranks=p.num_ranks, split=p.split, params=p.params)
     if counts is None:
@@ -67,6 +66,7 @@ def simulate(
     engine = Engine(
         p,
         machine,
+        at=at,
         atom_nbytes=(bound.atom_sizes * (itemsize / bound.tiles)).tolist(),
         epochs=epochs,
         recorder=recorder,
@@ -89,6 +89,20 @@ def simulate(
         links=link_loads(engine, engine.epoch_ends_us[-1]),
         critical_path=critical_path(engine),
     )
+
+
+def _check_places(plan: Plan, machine: Machine, at: Sequence[int]) -> None:
+    if plan.num_ranks > machine.num_ranks:
+        raise CallError(
+            f"{plan.name}: {plan.num_ranks} ranks on {machine.name}, which has "
+            f"{machine.num_ranks}; want a larger machine"
+        )
+    inside = all(0 <= rank < machine.num_ranks for rank in at)
+    if len(set(at)) != len(at) or len(at) != plan.num_ranks or not inside:
+        raise CallError(
+            f"{plan.name} on ranks {at} of {machine.name}; want {plan.num_ranks} of "
+            f"its {machine.num_ranks}, each once"
+        )
 
 
 def counts_of(
