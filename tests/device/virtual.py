@@ -117,25 +117,19 @@ class Virtual:
                 "input": inputs, "output": outputs, "stage": stage,
                 "packets": packets, "control": self.control,
             }  # fmt: skip
-            records = [
-                abi.pack(
-                    self.loaded[r % len(self.loaded)].kernel,
-                    where,
-                    {
-                        **buffers,
-                        "record": self._record,
-                        "deadline_ns": self.deadline_ns,
-                        "fingerprint": abi.fingerprint(
-                            plan, case.dtype, case.op, counts
-                        ),
-                        "stage_unit": needs[0].stage_unit,
-                        "packet_unit": needs[0].packet_unit,
-                        "stage_half": half,
-                        "packet_half": packet_half,
-                    },
-                )
-                for r in range(n)
-            ]
+            mark = abi.fingerprint(plan, case.dtype, case.op, counts)
+            fields = {
+                **buffers,
+                "record": self._record,
+                "deadline_ns": self.deadline_ns,
+                "fingerprint": mark,
+                "stage_unit": needs[0].stage_unit,
+                "packet_unit": needs[0].packet_unit,
+                "stage_half": half,
+                "packet_half": packet_half,
+            }
+            kernels = [self.loaded[r % len(self.loaded)].kernel for r in range(n)]
+            records = [abi.pack(kernel, where, fields) for kernel in kernels]
             packed = self._join(records)
             for launch in range(launches):
                 given = case.inputs(rng, n_in, launch)
