@@ -154,7 +154,16 @@ class Permuted:
 
 
 NORM = {"residual": E, "weight": R, "eps": 1e-6}
-SHARES = ((8, 128), (8, 512), (32, 32), (16, 256), (4, 256), (2, 512), (4, 64))
+SHARES = (
+    (8, 512),
+    (8, 128),
+    (16, 256),
+    (8, 256),
+    (32, 32),
+    (4, 256),
+    (2, 512),
+    (4, 64),
+)
 """Blocks to a row of 8192 bf16, and their threads: a cell each, or fewer, or more."""
 SCHEDULES = (
     "push packets staged blocks=8 threads=512",

@@ -88,30 +88,20 @@ CASES = {
         *("bfloat16", 1024, 5, {"residual": E, "weight": R, "eps": 1e-6}),
         *(2,),
     ),
-    "a row of four blocks that stays, each part with warps of its own": (
-        *(add_rms_norm, "all_reduce/two_shot", "packets threads=128 blocks=4", 2),
-        *("bfloat16", 1024, 11, {"residual": E, "weight": R, "eps": 1e-6}),
-        *(4,),
-    ),
-    "a value of every row, each row with warps of its own": (
-        *(quantised, "all_reduce/two_shot", "packets threads=64 blocks=8", 2),
-        *("bfloat16", 2048, 3, {"residual": E, "least": 1e-9}),
-        *(8,),
-    ),
     "blocks that share a row by memory: too many for a cluster": (
         *(layer_norm, "reduce_scatter/one_shot", "packets threads=32 blocks=10", 2),
         *("float32", 1280, 3, {"weight": R, "bias": R, "keep": C}),
         *(10,),
     ),
+    "a row of three blocks that stays, each part with warps of its own": (
+        *(quantised, "all_reduce/two_shot", "packets threads=128 blocks=3", 2),
+        *("float16", 1536, 3, {"residual": E, "least": 1e-9}),
+        *(3,),
+    ),
     "a row of two blocks that stays, each thread with two of four parts": (
         *(add_rms_norm, "all_reduce/two_shot", "packets threads=128 blocks=2", 4),
         *("bfloat16", 1024, 5, {"residual": E, "weight": R, "eps": 1e-6}),
         *(2,),
-    ),
-    "a row of three blocks": (
-        *(quantised, "all_reduce/one_shot", "packets threads=64 blocks=3", 2),
-        *("float16", 1536, 4, {"residual": E, "least": 1e-9}),
-        *(3,),
     ),
     "a row of four blocks that is read again, reduction after reduction": (
         *(layer_norm, "reduce_scatter/one_shot", "packets threads=32 blocks=4", 2),
