@@ -67,9 +67,11 @@ def get(name: str) -> Algorithm:
 
 
 def of(collective: str, num_ranks: int) -> tuple[Algorithm, ...]:
-    """Return the algorithms of a collective that serve so many ranks."""
+    """Return the algorithms of a collective that serve so many ranks, all of them."""
     return tuple(
         one
         for name, one in sorted(_all().items())
-        if one.collective == collective and one.refuses(num_ranks) is None
+        if one.collective == collective
+        and one.refuses(num_ranks) is None
+        and not one.members
     )

@@ -7,6 +7,7 @@ cheapest. The answer depends only on what all ranks know, so all find the same.
 
 from __future__ import annotations
 
+import functools
 import os
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -105,9 +106,16 @@ def parse_pin(
 
 
 def members_of_pin(pin: Pin) -> tuple[int, ...]:
-    """Return the members of an algorithm of one's own; nothing: all ranks."""
+    """Return the members of the algorithm that a caller asks for; nothing: all."""
     asked = pin[0] if isinstance(pin, tuple) else pin
+    if isinstance(asked, str):
+        return _members_of(asked.strip().partition(" ")[0])
     return asked.members if isinstance(asked, Algorithm) else ()
+
+
+@functools.lru_cache(maxsize=256)
+def _members_of(name: str) -> tuple[int, ...]:
+    return algorithms.get(name).members
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,6 +255,8 @@ def _working(pin: str, asked: Question) -> Choice | None:
     try:
         algorithm, schedule = parse_pin(pin)
     except UnknownNameError:
+        return None
+    if algorithm.members:  # nobody asked for a part of the ranks
         return None
     schedule = schedule or plain_schedule(asked)
     in_place = asked.in_place or not touches_callers(schedule)

@@ -15,10 +15,11 @@ from stretto.errors import (
     PlanError,
     UnknownNameError,
 )
-from stretto.lang import algorithm
+from stretto.lang import algorithm, reduce
 from stretto.plan import Schedule
 from stretto.runtime import Communicator, proved_plan
 from stretto.runtime.engine import Engine
+from stretto.runtime.select import Profile, Question, Rule
 
 
 class Session:
@@ -143,6 +144,49 @@ def test_a_wrong_name_is_answered_with_the_right_ones(comm):
         comm.all_reduce(X, algorithm="all_reduce/rng")
     with pytest.raises(UnknownNameError, match=r"known: .*sum"):
         comm.all_reduce(X, op="som")
+
+
+@algorithm("all_reduce/part", members=(0, 2))
+def part(ranks):
+    """Ranks 0 and 2 exchange what they have by way of rank 1."""
+    first, last = ranks.members
+    room = ranks[1].scratch("room", 2)
+    room[:] = reduce(first.input[:], last.input[:])
+    first.output[:] = room[:]
+    last.output[:] = room[:]
+
+
+def test_an_algorithm_among_some_ranks_runs_only_when_it_is_named(
+    comm, session, monkeypatch
+):
+    """One in the catalogue, too; a relay's launch gets no arrays, call after call."""
+    known = {**algorithms._found(), part.name: part}
+    monkeypatch.setattr(algorithms, "_found", lambda: known)
+    row = Rule(
+        collective="all_reduce",
+        memory="staged",
+        fewest=2,
+        most=8,
+        sizes=((1 << 30, f"{part.name} push bulk"), (1 << 30, "all_reduce/ring")),
+    )
+    asked = Question(
+        executor="cpu", collective="all_reduce", num_ranks=3, nbytes=48, in_place=True
+    )
+    chosen = Profile(executor="cpu", rules=(row,)).choose(asked)
+
+    assert part not in algorithms.of("all_reduce", 3)
+    assert "all_reduce/ring" == str(chosen).split()[0]
+    for pin in (part, part.name, f"{part.name} push bulk", (part, "push bulk")):
+        for _ in range(3):
+            x = np.ones(6)
+            assert comm.all_reduce(x, algorithm=pin) is None
+            assert (None, None) == session.launched[-1]
+    plan, call = session.prepared[-1]
+    assert (0, 2) == plan.params["members"]
+    assert (6,) == call.counts
+    assert part.name == comm.explain("all_reduce", 6, algorithm=part).split()[0]
+    with pytest.raises(CallError, match=r"an epilogue, by an algorithm among .0, 2."):
+        comm.all_reduce(np.ones(6), algorithm=part, epilogue=object())
 
 
 @pytest.mark.parametrize(
