@@ -10,7 +10,7 @@ from stretto import epilogues as ep
 from stretto.errors import CallError, PlanError
 from stretto.executors.cuda.abi import PARAMS
 from stretto.executors.cuda.generate import generate
-from stretto.executors.cuda.launch import Loaded
+from stretto.executors.cuda.launch import Loaded, TooManyBlocks
 from stretto.runtime import Communicator
 
 made = []
@@ -102,6 +102,36 @@ def test_a_call_gives_its_kernel_the_addresses_of_all_arrays(fake):
             launches = len(fake.launches)
             comm.all_reduce(x, epilogue=fused.into(**got), stream=5)
             assert fake.launches[-1] == fake.launches[launches - 1]
+        group.exchange({})
+
+    on_ranks(fake, 2, work)
+
+
+def test_rows_are_whole_where_their_clusters_do_not_fit(fake):
+    """A GPU with few SMs in a group runs the same plan, with idle blocks."""
+
+    def work(group):
+        kernels = []
+        comm = opened(group, kernels)
+        session = comm._session("cuda")
+        load_call = session.load_call
+
+        def load_few(plan, call, share=1):
+            if share > 1:
+                raise TooManyBlocks("16 blocks wait for each other")
+            return load_call(plan, call, share)
+
+        session.load_call = load_few
+        x, residual = Tensor(4096, (2, 8192)), Tensor(1 << 20, (2, 8192))
+        weight = Tensor(1 << 22, (8192,))
+        if group.rank == 0:
+            fused = add_rms_norm(residual=residual, weight=weight, eps=0.5)
+            comm.all_reduce(x, epilogue=fused, stream=5)
+
+            assert "static constexpr u32 share = 1;" in kernels[-1].text
+            tile = PARAMS.fields["tile"][1]
+            raw = ctypes.string_at(fake.launches[-1][3] + tile, 8)
+            assert 8192 == int.from_bytes(raw, "little")
         group.exchange({})
 
     on_ranks(fake, 2, work)

@@ -17,10 +17,10 @@ from stretto.executors.cuda.engine import runs_on_engine
 from stretto.executors.cuda.epilogue import words
 from stretto.executors.cuda.halves import hands_round_on_engine
 from stretto.executors.cuda.host import Host
-from stretto.executors.cuda.launch import Arguments, mixed
+from stretto.executors.cuda.launch import Arguments, TooManyBlocks, mixed
 from stretto.executors.cuda.regions import fit, symbol_sizes
 from stretto.executors.cuda.rowwise import shared_by
-from stretto.plan import Plan
+from stretto.plan import Layout, Plan
 
 __all__ = ["FusedLaunch", "fused_launch"]
 
@@ -79,7 +79,8 @@ def fused_launch(
 ) -> FusedLaunch:
     """Bind a plan whose kernel ends with an epilogue; its rows stay whole.
 
-    With more blocks than rows, blocks share rows (`shared_by`).
+    With more blocks than rows, blocks share rows (`shared_by`), unless this GPU holds
+    fewer clusters of them than the schedule wants: then some blocks are idle.
     """
     if runs_on_engine(plan) or hands_round_on_engine(plan):
         raise PlanError(
@@ -93,15 +94,30 @@ def fused_launch(
     rows = int(where.atom_sizes.max(initial=0)) // grain
     share = shared_by(epilogue, plan.schedule.blocks, rows)
     if share > 1 and session.device.arch >= (9, 0):
-        where = fit(plan, sizes, itemsize, grain=grain, share=share)
-    else:
-        share = 1
+        shared = fit(plan, sizes, itemsize, grain=grain, share=share)
+        try:
+            return _bound(session, plan, call, epilogue, mark, shared, share)
+        except TooManyBlocks:
+            pass
+    return _bound(session, plan, call, epilogue, mark, where, 1)
+
+
+def _bound(
+    session: Host,
+    plan: Plan,
+    call: Call,
+    epilogue: Spec,
+    mark: int,
+    where: Layout,
+    share: int,
+) -> FusedLaunch:
     plan = closed(plan) if where.tiles > 1 else plan
+    said = f"{share} {epilogue}".encode()
     return FusedLaunch(
         session,
         plan,
         session.load_call(plan, call, share),
         where=where,
-        fingerprint=mixed(mark, (zlib.crc32(str(epilogue).encode()),)),
+        fingerprint=mixed(mark, (zlib.crc32(said),)),
         epilogue=epilogue,
     )

@@ -20,12 +20,24 @@ from stretto.errors import DeviceError, PlanError
 from stretto.executors.cuda.abi import PARAMS, Kernel
 from stretto.executors.cuda.driver import Device, api, ask
 
-__all__ = ["KEPT", "Arguments", "Loaded", "enqueue", "load", "mixed"]
+__all__ = [
+    "KEPT",
+    "Arguments",
+    "Loaded",
+    "TooManyBlocks",
+    "enqueue",
+    "load",
+    "mixed",
+]
 
 PADDING = 64
 """Bytes after the parameters: an empty table is a word in C."""
 KEPT = 512
 """Pairs of arrays whose parameters are kept for each plan."""
+
+
+class TooManyBlocks(PlanError):
+    """A kernel has more blocks than the device holds at once."""
 
 
 class Loaded:
@@ -110,7 +122,7 @@ def load(device: Device, kernel: Kernel, image: bytes) -> Loaded:
         )
     resident = _resident(device, function, kernel)
     if resident < kernel.grid:
-        raise PlanError(
+        raise TooManyBlocks(
             f"{kernel.grid} blocks of {kernel.threads} threads wait for each other, "
             f"and {device.name} holds {resident} at once; choose fewer blocks or "
             "threads"
