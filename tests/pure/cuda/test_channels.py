@@ -233,21 +233,6 @@ def test_a_kernel_of_the_users_compiles_against_the_headers(arch):
     assert "error" not in log
 
 
-def test_the_include_path_holds_the_header():
-    """For NVRTC, CuPy or torch's inline loader of one's own."""
-    assert (Path(stretto.include_path()) / "channel.cuh").is_file()
-
-
-def test_cuda_core_compiles_against_the_headers_with_a_path_alone():
-    """No option of ours is needed; every header of the layer at once."""
-    core = pytest.importorskip("cuda.core", reason="cuda-core is not installed")
-    text = '#include "engine_channel.cuh"\n#include "task.cuh"\n' + KERNEL
-    where = stretto.include_path()
-    options = core.ProgramOptions(arch="sm_90", std="c++17", include_path=where)
-
-    assert core.Program(text, "c++", options).compile("cubin").code
-
-
 @pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
 def test_the_switch_channel_compiles_and_nothing_of_ours_can_include_it(arch):
     """It lies outside what kernels are compiled with, and wants to be asked for."""
