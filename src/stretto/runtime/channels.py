@@ -133,6 +133,7 @@ class ChannelVerbs(Engine):
             name = f"{pair[0]}>{pair[1]}"
             try:
                 group = self._group.subgroup(name, pair)  # type: ignore[attr-defined]
+                group.only_transfers = True  # executors may keep less staging for it
             except CommunicationError as e:
                 raise self._broke(e) from None
             channel = self._channels[pair] = _Channel(group, self)

@@ -59,6 +59,8 @@ class PeerGroup:
     """One group's `executors.Group`: its ranks are numbered from 0."""
 
     def __init__(self, group: Group, host: Host) -> None:
+        self.only_transfers = False
+        """Whether two ranks send and receive here, and do nothing else."""
         self.group = group
         self.rank = group.index(host.rank)
         self.num_ranks = len(group.members)

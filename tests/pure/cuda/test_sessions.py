@@ -9,8 +9,15 @@ from pathlib import Path
 import pytest
 from cuda_fakes import GRAIN, on_ranks, view
 
+from stretto import algorithms
 from stretto.errors import CallError, DeviceError
+from stretto.executors import Call
+from stretto.executors.cuda.abi import PARAMS, Kernel
+from stretto.executors.cuda.launch import Loaded
 from stretto.executors.cuda.session import CudaSession
+from stretto.lower import lower
+from stretto.plan import Schedule
+from stretto.verify import verify, verify_plan
 
 
 class Tensor:
@@ -193,6 +200,32 @@ def test_empty_of_different_sizes_is_an_error(fake):
 
     with pytest.raises(CallError, match=r"empty\(\) of \[10, 11\] bytes"):
         on_ranks(fake, 2, work)
+
+
+def test_two_ranks_that_only_transfer_stage_less(fake):
+    """Every pair that sends has a session; launches know their halves' size."""
+    program = algorithms.get("permute/direct").build(2, pairs=((0, 1),))
+    words = "push bulk staged blocks=32 tile_bytes=1048576"
+    plan = verify_plan(lower(verify(program), Schedule.parse(words)))
+
+    def work(group, transfers):
+        group.only_transfers = transfers
+        session = CudaSession(group)
+        kernel = Kernel(text="any", ranks=(0,), grid=1, threads=64)
+        session.load_call = lambda plan, call: Loaded(None, 5, kernel)
+        launch = session.prepare(plan, Call(dtype="int8", counts=(64 << 20,) * 2))
+        packed = launch.packed(5)[: PARAMS.itemsize].view(PARAMS)[0]
+        group.exchange({})
+        found = session.slab.nbytes, int(packed["stage_half"]), launch._where.tile
+        session.close()
+        return found
+
+    (whole, half, tile), _ = on_ranks(fake, 2, lambda group: work(group, False))
+    (part, less, smaller), _ = on_ranks(fake, 2, lambda group: work(group, True))
+
+    assert (half, less) == (1 << 20, 1 << 18)
+    assert 32 * smaller <= less < 32 * tile <= half
+    assert part < whole - 2 * 2 * 3 * (half - less) + GRAIN
 
 
 def states(fake, monkeypatch, **by_stream):

@@ -228,3 +228,11 @@ def test_a_transfer_to_a_peer_that_has_not_come_does_not_hold_the_caller(
     channel._start("send", transfer, x)
     assert threading.get_ident() == session.launched[1][0]
     channel._end()
+
+
+def test_a_pair_of_ranks_only_transfers(session, comm):
+    """Executors hear it, and keep less memory for its session."""
+    comm._group.subgroup = lambda name, pair: Pair()
+    comm.send(Tensor(), to=2)
+
+    assert comm._channels[1, 2]._group.only_transfers

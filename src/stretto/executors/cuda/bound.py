@@ -14,7 +14,7 @@ from stretto.executors.cuda.abi import Footprint, Kernel, footprint, pack
 from stretto.executors.cuda.arrays import pointer, require_near
 from stretto.executors.cuda.driver import current_stream
 from stretto.executors.cuda.launch import Arguments, Loaded, enqueue, mixed
-from stretto.executors.cuda.regions import HALVES, Region
+from stretto.executors.cuda.regions import Region
 from stretto.executors.cuda.space import AddressSpace
 from stretto.executors.cuda.watch import Watch
 from stretto.plan import Layout, Move, Plan, Schedule, Signal, Space, Step, Wait
@@ -142,8 +142,8 @@ class KernelLaunch:
                 "fingerprint": self._fingerprint,
                 "stage_unit": self._needs.stage_unit,
                 "packet_unit": self._needs.packet_unit,
-                "stage_half": HALVES["stage"],
-                "packet_half": HALVES["lines" if lines else "packets"],
+                "stage_half": region.half("stage"),
+                "packet_half": region.half("lines" if lines else "packets"),
             },
             extra or self._extra,
         )

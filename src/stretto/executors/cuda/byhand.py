@@ -33,10 +33,11 @@ __all__ = [
 ]
 
 
-def taken_by_hand(plan: Plan, call: Call) -> Handwritten | None:
+def taken_by_hand(plan: Plan, call: Call, share: int = 1) -> Handwritten | None:
     """Return the kernel that is registered for a plan, where it takes such a call.
 
-    Every rank answers alike: it depends on nothing but the plan and the call.
+    Every rank answers alike: it depends on nothing but the plan, the call, and the
+    share of staging memory that the session has.
     """
     found = handwritten(plan.name)
     if found is None or not call.counts or plan.schedule.protocol == "engine":
@@ -51,7 +52,7 @@ def taken_by_hand(plan: Plan, call: Call) -> Handwritten | None:
     blocks = plan.schedule.blocks
     if refused or blocks > MAX_BLOCKS or blocks * _threads(plan) > ESCAPES:
         return None
-    return found if _fits(hand_footprint(found, plan, call)) else None
+    return found if _fits(hand_footprint(found, plan, call), share) else None
 
 
 def hand_launch(
@@ -153,8 +154,9 @@ def hand_footprint(found: Handwritten, plan: Plan, call: Call) -> Footprint:
     )
 
 
-def _fits(needs: Footprint) -> bool:
-    return needs.stage <= HALVES["stage"] and needs.packets <= HALVES["packets"]
+def _fits(needs: Footprint, share: int) -> bool:
+    stage, packets = HALVES["stage"] // share, HALVES["packets"] // share
+    return needs.stage <= stage and needs.packets <= packets
 
 
 def _threads(plan: Plan) -> int:

@@ -25,6 +25,7 @@ __all__ = [
     "ENGINE_BYTES",
     "ENGINE_SLOTS",
     "HALVES",
+    "PAIR_SHARE",
     "Region",
     "engine_word",
     "fit",
@@ -34,6 +35,8 @@ __all__ = [
 
 HALVES = {"stage": 32 << 20, "packets": 16 << 20, "lines": 16 << 20}
 """Bytes of one half of each kind of staging, in every set."""
+PAIR_SHARE = 4
+"""What two ranks that only transfer have of that: a part of HALVES."""
 MOST_TILE = 1 << 31
 """Bytes of a tile: kernels count a slice's in 32 bits, and step beyond its end."""
 PAGE = 4096
@@ -54,9 +57,15 @@ class Region:
     engine: int
     counts: int
     """Where a call finds the counts of all ranks that lie on the device."""
+    share: int = 1
+    """Its staging is this part of HALVES."""
+
+    def half(self, kind: str) -> int:
+        """Return the bytes of one half of its staging."""
+        return HALVES[kind] // self.share
 
 
-def regions(num_ranks: int) -> tuple[tuple[Region, ...], int]:
+def regions(num_ranks: int, share: int = 1) -> tuple[tuple[Region, ...], int]:
     """Return the sets of a session and the bytes they take together."""
     found = []
     at = 0
@@ -69,8 +78,8 @@ def regions(num_ranks: int) -> tuple[tuple[Region, ...], int]:
         at += PAGE
         for kind, nbytes in HALVES.items():
             starts[kind] = at
-            at += 2 * nbytes
-        found.append(Region(**starts))
+            at += 2 * (nbytes // share)
+        found.append(Region(**starts, share=share))
     return tuple(found), at
 
 
@@ -87,26 +96,28 @@ def fit(
     *,
     grain: int = 1,
     share: int = 1,
+    region: Region | None = None,
 ) -> Layout:
     """Return the layout with the largest tiles whose staging fits on every rank.
 
     `grain` elements are never divided (an epilogue's row): `sizes` counts them. With a
     `share` above 1, so many blocks that follow one another have a row together.
     """
+    rooms = {kind: region.half(kind) if region else HALVES[kind] for kind in HALVES}
     sizes, grain = sizes * share, grain // share
     nbytes = itemsize * grain
     tile_bytes = min(plan.schedule.tile_bytes, MOST_TILE) if share == 1 else nbytes
     while True:
         where = layout(plan, sizes, nbytes, tile_bytes=tile_bytes)
         needs = [footprint(plan, where, r) for r in range(plan.num_ranks)]
-        if all(getattr(n, k) <= room for n in needs for k, room in HALVES.items()):
+        if all(getattr(n, k) <= room for n in needs for k, room in rooms.items()):
             return where if grain == 1 else _in_elements(where, grain)
         if where.tile * nbytes <= max(16, nbytes):
             units = max(plan.stage_units) * plan.schedule.blocks
             of = f" of {nbytes} bytes, a row each," if grain > 1 else ""
             raise PlanError(
                 f"plan {plan.name}: {units} units of staging{of} for every epoch do "
-                f"not fit in {HALVES} bytes; want fewer blocks"
+                f"not fit in {rooms} bytes; want fewer blocks"
             )
         tile_bytes = min(tile_bytes, where.tile * nbytes) // 2
 

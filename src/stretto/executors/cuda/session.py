@@ -47,7 +47,13 @@ from stretto.executors.cuda.mark import Mark
 from stretto.executors.cuda.memory import open_slab
 from stretto.executors.cuda.pitched import pitched_launch
 from stretto.executors.cuda.proxy import Proxy
-from stretto.executors.cuda.regions import Region, fit, regions, symbol_sizes
+from stretto.executors.cuda.regions import (
+    PAIR_SHARE,
+    Region,
+    fit,
+    regions,
+    symbol_sizes,
+)
 from stretto.executors.cuda.space import AddressSpace, local_rank
 from stretto.executors.cuda.unordered import unordered
 from stretto.executors.cuda.watch import Watch
@@ -67,7 +73,8 @@ class CudaSession:
             )
         self.group = group
         self.device = open_device(local_rank(group))
-        self.regions, total = regions(group.num_ranks)
+        share = PAIR_SHARE if getattr(group, "only_transfers", False) else 1
+        self.regions, total = regions(group.num_ranks, share)
         self.slab = open_slab(self.device, group, total)
         self.space = AddressSpace(self.device, group, self.slab)
         said = group.exchange({"lines": why_not_whole(self.slab.uuids)})
@@ -184,7 +191,7 @@ class CudaSession:
             return fused_launch(self, value, call, call.epilogue, mark)
         if any(call.rows):
             return pitched_launch(self, value, call, sizes, mark)
-        own = taken_by_hand(value, call)
+        own = taken_by_hand(value, call, self.regions[0].share)
         if own is not None:
             return hand_launch(self, own, value, call, sizes, mark)
         if runs_on_engine(value):
@@ -205,7 +212,7 @@ class CudaSession:
         self._require(plan.value)
         require_kernel_of_own_memory(plan.value)
         value = closed(plan.value)  # how many tiles there are, nobody here knows
-        sizes = symbol_sizes(value, call)
+        sizes, itemsize = symbol_sizes(value, call), storage(call.dtype).itemsize
         n = value.num_ranks
         parts = len(call.counts) // n
         row = Call(dtype="int64", counts=(parts,) * n)
@@ -214,7 +221,7 @@ class CudaSession:
             self,
             value,
             self._load_counted(value, call),
-            where=fit(value, sizes, storage(call.dtype).itemsize),
+            where=fit(value, sizes, itemsize, region=self.regions[0]),
             fingerprint=mark,
         )
         return CountedLaunch(
@@ -223,7 +230,7 @@ class CudaSession:
                 gather.value, row, symbol_sizes(gather.value, row), mark ^ 1 or 1
             ),
             main,
-            itemsize=storage(call.dtype).itemsize,
+            itemsize=itemsize,
             most=max(call.counts),
         )
 
@@ -237,7 +244,8 @@ class CudaSession:
         self, plan: Plan, call: Call, sizes: Any, mark: int, extra: Sequence[int] = ()
     ) -> KernelLaunch:
         """Bind a plan to a kernel of its own; `extra` are words of its table."""
-        where = fit(plan, sizes, storage(call.dtype).itemsize)
+        itemsize = storage(call.dtype).itemsize
+        where = fit(plan, sizes, itemsize, region=self.regions[0])
         plan = closed(plan) if where.tiles > 1 else plan
         loaded = self.load_call(plan, call)
         return KernelLaunch(
