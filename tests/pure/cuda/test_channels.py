@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import threading
 import time
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from stretto.executors.cuda import abi, proxy
 from stretto.executors.cuda.abi import Kernel
 from stretto.executors.cuda.channels import CHANNEL, ENGINE, Words
 from stretto.executors.cuda.compile import build, headers, usage
+from stretto.executors.cuda.launch import Loaded
 from stretto.executors.cuda.session import CudaSession
 from stretto.executors.cuda.watch import explain
 
@@ -231,6 +233,32 @@ def test_a_kernel_of_the_users_compiles_against_the_headers(arch):
 
     assert image
     assert "error" not in log
+
+
+@pytest.mark.parametrize(("context", "entered"), [(0, 1), (1, 0)])
+def test_a_kernel_of_ones_own_may_be_launched_by_any_thread(fake, context, entered):
+    """One without a context gets the session's; another's is left alone."""
+
+    def work(group):
+        session = CudaSession(group)
+        session.load_kernel = lambda kernel: Loaded(None, 5, kernel)
+        own = session.channels(4096).kernel("text", "symbol")
+        said = []
+        fake.cuCtxGetCurrent = lambda: (fake.CUresult.CUDA_SUCCESS, context)
+        fake.cuLaunchKernel = lambda *_: (fake.CUresult.CUDA_SUCCESS,)
+
+        def enter(context):
+            said.append(threading.get_ident())
+            return (fake.CUresult.CUDA_SUCCESS,)
+
+        fake.cuCtxSetCurrent = enter
+        own(1, stream=3)
+        count = said.count(threading.get_ident())  # the watcher enters, too
+        del fake.cuCtxGetCurrent, fake.cuCtxSetCurrent
+        session.close()
+        return count
+
+    assert [entered] == on_ranks(fake, 1, work)
 
 
 @pytest.mark.parametrize("arch", ["sm_90", "sm_100"])
