@@ -227,7 +227,7 @@ def refusals(comm):
             lambda: comm.all_reduce(
                 x, algorithm=(all_reduce, "push bulk zero_copy blocks=1")
             ),
-            "is for arrays of comm.empty",
+            "want 'staged' in it",
         ),
     ):
         checks.refused(call, text)
