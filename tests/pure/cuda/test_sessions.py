@@ -212,7 +212,7 @@ def test_two_ranks_that_only_transfer_stage_less(fake):
         group.only_transfers = transfers
         session = CudaSession(group)
         kernel = Kernel(text="any", ranks=(0,), grid=1, threads=64)
-        session.load_call = lambda plan, call: Loaded(None, 5, kernel)
+        session.load_call = lambda plan, call, rank=None: Loaded(None, 5, kernel)
         launch = session.prepare(plan, Call(dtype="int8", counts=(64 << 20,) * 2))
         packed = launch.packed(5)[: PARAMS.itemsize].view(PARAMS)[0]
         group.exchange({})

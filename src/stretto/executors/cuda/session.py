@@ -41,8 +41,9 @@ from stretto.executors.cuda.engine import EngineLaunch, runs_on_engine
 from stretto.executors.cuda.enginewatch import EngineWatch
 from stretto.executors.cuda.fused import fused_launch
 from stretto.executors.cuda.halves import hands_round_on_engine, in_halves
-from stretto.executors.cuda.launch import Loaded, load
+from stretto.executors.cuda.launch import Loaded
 from stretto.executors.cuda.links import why_not_whole
+from stretto.executors.cuda.loading import Kernels
 from stretto.executors.cuda.mark import Mark
 from stretto.executors.cuda.memory import open_slab
 from stretto.executors.cuda.pitched import pitched_launch
@@ -73,8 +74,8 @@ class CudaSession:
             )
         self.group = group
         self.device = open_device(local_rank(group))
-        share = PAIR_SHARE if getattr(group, "only_transfers", False) else 1
-        self.regions, total = regions(group.num_ranks, share)
+        self._pair = bool(getattr(group, "only_transfers", False))
+        self.regions, total = regions(group.num_ranks, PAIR_SHARE if self._pair else 1)
         self.slab = open_slab(self.device, group, total)
         self.space = AddressSpace(self.device, group, self.slab)
         said = group.exchange({"lines": why_not_whole(self.slab.uuids)})
@@ -94,7 +95,7 @@ class CudaSession:
         self._engine_watch: EngineWatch | None = None
         self._proxy: Proxy | None = None
         self._sides: list[Side] = []
-        self._loaded: dict[str, Loaded] = {}
+        self._kernels = Kernels(self.device, self.quiet)
         self._closed = False
 
     def empty(self, shape: Sequence[int], dtype: str) -> DeviceArray:
@@ -247,19 +248,24 @@ class CudaSession:
         itemsize = storage(call.dtype).itemsize
         where = fit(plan, sizes, itemsize, region=self.regions[0])
         plan = closed(plan) if where.tiles > 1 else plan
-        loaded = self.load_call(plan, call)
+        with self._kernels.turn:  # a transfer loads both ends before one runs
+            loaded = self.load_call(plan, call)
+            if self._pair:
+                self.load_call(plan, call, rank=1 - self.group.rank)
         return KernelLaunch(
             self, plan, loaded, where=where, fingerprint=mark, extra=extra
         )
 
-    def load_call(self, plan: Plan, call: Call, share: int = 1) -> Loaded:
+    def load_call(
+        self, plan: Plan, call: Call, share: int = 1, rank: int | None = None
+    ) -> Loaded:
         """Return the kernel of a plan for a kind of call, compiled and loaded."""
         from stretto.executors.cuda.generate import generate
 
         return self.load_kernel(
             generate(
                 plan,
-                rank=self.group.rank,
+                rank=self.group.rank if rank is None else rank,
                 dtype=call.dtype,
                 op=call.op,
                 epilogue=call.epilogue,
@@ -270,17 +276,7 @@ class CudaSession:
 
     def load_kernel(self, kernel: Kernel) -> Loaded:
         """Compile and load a kernel, once; none of ours may be in flight meanwhile."""
-        from stretto.executors.cuda.compile import compile_kernel  # it needs NVRTC
-
-        found = self._loaded.get(kernel.digest)
-        if found is None:
-            image = compile_kernel(kernel, arch=self.device.arch)
-            with self.quiet():
-                found = load(self.device, kernel, image)
-            self._loaded[kernel.digest] = found
-        elif found.kernel != kernel:
-            found = Loaded(found.module, found.function, kernel)
-        return found
+        return self._kernels.load(kernel)
 
     def barrier(self, mark: int, plan: Plan) -> KernelLaunch:
         """Return a barrier of everybody as a kernel, for the calls of a plan."""
@@ -384,7 +380,4 @@ class CudaSession:
             side.close()
         self.space.close()
         self.slab.close()
-        for one in self._loaded.values():
-            with contextlib.suppress(DeviceError):
-                ask("cuModuleUnload", one.module)
-        self._loaded.clear()
+        self._kernels.close()
