@@ -91,6 +91,14 @@ def test_avg_divides_once_at_the_end():
     assert finish(Operator.AVG, total, 2, "float32") == 2.5
 
 
+def test_complex_products_are_the_schoolbooks_on_every_processor():
+    """Each product is rounded before it is added; where NumPy fuses, it is not."""
+    a, b = np.complex64([1 + 2**-12 + 1j]), np.complex64([1 - 2**-12 + 1j])
+
+    assert combine(Operator.PROD, [a, b], "complex64") == [0 + 2j]
+    assert np.float32(a.real[0]) * np.float64(b.real[0]) - 1 != 0
+
+
 @pytest.mark.parametrize(
     ("op", "dtype"),
     [("avg", "int32"), ("max", "complex64"), ("band", "float32"), ("bor", "bfloat16")],
