@@ -139,6 +139,11 @@ inline bool __shfl_sync(unsigned, bool v, int from, int) {
   return meet_line(v && static_cast<int>(threadIdx.x % 8) == from);
 }
 inline bool __all_sync(unsigned, bool v) { return !meet_line(!v); }
+// The eight of a line count alike, so they are of one mind whether they run as one.
+inline unsigned __activemask() {
+  static thread_local unsigned times = 0;
+  return ++times % 3 == 0 ? 0 : ~0u;
+}
 template <class Access>
 void as_line(bool flag_first, Access access) {
   const bool first = (threadIdx.x % 8 == 7) == flag_first, line = in_line;

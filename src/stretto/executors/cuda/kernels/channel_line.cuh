@@ -18,8 +18,7 @@ __device__ inline void MemoryChannel::put_line(u64 at, u32 cell, Vec value,
     value.z = static_cast<u32>(flag);
     value.w = static_cast<u32>(flag >> 32);
   }
-  __syncwarp(Lines::group());
-  store_relaxed(reinterpret_cast<Vec*>(remote + at) + cell, value);
+  Lines::store_part(reinterpret_cast<Vec*>(remote + at) + cell, value);
 }
 
 // Wait for our cell's line; false, for all eight: the deadline passed.
@@ -28,8 +27,7 @@ __device__ inline bool MemoryChannel::read_line(u64 at, u32 cell, u64 flag, Vec&
   const Vec* p = reinterpret_cast<const Vec*>(local + at) + cell;
   Patience patience;
   while (true) {
-    __syncwarp(Lines::group());
-    value = load_relaxed(p);
+    value = Lines::load_part(p);
     const u64 got = value.z | static_cast<u64>(value.w) << 32;
     if (__shfl_sync(Lines::group(), got == flag, 7, 8)) break;
     if (!Lines::all(patience.holds(*home, rank))) {

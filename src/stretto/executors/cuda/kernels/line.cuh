@@ -9,6 +9,10 @@
 // Order: relies on the 128 bytes of one warp-wide store arriving together and of one
 // warp-wide load being taken together. PTX promises neither. They hold over NVLink and in
 // local memory, and not over PCIe: whoever picks schedules must not pick `lines` there.
+// Both need the eight threads to run as one. Threads that took different branches may
+// meet (`__syncwarp`) and go on apart, which has torn lines: the flag's thread alone had
+// divided zeros, by a subroutine. So they look who is with them; where not all are, the
+// flag is stored last and loaded first, with fences between.
 #pragma once
 
 #include "deadline.cuh"
@@ -52,6 +56,32 @@ struct Lines {
     }
   }
   __device__ static u32 group() { return 0xffu << (threadIdx.x & 24); }
+  // Whether all eight will do the next thing in one instruction.
+  __device__ static bool as_one() {
+    __syncwarp(group());
+    return (__activemask() & group()) == group();
+  }
+  // Each its 16 bytes of a line; the eighth's hold the flag.
+  __device__ static void store_part(Vec* p, Vec v) {
+    if (as_one()) return store_relaxed(p, v);
+    const bool flag = threadIdx.x % 8 == 7;
+    if (!flag) store_relaxed(p, v);
+    fence();
+    __syncwarp(group());
+    fence();
+    if (flag) store_relaxed(p, v);
+  }
+  __device__ static Vec load_part(const Vec* p) {
+    if (as_one()) return load_relaxed(p);
+    const bool flag = threadIdx.x % 8 == 7;
+    Vec v = {0, 0, 0, 0};
+    if (flag) v = load_relaxed(p);
+    fence();
+    __syncwarp(group());
+    fence();
+    if (!flag) v = load_relaxed(p);
+    return v;
+  }
   __device__ static bool all(bool mine) { return __all_sync(group(), mine); }
 };
 
@@ -68,8 +98,7 @@ struct LineTo {
       v.z = static_cast<u32>(tag);
       v.w = static_cast<u32>(tag >> 32);
     }
-    __syncwarp(Lines::group());
-    store_relaxed(reinterpret_cast<Vec*>(base) + cell, v);
+    Lines::store_part(reinterpret_cast<Vec*>(base) + cell, v);
     return SEEN;
   }
   template <class Lane>
@@ -86,8 +115,7 @@ struct LineFrom {
   __device__ bool aligned() const { return true; }
   __device__ void shift(const Slice&) {}
   __device__ Vec peek(u32 cell) const {
-    __syncwarp(Lines::group());
-    return load_relaxed(reinterpret_cast<const Vec*>(base) + cell);
+    return Lines::load_part(reinterpret_cast<const Vec*>(base) + cell);
   }
   __device__ u32 seen(Vec v) const {
     const bool flagged = (v.z | static_cast<u64>(v.w) << 32) == tag;
