@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 from stage import Stage, stage
 
+from stretto import algorithms
 from stretto.errors import PlanError
+from stretto.lower import lower
 from stretto.plan import Schedule
+from stretto.verify import verify
 
 COUNTS = (1, 4099, (1 << 18) + 3)
 BULK = (
@@ -34,7 +37,9 @@ def lines(s: Stage) -> None:
         return
     x = s.full(4099, s.rank)
     s.comm.all_reduce(s.full(1, 1))
-    why = s.comm._sessions["cuda"].refuses(Schedule(protocol="lines"))
+    program = verify(algorithms.get("all_gather/one_shot").build(s.n))
+    plan = lower(program, Schedule(protocol="lines"))
+    why = s.comm._sessions["cuda"].refuses(plan)
     s.said["no_lines"] = why
     try:
         got = s.comm.all_gather(x, algorithm="all_gather/one_shot push lines staged")

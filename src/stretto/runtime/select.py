@@ -150,7 +150,7 @@ class Profile:
     about: str = field(default="", compare=False)
 
     def choose(
-        self, asked: Question, usable: Callable[[Schedule], bool] = lambda how: True
+        self, asked: Question, usable: Callable[[Choice], bool] = lambda found: True
     ) -> Choice | None:
         """Return what the table says for a call, when it says something that works."""
         for rule in self.rules:
@@ -160,7 +160,7 @@ class Profile:
                 if asked.nbytes > up_to:
                     continue
                 found = _working(pin, asked)
-                if found is not None and usable(found.schedule):
+                if found is not None and usable(found):
                     return found
         return None
 

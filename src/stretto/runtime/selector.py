@@ -9,7 +9,8 @@ from dataclasses import replace
 from stretto import executors, topology
 from stretto.errors import CallError, StrettoError
 from stretto.executors import Session
-from stretto.plan import Schedule
+from stretto.ir import Verified
+from stretto.plan import Plan, Schedule
 from stretto.runtime.plans import proved_plan, serves, touches_callers
 from stretto.runtime.select import (
     STAGED,
@@ -80,7 +81,8 @@ class Selector:
 
     def _best(self, asked: Question) -> Choice:
         for profile in self._profiles:
-            if (found := profile.choose(asked, self._usable)) is not None:
+            found = profile.choose(asked, lambda one: self._usable(one, asked))
+            if found is not None:
                 return found
         options = candidates(asked)
         if asked.num_ranks > _MOST_SIMULATED:
@@ -95,17 +97,14 @@ class Selector:
             )
         return min(costs, key=lambda c: c[:2])[2]
 
-    def _usable(self, schedule: Schedule) -> bool:
-        """Return whether the executor runs such plans here; all ranks' answer alike."""
+    def _usable(self, option: Choice, asked: Question) -> bool:
+        """Return whether the executor runs it here; all ranks' answer alike."""
         refuses = getattr(self._sessions.get(self._executor), "refuses", None)
-        return refuses is None or not refuses(schedule)
+        return refuses is None or not refuses(_plan(option, asked).value)
 
     def _cost(self, option: Choice, asked: Question) -> float:
         """Return the simulated time; infinite where the simulator has none."""
-        in_place = asked.in_place or not touches_callers(option.schedule)
-        plan = proved_plan(
-            option.algorithm, asked.num_ranks, asked.params, option.schedule, in_place
-        )
+        plan = _plan(option, asked)
         kind = "cpux" if self._executor == "cpu" else "h200x"
         try:
             machine = topology.load(f"{kind}{asked.num_ranks}")
@@ -113,6 +112,13 @@ class Selector:
         except StrettoError:
             return math.inf
         return float(found.time_us)
+
+
+def _plan(option: Choice, asked: Question) -> Verified[Plan]:
+    in_place = asked.in_place or not touches_callers(option.schedule)
+    return proved_plan(
+        option.algorithm, asked.num_ranks, asked.params, option.schedule, in_place
+    )
 
 
 def _class(nbytes: int) -> int:

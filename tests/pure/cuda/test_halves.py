@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 
 import pytest
+from cuda_fakes import on_ranks
 
 from stretto import algorithms
 from stretto.errors import PlanError
 from stretto.executors.cuda.halves import hands_round_on_engine, in_halves
+from stretto.executors.cuda.session import CudaSession
 from stretto.lower import lower
 from stretto.plan import Move, Schedule
+from stretto.runtime import Profile, Question, Selector
 from stretto.verify import verify
 
 HALVES = "pull bulk zero_copy copy:engine+push"
@@ -73,3 +76,37 @@ def test_halves_need_results_that_are_pushed():
 
     with pytest.raises(PlanError, match="pushes its results"):
         in_halves(plan)
+
+
+ROWS = """
+executor = "cuda"
+[[rule]]
+collective = "all_reduce"
+memory = "zero_copy"
+ranks = [2, 8]
+sizes = [["1K", "all_reduce/{0} {1}"], ["1T", "all_reduce/two_shot {1}"]]
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "used"), [("ring", "two_shot"), ("hierarchical",) * 2]
+)
+def test_rows_of_profiles_that_cannot_be_run_so_are_passed_over(fake, name, used):
+    """As rows are that the catalogue or the machine refuses."""
+    asked = Question(
+        executor="cuda",
+        collective="all_reduce",
+        num_ranks=4,
+        nbytes=512,
+        memory="zero_copy",
+        in_place=False,
+    )
+
+    def work(group):
+        session = CudaSession(group)
+        profile = Profile.parse(ROWS.format(name, HALVES), "here")
+        found = Selector("cuda", profile, {"cuda": session}).choose(asked)
+        session.close()
+        return found.algorithm.name
+
+    assert [f"all_reduce/{used}"] * 4 == on_ranks(fake, 4, work)

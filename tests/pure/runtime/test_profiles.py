@@ -114,8 +114,8 @@ def test_a_row_that_the_machine_refuses_is_passed_over():
     """Lines over PCIe: the shipped rows were measured over NVLink."""
 
     class Session:
-        def refuses(self, schedule):
-            return "not here" if schedule.protocol == "lines" else ""
+        def refuses(self, plan):
+            return "not here" if plan.schedule.protocol == "lines" else ""
 
     lines = PROFILE.replace("all_reduce/swing", "all_reduce/ring push lines")
     sessions = {}

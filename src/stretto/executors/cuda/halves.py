@@ -14,7 +14,7 @@ from stretto.errors import PlanError, StrettoError
 from stretto.plan import Loc, Move, Plan, Signal, Space, Step, Wait
 from stretto.verify import verify_plan
 
-__all__ = ["hands_round_on_engine", "in_halves"]
+__all__ = ["hands_round_on_engine", "in_halves", "why_not_in_halves"]
 
 
 def hands_round_on_engine(plan: Plan) -> bool:
@@ -62,6 +62,16 @@ def in_halves(plan: Plan) -> tuple[Plan, Plan]:
             schedule=replace(plan.schedule, phases={}, protocol="engine", blocks=1),
         ),
     )
+
+
+def why_not_in_halves(plan: Plan) -> str:
+    """Return why a plan that asks for it cannot be run so, or nothing."""
+    if hands_round_on_engine(plan):
+        try:
+            in_halves(plan)
+        except PlanError as e:
+            return str(e)
+    return ""
 
 
 def _one_after_the_other(

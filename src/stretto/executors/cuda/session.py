@@ -40,8 +40,17 @@ from stretto.executors.cuda.driver import (
 from stretto.executors.cuda.engine import EngineLaunch, runs_on_engine
 from stretto.executors.cuda.enginewatch import EngineWatch
 from stretto.executors.cuda.fused import fused_launch
+<<<<<<< Updated upstream
 from stretto.executors.cuda.halves import hands_round_on_engine, in_halves
 from stretto.executors.cuda.launch import Loaded
+=======
+from stretto.executors.cuda.halves import (
+    hands_round_on_engine,
+    in_halves,
+    why_not_in_halves,
+)
+from stretto.executors.cuda.launch import Loaded, load
+>>>>>>> Stashed changes
 from stretto.executors.cuda.links import why_not_whole
 from stretto.executors.cuda.loading import Kernels
 from stretto.executors.cuda.mark import Mark
@@ -161,8 +170,11 @@ class CudaSession:
         at = where(array)
         return self.space.offset(at.pointer, max(1, at.nbytes))
 
-    def refuses(self, schedule: Schedule) -> str:
-        """Return why no plan of a schedule runs here, alike on every rank, or ""."""
+    def refuses(self, plan: Plan) -> str:
+        """Return why a plan does not run here, alike on every rank, or ""."""
+        return self._cuts_lines(plan.schedule) or why_not_in_halves(plan)
+
+    def _cuts_lines(self, schedule: Schedule) -> str:
         phases = (schedule, *(schedule.of(phase) for phase in schedule.phases))
         if not self._no_lines or all(how.protocol != "lines" for how in phases):
             return ""
@@ -172,7 +184,7 @@ class CudaSession:
         )
 
     def _require(self, plan: Plan) -> None:
-        if why := self.refuses(plan.schedule):
+        if why := self._cuts_lines(plan.schedule):
             raise PlanError(f"plan {plan.name}, {why}")
 
     def prepare(self, plan: Verified[Plan], call: Call) -> Launch:
