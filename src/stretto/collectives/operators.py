@@ -67,7 +67,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
 _RAW_FLOATS = ("bfloat16", *FLOAT8)
 
 
-def _multiplied(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+def _multiplied(a: Any, b: Any) -> Any:
     """Return products; complex ones the schoolbook's, with every step rounded.
 
     NumPy fuses their steps on some processors, and then the last bit differs.
@@ -80,7 +80,7 @@ def _multiplied(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
     return made
 
 
-_COMBINED: dict[Operator, Callable[[Any, Any], NDArray[Any]]] = {
+_COMBINED: dict[Operator, Callable[[Any, Any], Any]] = {
     Operator.SUM: np.add,
     Operator.AVG: np.add,
     Operator.PROD: _multiplied,
