@@ -40,17 +40,12 @@ from stretto.executors.cuda.driver import (
 from stretto.executors.cuda.engine import EngineLaunch, runs_on_engine
 from stretto.executors.cuda.enginewatch import EngineWatch
 from stretto.executors.cuda.fused import fused_launch
-<<<<<<< Updated upstream
-from stretto.executors.cuda.halves import hands_round_on_engine, in_halves
-from stretto.executors.cuda.launch import Loaded
-=======
 from stretto.executors.cuda.halves import (
     hands_round_on_engine,
     in_halves,
     why_not_in_halves,
 )
-from stretto.executors.cuda.launch import Loaded, load
->>>>>>> Stashed changes
+from stretto.executors.cuda.launch import Loaded
 from stretto.executors.cuda.links import why_not_whole
 from stretto.executors.cuda.loading import Kernels
 from stretto.executors.cuda.mark import Mark
