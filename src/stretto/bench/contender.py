@@ -78,6 +78,8 @@ class Setup:
     device: str = "cpu"
     largest: int = 0
     """Bytes of the largest buffer that there will be."""
+    registered: bool = False
+    """Whether buffers are memory of `comm.empty()`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import faulthandler
+import functools
 import gc
+import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,7 +31,7 @@ Say = Callable[[str], None]
 """Tells whoever watches what is being done."""
 _DEADLINE_S = 10.0
 """How long stretto may hang on a GPU, or a variant; the others are then measured."""
-_SILENT_S, _DEADLINES = 20.0, 3.0
+_SILENT_S, _DEADLINES = 12.0, 3.0
 """A rank that hangs so long, and so many deadlines, where none reaches ends itself."""
 _CLOSING_S = 12.0
 _OVERLAPS = 9
@@ -90,6 +93,7 @@ class _Rank:
             meet=task.meet,
             device=task.device,
             largest=max((case.buffer_bytes for case in self.cases), default=0),
+            registered=task.registered,
         )
         for name in task.peers:
             self._trying([name])
@@ -116,7 +120,7 @@ class _Rank:
             faulthandler.dump_traceback_later(_CLOSING_S, exit=True)
         gc.collect()  # NCCL's end waits for every graph that holds calls of it
         self._ahead.close()
-        for contender in self._peers.values():
+        for contender in reversed(self._peers.values()):  # the first has the group
             contender.close()
         self._target.close()
 
@@ -125,11 +129,19 @@ class _Rank:
         """Return whether somebody starts us again when we end ourselves."""
         return bool(self._task.options.get("journal"))
 
+    @functools.cached_property
+    def _stacks(self) -> int:
+        """Return where a rank that hangs says in what; one rank's stack is enough."""
+        if self._control.rank == 0:
+            return sys.stderr.fileno()
+        return os.open(os.devnull, os.O_WRONLY)
+
     def _trying(self, who: Sequence[str], at: int = -1, more_s: float = 0) -> None:
         """Note who is about to be called, and end ourselves if it takes too long."""
         self.journal.trying(who, at)
         if self._is_watched:
-            faulthandler.dump_traceback_later(self._silent_s + more_s, exit=True)
+            limit_s = self._silent_s + more_s
+            faulthandler.dump_traceback_later(limit_s, exit=True, file=self._stacks)
 
     def case(self, at: int, case: Case) -> list[Row]:
         """Measure one case; return its rows on rank 0."""

@@ -37,7 +37,7 @@ def run_task(
     failed: list[tuple[Task, RankFailed]] = []
     for part in runs_of(task):
         try:
-            more = _supervised(part, say, how, job)
+            more = _supervised(part, say, how, job, is_extra=bool(found))
         except RankFailed as e:
             failed.append((part, e))
             continue
@@ -49,7 +49,9 @@ def run_task(
     return found
 
 
-def _supervised(task: Task, say: Say, how: str, job: str) -> dict[str, Any]:
+def _supervised(
+    task: Task, say: Say, how: str, job: str, *, is_extra: bool
+) -> dict[str, Any]:
     """Return the document of one run, however often its ranks had to be started."""
     if how == "here":  # who started us would have to start us again
         return run_ranks(task, say, how=how, job=job)
@@ -77,6 +79,8 @@ def _supervised(task: Task, say: Say, how: str, job: str) -> dict[str, Any]:
                     else:
                         spoilt.setdefault(str(kept.case), {})[name] = why
                 part = _rest(part, path, spoilt, until - time.monotonic())
+                if is_extra and not part.peers:  # our own rows are known
+                    break
         return read_journal(path).document()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,8 @@ def run(args: argparse.Namespace) -> int:
         bench.open_figure(args.plot)
     here = bench.under_launcher() and args.ranks is None
     with Progress(1) as progress:
-        found = bench.run_task(task, progress.step, how="here" if here else "auto")
+        how = "here" if here else "auto"
+        found = bench.run_task(task, partial(_say, progress), how=how)
     if not found:  # only rank 0 shows anything
         return 0
     command = ["stretto", *(shlex.quote(Path(a).name) for a in sys.argv[1:])]
@@ -105,6 +107,14 @@ def run(args: argparse.Namespace) -> int:
     _write(args, document)
     wrong = any(not row["ok"] and not row["refused"] for row in document["rows"])
     return int(wrong)
+
+
+def _say(progress: Progress, said: str) -> None:
+    """Show how far it is; that ranks start again is said in any case."""
+    progress.step(said)
+    if not said.startswith("[") and not sys.stderr.isatty():
+        sys.stderr.write(said + "\n")
+        sys.stderr.flush()
 
 
 def task_of(args: argparse.Namespace) -> bench.Task:

@@ -51,7 +51,9 @@ def as_tensor(buffer: Buffer, dtype: str) -> Any:
     if isinstance(buffer.given, torch.Tensor):
         return buffer.given
     if buffer.host is None:
-        return torch.from_dlpack(buffer.given)
+        if hasattr(buffer.given, "__dlpack__"):
+            return torch.from_dlpack(buffer.given)
+        return torch.as_tensor(buffer.given, device="cuda")  # Numba's
     if dtype == "bfloat16":
         return torch.from_numpy(buffer.host).view(torch.bfloat16)
     if dtype in _UNSIGNED:

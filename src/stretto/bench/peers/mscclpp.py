@@ -9,7 +9,8 @@ from __future__ import annotations
 import importlib.util
 import os
 
-from stretto.bench.contender import Setup
+from stretto.bench.contender import Contender, Setup
+from stretto.bench.peers._own import beside_ours
 from stretto.bench.peers._torch import TorchPeer
 from stretto.bench.peers._torch_gpu import (
     FOR_GRAPHS,
@@ -31,11 +32,12 @@ def environment() -> dict[str, str]:
     return {**NO_MULTICAST, **FOR_GRAPHS, "MSCCLPP_FORCE_DISABLE_NVLS": "1"}
 
 
-def open_peer(setup: Setup) -> TorchPeer:
+def open_peer(setup: Setup) -> Contender:
     """Return it on all ranks (collective)."""
     if importlib.util.find_spec("mscclpp") is None:
         raise MissingExtraError("no mscclpp: build it from microsoft/mscclpp")
     if "libmscclpp_nccl" not in os.environ.get("LD_PRELOAD", ""):
         raise MissingExtraError("mscclpp is there: set LD_PRELOAD=libmscclpp_nccl.so")
     torch = claim_gpu(setup)
-    return TorchPeer(start_nccl(setup, "mscclpp"), settle=torch.cuda.synchronize)
+    peer = TorchPeer(start_nccl(setup, "mscclpp"), settle=torch.cuda.synchronize)
+    return beside_ours(torch, peer, setup)

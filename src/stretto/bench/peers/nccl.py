@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from stretto.bench.contender import Setup
+from stretto.bench.contender import Contender, Setup
+from stretto.bench.peers._own import beside_ours
 from stretto.bench.peers._torch import TorchPeer
 from stretto.bench.peers._torch_gpu import (
     FOR_GRAPHS,
@@ -24,9 +25,10 @@ def environment() -> dict[str, str]:
     return NO_MULTICAST | FOR_GRAPHS
 
 
-def open_peer(setup: Setup) -> TorchPeer:
+def open_peer(setup: Setup) -> Contender:
     """Return NCCL on all ranks (collective)."""
     torch = claim_gpu(setup)
     if os.environ.get("NCCL_GRAPH_MIXING_SUPPORT") == "0":
         raise CallError("NCCL_GRAPH_MIXING_SUPPORT=0 is set; that is peer nccl-tuned")
-    return TorchPeer(start_nccl(setup, "nccl"), settle=torch.cuda.synchronize)
+    peer = TorchPeer(start_nccl(setup, "nccl"), settle=torch.cuda.synchronize)
+    return beside_ours(torch, peer, setup)

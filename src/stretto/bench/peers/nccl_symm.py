@@ -5,11 +5,12 @@ The windows are its own: it wants memory from its own allocator.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from stretto.bench.cases import Case
 from stretto.bench.contender import Buffer, Prepared, Setup
-from stretto.bench.peers._arrays import GpuArrays
+from stretto.bench.peers._own import OwnMemory
 from stretto.bench.peers._torch import TorchPeer
 from stretto.bench.peers._torch_gpu import (
     FOR_GRAPHS,
@@ -37,48 +38,38 @@ def open_peer(setup: Setup) -> NcclSymm:
 
 
 class NcclSymm:
-    """A process group and a pool of registered memory."""
+    """A process group and pools of registered memory."""
 
     def __init__(self, torch: Any, group: Any, largest: int = 0) -> None:
-        self._torch, self._group, self._largest = torch, group, largest
+        self._torch = torch
         self._peer = TorchPeer(group, settle=torch.cuda.synchronize)
         self._backend = group._get_backend(torch.device("cuda"))
-        self._windows: list[Any] = []
         self._pools: list[Any] = []
+        self._windows = OwnMemory(
+            torch, self._peer, self._grow, largest=largest, note="windows of its own"
+        )
 
     def prepare(self, case: Case, x: Buffer, out: Buffer) -> Prepared:
         """Bind a case to windows of the same sizes."""
         if case.collective not in _COLLECTIVES or case.unequal:
             raise CallError("NCCL has no symmetric kernels for this")
-        sizes = [b.given.numel() * b.given.element_size() for b in (x, out)]
-        if not self._windows or self._windows[0].numel() < max(sizes):
-            self._grow(max(*sizes, self._largest))
-        ours = [
-            self._as_buffer(window[:nbytes].view(buffer.given.dtype), case.dtype)
-            for window, nbytes, buffer in zip(
-                self._windows, sizes, (x, out), strict=True
-            )
-        ]
-        prepared = self._peer.prepare(case, ours[0], ours[1])
-        note = f"windows of its own; {prepared.note}".rstrip("; ")
-        return Prepared(
-            call=prepared.call, x=prepared.x, out=prepared.out, note=note,
-            settle=prepared.settle,
-        )  # fmt: skip
+        return self._windows.prepare(case, x, out)
 
     def close(self) -> None:
-        """Let go of the group; windows go with it."""
+        """Let go of the windows while the group that they belong to is there."""
+        self._windows.drop()
+        with contextlib.suppress(Exception):
+            for pool in self._pools:
+                self._backend.deregister_mem_pool(pool)
+        self._pools.clear()
         self._peer.close()
 
-    def _grow(self, nbytes: int) -> None:
+    def _grow(self, nbytes: int) -> list[Any]:
         """Register larger windows (collective)."""
         torch = self._torch
         pool = torch.cuda.MemPool(self._backend.mem_allocator)
         with torch.cuda.use_mem_pool(pool):
             made = [torch.zeros(nbytes, dtype=torch.uint8, device="cuda") for _ in "io"]
         self._backend.register_mem_pool(pool, symm=True)
-        self._pools.append(pool)  # what was registered must outlive the group
-        self._windows = made
-
-    def _as_buffer(self, tensor: Any, dtype: str) -> Buffer:
-        return GpuArrays.wrap(self._torch, tensor, tensor, dtype)
+        self._pools.append(pool)
+        return made

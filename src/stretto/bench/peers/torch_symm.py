@@ -8,6 +8,7 @@ from typing import Any
 from stretto.bench.cases import Case
 from stretto.bench.contender import Buffer, Prepared, Setup
 from stretto.bench.peers._arrays import GpuArrays
+from stretto.bench.peers._torch import as_tensor
 from stretto.bench.peers._torch_gpu import (
     FOR_GRAPHS,
     NO_MULTICAST,
@@ -50,14 +51,15 @@ class TorchSymm:
         nbytes = case.nbytes
         if case.collective != "all_reduce" or case.op != "sum" or nbytes > _LARGEST:
             raise CallError("torch symmetric memory sums in all_reduce, to 256 MB")
-        kind = x.given.dtype
+        given = as_tensor(x, case.dtype)
         if self._buffer is None or self._buffer.numel() < nbytes:
             self._grow(max(nbytes, self._largest))
-        mine = self._buffer[: x.given.numel() * x.given.element_size()].view(kind)
+        mine = self._buffer[: given.numel() * given.element_size()].view(given.dtype)
         source = GpuArrays.wrap(torch, mine, mine, case.dtype)
         ops, name = torch.ops.symm_mem, self._group.group_name
         if nbytes <= _ONE_SHOT_UP_TO:
-            call = partial(ops.one_shot_all_reduce_out, mine, "sum", name, out.given)
+            target = as_tensor(out, case.dtype)
+            call = partial(ops.one_shot_all_reduce_out, mine, "sum", name, target)
             return Prepared(
                 call=call, x=source, out=out, note="one-shot",
                 settle=torch.cuda.synchronize,

@@ -1,0 +1,75 @@
+"""A peer that works on memory of its own, where it cannot, or should not, use ours.
+
+NCCL registers what a graph captures with its peers' GPUs; memory of `comm.empty()` is
+mapped by us already, and its graphs then never end. And its fastest kernels want
+windows from its own allocator.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from stretto.bench.cases import Case
+from stretto.bench.contender import Buffer, Contender, Prepared, Setup
+from stretto.bench.peers._arrays import GpuArrays
+from stretto.bench.peers._torch import as_tensor
+
+__all__ = ["Make", "OwnMemory", "beside_ours"]
+
+Make = Callable[[int], list[Any]]
+"""Returns two arrays of so many bytes (collective)."""
+
+
+class OwnMemory:
+    """A peer, and two arrays that are cut to size."""
+
+    def __init__(
+        self, torch: Any, peer: Contender, make: Make, *, largest: int, note: str
+    ) -> None:
+        self._torch, self._peer, self._make = torch, peer, make
+        self._largest, self._note = largest, note
+        self._arrays: list[Any] = []
+
+    def prepare(self, case: Case, x: Buffer, out: Buffer) -> Prepared:
+        """Bind a case to arrays of the same sizes."""
+        given = [as_tensor(b, case.dtype) for b in (x, out)]
+        sizes = [t.numel() * t.element_size() for t in given]
+        if not self._arrays or self._arrays[0].numel() < max(sizes):
+            self._arrays = self._make(max(*sizes, self._largest))
+        mine = []
+        for array, nbytes, tensor in zip(self._arrays, sizes, given, strict=True):
+            part = array[:nbytes].view(tensor.dtype)
+            mine.append(GpuArrays.wrap(self._torch, part, part, case.dtype))
+        source, target = mine
+        target = source if x is out else target
+        prepared = self._peer.prepare(case, source, target)
+        return replace(prepared, note=f"{self._note}; {prepared.note}".rstrip("; "))
+
+    def drop(self) -> None:
+        """Let go of the arrays; nothing uses them any more."""
+        with contextlib.suppress(Exception):
+            self._torch.cuda.synchronize()
+        self._arrays = []
+        gc.collect()
+
+    def close(self) -> None:
+        """Let go of the arrays, then of the peer."""
+        self.drop()
+        self._peer.close()
+
+
+def beside_ours(torch: Any, peer: Contender, setup: Setup) -> Contender:
+    """Return a peer of NCCL; on plain memory where ours is that of `comm.empty()`."""
+    if not setup.registered:
+        return peer
+
+    def make(nbytes: int) -> list[Any]:
+        return [torch.zeros(nbytes, dtype=torch.uint8, device="cuda") for _ in "io"]
+
+    return OwnMemory(
+        torch, peer, make, largest=setup.largest, note="plain memory of its own"
+    )
