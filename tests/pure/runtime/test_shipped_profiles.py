@@ -29,15 +29,15 @@ def test_they_answer_for_all_sizes_by_what_may_be_chosen_unasked(collective, ran
             assert memory == "zero_copy" or "zero_copy" not in pin
 
 
-def test_two_ranks_have_a_table_of_their_own_as_far_as_it_was_measured():
-    """Beyond, that of four answers for them, too."""
+def test_two_ranks_have_a_table_of_their_own():
+    """A sum of small arrays takes one hop there; large ones are bulk for all."""
     small, large = (
         [choice("all_reduce", n, ranks, "zero_copy", False) for ranks in (2, 4)]
         for n in (1 << 18, 1 << 26)
     )
 
     assert ["one_shot", "two_shot"] == [p.split("/")[1].split()[0] for p in small]
-    assert large[0] == large[1]
+    assert all("push bulk zero_copy" in one for one in large)
 
 
 def test_all_to_all_in_place_never_reads_what_a_peer_has_overwritten():
