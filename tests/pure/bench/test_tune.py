@@ -156,6 +156,21 @@ def test_a_profile_is_read_by_the_runtime():
     assert 'a "quoted" machine' == profile.about
 
 
+def test_every_size_that_was_measured_gets_what_was_decided_for_it():
+    """However near the next one is: half-way between 32K and 64K is neither."""
+    sizes = (1 << 10, 16384, 32768, 45056, 65536)
+    pins = [f"all_reduce/one_shot push packets staged blocks={b + 1}" for b in range(5)]
+    decided = {n: decision(p) for n, p in zip(sizes, pins, strict=True)}
+    rule = tune.rule_of("all_reduce", "staged", 2, decided, "float32")
+
+    profile = Profile.parse(tune.text_of("cuda", [rule], ""), "test")
+
+    asked = Question(executor="cuda", collective="all_reduce", num_ranks=2, nbytes=0)
+    for nbytes, pin in zip(sizes, pins, strict=True):
+        found = str(profile.choose(replace(asked, nbytes=nbytes)))
+        assert pin.replace(" blocks=1", "") == found, nbytes
+
+
 def test_sums_of_half_types_are_tuned_apart(tmp_path):
     """What is fast for float32 is not asked for bfloat16; copies know no types."""
     path = tmp_path / "cpu.toml"

@@ -115,9 +115,12 @@ def _key(rule: Mapping[str, Any]) -> tuple[str, str, tuple[int, ...], str]:
 
 
 def _middle(low: int, high: int) -> int:
-    """Return the power of two nearest to the geometric middle; not below `low`."""
+    """Return the power of two nearest to the geometric middle, below `high`.
+
+    A size that was measured is served by what was decided for it.
+    """
     exponent = round((math.log2(max(1, low)) + math.log2(high)) / 2)
-    return max(low, 1 << exponent)
+    return max(low, min(1 << exponent, high // 2))
 
 
 def _short(us: float) -> float:
