@@ -48,9 +48,11 @@ def test_links_that_work_are_checked_both_ways(two):
     """Each pair, in both directions, written and read."""
     found = examine()
 
-    assert "ok, transfers were checked" == found["gpu 0 to 1"]
-    assert "ok, transfers were checked" == found["gpu 1 to 0"]
+    assert "ok, transfers were checked (NVLink)" == found["gpu 0 to 1"]
+    assert "ok, transfers were checked (NVLink)" == found["gpu 1 to 0"]
     assert "UUID" in found["gpu 0"]
+    two.nvlink = False
+    assert "(no NVLink: lines are refused)" in examine()["gpu 0 to 1"]
 
 
 def test_a_link_that_only_claims_to_work_is_found(two):

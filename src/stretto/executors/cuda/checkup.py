@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from stretto.errors import DeviceError, StrettoError
 from stretto.executors.cuda.driver import NO_MULTICAST, api, ask
+from stretto.executors.cuda.links import by_nvlink
 
 __all__ = ["examine"]
 
@@ -119,7 +120,10 @@ def _transfer(one: int, other: int) -> str:
             for verb, count in zip(("writes", "reads"), wrong, strict=True)
             if count
         ]
-        return f"broken: {', '.join(told)}" if told else "ok, transfers were checked"
+        if told:
+            return f"broken: {', '.join(told)}"
+        how = "NVLink" if by_nvlink(*devices) else "no NVLink: lines are refused"
+        return f"ok, transfers were checked ({how})"
     except StrettoError as e:
         return f"broken: {e}"
     finally:

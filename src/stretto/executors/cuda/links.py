@@ -13,11 +13,12 @@ import ctypes
 import functools
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 from stretto.errors import DeviceError
 from stretto.executors.cuda.driver import api, ask
 
-__all__ = ["why_not_whole"]
+__all__ = ["by_nvlink", "why_not_whole"]
 
 OF_NVLINK = 2
 """`NVML_P2P_CAPS_INDEX_NVLINK`."""
@@ -63,12 +64,14 @@ def by_driver(one: str, other: str) -> bool | None:
         seen[bytes(ask("cuDeviceGetUuid", device).bytes).hex()] = device
     if one not in seen or other not in seen:
         return None
+    return by_nvlink(seen[one], seen[other]) and by_nvlink(seen[other], seen[one])
+
+
+def by_nvlink(one: Any, other: Any) -> bool:
+    """Return whether the driver lets one device's atomics work in another's memory."""
     names = api().CUdevice_P2PAttribute
     native = names.CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED
-    return all(
-        bool(ask("cuDeviceGetP2PAttribute", native, seen[a], seen[b]))
-        for a, b in ((one, other), (other, one))
-    )
+    return bool(ask("cuDeviceGetP2PAttribute", native, one, other))
 
 
 def by_management(one: str, other: str) -> bool | None:
