@@ -162,11 +162,18 @@ def compile_one(job: tuple[str, str, int, int]) -> None:
         return
 
 
-def compiled_ahead(n: int, shared: bool) -> Iterator[tuple[str, str, int, int]]:
-    """Yield the kernels that these checks run, in their order."""
-    schedules = (KERNELS[0], *KERNELS[4:]) if shared else KERNELS
-    askew = list(in_turn(n, ASKEW))
-    more = (*in_turn(n, BY_HALVES), *askew[: len(askew) // len(ASKEW)])
-    for name, schedule in (*in_turn(n, schedules), *more):
+def compiled_ahead(
+    n: int, shared: bool, checks: Sequence[str]
+) -> Iterator[tuple[str, str, int, int]]:
+    """Yield the kernels that some of these checks run, in their order."""
+    found: list[tuple[str, str]] = []
+    if {"values", "values_zero_copy", "values_large"} & {*checks}:
+        found += in_turn(n, (KERNELS[0], *KERNELS[4:]) if shared else KERNELS)
+    if "values_by_halves" in checks:
+        found += in_turn(n, BY_HALVES)
+    if "values_askew" in checks:
+        askew = list(in_turn(n, ASKEW))
+        found += askew[: len(askew) // len(ASKEW)]
+    for name, schedule in found:
         for rank in range(n):
             yield name, schedule, rank, n

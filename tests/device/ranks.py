@@ -144,10 +144,11 @@ def wait_for(started: list[Any], stop_at: float) -> list[int]:
 
 def compile_meanwhile(args: argparse.Namespace) -> ProcessPoolExecutor | None:
     """Start to compile what `values` runs, on half of the cores."""
-    if not any(name.startswith("values") for name in chosen(args.only)):
+    checks = chosen(args.only)
+    if not any(name.startswith("values") for name in checks):
         return None
     pool = ProcessPoolExecutor(max(1, (os.cpu_count() or 2) // 2))
-    for job in rank_values.compiled_ahead(args.ranks, args.share):
+    for job in rank_values.compiled_ahead(args.ranks, args.share, checks):
         pool.submit(rank_values.compile_one, job)
     return pool
 
