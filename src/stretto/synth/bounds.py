@@ -200,16 +200,24 @@ def _private_switches(network: Network, inside: set[int]) -> set[int]:
 
 
 def _reduce_terms(network: Network) -> Iterator[Term]:
-    """Yield what is proved of all_reduce: every sum is made and told to everyone."""
+    """Yield what is proved of all_reduce: every sum is made and told to everyone.
+
+    Until somebody has a sum, all but one contribution have entered a rank; then it
+    enters all members but one. Where relays add up, they are among those ranks, and a
+    member may hear nothing but the sum.
+    """
     count = len(network.members)
     members = set(network.members)
-    ingress = sum((k.rate for k in network.links if k.dst in members), Fraction(0))
-    yield Term(
-        alpha=Fraction(0),
-        algbw=ingress / (2 * (count - 1)),
-        why=f"2 x {count - 1} vectors must enter ranks whose links sum to"
-        f" {_gbps(ingress)}",
-    )
+    everybody = set(range(network.num_ranks))
+    for twice, ranks in ((True, everybody), (False, members)):
+        if twice or ranks != everybody:
+            into = sum((k.rate for k in network.links if k.dst in ranks), Fraction(0))
+            yield Term(
+                alpha=Fraction(0),
+                algbw=into / (2 * (count - 1) if twice else count),
+                why=f"{f'2 x {count - 1}' if twice else count} vectors must enter"
+                f" ranks whose links sum to {_gbps(into)}",
+            )
     root = network.members[0]
     for way in (network, network.reversed):
         cut = broadcast_cut(way, root)

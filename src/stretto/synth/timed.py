@@ -116,7 +116,7 @@ def _tree(
     """Grow a tree for one chunk; give everything back where it cannot go on."""
     since = {unrolled.root: 0}
     taken: list[tuple[int, int]] = []
-    while len(since) <= len(unrolled.others):
+    while not since.keys() >= set(unrolled.others):
         for link, step in _ways(network, unrolled, since, chance):
             if unrolled.take(link, step, left):
                 taken.append((link, step))

@@ -8,7 +8,10 @@ import pytest
 
 from stretto import topology
 from stretto.errors import CallError, TopologyError
-from stretto.synth import COLLECTIVES, Budget, from_machine, synthesize
+from stretto.synth import COLLECTIVES, Budget, bound, from_machine, synthesize
+from stretto.synth.model import Link, Network
+from stretto.synth.replay import replay
+from stretto.synth.steps import frontier
 from stretto.testing.judge import program_is_right
 from stretto.verify import verify
 
@@ -86,6 +89,42 @@ def test_relays_make_a_group_faster():
     assert us[1] < us[0] * Fraction(77, 100)
     with pytest.raises(TopologyError, match=r"no way for chunks|nothing reaches"):
         synthesize("all_gather", network.group([0, 6], relays=False), 1, budget=QUICK)
+
+
+def test_relays_that_add_up_save_what_enters_members():
+    """Three ranks round a hub: a vector each will do, where a ring takes 4/3.
+
+    A bound that counted on members alone to add would be above what is found.
+    """
+    ways = [(r, 3) for r in range(3)]
+    ways += [(b, a) for a, b in ways]
+    links = tuple(Link(src=a, dst=b, rate=Fraction(1)) for a, b in ways)
+    hub = Network(
+        name="hub",
+        num_ranks=4,
+        num_nodes=4,
+        links=links,
+        box=(0, 0, 0, 0),
+        members=(0, 1, 2),
+    )
+    found = synthesize("all_reduce", hub, 1000, splits=(4,), budget=Budget(seconds=2))
+
+    assert 1 == found.bound_us
+    assert 1 < found.us < Fraction(4, 3)
+    assert program_is_right(verify(found.program("it")).value, seed=4)
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 3])
+def test_a_frontier_counts_on_relays(chunks):
+    """Every point of it is a schedule that reaches all members."""
+    network = net("dgx1").group([0, 1, 6], relays=True)
+    limit = bound("broadcast", network, root=0)
+    points = list(frontier("broadcast", network, limit, root=0, chunks=(chunks,)))
+
+    assert points
+    for point in points:
+        assert point.rounds >= point.steps >= 2
+        assert replay(point.schedule).us > 0
 
 
 def test_relays_lend_their_nics():
