@@ -250,8 +250,8 @@ def _by_rows(
 ) -> Choice:
     """Return a schedule whose threads have one cell of one row, as long as it can.
 
-    Several blocks have a row together (executors/cuda/rowwise.py); in all but one-shot
-    sums, each thread moves and keeps what is its in one of the parts.
+    Several blocks have a row together (executors/cuda/rowwise.py). Of two shots, which
+    give everybody all parts, each thread keeps a cell of one of them.
     """
     small = collective == "all_reduce" and size * (num_ranks - 1) <= ONE_SHOT_UP_TO
     two_shot = collective == "all_reduce" and not small
@@ -261,7 +261,7 @@ def _by_rows(
     cells = -(-row_bytes // 16)
     share = spec.parts(min(MOST_SHARE, MOST_BLOCKS // rows, cells // LEAST_CELLS))
     part = -(-cells // share)
-    wide = part if small else part * num_ranks
+    wide = part * num_ranks if two_shot else part
     threads = wide if wide <= MOST_THREADS else part
     schedule = Schedule(
         protocol=protocol,
