@@ -61,9 +61,8 @@ class Pools:
         return comm.empty(count, self._task.dtype)
 
     def _open_gpu(self, comm: Communicator, count: int) -> None:
-        kind = self._task.buffer if self._task.buffer != "bytearray" else "torch"
-        kind = "torch" if kind == "numpy" else kind
-        gpu = device_arrays(kind, comm, registered=self._task.registered)
+        kind, registered = self._task.buffer, self._task.registered
+        gpu = device_arrays(kind, comm, registered=registered)
         self._pools = [gpu.empty(count, self._task.dtype) for _ in range(2)]
         self._arrays = gpu
         self.settle, self.capture, self.timer = gpu.settle, gpu.capture, gpu.timed

@@ -95,7 +95,11 @@ class Prepared:
 
 
 class Contender(Protocol):
-    """One side of a comparison, open on every rank. It says no by a `CallError`."""
+    """One side of a comparison, open on every rank. It says no by a `CallError`.
+
+    Where calls can be started and waited for later, it has `start` too: it takes what
+    `prepare` does, and returns what starts a call and gives something to `wait` for.
+    """
 
     def prepare(self, case: Case, x: Buffer, out: Buffer) -> Prepared:
         """Bind a case to buffers (collective); nothing need be in them yet."""

@@ -13,6 +13,7 @@ from stretto.bench.cases import Case
 from stretto.bench.measure import Found
 from stretto.bench.stats import Summary, summarise
 from stretto.bench.task import Task
+from stretto.collectives import storage
 
 __all__ = ["OURS", "Row", "row_of"]
 
@@ -99,8 +100,7 @@ def row_of(
         if name != OURS and ours.us.size:
             base = float(np.median(ours.us.max(axis=0)))
             figures["ratio"] = summary.p50_us / base if base else None
-        if name == OURS:
-            figures["hidden"] = hides
+        figures["hidden"] = hides
         if algorithm and task.device == "cuda":
             figures["sms"] = _sms(algorithm)
     return Row(
@@ -142,7 +142,7 @@ def _figures(case: Case, summary: Summary, floor: dict[str, float]) -> dict[str,
         figures["algbw_gbps"] = case.nbytes / us / 1e3 * streams
         figures["busbw_gbps"] = figures["algbw_gbps"]
     elif case.nbytes:
-        factor = executors.get("sim").bus_factor(case.collective, case.num_ranks)
+        factor = _bus_factor(case)
         figures["algbw_gbps"] = case.nbytes / us / 1e3
         figures["busbw_gbps"] = case.nbytes / us / 1e3 * factor
     rate = floor.get("copy_gbps", math.nan)
@@ -151,6 +151,17 @@ def _figures(case: Case, summary: Summary, floor: dict[str, float]) -> dict[str,
         least_us = floor.get("flag_us", 0.0) + moved_us
         figures["limit_share"] = min(1.0, least_us / us)
     return figures
+
+
+def _bus_factor(case: Case) -> float:
+    """Return nccl-tests' factor; of a pattern, what the busiest rank has for others."""
+    if case.collective != "all_to_all" or not case.unequal:
+        factor: float = executors.get("sim").bus_factor(case.collective, case.num_ranks)
+        return factor
+    matrix = case.matrix()
+    np.fill_diagonal(matrix, 0)
+    busiest = max(matrix.sum(axis=0).max(), matrix.sum(axis=1).max())
+    return float(busiest) * storage(case.dtype).itemsize / case.nbytes
 
 
 def _sms(algorithm: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import functools
 import gc
@@ -23,6 +24,8 @@ from stretto.bench.rows import OURS, Row, row_of
 from stretto.bench.runner import Found, Limits
 from stretto.bench.target import Target
 from stretto.bench.task import Task
+from stretto.bench.timing import Call
+from stretto.errors import CallError
 from stretto.runtime import Communicator, Pin, spell_size
 
 __all__ = ["Say", "work"]
@@ -42,6 +45,7 @@ def work(comm: Communicator, task: Task, say: Say) -> dict[str, Any]:
     """Measure all cases; return rank 0's document, and nothing on the others."""
     rank = _Rank(comm, task)
     rank.open()
+    rank.compile()
     rows: list[dict[str, Any]] = []
     done = task.options.get("done", ())
     for at, case in enumerate(rank.cases):
@@ -114,6 +118,11 @@ class _Rank:
         faulthandler.cancel_dump_traceback_later()
         self.journal.opened(self.floor, self.missing)
 
+    def compile(self) -> None:
+        """Wait for all kernels: compiling is no part of what is measured beside it."""
+        for case in self.cases:
+            self._ahead.wait(self._explained_all(case), case)
+
     def close(self) -> None:
         """Close everything but the communicator that we were given."""
         if self._is_watched:  # until this process has ended, too
@@ -154,7 +163,6 @@ class _Rank:
             for name in (*pins, *self._peers)
             if name in spoilt
         }
-        self._ahead.wait(self._explained_all(case), case)
         slow_s = 0.0 if task.device != "cpu" else 60 + 10 * task.budget_s
         limits = Limits(
             batch_us=task.batch_us,
@@ -170,9 +178,7 @@ class _Rank:
             limits=limits,
             seed=task.seed,
         )
-        hides = None
-        if task.mode == "overlapped" and case.collective != "p2p":
-            hides = self._overlap(case, found[OURS])
+        hides = self._hidden(case, found, at) if task.mode == "overlapped" else {}
         faulthandler.cancel_dump_traceback_later()
         found = {name: found[name] for name in (*pins, *self._peers)}
         self._drop_broken(found, case)
@@ -183,7 +189,7 @@ class _Rank:
                 case, task, name, one,
                 self._explained(self._target.ours(pins[name]), case)
                 if name in pins else "",
-                found[OURS], self.floor, hides,
+                found[OURS], self.floor, hides.get(name),
             )
             for name, one in found.items()
         ]  # fmt: skip
@@ -219,14 +225,37 @@ class _Rank:
         except Exception as e:
             return f"{type(e).__name__}"
 
-    def _overlap(self, case: Case, found: Found) -> float | None:
+    def _hidden(
+        self, case: Case, found: Mapping[str, Found], at: int
+    ) -> dict[str, float]:
+        """Return the share of a call that computing hides, by contender."""
+        hides: dict[str, float] = {}
+        if case.collective == "p2p":
+            return hides
+        ours = {name: self._target.ours(name) for name in found if "/" in name}
+        some = {OURS: self._target.ours(), **ours, **self._peers}
+        for name, contender in some.items():
+            one = found[name]
+            if one.refused or not one.us.size:
+                continue
+            self._trying([name], at, 60 + 10 * self._task.budget_s)
+            start = self._starting(case, contender)
+            if start is not None:
+                hides[name] = self._overlap(one, start)
+        return hides
+
+    def _starting(self, case: Case, contender: Any) -> Call | None:
+        """Return what starts a call, where that can be on every rank."""
+        start = None
+        if hasattr(contender, "start"):
+            with contextlib.suppress(CallError):
+                start = contender.start(case, *self._target.pools.buffers(case))
+        return start if all(self._control.gather(start is not None)) else None
+
+    def _overlap(self, found: Found, start: Call) -> float:
         """Return the share of a call that computing hides, the worst rank's."""
-        if found.refused or not found.us.size:
-            return None
         target, control = self._target, self._control
         us = control.agree(float(found.us.max(axis=0).mean()))
-        x, out = target.pools.buffers(case)
-        start = target.ours().start(case, x, out)
         compute = (target.pools.compute_for or compute_for)(us)
         turns = control.agree(max(1, min(200, int(_OVERLAP_US / max(us, 1.0)))))
         shares = [

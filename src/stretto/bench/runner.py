@@ -152,6 +152,9 @@ class Runner:
             turns *= 8
         if self.found.refused:
             return 0.0
+        # What disturbed that one batch would make all of them too short to be timed.
+        again = settled(control, self._trouble, self.found, self._batch(turns))
+        us = min(us, float(max(again)) * self.calls)
         if limits.cold:
             self.found.turns = _COLD_CALLS if limits.timer else 1
             return us * self.found.turns

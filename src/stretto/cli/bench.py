@@ -59,7 +59,7 @@ def _what(parser: argparse.ArgumentParser) -> None:
 def _how(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--device", default="cpu", choices=("cpu", "cuda"), help="[cpu]")
-    add("--buffer", default="numpy", help=f"{', '.join(bench.BUFFERS)} [numpy]")
+    add("--buffer", help=f"{', '.join(bench.BUFFERS)} [numpy; torch on GPUs]")
     add("--registered", action="store_true", help="memory of comm.empty(): zero-copy")
     add("--in-place", action="store_true", help="where the collective has such a form")
     add("--cold", action="store_true", help="caches are emptied before every call")
@@ -141,7 +141,7 @@ def task_of(args: argparse.Namespace) -> bench.Task:
         dtype=args.dtype or ("bfloat16" if on_gpu else "float32"),
         op=args.op,
         root=args.root,
-        buffer=args.buffer,
+        buffer=args.buffer or ("torch" if on_gpu else "numpy"),
         device=args.device,
         registered=args.registered,
         in_place=args.in_place,

@@ -5,12 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-__all__ = ["Progress", "add_json", "print_json", "print_rows", "table"]
+__all__ = ["Progress", "add_json", "bar", "print_json", "print_rows", "table"]
+
+_FAR = re.compile(r"\[(\d+)/(\d+)\] ")
+_BAR = 24
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -77,8 +81,17 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def bar(done: int, total: int) -> str:
+    """Return how much of the whole is done, as a bar and in numbers."""
+    full = _BAR * min(done, total) // max(1, total)
+    return f"[{'#' * full}{'-' * (_BAR - full)}] {done}/{total}"
+
+
 class Progress:
-    """One line on a terminal that says what is being done; nothing elsewhere."""
+    """A bar on a terminal that says what is being done; nothing elsewhere.
+
+    What begins with `[3/10] ` says itself how far that is.
+    """
 
     def __init__(self, total: int) -> None:
         self._total, self._done = total, 0
@@ -87,7 +100,11 @@ class Progress:
     def step(self, what: str) -> None:
         """Say what comes next."""
         if self._shown:
-            sys.stderr.write(f"\r\x1b[K[{self._done}/{self._total}] {what}")
+            done, total = self._done, self._total
+            if told := _FAR.match(what):
+                done, total = int(told[1]) - 1, int(told[2])
+                what = what[told.end() :]
+            sys.stderr.write(f"\r\x1b[K{bar(done, total)} {what}")
             sys.stderr.flush()
         self._done += 1
 

@@ -114,6 +114,7 @@ def _task(
         num_ranks=args.ranks or bench.launched_ranks() or 2,
         dtype=args.dtype or ("bfloat16" if on_gpu else "float32"),
         device=args.device,
+        buffer="torch" if on_gpu else "numpy",
         registered=memory == "zero_copy",
         mode=args.mode or ("graph" if on_gpu else "blocking"),
         seed=args.seed,

@@ -242,11 +242,15 @@ def test_gloo_is_measured_on_the_same_buffers():
     """Its rows stand beside ours, with how much longer it takes."""
     pytest.importorskip("torch", reason="gloo is PyTorch's")
 
-    rows = measured(tests=("all_reduce", "all_to_all"), peers=("gloo",), budget_s=2.0)
+    rows = measured(
+        tests=("all_reduce", "all_to_all"), peers=("gloo",), budget_s=2.0,
+        mode="overlapped",
+    )  # fmt: skip
 
     gloo = [row for row in rows if row["contender"] == "gloo"]
     assert 2 == len(gloo)
     assert all(row["ok"] and row["ratio"] > 0 for row in gloo)
+    assert all(0 <= row["hidden"] <= 1 for row in rows)
 
 
 def test_mpi_is_measured_through_its_own_launcher():
@@ -255,10 +259,14 @@ def test_mpi_is_measured_through_its_own_launcher():
     if mpirun() is None:
         pytest.skip("no mpirun here")
 
-    rows = measured(tests=("all_reduce", "latency"), peers=("mpi",), budget_s=2.0)
+    tests = ("all_reduce", "gather_v", "latency")
 
-    assert ["stretto", "mpi"] * 2 == [row["contender"] for row in rows]
+    rows = measured(tests=tests, peers=("mpi",), budget_s=2.0, mode="overlapped")
+
+    assert ["stretto", "mpi"] * 3 == [row["contender"] for row in rows]
     assert all(row["ok"] for row in rows)
+    assert all(0 <= row["hidden"] <= 1 for row in rows[:4])
+    assert [None, None] == [row["hidden"] for row in rows[4:]]
 
 
 def torchrun(rank):

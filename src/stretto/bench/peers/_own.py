@@ -16,7 +16,8 @@ from typing import Any
 from stretto.bench.cases import Case
 from stretto.bench.contender import Buffer, Contender, Prepared, Setup
 from stretto.bench.peers._arrays import GpuArrays
-from stretto.bench.peers._torch import as_tensor
+from stretto.bench.peers._torch import TorchPeer, as_tensor
+from stretto.bench.timing import Call
 
 __all__ = ["Make", "OwnMemory", "beside_ours"]
 
@@ -28,7 +29,7 @@ class OwnMemory:
     """A peer, and two arrays that are cut to size."""
 
     def __init__(
-        self, torch: Any, peer: Contender, make: Make, *, largest: int, note: str
+        self, torch: Any, peer: TorchPeer, make: Make, *, largest: int, note: str
     ) -> None:
         self._torch, self._peer, self._make = torch, peer, make
         self._largest, self._note = largest, note
@@ -36,6 +37,14 @@ class OwnMemory:
 
     def prepare(self, case: Case, x: Buffer, out: Buffer) -> Prepared:
         """Bind a case to arrays of the same sizes."""
+        prepared = self._peer.prepare(case, *self._mine(case, x, out))
+        return replace(prepared, note=f"{self._note}; {prepared.note}".rstrip("; "))
+
+    def start(self, case: Case, x: Buffer, out: Buffer) -> Call:
+        """Return what starts a call on them."""
+        return self._peer.start(case, *self._mine(case, x, out))
+
+    def _mine(self, case: Case, x: Buffer, out: Buffer) -> tuple[Buffer, Buffer]:
         given = [as_tensor(b, case.dtype) for b in (x, out)]
         sizes = [t.numel() * t.element_size() for t in given]
         if not self._arrays or self._arrays[0].numel() < max(sizes):
@@ -45,9 +54,7 @@ class OwnMemory:
             part = array[:nbytes].view(tensor.dtype)
             mine.append(GpuArrays.wrap(self._torch, part, part, case.dtype))
         source, target = mine
-        target = source if x is out else target
-        prepared = self._peer.prepare(case, source, target)
-        return replace(prepared, note=f"{self._note}; {prepared.note}".rstrip("; "))
+        return source, source if x is out else target
 
     def drop(self) -> None:
         """Let go of the arrays; nothing uses them any more."""
@@ -62,7 +69,7 @@ class OwnMemory:
         self._peer.close()
 
 
-def beside_ours(torch: Any, peer: Contender, setup: Setup) -> Contender:
+def beside_ours(torch: Any, peer: TorchPeer, setup: Setup) -> Contender:
     """Return a peer of NCCL; on plain memory where ours is that of `comm.empty()`."""
     if not setup.registered:
         return peer

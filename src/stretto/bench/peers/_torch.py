@@ -79,6 +79,13 @@ class TorchPeer:
         call = self._call(case, source, target)
         return Prepared(call=call, x=x, out=out, note=note, settle=self._settle)
 
+    def start(self, case: Case, x: Buffer, out: Buffer) -> Call:
+        """Return what starts a call and gives its work."""
+        call = self.prepare(case, x, out).call
+        if isinstance(call, partial):
+            return partial(call, async_op=True)
+        raise CallError(f"PyTorch starts no {case.test}")
+
     def close(self) -> None:
         """End the group."""
         if self._dist.is_initialized() and self._group is self._dist.group.WORLD:

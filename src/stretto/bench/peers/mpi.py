@@ -46,6 +46,15 @@ def open_peer(setup: Setup) -> Mpi:
     return Mpi(MPI, world)
 
 
+class _Started:
+    """A call that is under way."""
+
+    __slots__ = ("wait",)
+
+    def __init__(self, begin: Call, arguments: tuple[Any, ...]) -> None:
+        self.wait = begin(*arguments).Wait
+
+
 class Mpi:
     """MPI calls on the buffers' memory."""
 
@@ -57,6 +66,17 @@ class Mpi:
         """Bind a case to buffers."""
         call = self._call(case, x.host, out.host)
         return Prepared(call=call, x=x, out=out)
+
+    def start(self, case: Case, x: Buffer, out: Buffer) -> Call:
+        """Return what starts a call, and gives what is waited for."""
+        call = self.prepare(case, x, out).call
+        if not isinstance(call, partial):
+            raise CallError(f"MPI starts no {case.test}")
+        name = call.func.__name__
+        begin = getattr(self._world, f"I{name.lower()}", None)
+        if case.collective == "permute" or begin is None:
+            raise CallError(f"MPI starts no {case.test}")
+        return partial(_Started, begin, call.args)
 
     def close(self) -> None:
         """Leave MPI to its own end."""

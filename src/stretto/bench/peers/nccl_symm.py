@@ -18,6 +18,7 @@ from stretto.bench.peers._torch_gpu import (
     claim_gpu,
     start_nccl,
 )
+from stretto.bench.timing import Call
 from stretto.errors import CallError
 
 __all__ = ["DEVICES", "NcclSymm", "environment", "open_peer"]
@@ -54,6 +55,10 @@ class NcclSymm:
         if case.collective not in _COLLECTIVES or case.unequal:
             raise CallError("NCCL has no symmetric kernels for this")
         return self._windows.prepare(case, x, out)
+
+    def start(self, case: Case, x: Buffer, out: Buffer) -> Call:
+        """Return what starts a call on them."""
+        return self._windows.start(case, x, out)
 
     def close(self) -> None:
         """Let go of the windows while the group that they belong to is there."""
