@@ -179,6 +179,7 @@ def test_the_way_of_gpus_is_taken_on_pretended_ones(tmp_path, monkeypatch):
         sizes=(1 << 14,),
         num_ranks=2,
         device="cuda",
+        buffer="torch",
         registered=True,
         batches=5,
         budget_s=1.5,
