@@ -351,6 +351,7 @@ def test_what_a_thread_has_is_not_read_again():
     spec = spec_of(add_rms_norm, "bfloat16", 8192, FORMS)
     text = generate(plan, rank=0, dtype="bfloat16", epilogue=spec, share=8).text
 
-    assert "to(me.output(at.r0_output_0), rows.hold<0>())" in text
+    assert "to(rows.hold<0>())" in text
+    assert "clear(me, s0, from(me.packet_from<1, 0, 0>(0)));" in text
     assert "static constexpr u32 share = 8;" in text
     assert "conclude<Epilogue>" not in text

@@ -96,7 +96,7 @@ def conclusion(
         f"  const u32 turns[] = {{{', '.join(turns)}}};",
         f"  Held<Epilogue, Lane<R{rank}L0>> rows(me, given, spans, turns);",
     ]
-    return [*begun, *lines], ["  rows.conclude();"]
+    return [*begun, *lines], []
 
 
 def words(spec: Spec, given: Sequence[Any]) -> tuple[int, ...]:
@@ -209,6 +209,9 @@ class _Writer:
         yield "          at.result, row.element + column, n, whole);"
         yield "      load_given(at, row, column, n, whole);"
         yield "      load_along(at, column, n, whole);"
+        yield "    }\n    __device__ void store_result(const Args& at, const Span& row,"
+        yield "                                 u32 column) const {"
+        yield f"      {result}.store(at.result, row.element + column, cell, true);"
         yield "    }\n    __device__ void hold(Vec v) {"
         yield f"      {result}.of[0] = v.x, {result}.of[1] = v.y;"
         yield f"      {result}.of[2] = v.z, {result}.of[3] = v.w;"

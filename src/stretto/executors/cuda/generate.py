@@ -31,13 +31,7 @@ from stretto.executors.cuda.elements import element, itemsize
 from stretto.executors.cuda.epilogue import conclusion, structure
 from stretto.executors.cuda.operands import Operands
 from stretto.executors.cuda.pitched import PitchedOperands
-from stretto.executors.cuda.rowwise import (
-    NOTHING_HELD,
-    Held,
-    held_rows,
-    near,
-    two_on_an_sm,
-)
+from stretto.executors.cuda.rowwise import Held, held_by_all, near, two_on_an_sm
 from stretto.executors.cuda.unordered import adds, unordered
 from stretto.plan import Move, Plan, Signal, Space, Wait, primitive, spell_step
 
@@ -72,7 +66,7 @@ def generate(
             "want packets or bulk"
         )
     operands = PitchedOperands(plan, rows) if any(rows) else Operands(plan)
-    held = _held(plan, ranks, operands, epilogue, share)
+    held = held_by_all(plan, ranks, operands, epilogue, share)
     close = near(share, plan.schedule, held)
     on_sm = 2 if share > 1 and two_on_an_sm(plan.schedule, held) else 1
     bodies = [
@@ -203,24 +197,6 @@ def _is_shared(plan: Plan) -> bool:
     )
 
 
-def _held(
-    plan: Plan,
-    ranks: tuple[int, ...],
-    operands: Operands,
-    epilogue: Spec | None,
-    share: int,
-) -> Held:
-    """Return what every rank can keep in registers of an epilogue's rows."""
-    if epilogue is None:
-        return NOTHING_HELD
-    found = set()
-    for rank in ranks:
-        grouped = list(batches(plan, rank))
-        first = [index for index, _ in grouped[0]] if grouped else []
-        found.add(held_rows(epilogue, plan, rank, share, first, operands))
-    return found.pop() if len(found) == 1 else NOTHING_HELD
-
-
 def _lane(
     plan: Plan,
     rank: int,
@@ -247,6 +223,8 @@ def _lane(
     grouped = list(batches(plan, rank, lane))
     if not grouped or _stages(plan) or not _begins_plainly(plan, grouped[0]):
         lines.append("  me.enter();")
+    moves = [b for b in grouped if any(isinstance(step, Move) for _, step in b)]
+    clears: list[str] = []
     for batch in grouped:
         lines += [f"  // {i}: {spell_step(rank, step)}" for i, step in batch]
         calls: list[list[str]] = []
@@ -260,13 +238,18 @@ def _lane(
                     lines.append(f"  const Slice s{atom} = {slice_};")
                     sliced.add(atom)
                 keep = held.rows > 0 and under_way in lines
-                calls.append(_move(rank, lane, index, step, atom, call, operands, keep))
+                later = keep and batch is moves[-1]
+                one = (rank, lane, index, step, atom, call, operands)
+                calls.append(_move(*one, keep, later))
+                clears += _clear(*one) if later else []
                 call += 1
         lines += _spell_calls(batch[0][0], calls) if calls else [f"  {_sync(batch)}"]
         if under_way not in lines:
             lines += [under_way, *before]
     if under_way not in lines:
         lines += [under_way, *before]
+    if held.rows:
+        after = ["  rows.conclude([&] {", *clears, "  });"]
     return "\n".join([*lines, *after, "}\n"])
 
 
@@ -327,7 +310,12 @@ def _move(
     call: int,
     operands: Operands,
     keep: bool,
+    later: bool,
 ) -> list[str]:
+    """Return a move: `keep` its result for the epilogue, which stores it.
+
+    And which clears its packets, when that is to be `later`.
+    """
     name = primitive(rank, step).value
     finish = ", true" if step.finish else ""
     nth = atom - step.start
@@ -335,18 +323,29 @@ def _move(
     order = sorted(
         step.dsts, key=lambda d: (d.rank - rank - 1) % operands.plan.num_ranks
     )
-    dsts = [operands.target(rank, d, nth, call) for d in order]
+    own = [d for d in order if d.rank == rank and d.space is Space.OUTPUT and keep]
+    dsts = [operands.target(rank, d, nth, call) for d in order if d not in own]
     if adds(operands.plan, rank, step):
         dsts = [f"added(me, {d})" for d in dsts]
-    if keep:
-        own = [d for d in step.dsts if d.rank == rank and d.space is Space.OUTPUT]
-        dsts += [f"rows.hold<{d.pos + nth}>()" for d in own]
-    srcs = [operands.source(rank, lane, s, nth, call) for s in step.srcs]
+    dsts += [f"rows.hold<{d.pos + nth}>()" for d in own]
+    srcs = [operands.source(rank, lane, s, nth, call, later) for s in step.srcs]
     return [
         f"{name}<{index}{finish}>(s{atom},",
         f"to({', '.join(dsts)}),",
         f"from({', '.join(srcs)}))",
     ]
+
+
+def _clear(
+    rank: int, lane: int, _: int, step: Move, atom: int, call: int, operands: Operands
+) -> list[str]:
+    """Return what clears the packets of a move that did not."""
+    nth = atom - step.start
+    spelt = [
+        (operands.source(rank, lane, s, nth, call), s) for s in step.srcs if s.packets
+    ]
+    mine = [text for text, _ in spelt if ", true>" not in text]
+    return [f"    clear(me, s{atom}, from({', '.join(mine)}));"] if mine else []
 
 
 def _entry(

@@ -129,13 +129,15 @@ class Operands:
             return f"me.{self._announced}_to<{loc.rank}, {call}>({place})"
         return self._plain(rank, loc, nth)
 
-    def source(self, rank: int, lane: int, loc: Loc, nth: int, call: int) -> str:
-        """Return a source of a rank's move."""
+    def source(
+        self, rank: int, lane: int, loc: Loc, nth: int, call: int, later: bool = False
+    ) -> str:
+        """Return a source of a rank's move; `later`: its packets are cleared then."""
         if not loc.packets:
             return self._plain(rank, loc, nth)
         sender = self._senders[loc.rank, loc.pos + nth]
         kept = self._readers[loc.rank, loc.pos + nth] != (lane, call)
-        tail = ", true" if kept else ""
+        tail = ", true" if kept or later else ""
         names = ", ".join(map(str, sender))
         place = self._places[loc.rank][loc.pos + nth]
         return f"me.{self._announced}_from<{names}{tail}>({place})"

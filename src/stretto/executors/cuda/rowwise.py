@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from stretto.epilogues import Spec
 from stretto.executors.cuda.abi import BOARD
+from stretto.executors.cuda.batches import batches
 from stretto.executors.cuda.operands import Operands
 from stretto.plan import Move, Plan, Schedule, Space
 
 __all__ = [
-    "NOTHING_HELD",
     "Held",
-    "held_rows",
+    "held_by_all",
     "near",
     "results",
     "shared_by",
@@ -78,7 +78,25 @@ def shared_by(spec: Spec, blocks: int, rows: int) -> int:
     return share if share > 1 and fits else 1
 
 
-def held_rows(
+def held_by_all(
+    plan: Plan,
+    ranks: tuple[int, ...],
+    operands: Operands,
+    epilogue: Spec | None,
+    share: int,
+) -> Held:
+    """Return what every rank can keep in registers of an epilogue's rows."""
+    if epilogue is None:
+        return NOTHING_HELD
+    found = set()
+    for rank in ranks:
+        grouped = list(batches(plan, rank))
+        first = [index for index, _ in grouped[0]] if grouped else []
+        found.add(_held_rows(epilogue, plan, rank, share, first, operands))
+    return found.pop() if len(found) == 1 else NOTHING_HELD
+
+
+def _held_rows(
     spec: Spec,
     plan: Plan,
     rank: int,
@@ -94,6 +112,12 @@ def held_rows(
     cells = spec.row // share // spec.cell
     schedule = plan.schedule
     threads = -(-schedule.threads // 32) * 32
+    relays = any(
+        loc.rank == rank and loc.space is Space.OUTPUT
+        for step in plan.ranks[rank][0]
+        if isinstance(step, Move)
+        for loc in step.srcs
+    )
     stored = [
         loc.pos + nth
         for index, step in enumerate(plan.ranks[rank][0])
@@ -111,6 +135,7 @@ def held_rows(
         and schedule.memory == "staged"
         and schedule.protocol in ("packets", "bulk")
         and not schedule.phases
+        and not relays
     ):
         return NOTHING_HELD
     turns = [operands.turn(atom) for _, atom in results(plan, rank)]

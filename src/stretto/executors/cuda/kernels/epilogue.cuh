@@ -40,7 +40,7 @@ __device__ __forceinline__ void conclude_rows(Lane& me, const typename F::Args& 
       batch.row[b] = row_of<length>(spans, first + b, batch.piece());
     }
     batch.begin();
-    batch.template reduce<0>();
+    batch.template reduce<0>(Nothing{});
     batch.store();
   }
 }

@@ -2,7 +2,8 @@
 //
 // Where a block's part of a row has a cell for each thread at most, the move that stores
 // the result also leaves it with the thread that has it, and what else the epilogue reads
-// is loaded while packets are awaited. Nothing is read again, and no barrier is needed:
+// is loaded while packets are awaited. What need not be stored before the sums are on
+// their way, the result and the zeros of packet memory, is stored then. Nothing is read again, and no barrier is needed:
 // the blocks of a row tell each other their sums. Where the slices of a block are small,
 // each has warps of its own (Slice::turn): a thread then keeps few rows of the block's.
 #pragma once
@@ -31,6 +32,13 @@ struct Hold {
   template <class Lane>
   __device__ void close(Lane&, bool) const {}
 };
+
+// What a move that did not clear its packets leaves to be done.
+template <class Lane, class S>
+__device__ __forceinline__ void clear(const Lane& lane, const Slice& s, const S& srcs) {
+  const u32 cell = first_cell<Lane::C::threads>(lane.thread, s.turn);
+  if (lane.ok && cell < Vectors::cells(s.nbytes)) done_all(srcs, cell);
+}
 
 template <class F, class Lane>
 struct Held : Batch<F, Lane> {
@@ -75,14 +83,23 @@ struct Held : Batch<F, Lane> {
   __device__ __forceinline__ Hold<Held, B> hold() {
     return {this};
   }
-  __device__ __forceinline__ void conclude() {
+  // `clears` empties what the last packets came in.
+  template <class Clears>
+  __device__ __forceinline__ void conclude(Clears clears) {
 #pragma unroll
     for (u32 b = 0; late && b < W::rows; ++b) {
       const u32 n = this->count(b, 0);
       if (n > 0) this->kept[b].load_along(this->at, this->column(b, 0), n, true);
     }
     this->know();
-    this->template reduce<0>();
+    this->template reduce<0>([&] {
+#pragma unroll
+      for (u32 b = 0; b < W::rows; ++b) {
+        if (this->count(b, 0) == 0) continue;
+        this->kept[b].store_result(this->at, this->row[b], this->column(b, 0));
+      }
+      clears();
+    });
     this->store();
   }
 };

@@ -14,6 +14,10 @@
 
 namespace stretto {
 
+struct Nothing {
+  __device__ void operator()() const {}
+};
+
 // Some rows on their way through: what is known of each, and their cells.
 template <class F, class Lane>
 struct Batch {
@@ -165,8 +169,9 @@ struct Batch {
     return (me.epoch << 16 | (turn + 1)) & 0xffffffffu;
   }
 
-  template <u32 I>
-  __device__ __forceinline__ void reduce() {
+  // All reductions; what can be done meanwhile, while the first sums are on their way.
+  template <u32 I, class Meanwhile>
+  __device__ __forceinline__ void reduce(Meanwhile meanwhile) {
     if constexpr (I < F::reductions) {
       using D = typename F::template Reduce<I>;
       using R = typename D::R;
@@ -187,6 +192,7 @@ struct Batch {
           give(b, cell(b, k) / 32, totals[i]);
         }
       }
+      meanwhile();
       if constexpr (F::share == 1) me.barrier();
       float leaves[W::rows * W::warps];
       take<R>(leaves);
@@ -203,7 +209,9 @@ struct Batch {
           F::slots == 0 && W::groups / F::share * 32 < Lane::C::threads;
       if constexpr (F::share > 1 && silent) me.barrier();
       ++turn;
-      reduce<I + 1>();
+      reduce<I + 1>(Nothing{});
+    } else {
+      meanwhile();
     }
   }
 
