@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from stretto import collectives, executors
 from stretto.cli.output import Progress, add_json, print_rows
-from stretto.cli.targets import add_params, find, params_of
+from stretto.cli.targets import add_params, build, find, params_of
 from stretto.collectives import Array, Operator, Shape, check, storage
 from stretto.errors import CallError
 from stretto.ir import Program
@@ -100,11 +100,20 @@ def _trial(args: argparse.Namespace) -> Trial:
         if collectives.get(collective).rooted:
             params.setdefault("root", found.root)
         if found.members:
-            params["members"] = found.members
+            params.setdefault("members", found.members)
+    elif "members" in params:
+        raise CallError(
+            f"members={params['members']} of {target}; want an algorithm of it, which "
+            f"says what its members do"
+        )
     if collective == "permute":
         shift = tuple((r, (r + 1) % args.ranks) for r in range(args.ranks))
         params.setdefault("pairs", shift if args.ranks > 1 else ())
-    if collectives.get(collective).reduces:
+    kind = collectives.get(collective)
+    kind.check(Shape(num_ranks=args.ranks, params=params))
+    if target != collective:
+        _ = build(find(target), args.ranks, params)
+    if kind.reduces:
         check(Operator.named(args.op), args.dtype)
     storage(args.dtype)
     return Trial(
@@ -149,6 +158,8 @@ def _work(comm: Communicator, trial: Trial) -> list[dict[str, Any]]:
     if trial.target != trial.collective:
         found = find(trial.target)
         assert isinstance(found, Algorithm), "the parent has looked"
+        members = dict(trial.params).get("members", ())
+        found = found if found.members == members else replace(found, members=members)
         pin = (found, trial.schedule) if trial.schedule else found
     return [_size(comm, trial, pin, nbytes) for nbytes in trial.sizes]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from stretto.errors import CallError, UnknownNameError
+from stretto.errors import CallError, TopologyError, UnknownNameError
 from stretto.synth.cuts import Cut, broadcast_cut, gather_cut, scatter_cut, weigh
 from stretto.synth.flows import exchange_flow
 from stretto.synth.model import Hop, Network
@@ -88,6 +88,8 @@ def bound(
     """
     if collective not in COLLECTIVES:
         raise UnknownNameError.among("bounded collective", collective, COLLECTIVES)
+    if len(network.members) < 2:
+        raise TopologyError(f"{network.name}: 1 rank; want two or more")
     if weights and len(weights) != len(network.members):
         raise CallError(
             f"bound {collective}: {len(weights)} weights;"

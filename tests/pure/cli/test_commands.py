@@ -245,6 +245,9 @@ def test_run_refuses_before_it_starts_a_process(stretto):
     assert 2 == stretto("run", "all_reduce/ring", "--op", "band")[0]
     assert 2 == stretto("run", "all_reduce/ring", "--ranks", "0")[0]
     assert 2 == stretto("run", "all_reduce/swing", "--ranks", "3")[0]
+    some = ("--ranks", "3", "--param", "members=(0,2)")
+    assert "rank 1 has no input" in stretto("run", "all_gather/ring", *some)[2]
+    assert "want an algorithm of it" in stretto("run", "all_gather", *some)[2]
     assert (
         "complex64"
         in stretto("run", "all_reduce", "--dtype", "complex64", "--op", "min")[2]

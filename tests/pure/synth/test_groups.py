@@ -64,6 +64,15 @@ def test_a_group_with_relays_is_an_ordinary_program(collective, machine, group):
     assert f"members={group}".replace(" ", "") in str(program).split("\n")[0]
 
 
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_a_group_of_one_has_nothing_to_do(collective):
+    """It is said, with relays or without."""
+    for relays in (False, True):
+        alone = net("dgx1").group([3], relays=relays)
+        with pytest.raises(TopologyError, match="1 rank; want two or more"):
+            synthesize(collective, alone, 10**6, budget=QUICK)
+
+
 def test_a_group_without_relays_is_a_program_of_its_own():
     """Its ranks are numbered anew, for a communicator of theirs."""
     alone = synthesize(
