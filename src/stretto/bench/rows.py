@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from stretto import executors
-from stretto.bench.cases import Case
+from stretto.bench.cases import PATTERNS, Case
 from stretto.bench.measure import Found
 from stretto.bench.stats import Summary, summarise
 from stretto.bench.task import Task
@@ -155,7 +155,7 @@ def _figures(case: Case, summary: Summary, floor: dict[str, float]) -> dict[str,
 
 def _bus_factor(case: Case) -> float:
     """Return nccl-tests' factor; of a pattern, what the busiest rank has for others."""
-    if case.collective != "all_to_all" or not case.unequal:
+    if case.test not in (*PATTERNS, "matrix"):
         factor: float = executors.get("sim").bus_factor(case.collective, case.num_ranks)
         return factor
     matrix = case.matrix()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -366,7 +367,7 @@ def test_a_slower_run_ends_with_status_one(tmp_path):
 
 
 def test_tuning_writes_a_profile_that_is_used(tmp_path):
-    """It is chosen by figures, goes on where it was, and every rank uses it."""
+    """It is chosen by figures, goes on where it was, and no setting is needed."""
     profile = tmp_path / "cpu.toml"
     words = ("tune", "all_reduce", "--sizes", "1K:64K:8", "--budget", "4")
     words += ("--memory", "staged", "--report", str(tmp_path / "r.json"))
@@ -384,3 +385,8 @@ def test_tuning_writes_a_profile_that_is_used(tmp_path):
     assert 3 == len(kept["decided"])
     for one in kept["decided"].values():
         assert one["us"] <= one["untuned_us"] * 1.001
+    by_hand = re.sub(r'"all_reduce/[^"]*"', '"all_reduce/ring push bulk staged"', text)
+    profile.write_text(by_hand)
+    words = ("bench", "all_reduce", "--sizes", "1K", "--budget", "0.2", "--json")
+    used = json.loads(run(*words, STRETTO_PROFILES=str(tmp_path))[1])
+    assert ["all_reduce/ring"] == [r["algorithm"].split()[0] for r in used["rows"]]

@@ -10,6 +10,7 @@ from stretto import bench
 from stretto.bench.cases import case_of
 from stretto.bench.measure import Found
 from stretto.bench.rows import row_of
+from stretto.cli import main
 from stretto.errors import CallError, ParseError, UnknownNameError
 
 FLOOR = {"copy_gbps": 10.0, "barrier_us": 1.0}
@@ -98,6 +99,28 @@ def test_wrong_results_and_missing_peers_are_shown():
         assert "not here" in shown
     assert "WRONG(" in bench.osu_format(made)
     assert "FAILED" in bench.nccl_format(made)
+
+
+@pytest.mark.parametrize(("wrong", "status"), [("", 0), ("element 3 is 7", 1)])
+def test_a_wrong_result_is_the_exit_status(monkeypatch, capsys, wrong, status):
+    """What runs it unattended need not read the table."""
+    _, found = rows(wrong=wrong)
+    made = {"limits": FLOOR, "missing": {}, "rows": found}
+    monkeypatch.setattr(bench, "run_task", lambda *_, **__: made)
+
+    assert status == main(["bench", "all_reduce", "--plain"])
+    assert ("WRONG" in capsys.readouterr().out) == bool(wrong)
+
+
+def test_the_bus_of_a_pattern_is_what_the_busiest_has_for_others():
+    """Nothing of incast stays at home; with even routes a quarter does."""
+    task = bench.Task(tests=("incast",), sizes=(1 << 20,), num_ranks=4)
+    us = Found(us=np.full((4, 9), 100.0), turns=1)
+    for test, share in (("incast", 1.0), ("pairwise", 1.0), ("moe_combine", 0.75)):
+        case = case_of(test, 1 << 20, 4, skew=0.0)
+        row = row_of(case, task, "stretto", us, "", us, FLOOR, None)
+
+        assert row.busbw_gbps == pytest.approx(row.algbw_gbps * share, rel=0.03)
 
 
 def test_a_wrong_row_has_no_part_in_the_means():
