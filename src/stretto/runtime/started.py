@@ -1,9 +1,11 @@
 """How a call is started: on the CPU by a thread, on GPUs by being enqueued at once.
 
 The stream is the one that is current in the caller, so a started call comes after what
-made its arrays, and can be captured like any other. Only a transfer whose peer may not
-have come yet goes to the thread (its session is opened with that peer): on the stream
-of the caller, all the same.
+made its arrays, and can be captured like any other.
+
+Transfers have a stream beside it, a channel each: whoever sends to one rank before it
+receives from another would wait, on one stream, for somebody who does the same. Those
+whose peer may not have come yet go to the thread: their session is opened with it.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ class Starter:
         self._hear = hear
         self._alone = alone
         self._worker: Worker | None = None
+        self._beside: Any = None
 
     def start(
         self,
@@ -55,6 +58,12 @@ class Starter:
         if not any(on_gpu(one) for one in (*args, *options.values())):
             return self._thread().start(name, run)
         stream = options.get("stream")
+        if self._alone:
+            gpu = executors.get(GPU)
+            if self._beside is None:
+                self._beside = gpu.beside()
+            stream = self._beside.after(gpu.stream_here(stream))
+            run = functools.partial(run, stream=stream)
         idle = self._worker is None or self._worker.is_idle
         if idle and (GPU in self._sessions or not self._alone):
             return Work.enqueued(name, run, lambda: self._rest(stream, args, options))

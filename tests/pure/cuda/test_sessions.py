@@ -213,7 +213,7 @@ def test_two_ranks_that_only_transfer_stage_less(fake):
         session = CudaSession(group)
         kernel = Kernel(text="any", ranks=(0,), grid=1, threads=64)
         session.load_call = lambda plan, call, rank=None: Loaded(None, 5, kernel)
-        launch = session.prepare(plan, Call(dtype="int8", counts=(64 << 20,) * 2))
+        launch = session._prepare(plan, Call(dtype="int8", counts=(64 << 20,) * 2))
         packed = launch.packed(5)[: PARAMS.itemsize].view(PARAMS)[0]
         group.exchange({})
         found = session.slab.nbytes, int(packed["stage_half"]), launch._where.tile

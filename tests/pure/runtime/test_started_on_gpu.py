@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -204,9 +205,13 @@ def test_a_transfer_to_a_peer_that_has_not_come_does_not_hold_the_caller(
 ):
     """Two ranks that both send first would wait for each other's receives.
 
-    Its session opens on the thread; the stream is the caller's.
+    Its session opens on the thread; its stream is the channel's, after the caller's.
     """
-    monkeypatch.setattr(executors.get("cuda"), "stream_here", lambda stream: 77)
+    gpu = executors.get("cuda")
+    monkeypatch.setattr(gpu, "stream_here", lambda s=None: 77 if s is None else s)
+    followed = []
+    side = SimpleNamespace(after=lambda stream: followed.append(stream) or 99)
+    monkeypatch.setattr(gpu, "beside", lambda: side)
     channel = _Channel(Pair(), comm)
     x, opened = Tensor(), threading.Event()
 
@@ -223,10 +228,12 @@ def test_a_transfer_to_a_peer_that_has_not_come_does_not_hold_the_caller(
         time.sleep(0.001)
 
     assert work.wait() is x
-    assert [77] == [where for _, where in session.launched]
+    assert [99] == [where for _, where in session.launched]
     assert threading.get_ident() != session.launched[0][0]
     channel._start("send", transfer, x)
-    assert threading.get_ident() == session.launched[1][0]
+    assert (threading.get_ident(), 99) == session.launched[1]
+    assert [77, 77] == followed
+    assert [99, 99] == [m.stream for m in session.marks]
     channel._end()
 
 

@@ -15,8 +15,17 @@ from stretto.plan import Plan
 if TYPE_CHECKING:
     from stretto.executors.cuda.abi import Kernel
     from stretto.executors.cuda.session import CudaSession
+    from stretto.executors.cuda.turns import Beside
 
-__all__ = ["doctor", "include_path", "open_session", "show", "stream_here", "warm"]
+__all__ = [
+    "beside",
+    "doctor",
+    "include_path",
+    "open_session",
+    "show",
+    "stream_here",
+    "warm",
+]
 
 
 def open_session(group: Group) -> CudaSession:
@@ -33,6 +42,14 @@ def stream_here(stream: Any = None) -> int:
 
     device = here()
     return current_stream(device) if stream is None else stream_handle(stream)
+
+
+def beside() -> Beside:
+    """Return a stream for calls that are started, beside the callers' streams."""
+    from stretto.executors.cuda.driver import here, open_device
+    from stretto.executors.cuda.turns import Beside
+
+    return Beside(open_device(here()))
 
 
 def doctor() -> Mapping[str, str]:

@@ -227,16 +227,19 @@ class Pinned:
             self._host = 0
 
 
+def untimed_event() -> Any:
+    """Return an event that orders streams."""
+    return ask("cuEventCreate", int(api().CUevent_flags.CU_EVENT_DISABLE_TIMING))
+
+
 class Side:
     """A stream of our own beside the caller's, with events to fork and join."""
 
     def __init__(self) -> None:
         driver = api()
         nonblocking = int(driver.CUstream_flags.CU_STREAM_NON_BLOCKING)
-        untimed = int(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING)
         self.stream = ask("cuStreamCreate", nonblocking)
-        self.begin = ask("cuEventCreate", untimed)
-        self.end = ask("cuEventCreate", untimed)
+        self.begin, self.end = untimed_event(), untimed_event()
 
     def close(self) -> None:
         """Destroy the stream and its events."""

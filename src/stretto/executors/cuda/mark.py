@@ -12,6 +12,7 @@ from stretto.executors.cuda.driver import (
     attempt,
     capturing,
     current_stream,
+    untimed_event,
 )
 
 __all__ = ["Mark"]
@@ -25,8 +26,7 @@ class Mark:
         self._stream = stream
         device.require_context()
         self.captured = bool(capturing(stream))
-        untimed = int(api().CUevent_flags.CU_EVENT_DISABLE_TIMING)
-        self._event = ask("cuEventCreate", untimed)
+        self._event = untimed_event()
         ask("cuEventRecord", self._event, api().CUstream(stream))
         weakref.finalize(self, attempt, "cuEventDestroy", self._event)
 

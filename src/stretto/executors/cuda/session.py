@@ -60,6 +60,7 @@ from stretto.executors.cuda.regions import (
     symbol_sizes,
 )
 from stretto.executors.cuda.space import AddressSpace, local_rank
+from stretto.executors.cuda.turns import InTurn, Turns
 from stretto.executors.cuda.unordered import unordered
 from stretto.executors.cuda.watch import Watch
 from stretto.ir import Verified
@@ -99,6 +100,7 @@ class CudaSession:
         self._engine_watch: EngineWatch | None = None
         self._proxy: Proxy | None = None
         self._sides: list[Side] = []
+        self._turns = Turns(self.device) if self._pair else None
         self._kernels = Kernels(self.device, self.quiet)
         self._closed = False
 
@@ -184,6 +186,12 @@ class CudaSession:
 
     def prepare(self, plan: Verified[Plan], call: Call) -> Launch:
         """Bind a plan to a kind of call: generate, compile, load, pack."""
+        launch = self._prepare(plan, call)
+        if self._turns is None:
+            return launch
+        return InTurn(launch, self._turns, self.device.ordinal)
+
+    def _prepare(self, plan: Verified[Plan], call: Call) -> Launch:
         value = plan.value
         if value.num_ranks != self.group.num_ranks:
             raise PlanError(
@@ -303,13 +311,14 @@ class CudaSession:
         self._gone.discard(stream)  # a new one has its handle, and its flags
         found = self._sets.get(stream)
         if found is None:
-            if len(self._sets) == len(self.regions):
+            nth = 0 if self._pair else len(self._sets)  # a channel has one (turns.py)
+            if nth == len(self.regions):
                 raise CallError(
                     f"stream {stream:#x} is the {len(self._sets) + 1}th that this "
                     f"communicator is used on, and it has {len(self.regions)} sets of "
                     "flags: use fewer streams, set STRETTO_CUDA_STREAMS, or split()"
                 )
-            found = self.regions[len(self._sets)]
+            found = self.regions[nth]
             self._sets[stream] = found
         return found
 

@@ -1,0 +1,106 @@
+"""A channel's transfers take turns, on whatever streams; started ones run beside."""
+
+from __future__ import annotations
+
+import pytest
+from cuda_fakes import OK, on_ranks, real
+
+from stretto.executors.cuda.session import CudaSession
+from stretto.executors.cuda.turns import Beside, InTurn
+
+
+def of_a_pair(group):
+    """Return the session of two ranks that only send and receive."""
+    group.only_transfers = True
+    return CudaSession(group)
+
+
+def test_a_channel_has_one_set_of_flags_for_all_streams(fake):
+    """Its ends may use different streams, in another order: they meet all the same."""
+
+    def work(group):
+        session = of_a_pair(group)
+        streams = (7, 8, 9) if group.rank else (3,)
+        found = {session.region_of(s).control for s in streams}
+        session.close()
+        return found
+
+    one, other = on_ranks(fake, 2, work)
+    assert one == other
+    assert len(one) == 1
+
+
+def test_a_transfer_waits_for_the_one_before_it_on_another_stream(fake):
+    """And not for itself; the stream before is held up until it has been given all."""
+
+    def work(group):
+        session = of_a_pair(group)
+        seen, held = [], [False]
+
+        def launch(x, out, stream):
+            fake._enqueue(stream, lambda: seen.append(stream) or True)
+
+        turn = InTurn(launch, session._turns, session.device.ordinal)
+        fake._enqueue(7, lambda: held[0])
+        for stream in (7, 7, 8):
+            turn(None, None, stream=stream)
+        before = list(seen)
+        held[0] = True
+        session.synchronize(8)
+        session.close()
+        return before, seen
+
+    assert [([], [7, 7, 8])] * 2 == on_ranks(fake, 2, work)
+
+
+def test_a_graph_does_not_wait_for_what_lies_outside(fake):
+    """Whoever captures puts that in order: the driver would refuse the wait."""
+    status = real.CUstreamCaptureStatus
+    active = status.CU_STREAM_CAPTURE_STATUS_ACTIVE
+    idle = status.CU_STREAM_CAPTURE_STATUS_NONE
+    fake.cuStreamIsCapturing = lambda s: (OK, active if int(s) == 8 else idle)
+    waits = []
+    fake.cuStreamWaitEvent = lambda *args: waits.append(args) or (OK,)
+
+    def work(group):
+        session = of_a_pair(group)
+        for stream in (7, 8, 7):
+            session._turns.take(stream)
+        session._turns.take(9)
+        session.close()
+
+    on_ranks(fake, 2, work)
+    assert len(waits) == 2
+
+
+def test_started_calls_run_beside_the_callers_stream(fake):
+    """After what that was given before, and not held up by what comes later."""
+
+    def work(group):
+        session = CudaSession(group)
+        beside, seen, held = Beside(session.device), [], [False]
+        fake._enqueue(3, lambda: seen.append("before") or True)
+        mine = beside.after(3)
+        fake._enqueue(3, lambda: held[0])
+        fake._enqueue(mine, lambda: seen.append("beside") or True)
+        reached = list(seen)
+        held[0] = True
+        session.synchronize(3)
+        session.close()
+        return mine != 3, reached
+
+    assert [(True, ["before", "beside"])] == on_ranks(fake, 1, work)
+
+
+@pytest.mark.parametrize("transfers", [False, True])
+def test_only_channels_take_turns(fake, transfers):
+    """A collective's streams have flags of their own."""
+
+    def work(group):
+        group.only_transfers = transfers
+        session = CudaSession(group)
+        found = session._turns is not None
+        session.close()
+        return found
+
+    assert [transfers] * 2 == on_ranks(fake, 2, work)
