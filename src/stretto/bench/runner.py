@@ -27,6 +27,7 @@ __all__ = ["Found", "Limits", "Runner", "Trouble", "settled", "trouble_of"]
 
 _WARM_US = 2e3
 _IN_GRAPH, _LARGE = 20, 16 << 20
+_TRIES = 4
 _COLD_CALLS = 8
 """Calls of a batch, each from cold caches."""
 
@@ -141,25 +142,31 @@ class Runner:
 
     def calibrate(self) -> float:
         """Warm up, and decide how many calls make a batch; return its microseconds."""
-        control, limits = self._control, self._limits
-        control.barrier()
+        limits = self._limits
+        self._control.barrier()
         turns = 1
         while True:
-            told = settled(control, self._trouble, self.found, self._batch(turns))
-            us = float(max(told)) * self.calls
+            us = self._slowest(turns)
             if self.found.refused or us * turns >= _WARM_US or turns >= 512:
                 break
             turns *= 8
-        if self.found.refused:
-            return 0.0
-        # What disturbed that one batch would make all of them too short to be timed.
-        again = settled(control, self._trouble, self.found, self._batch(turns))
-        us = min(us, float(max(again)) * self.calls)
         if limits.cold:
             self.found.turns = _COLD_CALLS if limits.timer else 1
             return us * self.found.turns
-        self.found.turns = turns_for(us, limits.batch_us)
+        for _ in range(_TRIES):
+            if self.found.refused:
+                return 0.0
+            self.found.turns = turns_for(us, limits.batch_us)
+            now = self._slowest(self.found.turns)
+            if now >= us / 2:
+                break
+            us = now  # something had disturbed us: batches would be too short
         return us * (self.found.turns + 1)
+
+    def _slowest(self, turns: int) -> float:
+        """Return the slowest rank's microseconds a call, in a batch of so many."""
+        told = settled(self._control, self._trouble, self.found, self._batch(turns))
+        return float(max(told)) * self.calls
 
     def turn(self) -> None:
         """Run one batch, after a call that is not timed: all set out together."""

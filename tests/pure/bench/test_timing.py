@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stretto.bench.contender import Prepared
+from stretto.bench.runner import Found, Limits, Runner
 from stretto.bench.timing import SHORTEST_US, run_batch, turns_for
 from stretto.trace import VirtualClock
 
@@ -70,3 +72,29 @@ def test_the_loop_adds_less_than_a_tenth_of_a_microsecond():
 def test_a_call_too_short_to_see_is_repeated_as_often_as_can_be(us):
     """No time at all is not divided by."""
     assert 20_000 == turns_for(us, 20)
+
+
+class Alone:
+    """The only rank."""
+
+    rank, num_ranks, words = 0, 1, 0
+
+    def gather(self, value):
+        return [value]
+
+    def barrier(self):
+        pass
+
+
+def test_a_stall_while_calibrating_makes_no_batch_too_short():
+    """A call of a microsecond that once took milliseconds is called many times."""
+    calls = iter([3e-3])
+    prepared = Prepared(
+        call=lambda: time.sleep(s) if (s := next(calls, 0)) else None, x=None, out=None
+    )
+    limits = Limits(batch_us=100, batches=5, budget_us=1e5)
+    runner = Runner(Alone(), prepared, Found(), limits)
+
+    runner.calibrate()
+
+    assert runner.found.turns >= 50
