@@ -106,7 +106,7 @@ class Machine:
                 found[pin] = Found(refused=True, note="CollectiveTimeout")
                 continue
             simulated = self.tuner._foreseen(
-                pin, self.tuner.question(("all_reduce", case.nbytes))
+                pin, self.tuner.question((case.test, case.nbytes))
             )
             us = self.gpu.time(pin, case.nbytes, simulated)
             noise = 1 + 0.01 * self.rng.random((1, limits.batches))
@@ -159,3 +159,19 @@ def test_from_scratch_the_search_ends_where_years_of_hands_did(machine, tmp_path
             f"{nbytes}: {pin}"
         )
     assert len(found["wrong"]) <= 3, "a way that only fails is given up"
+
+
+@pytest.mark.parametrize("test", ["gather", "broadcast"])
+def test_where_there_is_little_to_choose_from_all_of_it_is_confirmed(
+    machine, tmp_path, test
+):
+    """Nobody is given up before the last look, and there are neighbours to ask for."""
+    task = Task(
+        tests=(test,), sizes=(1 << 10, 1 << 16), num_ranks=2, budget_s=BUDGET_S,
+        options={"state": str(tmp_path / "s.json"), "keep": 12, "began": 0.0},
+    )  # fmt: skip
+    machine.tuner = job.Tuner(machine, task, lambda _: None)
+
+    found = machine.tuner.run()
+
+    assert ["1024", "65536"] == list(found["decided"][test])

@@ -205,11 +205,11 @@ class Tuner:
         """Return the neighbours of pins, and what the sizes beside this one like."""
         test, nbytes = key
         asked = self.question(key)
-        sizes = sorted(n for t, n in self._leading if t == test)
+        sizes = sorted({nbytes, *(n for t, n in self._leading if t == test)})
         at = sizes.index(nbytes)
         beside: list[str] = []
         for n in sizes[max(0, at - 1) : at + 2]:
-            leading = self._leading[test, n]
+            leading = self._leading.get((test, n), ())
             if n != nbytes and len(leading) <= 8:  # few are left: it has searched
                 beside += leading[:3]
         works = [p for p in beside if self._foreseen(p, asked) is not None]
