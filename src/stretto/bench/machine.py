@@ -52,7 +52,12 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str:
-    """Return the commit of this source tree; nothing where there is none."""
+    """Return the commit of this source tree; nothing where there is none.
+
+    STRETTO_COMMIT says it for a copy of a tree, whose history stayed behind.
+    """
+    if told := os.environ.get("STRETTO_COMMIT"):
+        return told
     here = Path(__file__).parent
     if shutil.which("git") is None:
         return ""

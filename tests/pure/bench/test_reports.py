@@ -39,12 +39,14 @@ def document(**options):
     return bench.document_of(task, data, ["stretto", "bench", "all_reduce"])
 
 
-def test_a_document_says_all_that_is_needed_to_do_it_again():
+def test_a_document_says_all_that_is_needed_to_do_it_again(monkeypatch):
     """Command, commit, machine, versions; the machine's name is nobody's business."""
+    monkeypatch.setenv("STRETTO_COMMIT", "0123abc")
     made = document()
 
     keys = {"command", "commit", "machine", "versions", "missing", "limits", "rows"}
     assert keys <= made.keys()
+    assert "0123abc" == made["commit"]
     assert {"system", "processor", "cores", "load"} <= made["machine"].keys()
     assert json.loads(bench.as_text(made)) == json.loads(bench.as_text(made))
 

@@ -335,6 +335,8 @@ def test_where_nothing_of_the_search_works_what_is_shipped_is_kept():
     [  # the fastest on four H200 GPUs, and none of it is named in the space
         (1 << 10, "all_reduce/one_shot", "threads=128"),
         (1 << 14, "all_reduce/one_shot", "blocks=8 threads=128"),
+        (1 << 14, "all_reduce/one_shot", "blocks=32 threads=64"),
+        (1 << 16, "all_reduce/one_shot", "blocks=64 threads=128"),
         (1 << 18, "all_reduce/two_shot", "blocks=128 threads=64"),
         (1 << 20, "all_reduce/two_shot", "blocks=96 threads=256"),
         (1 << 22, "all_reduce/two_shot", "blocks=132"),

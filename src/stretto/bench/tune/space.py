@@ -233,7 +233,8 @@ def _on_gpu(asked: Question, schedule: Schedule) -> Iterator[Schedule]:
         return
     seen: set[tuple[int, int]] = set()
     for threads in _THREADS:
-        for each in (*_VECTORS_EACH, 1 / asked.num_ranks):
+        # Where a rank reads what all have, that is a thread a vector, and two.
+        for each in (*_VECTORS_EACH, 1 / asked.num_ranks, 0.5 / asked.num_ranks):
             blocks = math.ceil(vectors / threads / each)
             one = (min(_MOST_BLOCKS, max(1, blocks)), threads)
             if vectors > 8 * one[0] * threads and one[0] < _MOST_BLOCKS:
