@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 from stretto.synth.rows import (
     Group,
+    Lines,
     Rows,
     Slots,
     loop,
@@ -29,13 +30,13 @@ __all__ = ["BODIES"]
 def _all_gather(schedule: Schedule, symmetry: Symmetry) -> Rows:
     k, group = schedule.demand.split, Group(schedule)
     p, slots = group.place, Slots(symmetry)
-    entries = []
-    for m in schedule.folded:
+    entries, lines = [], Lines(schedule)
+    for m in lines.moves:
         held = slots.get(m.chunk, m.src)
         kept = -1 if m.dst in group.members else slots.take(m.chunk, m.dst)
-        owner, piece = group.members[m.chunk // k], m.chunk % k
-        entries.append((owner, piece, m.src, m.dst, held, kept))
-    legend = "whose, which piece, from, to; by planned start"
+        owner, piece = group.members[m.chunk // k], lines.piece(m.chunk, k)
+        entries.append((owner, piece, m.src, m.dst, *lines.first(m), held, kept))
+    legend = f"whose, which {lines.pieces}, from, to{lines.legend}; by planned start"
     at = f"at = owner{p} * K + piece"
     fetch = [
         "own = src == owner",
@@ -58,9 +59,11 @@ def _all_gather(schedule: Schedule, symmetry: Symmetry) -> Rows:
             f"    r.output[r{p} * K : r{p} * K + K] = r.input[:]",
             *loop(
                 symmetry,
-                f"for owner_, piece, src_, dst_{slots.names} in MOVES:",
+                f"for owner_, {lines.pieces}, src_, dst_{lines.wave}{slots.names}"
+                " in MOVES:",
                 ["owner", "src", "dst"],
                 fetch,
+                waves=lines.waves,
             ),
         ],
     )
@@ -101,12 +104,13 @@ def _broadcast(schedule: Schedule, symmetry: Symmetry) -> Rows:
     demand, group = schedule.demand, Group(schedule)
     width = width_of(schedule)
     slots = Slots(symmetry)
-    entries = []
-    for m in schedule.folded:
+    entries, lines = [], Lines(schedule)
+    for m in lines.moves:
         held = slots.get(m.chunk, m.src)
         kept = -1 if m.dst in group.members else slots.take(m.chunk, m.dst)
-        entries.append((m.chunk, m.src, m.dst, held, kept))
-    legend = "which piece, from, to; by planned start"
+        piece = lines.piece(m.chunk, len(group.members) * demand.split)
+        entries.append((piece, m.src, m.dst, *lines.first(m), held, kept))
+    legend = f"which {lines.pieces}, from, to{lines.legend}; by planned start"
     fetch = [
         "data = (src.input if src == root else src.output)[low:high]",
         "dst.output[low:high] = data",
@@ -127,9 +131,10 @@ def _broadcast(schedule: Schedule, symmetry: Symmetry) -> Rows:
             "ranks[root].output[:] = ranks[root].input[:]",
             *loop(
                 symmetry,
-                f"for piece, src_, dst_{slots.names} in MOVES:",
+                f"for {lines.pieces}, src_, dst_{lines.wave}{slots.names} in MOVES:",
                 ["src", "dst"],
                 [f"low, high = piece * {width}, piece * {width} + {width}", *fetch],
+                waves=lines.waves,
             ),
         ],
     )

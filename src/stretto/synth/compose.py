@@ -9,7 +9,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from stretto.synth.model import microseconds
-from stretto.synth.schedule import Demand, Move, Schedule
+from stretto.synth.schedule import Demand, Move, Schedule, Wave
 
 __all__ = ["backwards", "joined"]
 
@@ -28,12 +28,28 @@ def backwards(schedule: Schedule, demand: Demand) -> Schedule:
         return m.start + microseconds(demand.nbytes * share[m.chunk], rate) + alpha
 
     last = max(map(ends, schedule.folded))
+    label = {  # what is last in a loop is first now: it is called so
+        c: other
+        for w in schedule.waves
+        for c, other in zip(w.chunks, reversed(w.chunks), strict=True)
+    }
 
     def turned(moves: tuple[Move, ...]) -> tuple[Move, ...]:
         return tuple(
-            Move(last - ends(m), m.chunk, m.dst, m.src, m.links[::-1], demand.combines)
+            Move(
+                last - ends(m),
+                label.get(m.chunk, m.chunk),
+                m.dst,
+                m.src,
+                m.links[::-1],
+                demand.combines,
+            )
             for m in sorted(moves, key=ends, reverse=True)
         )
+
+    def latest(w: Wave) -> Move:
+        late = w.move.start + (len(w.chunks) - 1) * schedule.pace
+        return w.move._replace(start=late, chunk=w.chunks[-1])
 
     return Schedule(
         demand=demand,
@@ -41,6 +57,12 @@ def backwards(schedule: Schedule, demand: Demand) -> Schedule:
         generator=f"{schedule.generator}, backwards",
         symmetry=schedule.symmetry,
         folded=turned(schedule.folded),
+        waves=tuple(
+            Wave(move, w.chunks)
+            for w in schedule.waves
+            for move in turned((latest(w),))
+        ),
+        pace=schedule.pace,
     )
 
 
@@ -63,4 +85,6 @@ def joined(first: Schedule, second: Schedule, demand: Demand) -> Schedule:
         generator=f"{first.generator}, then {second.generator}",
         symmetry=first.symmetry,
         folded=merged(first.folded, second.folded),
+        waves=first.waves + second.waves if first.pace == second.pace else (),
+        pace=first.pace if first.pace == second.pace else Fraction(0),
     )

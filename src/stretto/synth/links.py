@@ -50,6 +50,10 @@ class LinkQueue:
         """Return a time in microseconds."""
         return Fraction(ticks, self._per_us)
 
+    def takes(self, link: int) -> int:
+        """Return the ticks that a transfer occupies a link."""
+        return self._taken[link]
+
     def delay(self, path: tuple[int, ...]) -> int:
         """Return the ticks from a transfer's start to its arrival."""
         return max(self._taken[e] for e in path) + sum(self._alpha[e] for e in path)

@@ -27,8 +27,13 @@ from stretto.synth.schedule import Chunk, Demand, Schedule
 from stretto.synth.sketch import Sketch
 from stretto.synth.spreading import MOST_LITERALS, Search, Trial, spreading
 from stretto.synth.symmetry import Symmetry, find_symmetry, trivial
+from stretto.synth.waves import in_waves
 
 __all__ = ["Result", "Trial", "synthesize"]
+
+
+_MANY_ROWS = 1000  # nobody reads more
+_WORTH_A_LOOP = Fraction(101, 100)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +121,7 @@ def synthesize(
 def _best(search: Search, limit: Bound) -> Result:
     """Return the best of all candidates, each replayed against the bound."""
     best: tuple[Fraction, Schedule] | None = None
+    looped: tuple[Fraction, Schedule] | None = None
     trials = []
     proved = False
     for schedule, done in _candidates(search, limit):
@@ -126,20 +132,35 @@ def _best(search: Search, limit: Bound) -> Result:
             best, proved = (us, schedule), done
             if search.progress is not None:
                 search.progress(trial)
+        if schedule.waves and (looped is None or us < looped[0]):
+            looped = us, schedule
     if best is None:
         trees = search.trees
         want = f" with {trees} trees; want 0, or at most 32 ranks" if trees else ""
         raise TopologyError(
             f"{limit.network}: no generator serves {limit.collective}{want}"
         )
+    us, schedule = _readable(best, looped)
     return Result(
-        schedule=best[1],
-        us=best[0],
+        schedule=schedule,
+        us=us,
         bound=limit,
         trials=tuple(trials),
         budget=search.budget,
         proved=proved,
     )
+
+
+def _readable(
+    best: tuple[Fraction, Schedule], looped: tuple[Fraction, Schedule] | None
+) -> tuple[Fraction, Schedule]:
+    """Return the best as a loop, where that is as fast or costs little."""
+    us, schedule = best
+    schedule = in_waves(schedule, us)
+    many = not schedule.waves and len(schedule.folded) > _MANY_ROWS
+    if many and looped is not None and looped[0] <= us * _WORTH_A_LOOP:
+        return looped
+    return replay(schedule).us if schedule.waves else us, schedule
 
 
 def _symmetry(demand: Demand, sketch: Sketch | None) -> Symmetry:
@@ -282,12 +303,12 @@ def _jointly(
 
 def _best_by_kind(
     found: Iterator[tuple[Schedule, bool]],
-) -> dict[tuple[int, int], tuple[Fraction, Schedule]]:
+) -> dict[tuple[int, int, bool], tuple[Fraction, Schedule]]:
     """Return the fastest schedule for each split and order of symmetry."""
-    best: dict[tuple[int, int], tuple[Fraction, Schedule]] = {}
+    best: dict[tuple[int, int, bool], tuple[Fraction, Schedule]] = {}
     for schedule, _ in found:
         assert schedule.symmetry is not None  # generators always say how they folded
-        kind = (schedule.demand.split, schedule.symmetry.order)
+        kind = schedule.demand.split, schedule.symmetry.order, bool(schedule.waves)
         us = replay(schedule).us
         if kind not in best or us < best[kind][0]:
             best[kind] = (us, schedule)

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from stretto.errors import CallError
-from stretto.synth.schedule import Schedule
+from stretto.synth.schedule import Move, Schedule
 from stretto.synth.symmetry import Symmetry
+from stretto.synth.waves import rows_of
 
 __all__ = [
     "Group",
+    "Lines",
     "Rows",
     "Slots",
     "loop",
@@ -69,6 +71,63 @@ class Slots:
         return rows if self.count else [row[:-2] for row in rows]
 
 
+class Lines:
+    """The moves that a table names: every one, or of a loop over waves the ways."""
+
+    def __init__(self, schedule: Schedule, *, combine: bool = False) -> None:
+        rows = rows_of(schedule, combine=combine)
+        self.waves = max((r.first + len(r.chunks) for r in rows), default=0)
+        """How often the loop goes over the table; 0: there is no such loop."""
+        self._chunks = {r.move.chunk: r.chunks for r in rows}
+        self._first = {r.move: (r.first, place) for place, r in enumerate(rows)}
+        single = (m for m in schedule.folded if m.combine == combine)
+        self.moves = [r.move for r in rows] if schedule.waves else list(single)
+
+    @property
+    def pieces(self) -> str:
+        """Return how a loop names the pieces of a row."""
+        return "pieces" if self.waves else "piece"
+
+    @property
+    def wave(self) -> str:
+        """Return how a loop names a row's first wave, which ends it."""
+        return ", first" * bool(self.waves)
+
+    @property
+    def legend(self) -> str:
+        """Return what a table's legend says of the wave."""
+        return ", wave of the first" * bool(self.waves)
+
+    def ordered(self) -> list[Move]:
+        """Return the moves so that what one needs is before it."""
+        return (
+            sorted(self.moves, key=self._first.__getitem__)
+            if self.waves
+            else self.moves
+        )
+
+    def chunks(self, chunk: int) -> tuple[int, ...]:
+        """Return the chunks of the row that begins with a chunk."""
+        return self._chunks.get(chunk, (chunk,))
+
+    def piece(self, chunk: int, split: int) -> int | range | tuple[int, ...]:
+        """Return what a row says of its pieces."""
+        if not self.waves:
+            return chunk % split
+        numbers = tuple(c % split for c in self._chunks[chunk])
+        step = numbers[1] - numbers[0] if len(numbers) > 1 else 1
+        regular = range(numbers[0], numbers[-1] + (1 if step > 0 else -1), step)
+        return regular if tuple(regular) == numbers else numbers
+
+    def first(self, move: Move) -> tuple[int, ...]:
+        """Return the first wave of a row, which ends it; nothing without a loop."""
+        return self._first[move][:1] if self.waves else ()
+
+    def place(self, move: Move) -> int:
+        """Return where in a wave a move is."""
+        return self._first[move][1]
+
+
 class Group:
     """How a file speaks of the ranks that take part: of all, or of the members."""
 
@@ -113,18 +172,39 @@ def _slot(rank: str, number: str, slots: Slots, width: int) -> str:
 
 
 def loop(
-    symmetry: Symmetry, header: str, names: list[str], body: list[str]
+    symmetry: Symmetry,
+    header: str,
+    names: list[str],
+    body: list[str],
+    *,
+    waves: int = 0,
 ) -> list[str]:
-    """Return a loop over a table, and inside it over the images of its ranks."""
-    if symmetry.order == 1:
-        turned = [f"{name} = ranks[{name}_]" for name in names]
-        return [header, *(f"    {line}" for line in [*turned, *body])]
-    turned = [f"{name} = ranks[image({name}_, turn)]" for name in names]
-    return [
-        header,
-        "    for turn in IMAGES:",
-        *(f"        {line}" for line in [*turned, *body]),
+    """Return a loop over a table, and inside it over the images of its ranks.
+
+    With `waves` the table is gone through so often, each row for its next piece.
+    """
+    ranks = [f"{name} = ranks[{name}_]" for name in names]
+    if symmetry.order > 1:
+        ranks = [f"{name} = ranks[image({name}_, turn)]" for name in names]
+        inner = ["for turn in IMAGES:", *_indented([*ranks, *body])]
+    else:
+        inner = [*ranks, *body]
+    if not waves:
+        return [header, *_indented(inner)]
+    turn = [
+        "i = wave - first",
+        "if not 0 <= i < len(pieces):",
+        "    continue  # not begun yet, or all through",
+        "piece = pieces[i]",
     ]
+    return [
+        f"for wave in range({waves}):",
+        *_indented([header, *_indented([*turn, *inner])]),
+    ]
+
+
+def _indented(lines: list[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
 
 
 def only_root(root: int) -> list[str]:

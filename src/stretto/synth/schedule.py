@@ -17,7 +17,7 @@ from stretto.synth.bounds import COLLECTIVES
 from stretto.synth.model import Network
 from stretto.synth.symmetry import Symmetry
 
-__all__ = ["Chunk", "Demand", "Move", "Schedule"]
+__all__ = ["Chunk", "Demand", "Move", "Schedule", "Wave"]
 
 
 class Chunk(NamedTuple):
@@ -39,6 +39,14 @@ class Move(NamedTuple):
     dst: int
     links: tuple[int, ...]
     combine: bool = False
+
+
+class Wave(NamedTuple):
+    """A move that many chunks make, each one wave after the one before it."""
+
+    move: Move
+    """Of the first chunk."""
+    chunks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,3 +134,7 @@ class Schedule:
     symmetry: Symmetry | None = None
     folded: tuple[Move, ...] = ()
     """The moves of representatives, whose images under `symmetry` are `moves`."""
+    waves: tuple[Wave, ...] = ()
+    """The folded moves as rows of a loop over waves, when they are so regular."""
+    pace: Fraction = Fraction(0)
+    """From one wave to the next, us."""

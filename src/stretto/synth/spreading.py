@@ -9,6 +9,7 @@ from fractions import Fraction
 
 from stretto.errors import TopologyError
 from stretto.synth.bounds import Bound
+from stretto.synth.cyclic import book_waves
 from stretto.synth.detours import by_detours
 from stretto.synth.greedy import greedy
 from stretto.synth.hierarchy import by_levels
@@ -24,6 +25,7 @@ __all__ = ["MOST_LITERALS", "Search", "Trial", "spreading"]
 
 MOST_LITERALS = 2500
 _MOST_TREE_MOVES = 50_000
+_MOST_ROWS = 5_000  # of a loop over waves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +137,10 @@ def _forests(
             schedule = book_trees(forest, cut, pieces=pieces, eager=eager)
             us = min(us, replay(schedule).us)
             yield schedule, False
+        if len(forest.edges) * n < _MOST_ROWS:
+            looped = book_waves(forest, cut, pieces=pieces)
+            if looped is not None:
+                yield looped, False
         near = us < limit.us(demand.nbytes) * Fraction(101, 100)
         if near or (pieces >= 8 and us > before * Fraction(995, 1000)):
             break

@@ -6,10 +6,11 @@ A row names who adds up what: the terms in order, each a rank's input or its own
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from stretto.synth.rows import (
     Group,
+    Lines,
     Rows,
     Slots,
     loop,
@@ -28,38 +29,54 @@ SUMS_IN_SCRATCH = "Rank, Ranks, Reference, algorithm, reduce"
 """What a file takes from the language."""
 
 
-def _sums(
-    schedule: Schedule, symmetry: Symmetry, slots: Slots | None
-) -> list[tuple[Any, ...]]:
-    """Return who adds up what: (chunk, rank, ((from, slot or leaf), ...), own slot).
+class _Sum(NamedTuple):
+    """Who adds up what."""
+
+    chunk: int
+    """The first of a row's."""
+    rank: int
+    parts: tuple[tuple[int, int], ...]
+    """From whom, and the slot of a sum or that it is a leaf."""
+    own: int
+    """The slot of the sum."""
+    first: tuple[int, ...]
+    """Of a loop over waves, the wave of the first chunk."""
+
+
+def _sums(schedule: Schedule, lines: Lines, slots: Slots | None) -> list[_Sum]:
+    """Return the sums in the order of their table.
 
     A rank adds when everything has come, just before it sends its sum on.
     """
     into: dict[tuple[int, int], list[Move]] = {}
-    order: dict[tuple[int, int], None] = {}
-    combining = [m for m in schedule.folded if m.combine]
+    order: dict[tuple[int, int], Move] = {}
+    combining = lines.ordered()
     origin = _owners(schedule)
     for m in combining:
         into.setdefault((m.chunk, m.dst), []).append(m)
     for m in combining:
         if (m.chunk, m.src) in into:
-            order[m.chunk, m.src] = None
+            order[m.chunk, m.src] = m
     for m in combining:
         if m.dst == origin[m.chunk]:
             order.pop((m.chunk, m.dst), None)
-            order[m.chunk, m.dst] = None
+            order[m.chunk, m.dst] = m
     rows = []
-    for chunk, rank in order:
+    for (chunk, rank), last in order.items():
         parts = []
         for m in into[chunk, rank]:
             leaf = (chunk, m.src) not in into
             slot = -1 if leaf else slots.get(chunk, m.src) if slots else 0
             parts.append((m.src, slot))
-        own = -1
-        if rank != origin[chunk]:
-            own = slots.take(chunk, rank) if slots else 0
-        rows.append((chunk, rank, tuple(parts), own))
-    return rows
+        own, first = -1, lines.first(last)
+        if rank == origin[chunk]:
+            first = tuple(f + lines.waves for f in first)  # when all is on its way
+        else:
+            taken = [slots.take(c, rank) for c in lines.chunks(chunk)] if slots else [0]
+            own = taken[0]  # the others of a loop follow
+        row = _Sum(chunk, rank, tuple(parts), own, first)
+        rows.append((lines.place(last) if lines.waves else 0, row))
+    return [row for _, row in sorted(rows, key=lambda entry: entry[0])]
 
 
 def _owners(schedule: Schedule) -> Mapping[int, int]:
@@ -69,13 +86,17 @@ def _owners(schedule: Schedule) -> Mapping[int, int]:
 def reduce_scatter_rows(schedule: Schedule, symmetry: Symmetry) -> Rows:
     """Return the table and the loop of reduce_scatter."""
     k, group = schedule.demand.split, Group(schedule)
-    slots = Slots(symmetry)
+    slots, lines = Slots(symmetry), Lines(schedule, combine=True)
     entries = [
-        (group.members[chunk // k], chunk % k, rank, parts, own)
-        for chunk, rank, parts, own in _sums(schedule, symmetry, slots)
+        (group.members[c // k], lines.piece(c, k), rank, parts, own, *first)
+        for c, rank, parts, own, first in _sums(schedule, lines, slots)
     ]
     room = max(1, slots.count)
-    legend = "whose, which piece, who adds, (from, slot of its sum or -1)..., own slot"
+    i = " + i" * bool(lines.waves)
+    legend = (
+        f"whose, which {lines.pieces}, who adds, (from, slot of its sum or -1)...,"
+        f" own slot{lines.legend}"
+    )
     return Rows(
         tables=(("SUMS", legend, entries),),
         imports=SUMS_IN_SCRATCH,
@@ -88,21 +109,27 @@ def reduce_scatter_rows(schedule: Schedule, symmetry: Symmetry) -> Rows:
             "",
             *loop(
                 symmetry,
-                "for owner_, piece, dst_, parts, slot in SUMS:",
+                f"for owner_, {lines.pieces}, dst_, parts, slot{lines.wave} in SUMS:",
                 ["owner", "dst"],
                 [
                     f"at = owner{group.place} * K + piece",
                     f"others = [(ranks[{_turned(symmetry)}], s) for q, s in parts]",
-                    "terms = [held(r, at, s) for r, s in others]",
+                    f"terms = [held(r, at, {_later('s', i)}) for r, s in others]",
                     f"total = reduce({group.own('dst')}, terms)",
                     "if slot < 0:",
                     "    dst.output[piece] = total",
                     "else:",
-                    f'    dst.scratch("sums", {room})[slot] = total',
+                    f'    dst.scratch("sums", {room})[slot{i}] = total',
                 ],
+                waves=2 * lines.waves,
             ),
         ],
     )
+
+
+def _later(slot: str, i: str) -> str:
+    """Return where the sum of a row's next chunk is, if its slot is one."""
+    return f"{slot}{i} if {slot} >= 0 else -1" if i else slot
 
 
 def _turned(symmetry: Symmetry) -> str:
@@ -113,35 +140,47 @@ def reduce_rows(schedule: Schedule, symmetry: Symmetry) -> Rows:
     """Return the table and the loop of reduce."""
     demand, group = schedule.demand, Group(schedule)
     width = width_of(schedule)
-    slots = Slots(symmetry)
-    entries = _sums(schedule, symmetry, slots)
+    slots, lines = Slots(symmetry), Lines(schedule, combine=True)
+    count = len(group.members) * demand.split
+    entries = [
+        (lines.piece(c, count), rank, parts, slot, *first)
+        for c, rank, parts, slot, first in _sums(schedule, lines, slots)
+    ]
     room = max(1, slots.count) * width
     own = group.own("ranks[dst]")
+    i = " + i" * bool(lines.waves)
+    legend = (
+        f"which {lines.pieces}, who adds, (from, slot of its sum or -1)..., own slot"
+        f"{lines.legend}"
+    )
+    slot = f"(s{i})" if i else "s"
+    kept = f"(slot{i})" if i else "slot"
     return Rows(
-        tables=(
-            (
-                "SUMS",
-                "which piece, who adds, (from, slot of its sum or -1)..., own slot",
-                entries,
-            ),
-        ),
+        tables=(("SUMS", legend, entries),),
         parameters=f", root: int = {demand.root}",
         imports=SUMS,
         body=[
             *only_root(demand.root),
             f"W = {width}",
-            "for piece, dst, parts, slot in SUMS:",
-            "    at = slice(piece * W, piece * W + W)",
-            f"    terms = {f'[{own}]' if group.whole else own}",
-            "    for q, s in parts:",
-            f'        sums = ranks[q].scratch("sums", {room}) if s >= 0 else None',
-            "        ready = slice(s * W, s * W + W)",
-            "        terms.append(ranks[q].input[at] if sums is None else sums[ready])",
-            "    if slot < 0:",
-            "        ranks[dst].output[at] = reduce(terms)",
-            "    else:",
-            f'        sums = ranks[dst].scratch("sums", {room})',
-            "        sums[slot * W : slot * W + W] = reduce(terms)",
+            *loop(
+                symmetry,
+                f"for {lines.pieces}, dst, parts, slot{lines.wave} in SUMS:",
+                [],
+                [
+                    "at = slice(piece * W, piece * W + W)",
+                    f"terms = {f'[{own}]' if group.whole else own}",
+                    "for q, s in parts:",
+                    f'    sums = ranks[q].scratch("sums", {room}) if s >= 0 else None',
+                    f"    ready = slice({slot} * W, {slot} * W + W)",
+                    "    terms.append(sums[ready] if s >= 0 else ranks[q].input[at])",
+                    "if slot < 0:",
+                    "    ranks[dst].output[at] = reduce(terms)",
+                    "else:",
+                    f'    sums = ranks[dst].scratch("sums", {room})',
+                    f"    sums[{kept} * W : {kept} * W + W] = reduce(terms)",
+                ],
+                waves=2 * lines.waves,
+            ),
         ],
     )
 
@@ -151,26 +190,28 @@ def all_reduce_rows(schedule: Schedule, symmetry: Symmetry) -> Rows:
     if not Group(schedule).whole:
         return _all_reduce_by_relays(schedule, symmetry)
     k = schedule.demand.split
+    there, back = Lines(schedule, combine=True), Lines(schedule)
     sums = [
-        (chunk // k, chunk % k, rank, parts)
-        for chunk, rank, parts, _ in _sums(schedule, symmetry, None)
+        (c // k, there.piece(c, k), rank, parts, *first)
+        for c, rank, parts, _, first in _sums(schedule, there, None)
     ]
     moves = [
-        (m.chunk // k, m.chunk % k, m.src, m.dst)
-        for m in schedule.folded
-        if not m.combine
+        (m.chunk // k, back.piece(m.chunk, k), m.src, m.dst, *back.first(m))
+        for m in back.moves
     ]
     q = _turned(symmetry)
+    adds = f"whose, which {there.pieces}, who adds, (from, 0: sum, -1: input)"
+    goes = f"whose, which {back.pieces}, from, to"
     return Rows(
         tables=(
-            ("SUMS", "whose, which piece, who adds, (from, 0: sum, -1: input)", sums),
-            ("MOVES", "whose, which piece, from, to; by planned start", moves),
+            ("SUMS", f"{adds}{there.legend}", sums),
+            ("MOVES", f"{goes}{back.legend}; by planned start", moves),
         ),
         imports=SUMS,
         body=[
             *loop(
                 symmetry,
-                "for owner_, piece, dst_, parts in SUMS:",
+                f"for owner_, {there.pieces}, dst_, parts{there.wave} in SUMS:",
                 ["owner", "dst"],
                 [
                     "at = owner * K + piece",
@@ -179,15 +220,17 @@ def all_reduce_rows(schedule: Schedule, symmetry: Symmetry) -> Rows:
                     "terms = [side[at] for side in sides]",
                     "dst.output[at] = reduce(dst.input[at], terms)",
                 ],
+                waves=2 * there.waves,
             ),
             *loop(
                 symmetry,
-                "for owner_, piece, src_, dst_ in MOVES:",
+                f"for owner_, {back.pieces}, src_, dst_{back.wave} in MOVES:",
                 ["owner", "src", "dst"],
                 [
                     "at = owner * K + piece",
                     "dst.output[at] = src.output[at]",
                 ],
+                waves=back.waves,
             ),
         ],
     )
@@ -254,7 +297,8 @@ def _sums_by_relays(
 ) -> list[tuple[Any, ...]]:
     k, group = schedule.demand.split, Group(schedule)
     rows = []
-    for chunk, rank, parts, _ in _sums(schedule, symmetry, None):
+    lines = Lines(schedule, combine=True)
+    for chunk, rank, parts, _, _ in _sums(schedule, lines, None):
         kept = _OUTPUT if rank in group.members else slots.take(chunk, rank)
         terms = tuple(
             (q, leaf or (_OUTPUT if q in group.members else slots.get(chunk, q)))

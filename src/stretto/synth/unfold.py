@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from stretto.synth.schedule import Demand, Move, Schedule
 from stretto.synth.symmetry import Symmetry
 
-__all__ = ["image_chunk", "representatives", "unfold"]
+__all__ = ["image_chunk", "images", "representatives", "unfold"]
 
 
 def image_chunk(demand: Demand, chunk: int, nodes: tuple[int, ...]) -> int:
@@ -37,25 +37,29 @@ def unfold(
     """
     order = sorted(moves, key=lambda m: (m.start, m.chunk, m.src, m.dst))
     folded = _needed(order, demand.network.members)
-    whole = [
-        Move(
-            m.start,
-            image_chunk(demand, m.chunk, nodes),
-            nodes[m.src],
-            nodes[m.dst],
-            tuple(links[i] for i in m.links),
-            m.combine,
-        )
-        for m in folded
-        for nodes, links in zip(symmetry.nodes, symmetry.links, strict=True)
-    ]
     return Schedule(
         demand=demand,
-        moves=tuple(whole),
+        moves=tuple(images(demand, folded, symmetry)),
         generator=generator,
         symmetry=symmetry,
         folded=folded,
     )
+
+
+def images(
+    demand: Demand, folded: Iterable[Move], symmetry: Symmetry
+) -> Iterator[Move]:
+    """Yield every move with its images, in the order of the moves."""
+    for m in folded:
+        for nodes, links in zip(symmetry.nodes, symmetry.links, strict=True):
+            yield Move(
+                m.start,
+                image_chunk(demand, m.chunk, nodes),
+                nodes[m.src],
+                nodes[m.dst],
+                tuple(links[i] for i in m.links),
+                m.combine,
+            )
 
 
 def _needed(order: Sequence[Move], members: Iterable[int]) -> tuple[Move, ...]:
