@@ -38,6 +38,7 @@ CASES = [
     ("all_gather/one_shot", 3, "bulk zero_copy threads=32", "float32"),
     ("all_reduce/two_shot", 2, "lines threads=32 blocks=2 tile_bytes=512", "float16"),
     ("broadcast/flat", 3, "lines threads=32 tile_bytes=512", "int32"),
+    ("reduce_scatter/recursive", 8, "lines threads=32", "int16"),
     ("all_to_all/one_shot", 3, "bulk zero_copy threads=32 tile_bytes=512", "int16"),
 ]
 

@@ -211,8 +211,9 @@ def footprint(plan: Plan, where: Layout, rank: int) -> Footprint:
         if loc.space is Space.STAGE
     }
     lines = plan.schedule.protocol == "lines"
-    unit = where.unit_bytes
-    packet_unit = -(-unit // 120) * 128 if lines else unit
+    unit = packet_unit = where.unit_bytes
+    if lines:  # whole ones: the last is stored to its end, in plain staging too
+        unit = packet_unit = -(-unit // 120) * 128
     units = plan.stage_units[rank] * plan.schedule.blocks
     packets = units * packet_unit * ((rank, True) in spaces)
     return Footprint(
