@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sketch", metavar="FILE", help="a TOML file or a shipped sketch's name"
     )
     parser.add_argument(
-        "--budget", type=float, default=10.0, help="seconds for the solver [10]"
+        "--budget", type=float, default=20.0, help="seconds for the search [20]"
     )
     parser.add_argument("--seed", type=int, default=0, help="of every search [0]")
     parser.add_argument("-o", "--output", type=Path, help="write the program, FILE.py")
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
         sizes[0],
         root=args.root,
         weights=parts_of(args),
-        budget=synth.Budget(seconds=args.budget, seed=args.seed),
+        budget=synth.Budget.within(args.budget, args.seed),
         splits=tuple(numbers(args.split)) if args.split else (),
         sketch=sketch,
         trees=args.trees,
@@ -106,6 +106,8 @@ def run(args: argparse.Namespace) -> int:
     print_rows(args, [_row(args, found, proved)], "")
     if not args.json:
         print(f"bound: {found.bound.binding(sizes[0]).why}")
+        for what in found.cut:
+            print(f"left out, the budget of {args.budget:g} s was spent: {what}")
     if args.output:
         args.output.write_text(found.text(name), encoding="utf-8")
     if args.xml:
@@ -117,7 +119,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _show(trial: synth.Trial) -> None:
     sys.stderr.write(
-        f"{float(trial.us):.6g} us: {trial.generator}, split {trial.split}\n"
+        f"{float(trial.us):.6g} us, gap {trial.gap:.2%}: {trial.generator},"
+        f" split {trial.split}\n"
     )
 
 
@@ -135,5 +138,6 @@ def _row(args: argparse.Namespace, found: synth.Result, proved: bool) -> dict[st
         "generator": found.schedule.generator,
         "split": demand.split,
         "seed": found.budget.seed,
+        "complete": not found.cut,
         "verified": proved,
     }

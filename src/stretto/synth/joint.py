@@ -33,6 +33,13 @@ class Budget:
     seconds: float = 30.0
     """About seconds of one core, counted in the solver's deterministic clock."""
     seed: int = 0
+    whole: float | None = None
+    """Seconds of the clock for all of a search; None: as long as it takes."""
+
+    @classmethod
+    def within(cls, seconds: float, seed: int = 0) -> Budget:
+        """Return a budget for a whole search, of which solvers have a half."""
+        return cls(seconds=seconds / 2, seed=seed, whole=seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +115,8 @@ def solver_of(budget: Budget) -> Any:
     solver.parameters.interleave_search = True
     solver.parameters.random_seed = budget.seed
     solver.parameters.max_deterministic_time = budget.seconds / _PACE
+    if budget.whole is not None:
+        solver.parameters.max_time_in_seconds = budget.whole
     return solver
 
 

@@ -14,6 +14,7 @@ from fractions import Fraction
 from stretto.errors import CallError, TopologyError
 from stretto.ir import Program
 from stretto.synth.bounds import Bound, bound
+from stretto.synth.clock import Clock
 from stretto.synth.compose import backwards, joined
 from stretto.synth.confined import confined_paths
 from stretto.synth.emit import build, emit
@@ -47,6 +48,8 @@ class Result:
     budget: Budget
     proved: bool = False
     """The joint model proved that nothing symmetric with this split is faster."""
+    cut: tuple[str, ...] = ()
+    """What the budget left out; with nothing the answer is the same everywhere."""
 
     @property
     def bound_us(self) -> Fraction:
@@ -62,11 +65,13 @@ class Result:
         """Return the program as a file in the language."""
         demand = self.schedule.demand
         us, least = float(self.us), float(self.bound_us)
+        spent = self.budget.seconds if self.budget.whole is None else self.budget.whole
         facts = (
             f"For {demand.nbytes} bytes on {demand.network.name}: {us:.6g} us in the",
             f"link model; bound {least:.6g} us, gap {self.gap:.2%}.",
             f"Generator: {self.schedule.generator}; split {demand.split},",
-            f"seed {self.budget.seed}, budget {self.budget.seconds:g} s.",
+            f"seed {self.budget.seed}, budget {spent:g} s.",
+            *(f"Left out: {what}." for what in self.cut),
         )
         return emit(self.schedule, name, facts=facts)
 
@@ -90,8 +95,10 @@ def synthesize(
 ) -> Result:
     """Return the best schedule that the generators find, with its gap to the bound.
 
-    With `trees` only packings of so many trees from every root are tried.
+    With `trees` only packings of so many trees from every root are tried. The first
+    way is always tried, further ones as long as `budget.whole` lasts.
     """
+    clock = Clock(None if budget is None else budget.whole)
     demand = Demand(
         collective=collective,
         network=network,
@@ -114,6 +121,7 @@ def synthesize(
         sketch=sketch,
         trees=trees,
         progress=progress,
+        clock=clock,
     )
     return _best(search, bound(collective, network, root=demand.root, weights=weights))
 
@@ -126,7 +134,12 @@ def _best(search: Search, limit: Bound) -> Result:
     proved = False
     for schedule, done in _candidates(search, limit):
         us = replay(schedule, bound=limit).us
-        trial = Trial(generator=schedule.generator, split=schedule.demand.split, us=us)
+        trial = Trial(
+            generator=schedule.generator,
+            split=schedule.demand.split,
+            us=us,
+            bound_us=limit.us(search.demand.nbytes),
+        )
         trials.append(trial)
         if best is None or us < best[0]:
             best, proved = (us, schedule), done
@@ -134,6 +147,8 @@ def _best(search: Search, limit: Bound) -> Result:
                 search.progress(trial)
         if schedule.waves and (looped is None or us < looped[0]):
             looped = us, schedule
+        if search.clock.over("further ways"):
+            break
     if best is None:
         trees = search.trees
         want = f" with {trees} trees; want 0, or at most 32 ranks" if trees else ""
@@ -148,6 +163,7 @@ def _best(search: Search, limit: Bound) -> Result:
         trials=tuple(trials),
         budget=search.budget,
         proved=proved,
+        cut=tuple(search.clock.cut),
     )
 
 
@@ -229,6 +245,8 @@ def _exchanged(search: Search, demand: Demand) -> Iterator[tuple[Schedule, bool]
         flow = exchange_flow(network, symmetry, root=root, weights=demand.weights)
         paths = decompose(network, flow)
     for k in search.splits:
+        if k != search.splits[0] and search.clock.over(f"paths, split {k}"):
+            return
         for even in (False,) if root is None else (False, True):
             cut = replace(demand, split=k)
             yield exchange(cut, symmetry, paths, even=even), False
@@ -251,8 +269,14 @@ def _both(search: Search) -> Iterator[tuple[Schedule, bool]]:
     network = search.demand.network
     spread = replace(search.demand, collective="all_gather")
     limit = bound("all_gather", network, weights=search.demand.weights)
-    there = _best_by_kind(_turned(search, "all_gather"))
-    back = _best_by_kind(spreading(replace(search, demand=spread), limit))
+    thirds = search
+    if search.clock.limited:  # there, back, and both at once
+        budget = replace(search.budget, seconds=search.budget.seconds / 3)
+        thirds = replace(search, budget=budget, clock=search.clock.part(0.4))
+    there = _best_by_kind(_turned(thirds, "all_gather"))
+    thirds = replace(thirds, demand=spread, clock=search.clock.part(0.6))
+    back = _best_by_kind(spreading(thirds, limit))
+    search = replace(search, budget=thirds.budget)
     best: tuple[Fraction, Schedule] | None = None
     for kind, (_, first) in there.items():
         if kind in back:
@@ -281,6 +305,8 @@ def _jointly(
     if search.budget.seconds <= 0 or 2 * chunks * len(hops) > MOST_LITERALS or done:
         return
     allowed = None
+    if search.clock.over("the joint model"):
+        return
     if search.sketch is not None:
         there = search.sketch.ways(network.reversed, backwards=True)
         back = search.sketch.ways(network)
@@ -292,11 +318,13 @@ def _jointly(
         hint.demand,
         hint.symmetry,
         limit,
-        budget=search.budget,
+        budget=search.solving,
         hint=hint,
         hops=hops,
         allowed=allowed,
     )
+    if not found.proved:
+        search.clock.over("the joint model")
     if found.schedule is not None:
         yield found.schedule, found.proved
 

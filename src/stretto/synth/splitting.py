@@ -9,17 +9,21 @@ some order always empties the switch).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from stretto.errors import TopologyError
 from stretto.synth.maxflow import Flow
 from stretto.synth.model import Network
 
-__all__ = ["Units", "feasible", "remove_switches"]
+__all__ = ["Units", "feasible", "go_on", "remove_switches"]
 
 _Path: TypeAlias = tuple[int, ...]
 _ENDLESS = 1 << 60
+
+
+def go_on() -> None:
+    """Do not give up."""
 
 
 class Units:
@@ -96,7 +100,9 @@ def feasible(units: Units, roots: dict[int, int]) -> bool:
     return True
 
 
-def remove_switches(units: Units, roots: dict[int, int]) -> Units:
+def remove_switches(
+    units: Units, roots: dict[int, int], check: Callable[[], None] = go_on
+) -> Units:
     """Return units between ranks only; the rate for `roots` is kept."""
     network = units.network
     for w in range(network.num_nodes - 1, network.num_ranks - 1, -1):
@@ -113,7 +119,7 @@ def remove_switches(units: Units, roots: dict[int, int]) -> Units:
                 units = spread
                 break
         else:
-            units = _exact(units, w, roots)
+            units = _exact(units, w, roots, check)
     return units
 
 
@@ -160,13 +166,16 @@ def _spread(units: Units, w: int, variant: int) -> Units | None:
     return spread
 
 
-def _exact(units: Units, w: int, roots: dict[int, int]) -> Units:
+def _exact(
+    units: Units, w: int, roots: dict[int, int], check: Callable[[], None] = go_on
+) -> Units:
     """Return a copy without the switch, by exact edge splitting."""
     units = units.copy()
     sources = sorted({u for u, v in units.ways if v == w})
     for u in sources:
         targets = sorted({v for x, v in units.ways if x == w})
         for t in [*(t for t in targets if t != u), u]:  # back to u: a loop, dropped
+            check()
             most = min(units.capacity(u, w), units.capacity(w, t))
             if most:
                 most = _splittable(units, u, w, t, most, roots)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from stretto.errors import TopologyError
 from stretto.synth.bounds import Bound
+from stretto.synth.clock import Clock, OutOfTimeError
 from stretto.synth.cyclic import book_waves
 from stretto.synth.detours import by_detours
 from stretto.synth.greedy import greedy
@@ -35,6 +36,12 @@ class Trial:
     generator: str
     split: int
     us: Fraction
+    bound_us: Fraction = Fraction(0)
+
+    @property
+    def gap(self) -> float:
+        """Return by how much the time exceeds the bound; 0.04 is 4 %."""
+        return float(self.us / self.bound_us) - 1 if self.bound_us else 0.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,6 +59,14 @@ class Search:
     trees: int = 0
     """So many trees from every root, and nothing else; 0: whatever is best."""
     progress: Callable[[Trial], None] | None = None
+    clock: Clock = field(default_factory=lambda: Clock(None))
+    """What is left of the budget, and what it cut."""
+
+    @property
+    def solving(self) -> Budget:
+        """Return what a solver may take now."""
+        left = self.clock.left if self.clock.limited else None
+        return replace(self.budget, whole=left)
 
 
 def spreading(search: Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]:
@@ -79,6 +94,9 @@ def spreading(search: Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]:
             for seed in seeds:
                 if demand.collective == "broadcast" and (seed > seeds[0] or n > 64):
                     continue  # trees serve better, and nothing folds
+                late = f"greedy, split {k}, seed {seed}"
+                if best is not None and search.clock.over(late):
+                    continue
                 cut = replace(demand, split=k, pieces=0)
                 try:
                     schedule = book(
@@ -100,7 +118,10 @@ def spreading(search: Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]:
         return  # nothing below serves so many
     assert best is not None  # there is at least one split
     if sketch is None:
-        yield from _forests(search, limit, best[0])
+        try:
+            yield from _forests(search, limit, best[0])
+        except OutOfTimeError:
+            search.clock.skip("trees")
         yield from _stepped(search, limit)
     yield from _refined(search, limit, best)
 
@@ -117,10 +138,11 @@ def _forests(
         return
     rooted = demand.collective == "broadcast"
     root = demand.root if rooted else None
+    check = search.clock.check
     try:
-        forest = pack_trees(network, root=root, trees=search.trees or None)
+        forest = pack_trees(network, root=root, trees=search.trees or None, check=check)
         if not search.trees and forest.trees > (64 if rooted else 8):
-            forest = pack_trees(network, trees=5, root=root)
+            forest = pack_trees(network, trees=5, root=root, check=check)
     except TopologyError:  # an unbalanced switch: others serve
         return
     for pieces in (1, 4, 16, 64, 256) if rooted else (1, 4, 8, 16, 32, 64):
@@ -134,7 +156,7 @@ def _forests(
             continue
         before = us
         for eager in (1, 8):
-            schedule = book_trees(forest, cut, pieces=pieces, eager=eager)
+            schedule = book_trees(forest, cut, pieces=pieces, eager=eager, check=check)
             us = min(us, replay(schedule).us)
             yield schedule, False
         if len(forest.edges) * n < _MOST_ROWS:
@@ -156,7 +178,11 @@ def _stepped(search: Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]:
     unit = min(k.rate for k in network.links)
     if any((k.rate / unit).denominator != 1 for k in network.links):
         return
-    for point in frontier("all_gather", network, limit, seconds=search.budget.seconds):
+    points = frontier("all_gather", network, limit, seconds=search.budget.seconds)
+    while not search.clock.over("steps and rounds"):
+        point = next(points, None)
+        if point is None:
+            break
         if not search.splits_given or point.chunks in search.splits:
             found = replace(point.schedule, demand=replace(demand, split=point.chunks))
             moves = tuple(
@@ -184,16 +210,20 @@ def _refined(
     literals = chunks * len(hops)
     if search.budget.seconds <= 0 or literals > MOST_LITERALS or us == size:
         return
+    if search.clock.over("the joint model"):
+        return
     found = solve_joint(
         hint.demand,
         search.symmetry,
         limit,
-        budget=search.budget,
+        budget=search.solving,
         hint=hint,
         hops=hops,
         allowed=None
         if sketch is None
         else sketch.ways(search.demand.network, backwards=search.backwards),
     )
+    if not found.proved:
+        search.clock.over("the joint model")
     if found.schedule is not None:
         yield found.schedule, found.proved

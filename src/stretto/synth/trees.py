@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeAlias
@@ -18,7 +19,7 @@ from stretto.synth.links import Job, LinkQueue
 from stretto.synth.maxflow import Flow
 from stretto.synth.model import Network
 from stretto.synth.schedule import Demand, Move, Schedule
-from stretto.synth.splitting import Units, feasible, remove_switches
+from stretto.synth.splitting import Units, feasible, go_on, remove_switches
 from stretto.synth.symmetry import trivial
 
 __all__ = ["Forest", "book_trees", "pack_trees"]
@@ -63,9 +64,16 @@ class Forest:
 
 
 def pack_trees(
-    network: Network, *, trees: int | None = None, root: int | None = None
+    network: Network,
+    *,
+    trees: int | None = None,
+    root: int | None = None,
+    check: Callable[[], None] = go_on,
 ) -> Forest:
-    """Return k trees from every member, or from one root; k as given, else optimal."""
+    """Return k trees from every member, or from one root; k as given, else optimal.
+
+    `check` is called all the time and may raise, to give up.
+    """
     rates = [k.rate for k in network.links]
     roots = network.members if root is None else (root,)
     if root is None:
@@ -79,8 +87,8 @@ def pack_trees(
         per_rate, k = _coarsest(network, trees, best, roots), trees
     counts = dict.fromkeys(roots, k)
     units = Units(network, [math.floor(per_rate * rate) for rate in rates])
-    units = remove_switches(units, counts)
-    grown = _grow(units, counts)
+    units = remove_switches(units, counts, check)
+    grown = _grow(units, counts, check)
     forest = Forest(
         network=network, trees=k, units_per_rate=per_rate, edges=_route(units, grown)
     )
@@ -190,7 +198,9 @@ class _Ground:
         batch.edges.append((x, y))
 
 
-def _grow(units: Units, counts: dict[int, int]) -> list[_Batch]:
+def _grow(
+    units: Units, counts: dict[int, int], check: Callable[[], None]
+) -> list[_Batch]:
     """Grow all batches until each spans every member."""
     network = units.network
     n = network.num_ranks
@@ -209,6 +219,7 @@ def _grow(units: Units, counts: dict[int, int]) -> list[_Batch]:
     while queue:
         batch = queue.pop(0)
         while len(batch.reached) < n:
+            check()
             x, y, most = _next(batch, ground, after, total - batch.count)
             if most < batch.count:
                 rest = _Batch(
@@ -256,12 +267,18 @@ def _route(
 
 
 def book_trees(
-    forest: Forest, demand: Demand, *, pieces: int = 1, eager: int = 1
+    forest: Forest,
+    demand: Demand,
+    *,
+    pieces: int = 1,
+    eager: int = 1,
+    check: Callable[[], None] = go_on,
 ) -> Schedule:
     """Return the schedule that sends `pieces` chunks down every tree.
 
     The demand's split must be trees x pieces. Where a link has a choice, the branch
     with the most hops to go is first; `eager` is how many hops outweigh one piece.
+    `check` is called all the time and may raise, to give up.
     """
     network = forest.network
     members = {r: i for i, r in enumerate(network.members)}
@@ -288,6 +305,7 @@ def book_trees(
             offer(tree, base + which * pieces + piece, root, 0, piece)
     moves = []
     for start, job in queue.run():
+        check()
         path = job.path
         src, dst = network.links[path[0]].src, network.links[path[-1]].dst
         moves.append(Move(queue.us(start), job.chunk, src, dst, path))

@@ -94,7 +94,7 @@ def test_a_group_is_simulated_where_it_is(capsys, tmp_path):
     words, times = ("--schedule", "push bulk zero_copy blocks=64"), []
     for relays in ((), ("--relays",)):
         file = str(tmp_path / f"group{len(relays)}.py")
-        found = (*place, *group, *relays, "--budget", "0", "-o", file)
+        found = (*place, *group, *relays, "--budget", "3", "-o", file)
         _, planned = run(capsys, "synth", "all_gather", *found)
         here = () if relays else group
         status, timed = run(capsys, "simulate", file, *place, *here, *words)

@@ -1,0 +1,56 @@
+"""What is left of a budget, and what was left out for want of it.
+
+Only the clock of the computer is asked here. As long as nothing is left out, it has no
+say in what is found.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+
+__all__ = ["Clock", "OutOfTimeError"]
+
+
+class OutOfTimeError(Exception):
+    """A way was given up in the middle; never leaves this room."""
+
+
+class Clock:
+    """A deadline, and what it cut."""
+
+    def __init__(self, seconds: float | None, cut: list[str] | None = None) -> None:
+        self._end = math.inf if seconds is None else time.monotonic() + seconds
+        self.cut: list[str] = [] if cut is None else cut
+        """What was left out or given up, in words."""
+
+    @property
+    def limited(self) -> bool:
+        """Return whether there is a deadline at all."""
+        return self._end < math.inf
+
+    @property
+    def left(self) -> float:
+        """Return the seconds until the deadline, not below 0."""
+        return max(0.0, self._end - time.monotonic())
+
+    def over(self, what: str) -> bool:
+        """Return whether the time is up; then `what` is left out."""
+        if self.left > 0:
+            return False
+        self.skip(what)
+        return True
+
+    def skip(self, what: str) -> None:
+        """Note what is left out."""
+        if what not in self.cut:
+            self.cut.append(what)
+
+    def check(self) -> None:
+        """Raise when the time is up."""
+        if self.left <= 0:
+            raise OutOfTimeError
+
+    def part(self, share: float) -> Clock:
+        """Return a clock for so much of what is left."""
+        return Clock(self.left * share if self.limited else None, self.cut)

@@ -1,0 +1,90 @@
+"""A budget bounds the whole search; there is always a result, what is cut is said."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from stretto import topology
+from stretto.cli import main
+from stretto.synth import Budget, from_machine, synthesize
+from stretto.verify import verify
+
+
+def net(name):
+    """Return a machine's network."""
+    return from_machine(topology.load(name))
+
+
+@pytest.mark.parametrize(
+    ("collective", "machine"),
+    [
+        ("all_gather", "mi250x2"),
+        ("reduce_scatter", "mi250x2"),
+        ("all_reduce", "ndv2x2"),
+        ("all_to_all", "ndv2x2"),
+        ("broadcast", "mi250x2"),
+    ],
+)
+def test_a_spent_budget_leaves_the_first_way(collective, machine):
+    """Without time only one way is tried; it is proved, and the rest is named."""
+    start = time.monotonic()
+    found = synthesize(collective, net(machine), 10**9, budget=Budget.within(0))
+    took = time.monotonic() - start
+
+    assert verify(found.program("it"))
+    assert found.cut
+    assert f"Left out: {found.cut[0]}." in found.text("it")
+    assert took < 20
+
+
+def test_a_budget_bounds_every_way_of_a_search():
+    """Packing this machine's trees exactly alone takes half a minute."""
+    start = time.monotonic()
+    found = synthesize("all_gather", net("mi250x2"), 10**9, budget=Budget.within(2))
+    took = time.monotonic() - start
+
+    assert {"trees", "further ways"} & set(found.cut)
+    assert took < 12
+
+
+def test_what_was_not_cut_is_the_same_with_any_budget():
+    """Only solvers and the clock know of the budget; here neither has a say."""
+    texts = set()
+    for seconds in (60, 90):
+        found = synthesize(
+            "all_gather",
+            net("h200x4"),
+            10**6,
+            splits=(1,),
+            budget=Budget.within(seconds),
+        )
+        texts.add(found.text("it").split('"""')[2])
+        assert not found.cut
+
+    assert 1 == len(texts)
+
+
+def test_progress_says_how_far_it_is():
+    """Each trial knows its gap, and that of the best is the result's."""
+    seen = []
+    found = synthesize(
+        "all_gather",
+        net("ndv2x2"),
+        10**6,
+        splits=(1, 2),
+        budget=Budget(seconds=0),
+        progress=seen.append,
+    )
+
+    assert all(found.bound_us == t.bound_us for t in seen)
+    assert found.gap == seen[-1].gap < seen[0].gap
+
+
+def test_the_command_says_what_was_left_out(capsys):
+    """One line for each, under the result."""
+    words = ("synth", "all_gather", "--machine", "ndv2x2", "--size", "1M")
+
+    assert 0 == main([*words, "--budget", "0"])
+    assert "left out, the budget of 0 s was spent: " in capsys.readouterr().out
