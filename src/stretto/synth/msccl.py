@@ -222,7 +222,7 @@ def from_xml(text: str, *, root: int = 0) -> Program:
     steps = [step for gpu in gpus for step in _read_gpu(gpu)]
     chunks = {int(g.get("id", "-1")): int(g.get("i_chunks", "0")) for g in gpus}
     return assemble(
-        name=algo.get("name", "imported"),
+        name=algo.get("name", "imported").removeprefix(f"{collective}_"),
         collective=collective,
         num_ranks=int(algo.get("ngpus", len(gpus))),
         chunks=max(int(algo.get("nchunksperloop", "0")), *chunks.values()),

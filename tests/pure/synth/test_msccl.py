@@ -26,11 +26,13 @@ SHIPPED = (
 @pytest.mark.parametrize("name", SHIPPED)
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_shipped_algorithms_survive_the_round_trip(name, ranks):
-    """What comes back is proved again."""
+    """What comes back is proved again, and has the name it went out with."""
     program = algorithms.get(name).build(ranks)
     text = to_xml(program, min_bytes=1024, max_bytes=1 << 20)
+    back = from_xml(text)
 
-    assert verify(from_xml(text))
+    assert verify(back)
+    assert name == program.name == back.name
 
 
 @pytest.mark.parametrize(
