@@ -94,6 +94,8 @@ class _Homes:
         self.final: dict[tuple[int, int, int], int] = {}
         """(value, lo, hi) of whole finals, to their rank."""
         self.children: dict[int, list[int]] = defaultdict(list)
+        self.finished: set[Loc] = set()
+        """Places in staging that hold what has been divided."""
 
     def run(self) -> Homes:
         values = self.flow.values
@@ -280,13 +282,25 @@ class _Homes:
 
     def _move(self, draft: Draft) -> Move:
         n = self.shape.num_ranks
-        raw = draft.srcs[0].space is not Space.OUTPUT
+        start, stop = self._atom(draft.lo), self._atom(draft.hi)
+        source = draft.srcs[0]
+        raw = (
+            source.space is not Space.OUTPUT
+            and source._replace(packets=False) not in self.finished
+        )
         final = any(d.space is Space.OUTPUT for d in draft.dsts)
+        if self.kind.reduces and not raw:  # a relay passes on what is finished
+            self.finished |= {
+                d._replace(pos=d.pos + at, packets=False)
+                for d in draft.dsts
+                for at in range(stop - start)
+                if d.space is Space.STAGE
+            }
         return Move(
             tuple(sorted(draft.dsts, key=lambda d: (d.rank - draft.rank) % n)),
             tuple(draft.srcs),
-            self._atom(draft.lo),
-            self._atom(draft.hi),
+            start,
+            stop,
             finish=self.kind.reduces and raw and final,
             op=draft.op,
         )

@@ -8,12 +8,14 @@ import pytest
 
 from stretto import topology
 from stretto.errors import CallError, TopologyError
+from stretto.lower import lower
+from stretto.plan import Schedule
 from stretto.synth import COLLECTIVES, Budget, bound, from_machine, synthesize
 from stretto.synth.model import Link, Network
 from stretto.synth.replay import replay
 from stretto.synth.steps import frontier
 from stretto.testing.judge import program_is_right
-from stretto.verify import verify
+from stretto.verify import verify, verify_plan
 
 QUICK = Budget(seconds=0)
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
@@ -58,6 +60,9 @@ def test_a_group_with_relays_is_an_ordinary_program(collective, machine, group):
 
     assert verify(program)
     assert program_is_right(program, seed=1)
+    for direction in ("push", "pull"):  # a relay may pass on what has been divided
+        how = Schedule.parse(f"{direction} bulk zero_copy")
+        assert verify_plan(lower(verify(program), how))
     assert group == program.params["members"]
     assert relays or machine != "dgx1"
     assert all(any(m.src == r for m in moves) for r in relays)
