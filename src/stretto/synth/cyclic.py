@@ -19,7 +19,7 @@ from stretto.synth.trees import Forest
 
 __all__ = ["book_waves"]
 
-_SLACK = (Fraction(1), Fraction(101, 100), Fraction(104, 100), Fraction(110, 100))
+_SLACK = (Fraction(1), Fraction(102, 100))
 """By how much the period may exceed what the fullest link needs, tried in turn."""
 
 

@@ -151,7 +151,12 @@ def _best(search: Search, limit: Bound) -> Result:
             break
     if best is None:
         trees = search.trees
-        want = f" with {trees} trees; want 0, or at most 32 ranks" if trees else ""
+        want = f" with {trees} trees; want 0, equal parts, all ranks" if trees else ""
+        if trees and search.clock.cut:
+            want = (
+                f" with {trees} trees in {search.budget.whole:g} s; want a larger"
+                " budget: 64 ranks take minutes"
+            )
         raise TopologyError(
             f"{limit.network}: no generator serves {limit.collective}{want}"
         )

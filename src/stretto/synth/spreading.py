@@ -20,12 +20,13 @@ from stretto.synth.schedule import Demand, Schedule
 from stretto.synth.sketch import Sketch
 from stretto.synth.steps import frontier
 from stretto.synth.symmetry import Symmetry, trivial
-from stretto.synth.trees import book_trees, pack_trees
+from stretto.synth.trees import book_trees, pack_trees, trees_at_best
 
 __all__ = ["MOST_LITERALS", "Search", "Trial", "spreading"]
 
 MOST_LITERALS = 2500
 _MOST_TREE_MOVES = 50_000
+_FEW_TREES = 5
 _MOST_ROWS = 5_000  # of a loop over waves
 
 
@@ -73,7 +74,10 @@ def spreading(search: Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]:
     """Yield schedules for data that may be copied on the way."""
     demand = search.demand
     if search.trees:
-        yield from _forests(search, limit, limit.us(demand.nbytes) * 1000)
+        try:
+            yield from _forests(search, limit, limit.us(demand.nbytes) * 1000)
+        except OutOfTimeError:
+            search.clock.skip("trees")
         return
     n = len(demand.network.members)
     whole = n == demand.network.num_ranks
@@ -134,20 +138,24 @@ def _forests(
     network = demand.network
     n = len(network.members)
     far = us > limit.us(demand.nbytes) * Fraction(101, 100)
-    if not far or n > 32 or len(set(demand.weights)) > 1 or n < network.num_ranks:
+    many = n > 32 and not search.trees
+    if not far or many or len(set(demand.weights)) > 1 or n < network.num_ranks:
         return
     rooted = demand.collective == "broadcast"
     root = demand.root if rooted else None
     check = search.clock.check
     try:
-        forest = pack_trees(network, root=root, trees=search.trees or None, check=check)
-        if not search.trees and forest.trees > (64 if rooted else 8):
-            forest = pack_trees(network, trees=5, root=root, check=check)
+        trees = search.trees or None
+        if trees is None and trees_at_best(network, root=root) > (64 if rooted else 8):
+            trees = _FEW_TREES  # more take longer to fill than they gain
+        forest = pack_trees(network, root=root, trees=trees, check=check)
     except TopologyError:  # an unbalanced switch: others serve
         return
+    regular = len(forest.edges) * n < _MOST_ROWS
+    most = _MOST_TREE_MOVES * (2 if search.trees else 1)
     for pieces in (1, 4, 16, 64, 256) if rooted else (1, 4, 8, 16, 32, 64):
         count = forest.trees * pieces
-        if count * n * (1 if rooted else n) > _MOST_TREE_MOVES:
+        if count * n * (1 if rooted else n) > most:
             break
         cut = replace(demand, split=count)
         if rooted:
@@ -159,8 +167,9 @@ def _forests(
             schedule = book_trees(forest, cut, pieces=pieces, eager=eager, check=check)
             us = min(us, replay(schedule).us)
             yield schedule, False
-        if len(forest.edges) * n < _MOST_ROWS:
+        if regular:
             looped = book_waves(forest, cut, pieces=pieces)
+            regular = looped is not None  # links shared so once are always
             if looped is not None:
                 yield looped, False
         near = us < limit.us(demand.nbytes) * Fraction(101, 100)

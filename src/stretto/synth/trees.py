@@ -22,7 +22,7 @@ from stretto.synth.schedule import Demand, Move, Schedule
 from stretto.synth.splitting import Units, feasible, go_on, remove_switches
 from stretto.synth.symmetry import trivial
 
-__all__ = ["Forest", "book_trees", "pack_trees"]
+__all__ = ["Forest", "book_trees", "pack_trees", "trees_at_best"]
 
 _Path: TypeAlias = tuple[int, ...]
 _ENDLESS = 1 << 60
@@ -94,6 +94,16 @@ def pack_trees(
     )
     forest.check()
     return forest
+
+
+def trees_at_best(network: Network, *, root: int | None = None) -> int:
+    """Return how many trees from every root an optimal packing has."""
+    best = (
+        gather_cut(network).rate
+        if root is None
+        else broadcast_cut(network, root).capacity
+    )
+    return int(best / _shared([*(k.rate for k in network.links), best]))
 
 
 def _shared(values: list[Fraction]) -> Fraction:

@@ -49,6 +49,15 @@ def test_a_budget_bounds_every_way_of_a_search():
     assert took < 12
 
 
+def test_trees_are_packed_wherever_they_can_be():
+    """Also for more than 32 ranks, when it is asked for."""
+    network = net("torus3x11")
+    found = synthesize("all_gather", network, 10**9, trees=1, budget=Budget.within(60))
+
+    assert "trees k=1" in found.schedule.generator
+    assert verify(found.program("it"))
+
+
 def test_what_was_not_cut_is_the_same_with_any_budget():
     """Only solvers and the clock know of the budget; here neither has a say."""
     texts = set()

@@ -132,6 +132,9 @@ def test_a_number_of_trees_may_be_asked_for(capsys):
     assert 342.857 / 266.667 - 1 < row["gap"] < 0.6
 
 
+_SYNTH = ("synth", "all_gather", "--machine")
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -145,9 +148,10 @@ def test_a_number_of_trees_may_be_asked_for(capsys):
         (("synth", "all_gather", "--machine", "h200x4", "--sketch", "no"), "sketch"),
         (("synth", "scatter", "--machine", "dgx1", "--trees", "2"), "along a tree"),
         (
-            ("synth", "all_gather", "--machine", "dgx_a100x8", "--trees", "1"),
-            "32 ranks",
+            (*_SYNTH, "dgx_a100x8", "--trees", "1", "--budget", "0"),
+            "want a larger budget",
         ),
+        ((*_SYNTH, "dgx1", "--trees", "2", "--parts", "5,1,1,1,1,1,1,1"), "equal par"),
     ],
 )
 def test_misuse_is_answered(capsys, words, why):
