@@ -209,6 +209,16 @@ def test_a_warning_is_an_error_that_shows_the_line():
         build(kernel, arch=SM90)
 
 
+def test_compiling_leaves_the_interpreters_own_bytes_alone(monkeypatch, tmp_path):
+    """NVRTC writes into what it is given; a log of one byte would be everybody's."""
+    monkeypatch.setenv("STRETTO_CACHE_DIR", str(tmp_path))
+    kernel = generate(plan_of("barrier/closed", "push bulk"), rank=0, dtype="uint8")
+    build(kernel, arch=SM90)
+
+    assert all(chr(i).encode("latin-1") == bytes([i]) for i in range(256))
+    assert [i for i in range(256) if bytes([i])[0] != i] == []
+
+
 def test_a_kernel_is_compiled_once(monkeypatch, tmp_path):
     """The second time it is read from the disk, bit for bit."""
     monkeypatch.setenv("STRETTO_CACHE_DIR", str(tmp_path))

@@ -50,9 +50,9 @@ def compiled(text, options):
     asked = [b"--gpu-architecture=sm_90", *(o.encode() for o in options)]
     (code,) = nvrtc.nvrtcCompileProgram(made, len(asked), asked)
     _, size = nvrtc.nvrtcGetProgramLogSize(made)
-    log = b" " * size
+    log = b" " * (size + 1)  # a single byte would be the interpreter's own
     nvrtc.nvrtcGetProgramLog(made, log)
-    return "" if not int(code) else log.decode()
+    return "" if not int(code) else log[:size].decode()
 
 
 def noted(found):

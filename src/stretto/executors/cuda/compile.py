@@ -171,6 +171,8 @@ def _ask(name: str, *args: Any) -> Any:
 
 
 def _text(program: Any, what: str, *, binary: bool = False) -> Any:
-    raw = b" " * int(_ask(f"nvrtcGet{what}Size", program))
-    _ask(f"nvrtcGet{what}", program, raw)
+    size = int(_ask(f"nvrtcGet{what}Size", program))
+    written = b" " * (size + 1)  # a single byte would be the interpreter's own
+    _ask(f"nvrtcGet{what}", program, written)
+    raw = written[:size]
     return raw if binary else raw.rstrip(b"\0").decode(errors="replace")
