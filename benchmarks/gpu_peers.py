@@ -61,7 +61,9 @@ class PeerSet:
             }.items():  # fmt: skip
                 command += [f"--{name}", str(value)]
             environment["LOCAL_RANK"] = str(rank)
-            log = (Path(self.args.out) / "workers.log").open("a")
+            out = Path(self.args.out)
+            out.mkdir(parents=True, exist_ok=True)
+            log = (out / "workers.log").open("a")
             self.processes.append(
                 subprocess.Popen(
                     command,

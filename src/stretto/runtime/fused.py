@@ -251,7 +251,7 @@ def _by_rows(
     """Return a schedule whose threads have one cell of one row, as long as it can.
 
     Several blocks have a row together (executors/cuda/rowwise.py). Of two shots, which
-    give everybody all parts, each thread keeps a cell of one of them.
+    give everybody all parts, each thread keeps a cell of one of them, or of few.
     """
     small = collective == "all_reduce" and size * (num_ranks - 1) <= ONE_SHOT_UP_TO
     two_shot = collective == "all_reduce" and not small
@@ -261,11 +261,10 @@ def _by_rows(
     cells = -(-row_bytes // 16)
     share = spec.parts(min(MOST_SHARE, MOST_BLOCKS // rows, cells // LEAST_CELLS))
     part = -(-cells // share)
-    wide = part * num_ranks if two_shot else part
-    threads = wide if wide <= MOST_THREADS else part
+    parts = min(num_ranks if two_shot else 1, max(1, MOST_THREADS // part))
     schedule = Schedule(
         protocol=protocol,
         blocks=min(rows * share, MOST_BLOCKS),
-        threads=min(MOST_THREADS, max(32, -(-threads // 32) * 32)),
+        threads=min(MOST_THREADS, -(-parts * part // 32) * 32),
     )
     return Choice(algorithms.get(name), schedule)

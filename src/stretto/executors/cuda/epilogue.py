@@ -63,7 +63,7 @@ def structure(spec: Spec, share: int, held: Held, close: bool) -> str:
 
 
 def conclusion(
-    spec: Spec, plan: Plan, rank: int, operands: Operands, held: Held, close: bool
+    spec: Spec, plan: Plan, rank: int, operands: Operands, held: Held
 ) -> tuple[list[str], list[str]]:
     """Return what a rank's steps have before they wait, and at their end."""
     named = [*spec.inputs, *spec.outputs]
@@ -88,15 +88,14 @@ def conclusion(
         spans.append(f"span(me, me.slice(at.{size}, t, 0), at.{first})")
         turns.append(str(operands.turn(atom)))
     each = ",\n      ".join(spans)
-    begun = ["  if (t == 0) cluster_wait();"] if close else []
     if not held.rows:
-        return begun, [*lines, f"  conclude<Epilogue>(me, given,\n      {each});"]
+        return [], [*lines, f"  conclude<Epilogue>(me, given,\n      {each});"]
     lines += [
         f"  const Span spans[] = {{\n      {each}}};",
         f"  const u32 turns[] = {{{', '.join(turns)}}};",
         f"  Held<Epilogue, Lane<R{rank}L0>> rows(me, given, spans, turns);",
     ]
-    return [*begun, *lines], []
+    return lines, []
 
 
 def words(spec: Spec, given: Sequence[Any]) -> tuple[int, ...]:

@@ -70,7 +70,7 @@ def generate(
     close = near(share, plan.schedule, held)
     on_sm = 2 if share > 1 and two_on_an_sm(plan.schedule, held) else 1
     bodies = [
-        _lane(plan, r, lane, operands, epilogue, held, close)
+        _lane(plan, r, lane, operands, epilogue, held)
         for r in ranks
         for lane in range(len(plan.ranks[r]))
     ]
@@ -204,7 +204,6 @@ def _lane(
     operands: Operands,
     epilogue: Spec | None,
     held: Held,
-    close: bool,
 ) -> str:
     name = f"R{rank}L{lane}"
     lines = [
@@ -219,7 +218,7 @@ def _lane(
     before: list[str] = []
     after: list[str] = []
     if epilogue is not None:
-        before, after = conclusion(epilogue, plan, rank, operands, held, close)
+        before, after = conclusion(epilogue, plan, rank, operands, held)
     grouped = list(batches(plan, rank, lane))
     if not grouped or _stages(plan) or not _begins_plainly(plan, grouped[0]):
         lines.append("  me.enter();")
