@@ -2,9 +2,59 @@
 
 from __future__ import annotations
 
+from stretto.runtime.select import ZERO_COPY, Profile, Question
+
 K, M = 1 << 10, 1 << 20
 
-__all__ = ["candidates", "unordered"]
+__all__ = ["HALF", "candidates", "few", "shapes", "shipped", "unordered"]
+
+HALF = 12
+"""SMs: half of the channels that NCCL has for large messages on four GPUs."""
+
+
+def shapes(how: str, collective: str, nbytes: int, ranks: int) -> list[tuple[str, str]]:
+    """Return what is measured at a size: the library's choice, or all there may be.
+
+    And, of large sums, what keeps few SMs.
+    """
+    found = shipped(collective, nbytes, ranks)
+    if how == "search":
+        found += candidates(collective, nbytes, ranks)
+        found += unordered(collective, nbytes)
+    if collective == "all_reduce" and nbytes >= 64 * M:
+        found += few()
+    return list(dict.fromkeys(found))
+
+
+def shipped(collective: str, nbytes: int, ranks: int) -> list[tuple[str, str]]:
+    """Return what the shipped profile says of registered arrays."""
+    asked = Question(
+        executor="cuda",
+        collective=collective,
+        num_ranks=ranks,
+        nbytes=nbytes,
+        memory=ZERO_COPY,
+        in_place=False,
+    )
+    found = Profile.shipped("cuda").choose(asked)
+    return [] if found is None else [(found.algorithm.name, str(found.schedule))]
+
+
+def few() -> list[tuple[str, str]]:
+    """Return sums of large vectors on as few SMs as NCCL has channels, or half.
+
+    Half of it by copy engines: how few are enough for the other half?
+    """
+    words = f"pull bulk zero_copy copy:engine+push tile_bytes={1 << 30}"
+    engines = ((480, 8), (480, 12), (384, 12), (384, 16))
+    found = [f"{words} threads={t} depth=4 blocks={b}" for t, b in engines]
+    words = f"pull bulk zero_copy copy:push tile_bytes={1 << 30}"
+    found += [f"{words} threads={t} depth=4 blocks={HALF}" for t in (384, 480, 640)]
+    words = f"push bulk zero_copy tile_bytes={1 << 30}"
+    found += [
+        f"{words} threads={t} depth=4 blocks={b}" for t, b in ((640, 12), (992, 16))
+    ]
+    return [("all_reduce/two_shot", schedule) for schedule in found]
 
 
 def candidates(collective: str, nbytes: int, ranks: int) -> list[tuple[str, str]]:
@@ -57,27 +107,15 @@ def _large_sums() -> list[tuple[str, str]]:
         ("all_reduce/two_shot", f"{words} blocks=128"),
         ("all_reduce/two_shot", f"{words} blocks=64 depth=8"),
     ]
-    # Half of it by copy engines: how few SMs are enough for the other half?
     words = f"pull bulk zero_copy copy:engine+push tile_bytes={1 << 30}"
     found += [
-        ("all_reduce/two_shot", f"{words} threads={t} depth={d} blocks={b}")
-        for t, d, b in (
-            (480, 4, 8), (480, 4, 10), (480, 4, 12), (384, 4, 12),
-            (384, 4, 16), (480, 4, 16), (480, 4, 32), (512, 4, 64),
-        )
-    ]  # fmt: skip
+        ("all_reduce/two_shot", f"{words} threads={t} depth=4 blocks={b}")
+        for t, b in ((480, 32), (512, 64))
+    ]
     words = "push bulk zero_copy tile_bytes=1073741824"
     found += [
-        ("all_reduce/two_shot", f"{words} threads={t} depth={d} blocks={b}")
-        for t, d, b in (
-            (256, 8, 132),
-            (256, 8, 120),
-            (512, 4, 12),
-            (640, 4, 12),
-            (768, 4, 12),
-            (992, 4, 12),
-            (992, 4, 16),
-        )
+        ("all_reduce/two_shot", f"{words} threads=256 depth=8 blocks={b}")
+        for b in (132, 120)
     ]
     return found
 

@@ -3,8 +3,10 @@
     python benchmarks/gpu_collectives.py --ranks 4 --time-budget 480 --out DIR
 
 bf16, CUDA graphs, the slowest rank, medians over interleaved repeats, every variant
-checked on fresh data before it is timed. Peers run in processes of their own, since
-what makes them fast is set in the environment; only one set is at work at a time.
+checked on fresh data before it is timed. Ours is what the library chooses by itself
+for registered arrays; with `--shapes search`, the fastest of all that there may be.
+Peers run in processes of their own, since what makes them fast is set in the
+environment; only one set is at work at a time.
 Results are written after every row: stopping early loses nothing.
 """
 
@@ -23,7 +25,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "benchmarks")]
 
-from gpu_candidates import candidates, unordered  # noqa: E402
+from gpu_candidates import HALF, shapes  # noqa: E402
 from gpu_peers import PeerSet  # noqa: E402
 from gpu_report import (  # noqa: E402
     COLLECTIVES,
@@ -159,7 +161,9 @@ class Run:
             if not self.prepare("ours", collective, nbytes, variant):
                 self.movers_lost |= mover  # what fails once would cost every size
                 continue
-            us = self.time("ours", collective, nbytes, variant, 5)
+            us = self.time(
+                "ours", collective, nbytes, variant, max(5, _replays(nbytes) // 4)
+            )
             if us is not None:
                 found.append((us, variant))
         return sorted(found)
@@ -167,16 +171,19 @@ class Run:
     def row(self, collective: str, nbytes: int) -> None:
         """Measure one size of one collective, everybody in turn."""
         failed = len(self.failures)
-        tried = candidates(collective, nbytes, self.args.ranks)
-        ranked = self.sweep(collective, nbytes, tried)
-        named = self.sweep(collective, nbytes, unordered(collective, nbytes))
+        tried = shapes(self.args.shapes, collective, nbytes, self.args.ranks)
+        swept = self.sweep(collective, nbytes, tried)
+        named = [one for one in swept if " unordered" in one[1]]
+        ranked = [one for one in swept if one not in named]
         runners = self.peers(collective, nbytes)
         best = [variant for _, variant in ranked[:3]]
+        on_few = [v for _, v in ranked if sms(v) <= HALF and nbytes >= 64 * M][:1]
+        best += [variant for variant in on_few if variant not in best]
         if len(self.failures) > failed:  # what was prepared may be gone with a session
             best = [v for v in best if self.prepare("ours", collective, nbytes, v)]
         runners += [("ours", variant) for variant in best]
         samples: dict[tuple[str, str], list[float]] = {r: [] for r in runners}
-        replays = 10 if nbytes <= 64 * M else 4
+        replays = _replays(nbytes)
         for _ in range(self.args.repeats):
             for kind, variant in runners:
                 us = self.time(kind, collective, nbytes, variant, replays)
@@ -202,6 +209,8 @@ class Run:
         if theirs:
             row["best_peer"] = min(theirs, key=lambda k: theirs[k])
             row["best_peer_us"] = theirs[row["best_peer"]]
+        if on_few and ("ours", on_few[0]) in medians:
+            row["half"] = {"variant": on_few[0], "us": medians["ours", on_few[0]]}
         if ours and theirs:
             row["speedup"] = row["best_peer_us"] / row["ours_us"]
             if "nccl default" in theirs:
@@ -266,6 +275,11 @@ class Run:
                 one.stop()
 
 
+def _replays(nbytes: int) -> int:
+    """Return how many replays of ten calls are timed at once: a millisecond or two."""
+    return max(10 if nbytes <= 64 * M else 4, min(100, 4 * M // nbytes))
+
+
 def main() -> int:
     """Measure until all is measured or the time is over."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -273,6 +287,7 @@ def main() -> int:
     parser.add_argument("--sizes", default="1K:1G:4")
     parser.add_argument("--collectives", default=",".join(COLLECTIVES))
     parser.add_argument("--sets", default="ours,nccl,nccl_mix0,torch_symm")
+    parser.add_argument("--shapes", choices=("shipped", "search"), default="shipped")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--time-budget", type=float, default=480)
     parser.add_argument("--out", default=os.environ.get("OUT", "."))

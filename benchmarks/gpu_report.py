@@ -134,6 +134,12 @@ def _few(document: dict[str, Any]) -> list[str]:
         shown = "; ".join(f"{k['sms']}: {k['us']:.0f}" for k in r.get("few_sms", ()))
         label = f"* {r['collective']} {size(r['nbytes'])}"
         lines.append(f"{label}, us by SMs: {shown} (a quick sweep)")
+        if half := r.get("half"):
+            ratio = r["peers_us"].get("nccl default", math.nan) / half["us"]
+            lines.append(
+                f"{label} on {sms(half['variant'])} SMs: {half['us']:.1f} us, NCCL / "
+                f"ours {ratio:.3f}, {half['variant'].replace('|', ', ')}"
+            )
         lines += [
             f"{label}, unordered, asked for: {k['us']:.0f} us, {k['variant']}"
             for k in r.get("unordered", ())[:1]

@@ -1,4 +1,4 @@
-"""Compile every candidate in parallel, before the GPUs are touched."""
+"""Compile what will be measured in parallel, before the GPUs are touched."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import time
 from concurrent.futures import ProcessPoolExecutor
 
-from gpu_candidates import candidates, unordered
+from gpu_candidates import shapes
 
 
 def _compile(job: tuple[str, int, int]) -> str:
@@ -37,15 +37,12 @@ def _compile(job: tuple[str, int, int]) -> str:
 
 
 def warm(args: argparse.Namespace, sizes: list[int]) -> None:
-    """Compile every candidate in parallel, before the GPUs are touched."""
+    """Compile what will be measured."""
     variants = {
         f"{name}|{schedule}"
         for collective in args.collectives.split(",")
         for nbytes in sizes
-        for name, schedule in (
-            *candidates(collective, nbytes, args.ranks),
-            *unordered(collective, nbytes),
-        )
+        for name, schedule in shapes(args.shapes, collective, nbytes, args.ranks)
     }
     jobs = [(v, r, args.ranks) for v in sorted(variants) for r in range(args.ranks)]
     began = time.monotonic()
