@@ -29,6 +29,9 @@ class Nothing:
     def offset(self, array: Any) -> None:
         """Return that nothing is registered."""
 
+    def offset_at(self, address: int, nbytes: int) -> None:
+        """Return that nothing is registered."""
+
     def prepare(self, plan: Any, call: Any) -> Callable[[Any, Any], None]:
         """Return a launcher that does nothing."""
 
@@ -79,8 +82,17 @@ def calls(comm: Communicator) -> Iterator[tuple[str, Callable[[], Any]]]:
         import torch
     except ModuleNotFoundError:
         return
-    tensor = torch.ones(256)
+    tensor, room = torch.ones(256), torch.ones((2, 256))
+    rows = room.unbind()
+    fresh = torch.Tensor.detach
     yield "all_reduce of a tensor", lambda: comm.all_reduce(tensor)
+    yield "all_gather of a tensor, out=", lambda: comm.all_gather(tensor, out=room)
+    yield "all_reduce, new tensor", lambda: comm.all_reduce(fresh(tensor))
+    yield (
+        "all_reduce, two new tensors",
+        lambda: comm.all_reduce(fresh(rows[0]), out=fresh(rows[1])),
+    )
+    yield "all_gather, result made", lambda: comm.all_gather(fresh(tensor))
 
 
 def main() -> None:

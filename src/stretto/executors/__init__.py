@@ -21,7 +21,12 @@ from stretto.plan import Plan
 __all__ = ["Call", "Executor", "Group", "Launch", "Session", "get", "names"]
 
 Launch: TypeAlias = Callable[[Any, Any], None]
-"""Run a prepared plan on (input, output); returns when done, or when enqueued."""
+"""Run a prepared plan on (input, output); returns when done, or when enqueued.
+
+Each is what the session's executor takes, or None: a contiguous NumPy array on the CPU,
+an array on a GPU or its address there. A launch may have `repeat(input, output)`, which
+returns the launch on these two, ready to be called.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +90,9 @@ class Session(Protocol):
 
         Cheap enough to ask in every call.
         """
+
+    def offset_at(self, address: int, nbytes: int) -> int | None:
+        """Return the same of memory that is known by where it lies."""
 
     def prepare(self, plan: Verified[Plan], call: Call) -> Launch:
         """Bind a plan to a kind of call. Nothing is exchanged."""

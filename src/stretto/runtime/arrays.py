@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from stretto.collectives import DTYPES, Array, dtype_name, storage
+from stretto.collectives import DTYPES, FLOAT8, Array, dtype_name, storage
 from stretto.errors import CallError, UnknownNameError
 
 __all__ = [
@@ -31,6 +31,8 @@ __all__ = [
 HOST, GPU = "cpu", "cuda"
 _NAMES: dict[np.dtype[Any], str] = {}
 """Our names of the types met so far: asking a type for its name takes a microsecond."""
+_RAW = ("bfloat16", *FLOAT8)
+"""Types that NumPy lacks."""
 _DLPACK = {1: HOST, 2: GPU, 3: HOST, 13: GPU}
 """Executors by DLPack device: CPU, CUDA, pinned CPU, managed CUDA."""
 
@@ -94,9 +96,7 @@ def operand(given: Any, what: str, *, written: bool, dtype: str | None) -> Opera
     """Return an argument as an executor takes it; `what` names it in messages."""
     if _device(given) == GPU:
         return _on_gpu(given, what, dtype)
-    view, name = host_view(given, what)
-    if dtype is not None:
-        name = _renamed(name, dtype, what)
+    view, name = host_view(given, what, dtype)
     if written and not view.flags.writeable:
         raise CallError(
             f"{what}: a read-only {type(given).__name__} cannot be written; pass a "
@@ -134,13 +134,17 @@ def on_gpu(given: Any) -> bool:
     return bool(getattr(given, "is_cuda", False)) or _device(given) == GPU
 
 
-def host_view(given: Any, what: str) -> tuple[Array, str]:
-    """Return a NumPy view of host memory, and our name of its element type."""
+def host_view(given: Any, what: str, dtype: str | None = None) -> tuple[Array, str]:
+    """Return a NumPy view of host memory, and our name of its element type.
+
+    `dtype` is what the caller says of raw bits.
+    """
     if isinstance(given, np.ndarray):
         plain = given if type(given) is np.ndarray else np.asarray(given)
-        return plain, _name(plain.dtype, what)
+        return plain, _name(plain.dtype, what, dtype)
     if type(given).__module__ == "torch" or hasattr(given, "data_ptr"):
-        return _tensor_view(given, what)
+        view, name = _tensor_view(given, what)
+        return view, _renamed(name, dtype, what)
     if hasattr(given, "__dlpack__"):
         try:
             found: Array = np.from_dlpack(given)
@@ -148,7 +152,7 @@ def host_view(given: Any, what: str) -> tuple[Array, str]:
             raise CallError(
                 f"{what}: a {type(given).__name__} gave no view: {e}"
             ) from e
-        return found, _name(found.dtype, what)
+        return found, _name(found.dtype, what, dtype)
     try:
         seen = np.asarray(memoryview(given))
     except (TypeError, ValueError):
@@ -156,7 +160,7 @@ def host_view(given: Any, what: str) -> tuple[Array, str]:
             f"{what}: got a {type(given).__name__}; want a NumPy array, a tensor, or "
             f"anything with DLPack or the buffer protocol"
         ) from None
-    return seen, _name(seen.dtype, what)
+    return seen, _name(seen.dtype, what, dtype)
 
 
 def _tensor_view(given: Any, what: str) -> tuple[Array, str]:
@@ -177,14 +181,35 @@ def _tensor_view(given: Any, what: str) -> tuple[Array, str]:
     return found, name
 
 
-def _name(dtype: np.dtype[Any], what: str) -> str:
+def _name(dtype: np.dtype[Any], what: str, want: str | None) -> str:
+    """Return our name of an element type, or what the caller says that it is."""
     known = _NAMES.get(dtype)
-    if known is not None:
-        return known
-    try:
-        return _NAMES.setdefault(dtype, dtype_name(dtype))
-    except UnknownNameError:
-        raise _unknown(str(dtype), what) from None
+    if known is None:
+        try:
+            known = _NAMES.setdefault(dtype, dtype_name(dtype))
+        except UnknownNameError:
+            if dtype.type is not np.void or dtype.names is not None:
+                raise _unknown(str(dtype), what) from None
+    if known is None:
+        return _of_raw(dtype, what, want)
+    return _renamed(known, want, what)
+
+
+def _of_raw(dtype: np.dtype[Any], what: str, want: str | None) -> str:
+    """Return what the caller says that bytes are which their library has no name for.
+
+    So Numba and NumPy show a bfloat16 of PyTorch's: as |V2.
+    """
+    of_size = [name for name in _RAW if storage(name).itemsize == dtype.itemsize]
+    if want is not None and dtype_name(want) in of_size:
+        return want
+    if not of_size:
+        raise _unknown(str(dtype), what)
+    got = "no dtype" if want is None else f"dtype={want!r}"
+    raise CallError(
+        f"{what}: elements of type {dtype}, raw bytes, and {got} to say what they are; "
+        f"pass {' or '.join(f'dtype={name!r}' for name in of_size)}"
+    )
 
 
 def _unknown(name: str, what: str) -> CallError:
@@ -193,8 +218,10 @@ def _unknown(name: str, what: str) -> CallError:
     )
 
 
-def _renamed(name: str, dtype: str, what: str) -> str:
+def _renamed(name: str, dtype: str | None, what: str) -> str:
     """Return the type that the caller says raw bits are of."""
+    if dtype is None:
+        return name
     want = dtype_name(dtype)
     if want != name and (storage(want) != storage(name)):
         raise CallError(
@@ -211,16 +238,32 @@ def _on_gpu(given: Any, what: str, dtype: str | None) -> Operand:
     face: dict[str, Any] = {}
     if contiguous is None:  # tensors say it themselves, and this refuses gradients
         face = getattr(given, "__cuda_array_interface__", None) or {}
-    if hasattr(given, "dtype"):
-        name = str(given.dtype).removeprefix("torch.")
     else:
-        name = np.dtype(face["typestr"]).name
-    if name not in DTYPES:
-        raise _unknown(name, what)
-    if dtype is not None:
+        _refuse_lazy(given, what)
+    kind = getattr(given, "dtype", None)
+    if kind is None:
+        kind = np.dtype(face["typestr"])
+    if isinstance(kind, np.dtype):
+        if not kind.isnative:
+            raise _unknown(str(kind), what)
+        name = _name(kind, what, dtype)
+    else:
+        name = str(kind).removeprefix("torch.")
+        if name not in DTYPES:
+            raise _unknown(name, what)
         name = _renamed(name, dtype, what)
     shape = tuple(getattr(given, "shape", face.get("shape", ())))
     return Operand(given=given, flat=given, dtype=name, shape=shape, device=GPU)
+
+
+def _refuse_lazy(tensor: Any, what: str) -> None:
+    """Raise where memory does not hold the elements, but their conjugates."""
+    lazy = (getattr(tensor, name, None) for name in ("is_conj", "is_neg"))
+    if any(ask is not None and ask() for ask in lazy):
+        raise CallError(
+            f"{what}: a tensor that is conjugated or negated when it is read; pass "
+            f"tensor.resolve_conj().resolve_neg()"
+        )
 
 
 def fresh(like: Operand, shape: Sequence[int]) -> Any:

@@ -1,9 +1,9 @@
 """From a checked request to a launch: sessions, plans, caches, faults.
 
-A call seen before costs one dictionary look-up, another array like those seen two more
-(`hot`). What differs in anything is checked, and served by a launch that is known
-(`_launches`). A new kind of call is chosen an algorithm, proved, lowered and bound to
-the executor, once.
+A call seen before costs one dictionary look-up (`hot`), one on arrays like those seen
+two more (`recipes`). What differs in anything is checked, and served by a launch that
+is known (`_launches`). A new kind of call is chosen an algorithm, proved, lowered and
+bound to the executor, once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stretto.errors import CallError, CommunicationError, CommunicatorBroken
 from stretto.executors import Call, Group, Launch, Session
 from stretto.runtime.arrays import HOST
 from stretto.runtime.fused import fuse, fused_choice
-from stretto.runtime.hot import MISS, Hot, Recipe, hot_call, kind_of, recipe_of
+from stretto.runtime.hot import MISS, Hot
 from stretto.runtime.kinds import (
     Kind,
     full_size,
@@ -28,6 +28,7 @@ from stretto.runtime.kinds import (
 )
 from stretto.runtime.measured import Measured
 from stretto.runtime.plans import frozen, proved_plan, touches_callers
+from stretto.runtime.recipes import Recipes
 from stretto.runtime.request import Caller, Request
 from stretto.runtime.select import (
     STAGED,
@@ -45,7 +46,6 @@ from stretto.runtime.work import Work
 __all__ = ["Engine"]
 
 _MOST_KINDS = 4096
-_MOST_HOT = 512
 
 
 class Engine:
@@ -71,7 +71,7 @@ class Engine:
         self._table: dict[Any, Hot] = {}
         self._hot: dict[Any, Hot] = self._table
         """The table of hot calls; empty while anything is unusual."""
-        self._recipes: dict[Any, Recipe] = {}
+        self._recipes = Recipes(self._table, self._sessions)
         self._starter = Starter(
             f"stretto-{self.rank}",
             self._sessions,
@@ -145,7 +145,7 @@ class Engine:
         if fused is not None:
             return fused.deliver()
         if seen is not None:
-            self._remember(*seen, request=request, launch=launch)
+            self._recipes.learn(*seen, request, launch, self._broke)
         return result
 
     def _ready(self, what: str) -> None:
@@ -319,45 +319,9 @@ class Engine:
 
     def _alike(self, key: tuple[Any, ...], x: Any, out: Any) -> Any:
         """Repeat a call on arrays like those of an earlier one, or return MISS."""
-        session = self._sessions.get(HOST)
-        if self._hot is not self._table or session is None:
+        if self._hot is not self._table:
             return MISS
-        recipe = self._recipes.get(kind_of(key, x, out, session.offset))
-        if recipe is None:
-            return MISS
-        self._keep(key, hot := recipe.bind(x, out))
-        return hot(x, out)
-
-    def _remember(
-        self,
-        key: tuple[Any, ...],
-        x: Any,
-        out: Any,
-        *,
-        request: Request,
-        launch: Launch,
-    ) -> None:
-        """Let the same call, and those like it, be recognised by their arrays."""
-        broke, table = self._broke, self._table
-        hot = hot_call(
-            request, launch, x, out, broke=broke, forget=lambda: table.pop(key, None)
-        )
-        if hot is None:
-            return
-        self._keep(key, hot)
-        session = self._sessions.get(HOST)
-        recipe = recipe_of(request, launch, x, out, broke=broke)
-        if recipe is None or session is None:
-            return
-        if (kind := kind_of(key, x, out, session.offset)) is not None:
-            if len(self._recipes) >= _MOST_KINDS:
-                self._recipes.clear()
-            self._recipes[kind] = recipe
-
-    def _keep(self, key: tuple[Any, ...], hot: Hot) -> None:
-        if len(self._table) >= _MOST_HOT:
-            self._table.clear()
-        self._table[key] = hot
+        return self._recipes.repeat(key, x, out)
 
     # Calls beside the caller.
 

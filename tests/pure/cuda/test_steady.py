@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
+
+import numpy as np
 import pytest
 from cuda_fakes import OK, on_ranks
 
 from stretto import algorithms
 from stretto.collectives import Operator
-from stretto.errors import CollectiveTimeout
+from stretto.errors import CallError, CollectiveTimeout
 from stretto.executors import Call
 from stretto.executors.cuda import driver
-from stretto.executors.cuda.abi import Kernel
-from stretto.executors.cuda.launch import Loaded
+from stretto.executors.cuda.abi import PARAMS, Kernel
+from stretto.executors.cuda.launch import KEPT, Loaded
 from stretto.executors.cuda.session import CudaSession
 from stretto.lower import lower
 from stretto.plan import Schedule
-from stretto.runtime.arrays import Operand
-from stretto.runtime.hot import MISS, hot_call
-from stretto.runtime.request import Request
+from stretto.runtime.hot import MISS, Again, hot_places
 from stretto.verify import verify, verify_plan
 
 
@@ -116,7 +117,7 @@ def test_a_repeated_call_launches_what_the_call_did(fake):
         launch, x = session.prepare(plan, call), Tensor(4096)
         group.exchange({})
         if group.rank == 0:
-            again = launch.repeat(x)
+            again = launch.repeat(4096, 4096)
             launch(x, x)
             again()
             assert fake.launches[0] == fake.launches[1]
@@ -133,6 +134,56 @@ def test_a_repeated_call_launches_what_the_call_did(fake):
     on_ranks(fake, 2, work)
 
 
+@pytest.mark.parametrize(
+    ("name", "words", "shares"),
+    [
+        ("all_reduce/one_shot", "push packets staged", False),
+        ("all_gather/one_shot", "push bulk zero_copy", True),
+    ],
+)
+def test_arrays_that_lie_elsewhere_in_every_call_are_launched_where_they_lie(
+    fake, name, words, shares
+):
+    """Parameters are written over when there are many; none are lost, none mixed."""
+    places = 3 * KEPT
+
+    def work(group):
+        session = CudaSession(group)
+        kernel = Kernel(text="any", ranks=(0,), grid=1, threads=64)
+        session.load_call = lambda plan, call: Loaded(None, 5, kernel)
+        call = Call(dtype="uint8", counts=(64,) if "reduce" in name else (64, 64))
+        launch = session.prepare(proved(name, words), call)
+        room = session.empty((128 * places,), "uint8")
+        group.exchange({})
+        if group.rank == 0:
+            bytes_of = []
+            for i in (*range(places), 0, places - 1):
+                at = room.pointer + 128 * i
+                launch(at, at, stream=5)
+                raw = ctypes.string_at(fake.launches[-1][3], PARAMS.itemsize)
+                head = np.frombuffer(raw, PARAMS)[0]
+                bytes_of.append(raw)
+                own, peer = (int(head["output"][q]) for q in range(2))
+                assert at == own == int(head["input"][0])
+                offset = session.offset_at(at, 1)
+                assert peer == (session.space.peer_address(1, offset) if shares else 0)
+            assert bytes_of[0] == bytes_of[-2]
+            assert bytes_of[places - 1] == bytes_of[-1]
+            (arguments,) = launch._streams.values()
+            assert KEPT == len(arguments.kept) == len(arguments._words)
+            if shares:
+                launch.forget()
+                for _ in range(3):
+                    with pytest.raises(CallError, match="not registered memory"):
+                        launch(4096, 8192, stream=5)
+                assert not arguments.kept
+                assert not arguments._words
+        group.exchange({})
+        session.close()
+
+    on_ranks(fake, 2, work)
+
+
 def test_a_tensor_that_changed_is_not_repeated():
     """Its memory may be another, or its size, with the object the same."""
     torch = pytest.importorskip("torch")
@@ -142,22 +193,27 @@ def test_a_tensor_that_changed_is_not_repeated():
         def __call__(self, x, out):
             calls.append("launch")
 
-        def repeat(self, x):
-            return lambda: calls.append("again")
+        def repeat(self, source, target):
+            return lambda: calls.append((source, target))
 
     x = torch.zeros(8)
-    one = Operand(given=x, flat=x, dtype="float32", shape=(8,), device="cuda")
-    request = Request(
-        collective="all_reduce", dtype="float32", device="cuda", x=one, out=one
+    again = Again(
+        launch=Bound(),
+        broke=lambda e: e,
+        reads=True,
+        writes=True,
+        idle=False,
+        in_place=True,
+        make=None,
     )
-    hot = hot_call(request, Bound(), x, None, broke=lambda e: e, forget=lambda: None)
+    hot = hot_places(again, x, None, 4096, 0)
 
     assert hot(x, None) is x
-    assert ["again"] == calls
+    assert [(4096, 4096)] == calls
     assert hot(torch.zeros(8), None) is MISS
     x.set_(torch.zeros(8))
     assert hot(x, None) is MISS
-    assert ["again"] == calls
+    assert [(4096, 4096)] == calls
 
 
 def test_a_new_plan_is_loaded_while_none_of_our_kernels_is_in_flight(fake, asked):

@@ -35,7 +35,9 @@ class Session:
         return array
 
     def offset(self, array):
-        at = array.ctypes.data
+        return self.offset_at(array.ctypes.data, array.nbytes)
+
+    def offset_at(self, at, nbytes):
         for one in self.registered:
             if one.ctypes.data <= at < one.ctypes.data + one.nbytes:
                 return at - one.ctypes.data

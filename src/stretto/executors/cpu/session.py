@@ -90,6 +90,11 @@ class CpuSession:
         at = self._address(id(array)) - self._heap_at
         return at if 0 <= at < self._heap_bytes else None
 
+    def offset_at(self, address: int, nbytes: int) -> int | None:
+        """Return the same of memory that is known by where it lies."""
+        at = address - self._heap_at
+        return at if 0 <= at < self._heap_bytes else None
+
     def prepare(self, plan: Verified[Plan], call: Call) -> Launch:
         """Bind a plan to a kind of call. Nothing is exchanged."""
         if plan.value.num_ranks != self._group.num_ranks:

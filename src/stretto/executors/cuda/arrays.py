@@ -26,7 +26,12 @@ class Where(NamedTuple):
 
 
 def pointer(array: Any) -> int:
-    """Return the address of a contiguous array on the GPU; None has none."""
+    """Return the address of a contiguous array on the GPU; None has none.
+
+    An address stands for an array that was looked at before.
+    """
+    if type(array) is int:
+        return array
     if array is None:
         return 0
     data_ptr = getattr(array, "data_ptr", None)
@@ -40,7 +45,7 @@ def pointer(array: Any) -> int:
 def require_near(array: Any, ordinal: int) -> None:
     """Raise when an array says that it lies on another GPU than this one."""
     asked = getattr(array, "__dlpack_device__", None)
-    if asked is None:
+    if asked is None:  # an address, too
         return
     kind, lies = (int(n) for n in asked())
     if kind == _CUDA and lies != ordinal:
@@ -164,6 +169,8 @@ class DeviceArray:
         self.dtype = dtype
         self.itemsize = storage(dtype).itemsize
         self.nbytes = math.prod(self.shape) * self.itemsize
+        self.alike = self.shape, dtype, ordinal
+        """All that calls look at but where it lies."""
         self._ordinal = ordinal
         weakref.finalize(self, release)
 

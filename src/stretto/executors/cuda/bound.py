@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from stretto.errors import CallError
 from stretto.executors import Group
-from stretto.executors.cuda.abi import Footprint, Kernel, footprint, pack
+from stretto.executors.cuda.abi import PARAMS, Footprint, Kernel, footprint, pack
 from stretto.executors.cuda.arrays import pointer, require_near
 from stretto.executors.cuda.driver import current_stream
 from stretto.executors.cuda.launch import Arguments, Loaded, enqueue, mixed
@@ -20,6 +20,14 @@ from stretto.executors.cuda.watch import Watch
 from stretto.plan import Layout, Move, Plan, Schedule, Signal, Space, Step, Wait
 
 __all__ = ["Home", "KernelLaunch", "barrier_plan", "peer_spaces", "stream_handle"]
+
+_INPUT, _OUTPUT, _MARK = (
+    PARAMS.fields[name][1] // 8  # type: ignore[index]
+    for name in ("input", "output", "fingerprint")
+)
+"""Words of the parameters; the fingerprint is the upper half of its word."""
+_TILES = 0xFFFFFFFF
+"""The lower half of that word: how many tiles there are."""
 
 
 class Home(Protocol):
@@ -72,10 +80,13 @@ class KernelLaunch:
     def forget(self) -> None:
         """Look up anew where arrays lie: what was registered has changed."""
         for arguments in self._streams.values():
-            arguments.kept.clear()
+            arguments.forget()
 
     def __call__(self, x: Any, out: Any = None, stream: Any = None) -> None:
-        """Enqueue the collective on the caller's stream, and return at once."""
+        """Enqueue the collective on the caller's stream, and return at once.
+
+        An array may be given as its address, once one like it has been looked at.
+        """
         if self._state[0] or self._watch.fault is not None:
             self._watch.check()
         handle = (
@@ -84,23 +95,22 @@ class KernelLaunch:
         arguments = self._streams.get(handle)
         if arguments is None:
             arguments = self._open(handle)
-        source = pointer(x)
-        key = (source, source if out is x else pointer(out))
-        found = arguments.kept.get(key)
+        source = x if type(x) is int else pointer(x)
+        target = source if out is x else pointer(out)
+        found = arguments.kept.get((source, target))
         if found is None:
             require_near(x, self._ordinal)
             require_near(out, self._ordinal)
-            found = arguments.pack(*key)
+            found = arguments.pack(source, target)
         if self._loaded.launch(handle, found):
             enqueue(self._space.device, self._loaded, handle, found)
 
-    def repeat(self, x: Any) -> Callable[[], None]:
-        """Return the call on an array in place, on the current stream, by its address.
+    def repeat(self, source: int | None, target: int | None) -> Callable[[], None]:
+        """Return the call on arrays at these addresses, on the current stream.
 
-        For whoever knows that the array is still the same: it is not asked again.
+        For whoever knows that the arrays are still the same: they are not asked again.
         """
-        address, ordinal = pointer(x), self._ordinal
-        key = (address, address)
+        ordinal, key = self._ordinal, (source or 0, target or 0)
         state, watch, streams = self._state, self._watch, self._streams
         launch = self._loaded.launch
 
@@ -161,16 +171,16 @@ class KernelLaunch:
         if self._loaded.launch(handle, arguments):
             enqueue(self._space.device, self._loaded, handle, arguments)
 
-    def _bind(self, head: Any, source: int, target: int) -> None:
+    def _bind(self, words: memoryview, source: int, target: int) -> None:
         """Write the arrays' addresses, the peers' too where the plan touches them."""
         rank = self._space.rank
-        head["input"][rank], head["output"][rank] = source, target
+        words[_INPUT + rank], words[_OUTPUT + rank] = source, target
         if not self._peers:
             return
         offsets: list[int | None] = []
-        for name, space, address in (
-            ("input", Space.INPUT, source),
-            ("output", Space.OUTPUT, target),
+        for name, first, space, address in (
+            ("input", _INPUT, Space.INPUT, source),
+            ("output", _OUTPUT, Space.OUTPUT, target),
         ):
             if space not in self._peers:
                 continue
@@ -183,11 +193,11 @@ class KernelLaunch:
                     "algorithm that stages"
                 )
             for q in range(self._space.num_ranks):
-                head[name][q] = self._space.peer_address(q, offset)
-            head[name][rank] = address
+                words[first + q] = self._space.peer_address(q, offset)
+            words[first + rank] = address
         fingerprint = mixed(self._fingerprint, tuple(offsets))
         self._watch.know(fingerprint, self.plan)
-        head["fingerprint"] = fingerprint
+        words[_MARK] = words[_MARK] & _TILES | fingerprint << 32
 
 
 def peer_spaces(plan: Plan, rank: int) -> frozenset[Space]:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.errors import DeviceError, PlanError
-from stretto.executors.cuda.abi import PARAMS, Kernel
+from stretto.executors.cuda.abi import Kernel
 from stretto.executors.cuda.driver import Device, api, ask
 
 __all__ = [
@@ -165,32 +165,46 @@ def _shape(kernel: Kernel) -> Any:
 
 
 class Arguments:
-    """The packed parameters of one plan in one flag set, by pair of arrays."""
+    """The packed parameters of one plan in one flag set, by pair of arrays.
+
+    A launch copies its parameters, so those of the pair that was packed first are
+    written over when there are many: arrays may lie elsewhere in every call.
+    """
 
     def __init__(
-        self, packed: NDArray[np.uint8], bind: Callable[[Any, int, int], None]
+        self, packed: NDArray[np.uint8], bind: Callable[[memoryview, int, int], None]
     ) -> None:
         self._template = packed
         self._bind = bind
         self.kept: dict[tuple[int, int], int] = {}
-        self._alive: list[Any] = []
+        self._words: dict[int, tuple[memoryview, Any]] = {}
+        """What lies at the address of an argument array, and what keeps it there."""
 
     def pack(self, source: int, target: int) -> int:
         """Return the address of the argument array for a pair of arrays."""
         if len(self.kept) >= KEPT:
-            self.kept.clear()
-            self._alive.clear()
+            where = self.kept.pop(next(iter(self.kept)))
+        else:
+            where = self._make()
+        try:
+            self._bind(self._words[where][0], source, target)
+        except BaseException:
+            del self._words[where]
+            raise
+        self.kept[source, target] = where
+        return where
+
+    def forget(self) -> None:
+        """Pack all anew."""
+        self.kept.clear()
+        self._words.clear()
+
+    def _make(self) -> int:
         padded = self._template.tobytes() + bytes(PADDING)
         raw = (ctypes.c_uint8 * len(padded)).from_buffer_copy(padded)
-        self._bind(
-            np.ctypeslib.as_array(raw)[: PARAMS.itemsize].view(PARAMS)[0],
-            source,
-            target,
-        )
         array = (ctypes.c_void_p * 1)(ctypes.addressof(raw))
-        self._alive.append((raw, array))
         where = ctypes.addressof(array)
-        self.kept[source, target] = where
+        self._words[where] = memoryview(raw).cast("B").cast("Q"), array
         return where
 
 

@@ -83,6 +83,7 @@ class CudaSession:
         self.regions, total = regions(group.num_ranks, PAIR_SHARE if self._pair else 1)
         self.slab = open_slab(self.device, group, total)
         self.space = AddressSpace(self.device, group, self.slab)
+        self.offset_at = self.space.offset
         said = group.exchange({"lines": why_not_whole(self.slab.uuids)})
         self._no_lines = next((str(m["lines"]) for m, _ in said if m["lines"]), "")
         """Why lines would not arrive whole between some ranks, alike on all."""

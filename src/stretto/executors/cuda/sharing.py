@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from stretto.errors import DeviceError
@@ -35,8 +36,13 @@ def received(said: Iterable[tuple[Any, Sequence[int]]]) -> Iterator[None]:
 
 
 def identity(address: int) -> int:
-    """Return the driver's number of the allocation at an address."""
-    return _attribute("BUFFER_ID", address)
+    """Return the driver's number of the allocation at an address.
+
+    Every call on a registered array asks this.
+    """
+    driver = api()
+    key = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_BUFFER_ID
+    return _word(key, address)
 
 
 def describe(start: int, nbytes: int) -> tuple[dict[str, Any], tuple[int, ...]]:
@@ -95,13 +101,21 @@ def _attribute(name: str, address: int) -> int:
 
 def _word(key: Any, address: int) -> int:
     """Return an attribute that is a word, asked of the driver by its own address."""
-    where, _ = ask("cuGetProcAddress", b"cuPointerGetAttribute", 4000, 0)
-    pointer, found = ctypes.c_void_p, ctypes.c_uint64(0)
-    kind = ctypes.CFUNCTYPE(ctypes.c_int, pointer, ctypes.c_int, ctypes.c_uint64)
-    error = kind(int(where))(ctypes.addressof(found), int(key), address)
+    found = ctypes.c_uint64(0)
+    error = _asker(api())(ctypes.addressof(found), int(key), address)
     if error:
         raise DeviceError(f"cuPointerGetAttribute({key.name}): error {error}")
     return found.value
+
+
+@functools.lru_cache(maxsize=1)
+def _asker(driver: Any) -> Callable[[int, int, int], int]:
+    """Return a driver's `cuPointerGetAttribute`: where to put it, what, of what."""
+    where, _ = ask("cuGetProcAddress", b"cuPointerGetAttribute", 4000, 0)
+    pointer = ctypes.c_void_p
+    kind = ctypes.CFUNCTYPE(ctypes.c_int, pointer, ctypes.c_int, ctypes.c_uint64)
+    found: Callable[[int, int, int], int] = kind(int(where))
+    return found
 
 
 class Imports:
