@@ -3,6 +3,7 @@
 import pytest
 
 from stretto.runtime import Profile, Question
+from stretto.runtime.selector import Selector
 
 SIZES = [1 << n for n in range(10, 31, 2)]
 
@@ -27,6 +28,27 @@ def test_they_answer_for_all_sizes_by_what_may_be_chosen_unasked(collective, ran
             assert pin.startswith(f"{collective}/")
             assert not {"unordered", "tma", "lines"} & set(pin.split())
             assert memory == "zero_copy" or "zero_copy" not in pin
+
+
+@pytest.mark.parametrize(
+    ("collective", "plainest"),
+    [("all_reduce", "one_shot"), ("all_gather", "one_shot"), ("reduce", "flat")],
+)
+@pytest.mark.parametrize("memory", ["staged", "zero_copy"])
+def test_one_rank_alone_copies_by_the_plainest_algorithm(collective, plainest, memory):
+    """All are one copy there; nobody should read of trees."""
+    asked = Question(
+        executor="cuda",
+        collective=collective,
+        num_ranks=1,
+        nbytes=1 << 20,
+        memory=memory,
+        params=(("root", 0),) if collective == "reduce" else (),
+    )
+    chosen = Selector("cuda").choose(asked)
+
+    assert f"{collective}/{plainest}" == chosen.algorithm.name
+    assert memory == chosen.schedule.memory
 
 
 def test_two_ranks_have_a_table_of_their_own():
