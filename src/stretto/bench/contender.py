@@ -28,6 +28,9 @@ class Buffer:
     """What a caller would pass: a NumPy array, a memoryview, a tensor..."""
     host: Array | None
     """The same memory as an array; None on a GPU, where the two below copy."""
+    tensor: Any = None
+    """The same memory as a tensor of PyTorch's, where it is one: for peers inside it.
+    Other libraries' arrays lack some types, and tell them as raw bytes."""
     put: Callable[[Array], None] | None = None
     take: Callable[[], Array] | None = None
     fill: Callable[[int], None] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ from stretto import collectives
 from stretto.bench.cases import WINDOW, Case
 from stretto.bench.contender import Buffer, Prepared
 from stretto.bench.timing import Call
+from stretto.collectives import FLOAT8
 from stretto.runtime import Communicator, Pin
 
 __all__ = ["Ours"]
@@ -42,7 +44,7 @@ class Ours:
     def prepare(self, case: Case, x: Buffer, out: Buffer) -> Prepared:
         """Bind a case to buffers."""
         if case.collective == "p2p":
-            call = self._between(case, x.given, out.given)
+            call = self._between(case, x, out)
         else:
             call = self._call(case, x.given, out.given)
         return Prepared(call=call, x=x, out=out, settle=self._settle)
@@ -89,8 +91,8 @@ class Ours:
         if name == "barrier":
             return partial(verb)
         options: dict[str, Any] = {"algorithm": self._pin}
-        if case.dtype == "bfloat16" and isinstance(x, np.ndarray):
-            options["dtype"] = case.dtype
+        if (told := _told(case, x)) is not None:
+            options["dtype"] = told
         kind = collectives.get(name)
         if kind.reduces:
             options["op"] = case.op
@@ -120,33 +122,42 @@ class Ours:
 
     # Between pairs.
 
-    def _between(self, case: Case, x: Any, out: Any) -> Call:
-        comm = self._comm
+    def _between(self, case: Case, source: Buffer, target: Buffer) -> Call:
+        comm, x, out = self._comm, source.given, target.given
+        told = _told(case, x)
         if case.test == "bibw":
             if self._pair is None:
                 self._pair = comm.split(0 if comm.rank < 2 else None)
-            return _nothing if self._pair is None else _swap(self._pair, x, out)
+            if self._pair is None:
+                return _nothing
+            return _swap(partial(self._pair.permute, dtype=told), x, out)
         sides = {a: (b, True) for a, b in case.pairs}
         sides |= {b: (a, False) for a, b in case.pairs}
         if comm.rank not in sides:
             return _nothing
         peer, first = sides[comm.rank]
+        send = partial(comm.send, x, peer, dtype=told)
+        recv = partial(comm.recv, out, peer, dtype=told)
         if case.test == "bw":
-            return self._window(peer, x, out, sends=first)
-        return _ping(comm, peer, x, out) if first else _pong(comm, peer, x, out)
+            like = source.tensor
+            ack = self._ack if like is None else like.new_zeros(1)
+            return self._window(send, recv, peer, ack, sends=first)
+        return _one_after(send, recv) if first else _one_after(recv, send)
 
-    def _window(self, peer: int, x: Any, out: Any, *, sends: bool) -> Call:
+    def _window(
+        self, each: Call, taken: Call, peer: int, ack: Any, *, sends: bool
+    ) -> Call:
+        """Return so many sends, or receipts, and an answer."""
         send, recv = self._comm.send, self._comm.recv
-        ack = x.new_zeros(1) if hasattr(x, "new_zeros") else self._ack
 
         def give() -> None:
             for _ in range(WINDOW):
-                send(x, peer)
+                each()
             recv(ack, peer)
 
         def take() -> None:
             for _ in range(WINDOW):
-                recv(out, peer)
+                taken()
             send(ack, peer)
 
         return give if sends else take
@@ -156,24 +167,22 @@ def _nothing() -> None:
     """Take no part."""
 
 
-def _ping(comm: Communicator, peer: int, x: Any, out: Any) -> Call:
+def _told(case: Case, array: Any) -> str | None:
+    """Return the element type, where an array's library has no such type."""
+    lacking = case.dtype == "bfloat16" or case.dtype in FLOAT8
+    return case.dtype if lacking and not hasattr(array, "data_ptr") else None
+
+
+def _one_after(first: Call, then: Call) -> Call:
     def call() -> None:
-        comm.send(x, peer)
-        comm.recv(out, peer)
+        first()
+        then()
 
     return call
 
 
-def _pong(comm: Communicator, peer: int, x: Any, out: Any) -> Call:
-    def call() -> None:
-        comm.recv(out, peer)
-        comm.send(x, peer)
-
-    return call
-
-
-def _swap(pair: Communicator, x: Any, out: Any) -> Call:
-    swap = partial(pair.permute, x, ((0, 1), (1, 0)), out=out)
+def _swap(permute: Callable[..., Any], x: Any, out: Any) -> Call:
+    swap = partial(permute, x, ((0, 1), (1, 0)), out=out)
 
     def call() -> None:
         for _ in range(WINDOW):

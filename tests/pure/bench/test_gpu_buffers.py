@@ -5,8 +5,12 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 
+import numpy as np
 import pytest
 
+from stretto.bench.cases import case_of
+from stretto.bench.contender import Buffer, host_buffer
+from stretto.bench.ours import Ours
 from stretto.bench.peers._arrays import _viewer
 from stretto.errors import MissingExtraError
 
@@ -43,3 +47,44 @@ def test_a_library_that_is_missing_is_named(monkeypatch, kind):
 
     with pytest.raises(MissingExtraError, match=f"--buffer {kind}: no {name}"):
         _viewer(kind)
+
+
+class Raw:
+    """A bfloat16 as Numba shows it: |V2, which PyTorch cannot take."""
+
+    dtype = np.dtype("V2")
+
+
+def test_peers_inside_pytorch_are_given_the_tensor_itself(monkeypatch):
+    """What other libraries show of it may have lost its type."""
+    torch = pytest.importorskip("torch")
+    from stretto.bench.peers._arrays import GpuArrays
+    from stretto.bench.peers._torch import as_tensor
+
+    tensor = torch.zeros(4, dtype=torch.bfloat16)
+    buffer = GpuArrays.wrap(torch, tensor, Raw(), "bfloat16")
+
+    assert as_tensor(buffer, "bfloat16") is tensor
+    assert as_tensor(host_buffer("numpy", np.zeros(4), "float64"), "float64").shape
+
+
+@pytest.mark.parametrize(
+    ("test", "verbs"),
+    [("all_reduce", ["all_reduce"]), ("broadcast", ["broadcast"]), ("latency", "sr")],
+)
+def test_our_calls_say_the_type_that_an_array_has_lost(test, verbs):
+    """Of tensors, and of types that every library has, nothing is said."""
+    told = []
+
+    class Comm:
+        rank, num_ranks = 0, 2
+
+        def __getattr__(self, name):
+            return lambda *_, dtype=None, **__: told.append(dtype)
+
+    for dtype, array in (("bfloat16", Raw()), ("float32", Raw())):
+        case = case_of(test, 64, 2, dtype=dtype)
+        buffer = Buffer(given=array, host=None)
+        Ours(Comm(), device="cuda").prepare(case, buffer, buffer).call()
+
+    assert ["bfloat16"] * len(verbs) + [None] * len(verbs) == told

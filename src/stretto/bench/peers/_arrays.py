@@ -39,7 +39,7 @@ class HostTensors:
         tensor = torch.from_numpy(array)
         if dtype == "bfloat16":
             tensor = tensor.view(torch.bfloat16)
-        return Buffer(given=tensor, host=array)
+        return Buffer(given=tensor, host=array, tensor=tensor)
 
 
 class GpuArrays:
@@ -185,9 +185,15 @@ class GpuArrays:
             found: Array = raw.cpu().numpy().view(storage(dtype))
             return found
 
-        if not tensor.numel() or dtype == "bool":  # no byte is no truth value
-            return Buffer(given=given, host=None, put=put, take=take, same=same)
-        return Buffer(given=given, host=None, put=put, take=take, fill=fill, same=same)
+        return Buffer(
+            given=given,
+            host=None,
+            tensor=tensor,
+            put=put,
+            take=take,
+            fill=fill if raw.numel() and dtype != "bool" else None,  # 0x5b is no truth
+            same=same,
+        )
 
     def capture(self, call: Call, calls: int) -> Call:
         """Make a graph of several calls; return what replays it.

@@ -47,13 +47,11 @@ def start_group(setup: Setup, backend: str, name: str) -> Any:
 
 def as_tensor(buffer: Buffer, dtype: str) -> Any:
     """Return a buffer's memory as a tensor."""
+    if buffer.tensor is not None:
+        return buffer.tensor
     torch = require_torch()
-    if isinstance(buffer.given, torch.Tensor):
-        return buffer.given
     if buffer.host is None:
-        if hasattr(buffer.given, "__dlpack__"):
-            return torch.from_dlpack(buffer.given)
-        return torch.as_tensor(buffer.given, device="cuda")  # Numba's
+        raise CallError("memory on a GPU that is no tensor's; want --buffer torch")
     if dtype == "bfloat16":
         return torch.from_numpy(buffer.host).view(torch.bfloat16)
     if dtype in _UNSIGNED:

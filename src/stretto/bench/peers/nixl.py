@@ -159,8 +159,8 @@ def _place(buffer: Buffer) -> tuple[str, tuple[int, int, int]]:
     """Return the kind of memory, and address, bytes and device."""
     if buffer.host is not None:
         return "DRAM", (buffer.host.ctypes.data, buffer.host.nbytes, 0)
-    tensor = buffer.given
-    if not hasattr(tensor, "data_ptr"):
+    tensor = buffer.tensor
+    if tensor is None:
         raise CallError("NIXL is given tensors on GPUs; want --buffer torch")
     nbytes = tensor.numel() * tensor.element_size()
     return "VRAM", (tensor.data_ptr(), nbytes, tensor.get_device())
