@@ -34,7 +34,7 @@ __all__ = ["Kind", "Recipe", "Recipes", "kind_of", "recipe_of"]
 
 _MOST_KINDS = 4096
 _MOST_HOT = 512
-_BOUND_EACH = 16
+_BOUND_EACH = 64
 """Of calls on arrays like others, each so-many-th makes its own arrays known."""
 
 Kind: TypeAlias = tuple[Any, Any, Any]

@@ -89,6 +89,54 @@ def tensors(comm):
         comm.all_reduce(moved)
         if moved[0] != sum(q + turn for q in range(n)):
             wrong.append(f"replaced memory {turn}")
+    return wrong + new_tensors(comm, torch)
+
+
+def new_tensors(comm, torch):
+    """Return which verbs are wrong on tensors that are new in every call."""
+    n, r, wrong = comm.num_ranks, comm.rank, []
+    after, before = (r + 1) % n, (r - 1) % n
+    shift = tuple((q, (q + 1) % n) for q in range(n))
+    room = comm.empty((4, n), "int32")
+    for turn in range(4):  # from the second on, nothing is examined
+        mine = torch.full((n,), 10 * r + turn, dtype=torch.int32)
+        column = torch.arange(n, dtype=torch.int32) * 10 + turn
+        every = column[:, None].expand(n, n)
+        total = int(column.sum())
+        whole = torch.zeros((n, n), dtype=torch.int32)
+        whole[r] = mine
+        comm.all_gather(whole[r], out=whole)
+        lent = torch.from_numpy(room[turn])  # zero-copy: by address, it is registered
+        lent.copy_(mine)
+        counts = tuple(q % 2 * n for q in range(n))  # some have nothing
+        parts = comm.all_gather_v(mine[: counts[r]].clone(), counts)
+        got = {
+            "reduce_scatter": (comm.reduce_scatter(mine), [total]),
+            "all_to_all": (comm.all_to_all(mine.clone()), column.tolist()),
+            "broadcast": (comm.broadcast(mine.clone(), root=n - 1)[:1], [column[-1]]),
+            "permute": (comm.permute(mine.clone(), shift)[:1], [column[before]]),
+            "all_gather": (comm.all_gather(mine.clone()), every.tolist()),
+            "all_gather in place": (whole, every.tolist()),
+            "all_gather_v": (parts, [c for q in range(1, n, 2) for c in every[q]]),
+            "registered": (comm.all_reduce(lent), [total] * n),
+            "out": (comm.all_reduce(mine.clone(), out=mine.clone()), [total] * n),
+        }
+        root = comm.reduce(mine.clone(), root=0)
+        got["reduce"] = ([] if root is None else root, [total] * n if r == 0 else [])
+        taken = torch.zeros(n, dtype=torch.int32)
+        if r % 2:
+            comm.recv(taken, before)
+            comm.send(mine.clone(), after)
+        else:
+            comm.send(mine.clone(), after)
+            comm.recv(taken, before)
+        if n % 2 == 0:
+            got["recv"] = (taken, [column[before]] * n)
+        wrong += [
+            f"{name} {turn}: {one} for {want}"
+            for name, (one, want) in got.items()
+            if not equal(np.asarray(one), np.asarray(want))
+        ]
     return wrong
 
 

@@ -168,16 +168,16 @@ def test_arrays_never_seen_before_are_launched_by_their_addresses(
     comm.all_gather(first, out=whole)
     comm.all_gather(make(8192 + 24), out=whole)
     blind()
-    for i in range(1, 40):  # every so many calls, arrays are made known themselves
-        x, out = make(4096 * i), make(1 << 18, (3, 6))
+    for i in range(1, 140):  # every so many calls, arrays are made known themselves
+        x, out = make(4096 * i), make(1 << 22, (3, 6))
         for _ in range(3):
             assert comm.all_reduce(x) is x
             assert (4096 * i,) * 2 == session.launched[-1]
         assert comm.all_gather(x, out=out) is out
-        assert (4096 * i, 1 << 18) == session.launched[-1]
-        part = make((1 << 18) + 24)  # rank 1's part
+        assert (4096 * i, 1 << 22) == session.launched[-1]
+        part = make((1 << 22) + 24)  # rank 1's part
         assert comm.all_gather(part, out=out) is out
-        assert ((1 << 18) + 24, 1 << 18) == session.launched[-1]
+        assert ((1 << 22) + 24, 1 << 22) == session.launched[-1]
 
     assert {"all_reduce", "all_gather"} == {p.collective for p, _ in session.prepared}
 
@@ -202,15 +202,15 @@ def test_what_differs_in_what_matters_is_examined(comm, session, make):
 def test_arrays_are_zero_copy_when_all_are_registered(comm, session, make):
     """Each call asks anew; of two launches, the right one serves it."""
     pin, apart = "all_reduce/two_shot", 4096
+    places = [(apart, 2 * apart), (apart, ROOM), (ROOM, ROOM + apart), (ROOM, apart)]
     for _ in range(2):
-        for source, target in ((apart, 2 * apart), (apart, ROOM), (ROOM, ROOM + apart)):
+        for source, target in places:
             comm.all_reduce(make(source), out=make(target), algorithm=pin)
 
     memories = [plan.schedule.memory for plan, _ in session.prepared]
     assert ["staged", "zero_copy"] == memories
-    assert ["staged", "staged", "zero_copy"] * 2 == session.memories
-    places = [(apart, 2 * apart), (apart, ROOM), (ROOM, ROOM + apart)]
-    assert places == session.launched[3:]
+    assert ["staged", "staged", "zero_copy", "staged"] * 2 == session.memories
+    assert places == session.launched[4:]
 
 
 def test_a_strided_array_is_refused_after_one_that_was_not(comm):
@@ -273,7 +273,7 @@ def test_tensors_on_the_cpu_are_launched_as_arrays_over_their_memory(
 ):
     """Also those that want gradients, and types that NumPy lacks."""
     op = "max" if dtype == "bool" else "sum"
-    for turn in range(40):
+    for turn in range(140):
         x = torch.ones(8).to(getattr(torch, dtype))[2:]
         x.requires_grad_(dtype == "float32")
         assert comm.all_reduce(x, op) is x
@@ -315,20 +315,42 @@ def test_a_lazy_tensor_on_a_gpu_is_refused(comm, session, monkeypatch):
     assert [] == session.launched
 
 
-def test_an_array_whose_memory_was_replaced_is_launched_where_it_lies(torch, comm):
+def test_a_tensor_whose_memory_was_replaced_is_launched_where_it_lies(torch, comm):
     """The tensor is the same, and known; its storage is not."""
-    session, x = comm._sessions["cpu"], torch.ones(6)
+    session, x, out = comm._sessions["cpu"], torch.ones(6), torch.ones(6)
     for _ in range(20):
-        comm.all_reduce(x)
-        x.data = torch.ones(6)
-        comm.all_reduce(x)
-        assert [x.data_ptr()] * 2 == places(session)
+        for changed in (x, out, None):
+            comm.all_reduce(x)
+            assert [x.data_ptr()] * 2 == places(session)
+            comm.all_reduce(x, out=out)
+            assert [x.data_ptr(), out.data_ptr()] == places(session)
+            if changed is not None:
+                changed.data = torch.ones(6)
+
+
+def test_a_tensor_that_was_transposed_or_resized_in_place_is_examined(torch, comm):
+    """Its identity and its memory are as before."""
+    for out in (None, torch.zeros(3, 3)):
+        x = torch.zeros(3, 3)
+        for _ in range(2):
+            comm.all_reduce(x, out=out)
+        x.t_()
+        comm.all_reduce(x, out=out)
+        assert x.data_ptr() != places(comm._sessions["cpu"])[0]
+        x.t_()
+        x.resize_(2, 2)
+        if out is not None:
+            with pytest.raises(CallError, match="out has 9 elements"):
+                comm.all_reduce(x, out=out)
+        else:
+            comm.all_reduce(x)
+            assert 4 == comm._sessions["cpu"].launched[-1][0].size
 
 
 def test_arrays_that_come_again_are_soon_known_themselves(comm, session):
     """Two of a kind in turn, as in any program with two buffers."""
     pair = np.ones(6), np.ones(6)
-    for _ in range(40):
+    for _ in range(200):
         for x in pair:
             comm.all_reduce(x)
 
