@@ -351,7 +351,18 @@ def test_what_a_thread_has_is_not_read_again():
     spec = spec_of(add_rms_norm, "bfloat16", 8192, FORMS)
     text = generate(plan, rank=0, dtype="bfloat16", epilogue=spec, share=8).text
 
-    assert "to(rows.hold<0>())" in text
-    assert "clear(me, s0, from(me.packet_from<1, 0, 0>(0)));" in text
+    assert "to(me.output(at.r0_output_0), rows.hold<0>())" in text
+    assert "rows.conclude(Nothing{});" in text
     assert "static constexpr u32 share = 8;" in text
     assert "conclude<Epilogue>" not in text
+
+
+def test_several_rows_of_a_thread_are_stored_behind_their_sums():
+    """What need not be in front of them, the result and zeros, is stored meanwhile."""
+    _, plan = planned("all_reduce/two_shot", "packets blocks=8 threads=128", 2)
+    spec = spec_of(add_rms_norm, "bfloat16", 8192, FORMS)
+    text = generate(plan, rank=0, dtype="bfloat16", epilogue=spec, share=8).text
+
+    assert "static constexpr u32 held = 2;" in text
+    assert "from(me.packet_from<1, 0, 1, true>" in text
+    assert "rows.store_results();\n    clear(me, s1, from(me.packet_from<1, 0, 1>" in text

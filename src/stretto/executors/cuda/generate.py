@@ -236,8 +236,8 @@ def _lane(
                     slice_ = f"me.slice(at.{size}, t, {turn})"
                     lines.append(f"  const Slice s{atom} = {slice_};")
                     sliced.add(atom)
-                keep = held.rows > 0 and under_way in lines
-                later = keep and batch is moves[-1]
+                keep = held.rows if under_way in lines else 0
+                later = keep > 1 and batch is moves[-1]
                 one = (rank, lane, index, step, atom, call, operands)
                 calls.append(_move(*one, keep, later))
                 clears += _clear(*one) if later else []
@@ -247,8 +247,11 @@ def _lane(
             lines += [under_way, *before]
     if under_way not in lines:
         lines += [under_way, *before]
-    if held.rows:
-        after = ["  rows.conclude([&] {", *clears, "  });"]
+    if held.rows == 1:
+        after = ["  rows.conclude(Nothing{});"]
+    elif held.rows:
+        results = "    rows.store_results();"
+        after = ["  rows.conclude([&] {", results, *clears, "  });"]
     return "\n".join([*lines, *after, "}\n"])
 
 
@@ -308,12 +311,12 @@ def _move(
     atom: int,
     call: int,
     operands: Operands,
-    keep: bool,
+    keep: int,
     later: bool,
 ) -> list[str]:
-    """Return a move: `keep` its result for the epilogue, which stores it.
+    """Return a move: its result stays for the epilogue where threads `keep` rows.
 
-    And which clears its packets, when that is to be `later`.
+    Of several, the epilogue stores it, and clears its packets, when that is `later`.
     """
     name = primitive(rank, step).value
     finish = ", true" if step.finish else ""
@@ -323,7 +326,8 @@ def _move(
         step.dsts, key=lambda d: (d.rank - rank - 1) % operands.plan.num_ranks
     )
     own = [d for d in order if d.rank == rank and d.space is Space.OUTPUT and keep]
-    dsts = [operands.target(rank, d, nth, call) for d in order if d not in own]
+    stored = order if keep <= 1 else [d for d in order if d not in own]
+    dsts = [operands.target(rank, d, nth, call) for d in stored]
     if adds(operands.plan, rank, step):
         dsts = [f"added(me, {d})" for d in dsts]
     dsts += [f"rows.hold<{d.pos + nth}>()" for d in own]

@@ -2,10 +2,11 @@
 //
 // Where a block's part of a row has a cell for each thread at most, the move that stores
 // the result also leaves it with the thread that has it, and what else the epilogue reads
-// is loaded while packets are awaited. What need not be stored before the sums are on
-// their way, the result and the zeros of packet memory, is stored then. Nothing is read again, and no barrier is needed:
+// is loaded while packets are awaited. Nothing is read again, and no barrier is needed:
 // the blocks of a row tell each other their sums. Where the slices of a block are small,
 // each has warps of its own (Slice::turn): a thread then keeps few rows of the block's.
+// Of several rows, the result and the zeros of packet memory are stored when the sums are
+// on their way: they are 16 to 32 KB of a block, and would be in front of the sums.
 #pragma once
 
 #include "epilogue.cuh"
@@ -83,23 +84,23 @@ struct Held : Batch<F, Lane> {
   __device__ __forceinline__ Hold<Held, B> hold() {
     return {this};
   }
-  // `clears` empties what the last packets came in.
-  template <class Clears>
-  __device__ __forceinline__ void conclude(Clears clears) {
+  // What the moves have left to us (generate.py).
+  __device__ __forceinline__ void store_results() const {
+#pragma unroll
+    for (u32 b = 0; b < W::rows; ++b) {
+      if (this->count(b, 0) == 0) continue;
+      this->kept[b].store_result(this->at, this->row[b], this->column(b, 0));
+    }
+  }
+  template <class Meanwhile>
+  __device__ __forceinline__ void conclude(Meanwhile meanwhile) {
 #pragma unroll
     for (u32 b = 0; late && b < W::rows; ++b) {
       const u32 n = this->count(b, 0);
       if (n > 0) this->kept[b].load_along(this->at, this->column(b, 0), n, true);
     }
     this->know();
-    this->template reduce<0>([&] {
-#pragma unroll
-      for (u32 b = 0; b < W::rows; ++b) {
-        if (this->count(b, 0) == 0) continue;
-        this->kept[b].store_result(this->at, this->row[b], this->column(b, 0));
-      }
-      clears();
-    });
+    this->template reduce<0>(meanwhile);
     this->store();
   }
 };

@@ -18,7 +18,16 @@ struct RowMax {
   __device__ static float both(float a, float b) { return Max::apply(a, b); }
 };
 
-// Neighbours in pairs, pairs of pairs: the same in every lane; several side by side.
+// Neighbours in pairs, pairs of pairs: the same in every lane.
+template <class R>
+__device__ __forceinline__ float warp_tree(float value) {
+#pragma unroll
+  for (int d = 1; d < 32; d *= 2) {
+    value = R::both(value, __shfl_xor_sync(~0u, value, d));
+  }
+  return value;
+}
+// Several side by side.
 template <class R, u32 COUNT>
 __device__ __forceinline__ void warp_trees(float (&values)[COUNT]) {
 #pragma unroll
