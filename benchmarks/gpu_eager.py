@@ -290,7 +290,7 @@ def main() -> int:
         "nbytes": 4 * COUNT,
     }
     failed = stretto.spawn(
-        work, args.device, args.out, told, num_ranks=args.ranks, deadline_s=5.0
+        work, args.device, args.out, told, num_ranks=args.ranks, deadline_s=20.0
     )
     return int(any(failed))
 

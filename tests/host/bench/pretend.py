@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 
 from stretto.bench import ahead, run
-from stretto.bench.peers import _arrays
+from stretto.bench.peers import _arrays, gloo
 from stretto.bench.tune import job
 from stretto.runtime import Communicator
 
@@ -108,6 +108,14 @@ def pretend():
             warm=lambda plan, **how: warmed.append((plan.value.name, how["arch"]))
         )
     )
+
+
+def raw_work(comm, task, say):
+    """Be a rank whose arrays' library has no bfloat16: it shows raw bytes, as |V2."""
+    pretend()
+    _arrays._viewer = lambda kind: lambda t: t.view(torch.uint16).numpy().view("V2")
+    gloo.DEVICES = ("cpu", "cuda")
+    return run.work(comm, task, say)
 
 
 def work(comm, task, say):
