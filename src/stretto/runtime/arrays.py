@@ -16,6 +16,7 @@ import numpy as np
 
 from stretto.collectives import DTYPES, FLOAT8, Array, dtype_name, storage
 from stretto.errors import CallError, UnknownNameError
+from stretto.runtime.capsules import read_capsule
 
 __all__ = [
     "GPU",
@@ -86,9 +87,11 @@ def address(array: Any) -> int:
     pointer = getattr(array, "pointer", None)
     if isinstance(pointer, int):
         return pointer
+    if hasattr(array, "__dlpack__"):
+        return read_capsule(array).start
     raise CallError(
         f"a {type(array).__name__} does not say where it lies; pass a CUDA tensor, or "
-        f"an array with __cuda_array_interface__"
+        f"an array with __cuda_array_interface__ or __dlpack__"
     )
 
 
@@ -237,7 +240,10 @@ def _on_gpu(given: Any, what: str, dtype: str | None) -> Operand:
         raise CallError(f"{what}: a strided GPU tensor; pass tensor.contiguous()")
     face: dict[str, Any] = {}
     if contiguous is None:  # tensors say it themselves, and this refuses gradients
-        face = getattr(given, "__cuda_array_interface__", None) or {}
+        found = getattr(given, "__cuda_array_interface__", None)
+        if found is None:
+            return _of_capsule(given, what, dtype)
+        face = found
     else:
         _refuse_lazy(given, what)
     kind = getattr(given, "dtype", None)
@@ -254,6 +260,19 @@ def _on_gpu(given: Any, what: str, dtype: str | None) -> Operand:
         name = _renamed(name, dtype, what)
     shape = tuple(getattr(given, "shape", face.get("shape", ())))
     return Operand(given=given, flat=given, dtype=name, shape=shape, device=GPU)
+
+
+def _of_capsule(given: Any, what: str, dtype: str | None) -> Operand:
+    """Return an array that DLPack alone describes."""
+    found = read_capsule(given)
+    if not found.contiguous:
+        raise CallError(
+            f"{what}: a strided {type(given).__name__} on a GPU; want it contiguous"
+        )
+    if found.dtype not in DTYPES:
+        raise _unknown(found.dtype, what)
+    name = _renamed(found.dtype, dtype, what)
+    return Operand(given=given, flat=given, dtype=name, shape=found.shape, device=GPU)
 
 
 def _refuse_lazy(tensor: Any, what: str) -> None:

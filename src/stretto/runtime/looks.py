@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from stretto.runtime.arrays import GPU, HOST
+from stretto.runtime.capsules import read_capsule
 
 __all__ = ["Look", "Reader", "look"]
 
@@ -21,6 +22,8 @@ Look: TypeAlias = tuple[str, Any, int, int]
 Reader: TypeAlias = Callable[[Any], Look | None]
 """None: the array must be examined, as it is strided, empty or not what it seems."""
 
+_ON_GPU = 2
+"""DLPack's number of CUDA devices."""
 _readers: dict[type, Reader] = {}
 """By type, each found once."""
 
@@ -50,7 +53,7 @@ def _reader_of(array: Any) -> Reader:
         return _ours
     if hasattr(kind, "__cuda_array_interface__"):
         return _asked if hasattr(kind, "__dlpack_device__") else _interface
-    return _nothing
+    return _capsule if hasattr(kind, "__dlpack__") else _nothing
 
 
 def _nothing(array: Any) -> None:
@@ -102,6 +105,16 @@ def _asked(array: Any) -> Look | None:
     if found is None:
         return None
     return (*found[:1], (found[1], *map(int, device)), *found[2:])
+
+
+def _capsule(array: Any) -> Look | None:
+    """Read what speaks DLPack alone."""
+    if array.__dlpack_device__()[0] != _ON_GPU:
+        return None
+    found = read_capsule(array)
+    if not found.contiguous:
+        return None
+    return GPU, (found.shape, found.dtype, found.device), found.start, found.nbytes
 
 
 def _contiguous(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:

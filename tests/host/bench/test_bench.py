@@ -204,32 +204,6 @@ def test_the_way_of_gpus_is_taken_on_pretended_ones(tmp_path, monkeypatch):
     assert found["warmed"] >= 6
 
 
-def test_arrays_of_a_library_without_the_type_are_measured_beside_a_peer(monkeypatch):
-    """We are told what their bytes are, and PyTorch's peers get the tensor itself."""
-    pytest.importorskip("torch", reason="the peer is PyTorch's")
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    task = bench.Task(
-        tests=("all_reduce", "latency"),
-        sizes=(4096,),
-        num_ranks=2,
-        dtype="bfloat16",
-        device="cuda",
-        buffer="numba",
-        peers=("gloo",),
-        batches=2,
-        budget_s=0.5,
-    )
-
-    rows = bench.run_ranks(task, lambda _: None, job="pretend:raw_work")["rows"]
-
-    by = sorted((row["test"], row["contender"]) for row in rows)
-    assert [
-        (test, who) for test in sorted(task.tests) for who in ("gloo", "stretto")
-    ] == by
-    assert [("", "")] * 4 == [(row["wrong"], row["refused"]) for row in rows]
-    assert all(row["ok"] for row in rows)
-
-
 def test_a_peer_that_ends_the_ranks_does_not_end_the_run(tmp_path, monkeypatch):
     """What was measured is kept, who did it is named, the rest is measured."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
