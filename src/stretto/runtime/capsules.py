@@ -7,6 +7,8 @@ is not asked for another. Nothing is taken over: the capsule frees what it holds
 from __future__ import annotations
 
 import ctypes
+import functools
+import math
 import struct
 from typing import Any, NamedTuple
 
@@ -44,22 +46,37 @@ def read_capsule(array: Any) -> Capsule:
         ctypes.string_at(at, _TENSOR.size)
     )
     shape = _numbers(sizes, ndim)
-    strides = _numbers(steps, ndim) if steps else None
-    count, contiguous = 1, True
-    for axis in reversed(range(ndim)):
-        if strides is not None and shape[axis] != 1 and strides[axis] != count:
-            contiguous = False
-        count *= shape[axis]
-    name = _NAMED.get(code) or _KINDS.get(code, "type {}").format(bits)
+    contiguous = not steps or _contiguous(shape, _numbers(steps, ndim))
     return Capsule(
-        dtype=name if lanes == 1 else f"{name} x {lanes}",
-        shape=shape,
-        start=data + offset if data else 0,
-        nbytes=count * bits * lanes // 8,
-        contiguous=contiguous or not count,
-        device=device,
+        _name(code, bits, lanes),
+        shape,
+        data + offset if data else 0,
+        math.prod(shape) * bits * lanes // 8,
+        contiguous,
+        device,
     )
 
 
+@functools.cache
+def _name(code: int, bits: int, lanes: int) -> str:
+    name = _NAMED.get(code) or _KINDS.get(code, "type {}").format(bits)
+    return name if lanes == 1 else f"{name} x {lanes}"
+
+
+def _contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Return whether elements lie one after the other; axes of one may say anything."""
+    count = 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size != 1 and stride != count:
+            return not math.prod(shape)
+        count *= size
+    return True
+
+
 def _numbers(at: int, count: int) -> tuple[int, ...]:
-    return struct.unpack(f"={count}q", ctypes.string_at(at, 8 * count)) if count else ()
+    return _row(count).unpack(ctypes.string_at(at, 8 * count)) if count else ()
+
+
+@functools.cache
+def _row(count: int) -> struct.Struct:
+    return struct.Struct(f"={count}q")
