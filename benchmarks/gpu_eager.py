@@ -190,12 +190,23 @@ class Rank:
         yield self.reduced("64 of Numba", base, lambda i: rows[i % 64])
 
     def raw(self) -> Iterator[Kind]:
-        """Yield 32-bit numbers as Numba's, told to be such."""
+        """Yield bfloat16 as Numba shows it: raw bytes, and we are told what they are."""
         from numba import cuda
 
-        one = self.rows(1)
-        same = cuda.as_cuda_array(one[0])
-        yield self.reduced("of Numba, dtype=", one, lambda i: same, dtype="int32")
+        torch, comm = self.torch, self.comm
+        one = torch.full((COUNT,), comm.rank + 1, dtype=torch.bfloat16, device="cuda")
+        same = cuda.as_cuda_array(one)
+
+        def wrong(turns: int) -> str:
+            good = bool((one == comm.num_ranks).all())
+            return "" if good else f"a largest of {float(one[0])}"
+
+        yield Kind(
+            name="bfloat16 of Numba, dtype=",
+            make=lambda i: same,
+            call=lambda x: comm.all_reduce(x, "max", dtype="bfloat16"),
+            wrong=wrong,
+        )
 
     # Times.
 
