@@ -190,7 +190,7 @@ class Rank:
         yield self.reduced("64 of Numba", base, lambda i: rows[i % 64])
 
     def raw(self) -> Iterator[Kind]:
-        """Yield bfloat16 as Numba shows it: raw bytes, and we are told what they are."""
+        """Yield bfloat16 as Numba shows it: raw bytes, which we are told are that."""
         from numba import cuda
 
         torch, comm = self.torch, self.comm
