@@ -257,9 +257,12 @@ def test_whatever_can_be_said_compiles(function, forms, row):
     build(generate(plan, rank=0, dtype="bfloat16", epilogue=spec), arch=(9, 0))
 
 
-@pytest.mark.parametrize("rows", [1, 16, 64])
-def test_what_the_runtime_chooses_compiles(rows):
-    """With the blocks to a row that a launch would give it; nothing spilled."""
+@pytest.mark.parametrize(("rows", "spilled"), [(1, 0), (16, 0), (32, 0), (64, 32)])
+def test_what_the_runtime_chooses_compiles(rows, spilled):
+    """With the blocks to a row that a launch would give it; hardly anything spilled.
+
+    Two rows of a thread take more than its 96 registers, and are faster all the same.
+    """
     spec = spec_of(add_rms_norm, "bfloat16", 8192, FORMS)
     kind = Kind(
         *("cuda", "all_reduce", "bfloat16", Operator.SUM, (rows * 8192,), ()),
@@ -275,7 +278,7 @@ def test_what_the_runtime_chooses_compiles(rows):
     kernel = generate(plan, rank=1, dtype="bfloat16", epilogue=spec, share=share)
     _, log = build(kernel, arch=(9, 0))
 
-    assert usage(log).spill_stores == 0
+    assert usage(log).spill_stores <= spilled
     assert share == min(32, choice.schedule.blocks // part)
 
 
@@ -310,7 +313,7 @@ def test_the_text_shows_what_is_computed():
 
     assert "// bfloat16 row=4096 (residual:bfloat16:element" in text
     assert "v.v8 = v.v7 / 4096.0f;" in text
-    assert "conclude<Epilogue>(me, given," in text
+    assert "conclude<Epilogue>(me, t, given," in text
 
 
 def test_a_row_too_long_for_a_block_is_refused():
@@ -352,7 +355,7 @@ def test_what_a_thread_has_is_not_read_again():
     text = generate(plan, rank=0, dtype="bfloat16", epilogue=spec, share=8).text
 
     assert "to(me.output(at.r0_output_0), rows.hold<0>())" in text
-    assert "rows.conclude(Nothing{});" in text
+    assert "rows.conclude(Nothing{}, t);" in text
     assert "static constexpr u32 share = 8;" in text
     assert "conclude<Epilogue>" not in text
 
@@ -365,4 +368,6 @@ def test_several_rows_of_a_thread_are_stored_behind_their_sums():
 
     assert "static constexpr u32 held = 2;" in text
     assert "from(me.packet_from<1, 0, 1, true>" in text
-    assert "rows.store_results();\n    clear(me, s1, from(me.packet_from<1, 0, 1>" in text
+    assert (
+        "rows.store_results();\n    clear(me, s1, from(me.packet_from<1, 0, 1>" in text
+    )

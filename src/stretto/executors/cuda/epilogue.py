@@ -89,7 +89,7 @@ def conclusion(
         turns.append(str(operands.turn(atom)))
     each = ",\n      ".join(spans)
     if not held.rows:
-        return [], [*lines, f"  conclude<Epilogue>(me, given,\n      {each});"]
+        return [], [*lines, f"  conclude<Epilogue>(me, t, given,\n      {each});"]
     lines += [
         f"  const Span spans[] = {{\n      {each}}};",
         f"  const u32 turns[] = {{{', '.join(turns)}}};",

@@ -248,10 +248,10 @@ def _lane(
     if under_way not in lines:
         lines += [under_way, *before]
     if held.rows == 1:
-        after = ["  rows.conclude(Nothing{});"]
+        after = ["  rows.conclude(Nothing{}, t);"]
     elif held.rows:
         results = "    rows.store_results();"
-        after = ["  rows.conclude([&] {", results, *clears, "  });"]
+        after = ["  rows.conclude([&] {", results, *clears, "  }, t);"]
     return "\n".join([*lines, *after, "}\n"])
 
 

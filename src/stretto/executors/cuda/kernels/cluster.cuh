@@ -4,9 +4,9 @@
 // that it has come: its upper half is the number of the exchange. It is told to every
 // block of the cluster, and each looks at its own memory only.
 //
-// Nobody writes to a block that has not begun, or that has ended: all threads wait for
-// all when they begin; and a block ends only when it has seen the words of all for its
-// last exchange, also when it has given up.
+// Nobody writes to a block that has not begun, or that has ended: all threads arrive
+// when they begin, data threads wait before their first word; and a block ends only when
+// it has seen the words of all for its last exchange, also when it has given up.
 #pragma once
 
 #include "memory.cuh"

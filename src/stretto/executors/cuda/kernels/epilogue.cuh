@@ -77,9 +77,10 @@ __device__ __forceinline__ void conclude_cells(Lane& me, const typename F::Args&
 // What follows the steps of a tile. Every thread of the lane comes here, also when the
 // lane has given up: there are barriers.
 template <class F, class Lane, class... S>
-__device__ __forceinline__ void conclude(Lane& me, const typename F::Args& at,
-                                         S... each) {
+__device__ __forceinline__ void conclude(Lane& me, u32 iteration,
+                                         const typename F::Args& at, S... each) {
   me.barrier();  // a row is of many threads
+  if (F::near && iteration == 0) cluster_wait();
   const Span spans[] = {each...};
   if constexpr (F::row > 0) {
     conclude_rows<F>(me, at, spans);

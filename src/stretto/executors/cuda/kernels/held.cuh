@@ -93,7 +93,8 @@ struct Held : Batch<F, Lane> {
     }
   }
   template <class Meanwhile>
-  __device__ __forceinline__ void conclude(Meanwhile meanwhile) {
+  __device__ __forceinline__ void conclude(Meanwhile meanwhile, u32 iteration) {
+    if (F::near && iteration == 0) cluster_wait();
 #pragma unroll
     for (u32 b = 0; late && b < W::rows; ++b) {
       const u32 n = this->count(b, 0);
