@@ -8,7 +8,6 @@ The time of calling the empty launcher is taken off. The goal is 1.2 us a call.
 import itertools
 import json
 import platform
-import subprocess
 import sys
 import timeit
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from gpu_report import commit
 
 from stretto.executors.cuda.arrays import DeviceArray
 from stretto.runtime import Communicator
@@ -173,15 +173,9 @@ def main() -> None:
     ]
     for row in rows:
         print(f"{row['call']:28} {row['us']:.2f} us")
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
     report = {
         "command": "python benchmarks/call_cost.py",
-        "commit": commit.stdout.strip(),
+        "commit": commit(),
         "python": platform.python_version(),
         "goal_us": GOAL_US,
         "rows": rows,

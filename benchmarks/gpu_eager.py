@@ -17,7 +17,6 @@ import os
 import platform
 import signal
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -26,10 +25,11 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "src")]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "benchmarks")]
 os.environ["PYTHONPATH"] = f"{ROOT / 'src'}:{os.environ.get('PYTHONPATH', '')}"
 
 import numpy as np  # noqa: E402
+from gpu_report import commit  # noqa: E402
 
 import stretto  # noqa: E402
 
@@ -286,16 +286,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=60)
     args = parser.parse_args()
     signal.alarm(args.seconds)  # ranks die with their parent
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-    )
     told = {
         "command": f"python benchmarks/gpu_eager.py --ranks {args.ranks}",
-        "commit": commit.stdout.strip(),
+        "commit": commit(),
         "python": platform.python_version(),
         "device": args.device,
         "nbytes": 4 * COUNT,
