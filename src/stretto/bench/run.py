@@ -44,16 +44,16 @@ _OVERLAP_US = 2e3
 def work(comm: Communicator, task: Task, say: Say) -> dict[str, Any]:
     """Measure all cases; return rank 0's document, and nothing on the others."""
     rank = _Rank(comm, task)
-    rank.open()
+    tell: Say = say if comm.rank == 0 else lambda said: None
+    rank.open(tell)
+    tell(f"[1/{len(rank.cases)}] compiling")
     rank.compile()
     rows: list[dict[str, Any]] = []
     done = task.options.get("done", ())
     for at, case in enumerate(rank.cases):
         if at in done:
             continue
-        if comm.rank == 0:
-            said = f"{case.test} {spell_size(case.nbytes)}"
-            say(f"[{at + 1}/{len(rank.cases)}] {said}")
+        tell(f"[{at + 1}/{len(rank.cases)}] {case.test} {spell_size(case.nbytes)}")
         found = [row.as_json() for row in rank.case(at, case)]
         rank.journal.done(at, found)
         rows += found
@@ -88,7 +88,7 @@ class _Rank:
             self._ahead.start(self._explained_all(case), case)
         self.floor = machine.limits(self._control, self._target)
 
-    def open(self) -> None:
+    def open(self, tell: Say) -> None:
         """Open the peers, or note why one is missing."""
         task, comm = self._task, self._comm
         setup = Setup(
@@ -101,6 +101,7 @@ class _Rank:
         )
         for name in task.peers:
             self._trying([name])
+            tell(f"[1/{len(self.cases)}] opening {name}")
             contender, reason = None, ""
             try:
                 module = peers.get(name)

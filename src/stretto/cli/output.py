@@ -7,6 +7,7 @@ import json
 import math
 import re
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -15,6 +16,8 @@ __all__ = ["Progress", "add_json", "bar", "print_json", "print_rows", "table"]
 
 _FAR = re.compile(r"\[(\d+)/(\d+)\] ")
 _BAR = 24
+_SILENT_S = 10.0
+"""How long a log hears nothing."""
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -88,7 +91,7 @@ def bar(done: int, total: int) -> str:
 
 
 class Progress:
-    """A bar on a terminal that says what is being done; nothing elsewhere.
+    """A bar on a terminal that says what is being done; elsewhere a line now and then.
 
     What begins with `[3/10] ` says itself how far that is.
     """
@@ -96,16 +99,20 @@ class Progress:
     def __init__(self, total: int) -> None:
         self._total, self._done = total, 0
         self._shown = sys.stderr.isatty()
+        self._told = time.monotonic()
 
     def step(self, what: str) -> None:
         """Say what comes next."""
-        if self._shown:
+        now = time.monotonic()
+        if self._shown or now - self._told >= _SILENT_S:
             done, total = self._done, self._total
             if told := _FAR.match(what):
                 done, total = int(told[1]) - 1, int(told[2])
                 what = what[told.end() :]
-            sys.stderr.write(f"\r\x1b[K{bar(done, total)} {what}")
+            begin, end = ("\r\x1b[K", "") if self._shown else ("", "\n")
+            sys.stderr.write(f"{begin}{bar(done, total)} {what}{end}")
             sys.stderr.flush()
+            self._told = now
         self._done += 1
 
     def __enter__(self) -> Progress:

@@ -1,10 +1,12 @@
-"""How far a command is, on a terminal."""
+"""How far a command is, on a terminal and in a log."""
 
 import io
 import sys
+from types import SimpleNamespace
 
 import pytest
 
+from stretto.cli import output
 from stretto.cli.output import Progress, bar
 
 
@@ -33,3 +35,17 @@ def test_who_says_how_far_it_is_is_believed(monkeypatch):
 
     assert bar(2, 4) + " all_reduce 64" in sys.stderr.getvalue()
     assert sys.stderr.getvalue().endswith("\r\x1b[K")
+
+
+def test_a_log_hears_of_long_work_only_now_and_then(monkeypatch):
+    """Nothing of what is over soon; after ten seconds a line, and then another ten."""
+    clock = SimpleNamespace(monotonic=lambda: seconds)
+    seconds = 100.0
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    monkeypatch.setattr(output, "time", clock)
+    with Progress(1) as progress:
+        for seconds in (100.5, 109.9, 110.1, 115.0, 120.5):
+            progress.step(f"[3/4] all_reduce at {seconds}")
+
+    told = sys.stderr.getvalue().splitlines()
+    assert told == [f"{bar(2, 4)} all_reduce at {s}" for s in (110.1, 120.5)]
