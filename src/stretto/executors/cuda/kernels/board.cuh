@@ -4,7 +4,7 @@
 // posted, from the one place. A post says by itself that it has come: it carries the
 // number of its exchange, 64 bits, and the value in every word that carries a part of
 // it, so that no mixture of two posts is taken for one. A place is posted to again when
-// everybody has read it (rows.cuh), and nothing is ever cleared.
+// everybody has read it (exchange.cuh), and nothing is ever cleared.
 #pragma once
 
 #include "abi.cuh"

@@ -5,8 +5,7 @@
 // rank, and NumPy, gets the same bits: elements of a cell from left to right, then
 // neighbouring cells in pairs, pairs of pairs, and so on. The first five levels are a
 // warp's, the rest go by shared memory, at one barrier for each reduction. Blocks may
-// share a row, each a part of its cells, and tell each other their sums (board.cuh, or
-// cluster.cuh where they are a cluster).
+// share a row, each a part of its cells, and tell each other their sums (exchange.cuh).
 #pragma once
 
 #include "exchange.cuh"
