@@ -177,6 +177,8 @@ def _tensor_view(given: Any, what: str) -> tuple[Array, str]:
             torch = sys.modules["torch"]
             tensor = tensor.view(getattr(torch, DTYPES[name].name))
         found: Array = tensor.numpy()
+        if not tensor.data_ptr() and tensor.numel():
+            raise _nowhere(given, what)
     except (RuntimeError, TypeError) as e:
         raise CallError(
             f"{what}: a tensor that has no plain memory: {e}; pass a dense one"
@@ -259,7 +261,18 @@ def _on_gpu(given: Any, what: str, dtype: str | None) -> Operand:
             raise _unknown(name, what)
         name = _renamed(name, dtype, what)
     shape = tuple(getattr(given, "shape", face.get("shape", ())))
+    start = face["data"][0] if face else given.data_ptr()
+    if not start and math.prod(shape):
+        raise _nowhere(given, what)
     return Operand(given=given, flat=given, dtype=name, shape=shape, device=GPU)
+
+
+def _nowhere(given: Any, what: str) -> CallError:
+    return CallError(
+        f"{what}: a {type(given).__name__} with elements and no memory to hold them: "
+        f"its storage was resized to nothing, or it stands for other tensors; pass one "
+        f"that has its own"
+    )
 
 
 def _of_capsule(given: Any, what: str, dtype: str | None) -> Operand:

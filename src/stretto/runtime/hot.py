@@ -2,8 +2,8 @@
 
 An array is recognised by its identity and a weak reference (so that another array at
 the same address is not taken for it), and by what can change in place: its shape and
-element type; for tensors the memory itself and its strides, too. Other arrays than
-these, however much alike, are for `recipes`.
+element type, and whether it is contiguous and writable; for tensors the memory itself,
+too. Other arrays than these, however much alike, are for `recipes`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+import numpy as np
+
 from stretto.executors import Launch
 
 __all__ = [
@@ -21,6 +23,7 @@ __all__ = [
     "Again",
     "Broke",
     "Hot",
+    "clear",
     "hot_arrays",
     "hot_barrier",
     "hot_places",
@@ -31,7 +34,7 @@ MISS: Final = object()
 
 Hot: TypeAlias = Callable[[Any, Any], Any]
 Broke: TypeAlias = Callable[[BaseException], BaseException]
-_Known: TypeAlias = tuple[Callable[[], Any], Any, Any]
+_Known: TypeAlias = tuple[Callable[[], Any], Any, Any, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,11 +81,14 @@ def hot_arrays(again: Again, x: Any, out: Any) -> Hot:
 
 def _in_array(again: Again, x: Any) -> Hot:
     """Return a call whose output is `x`; some ranks have no input."""
-    ref, shape, dtype = _known(x)
+    ref, _, dtype, flags = _known(x)
+    size = x.size  # all that matters of a shape, where nothing is divided
     launch, reads, broke = again.launch, again.reads, again.broke
 
     def run(x: Any, out: Any) -> Any:
-        if ref() is not x or x.shape != shape or x.dtype is not dtype:
+        if ref() is not x or x.size != size or x.dtype is not dtype:
+            return MISS
+        if x.flags.num != flags:
             return MISS
         try:
             launch(x if reads else None, x)
@@ -95,24 +101,29 @@ def _in_array(again: Again, x: Any) -> Hot:
 
 def _into_array(again: Again, x: Any, out: Any) -> Hot:
     """Return a call that writes into another array, or has no output here."""
-    ref, shape, dtype = _known(out)
-    x_ref, x_shape, x_dtype = _known(x)
+    ref, shape, dtype, flags = _known(x)
+    out_ref, _, out_dtype, out_flags = _known(out)
+    size = None if out is None else out.size
     launch, reads, writes = again.launch, again.reads, again.writes
     idle, broke = again.idle, again.broke
 
     def run(x: Any, out: Any) -> Any:
-        if ref() is not out or x_ref() is not x:
+        if ref() is not x or out_ref() is not out:
             return MISS
-        if out is not None and (out.shape != shape or out.dtype is not dtype):
+        if x is not None and (
+            x.shape != shape or x.dtype is not dtype or x.flags.num != flags
+        ):
             return MISS
-        if x is not None and (x.shape != x_shape or x.dtype is not x_dtype):
+        if out is not None and (
+            out.size != size or out.dtype is not out_dtype or out.flags.num != out_flags
+        ):
             return MISS
         try:
             launch(x if reads else None, out if writes else None)
         except BaseException as e:
             raise broke(e) from e.__cause__
         if idle:
-            out[...] = 0
+            clear(out)
         return out if writes or idle else None
 
     return run
@@ -120,13 +131,15 @@ def _into_array(again: Again, x: Any, out: Any) -> Hot:
 
 def _into_new_array(again: Again, x: Any, make: Callable[[Any], Any]) -> Hot:
     """Return a call that makes its output."""
-    ref, shape, dtype = _known(x)
+    ref, shape, dtype, flags = _known(x)
     launch, reads, idle, broke = again.launch, again.reads, again.idle, again.broke
 
     def run(x: Any, out: Any) -> Any:
         if ref() is not x:
             return MISS
-        if x is not None and (x.shape != shape or x.dtype is not dtype):
+        if x is not None and (
+            x.shape != shape or x.dtype is not dtype or x.flags.num != flags
+        ):
             return MISS
         result = make(x)
         try:
@@ -134,16 +147,21 @@ def _into_new_array(again: Again, x: Any, make: Callable[[Any], Any]) -> Hot:
         except BaseException as e:
             raise broke(e) from e.__cause__
         if idle:
-            result[...] = 0
+            clear(result)
         return result
 
     return run
 
 
+def clear(array: Any) -> None:
+    """Write zeros to a NumPy array, be it of raw bytes, to which 0 is no number."""
+    array[...] = np.zeros((), array.dtype)
+
+
 def _known(array: Any) -> _Known:
     if array is None:
-        return (lambda: None), None, None
-    return weakref.ref(array), array.shape, array.dtype
+        return (lambda: None), None, None, 0
+    return weakref.ref(array), array.shape, array.dtype, array.flags.num
 
 
 # Tensors, and arrays of our own on a GPU, whose launches are told where they lie.

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from stretto.runtime.arrays import GPU, HOST
 from stretto.runtime.capsules import read_capsule
 
@@ -24,6 +26,8 @@ Reader: TypeAlias = Callable[[Any], Look | None]
 
 _ON_GPU = 2
 """DLPack's number of CUDA devices."""
+_MANAGED = 13
+"""Its number of memory that CUDA moves to where it is used."""
 _readers: dict[type, Reader] = {}
 """By type, each found once."""
 
@@ -43,10 +47,12 @@ def look(array: Any) -> Look | None:
 def _reader_of(array: Any) -> Reader:
     kind = type(array)
     library = kind.__module__.partition(".")[0]
-    if library == "torch":
-        torch = sys.modules["torch"]
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and issubclass(kind, torch.Tensor):
         plain = kind in (torch.Tensor, torch.nn.Parameter)
-        return _tensor if plain else _nothing
+        return _tensor if plain else _nothing  # others may be anything, and anywhere
+    if issubclass(kind, np.ndarray):
+        return _nothing  # on the CPU for us, though some are on a GPU, too
     if library == "cupy":
         return _cupy
     if library == "stretto":
@@ -95,16 +101,17 @@ def _interface(array: Any) -> Look | None:
         return None
     start, fixed = face["data"]
     nbytes = math.prod(shape) * itemsize
-    return GPU, (shape, typestr, fixed), int(start or 0), nbytes
+    kind = getattr(array, "dtype", None)  # of several types a typestr says V1
+    return GPU, (tuple(shape), typestr, kind, fixed), int(start or 0), nbytes
 
 
 def _asked(array: Any) -> Look | None:
     """Read what has that interface, and says by DLPack on which device it lies."""
-    device = array.__dlpack_device__()
+    device = tuple(map(int, array.__dlpack_device__()))
     found = _interface(array)
-    if found is None:
+    if found is None or device[0] not in (_ON_GPU, _MANAGED):
         return None
-    return (*found[:1], (found[1], *map(int, device)), *found[2:])
+    return found[0], (found[1], device), *found[2:]
 
 
 def _capsule(array: Any) -> Look | None:

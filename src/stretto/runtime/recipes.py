@@ -23,6 +23,7 @@ from stretto.runtime.hot import (
     Again,
     Broke,
     Hot,
+    clear,
     hot_arrays,
     hot_barrier,
     hot_places,
@@ -198,7 +199,9 @@ def recipe_of(
     if request.idle is not None and not numpy:
         return None
     in_place = out is None and result is not None and result.given is x
-    makes = result is not None and out is None and not in_place
+    made = result if out is None and not in_place else None
+    if made is not None and not numpy and type(made.given) is np.ndarray:
+        return None  # scatter_v makes it of what the call says, and not like `x`
     again = Again(
         launch=launch,
         broke=broke,
@@ -206,7 +209,7 @@ def recipe_of(
         writes=request.out is not None,
         idle=request.idle is not None,
         in_place=in_place,
-        make=_maker(result, numpy=numpy) if makes and result is not None else None,
+        make=None if made is None else _maker(made, numpy=numpy),
     )
     carry = None
     if not numpy and request.device == HOST:
@@ -214,8 +217,8 @@ def recipe_of(
         carry = _viewer(x_like), _viewer(request.out)
     if in_place:
         repeat = _in_place(again, carry)
-    elif again.make is not None:
-        repeat = _into_new(again, again.make, carry, numpy=numpy)
+    elif again.make is not None and made is not None:
+        repeat = _into_new(again, again.make, carry, kind=type(made.given))
     else:
         repeat = _into(again, carry)
     return Recipe(again=again, numpy=numpy, carry=carry, repeat=repeat)
@@ -276,20 +279,23 @@ def _into(again: Again, carry: Carries) -> Repeat:
         except BaseException as e:
             raise broke(e) from e.__cause__
         if idle:
-            out[...] = 0
+            clear(out)
         return out if writes or idle else None
 
     return repeat
 
 
 def _into_new(
-    again: Again, make: Callable[[Any], Any], carry: Carries, *, numpy: bool
+    again: Again, make: Callable[[Any], Any], carry: Carries, *, kind: type[Any]
 ) -> Repeat:
-    """Return a call that makes its output."""
+    """Return a call that makes its output, of such a type."""
+    numpy = kind is np.ndarray
     launch, reads, idle, broke = again.launch, again.reads, again.idle, again.broke
 
     def repeat(x: Any, out: Any, source: Any, target: Any) -> Any:
         result = make(x)
+        if type(result) is not kind:
+            return MISS  # a mode of PyTorch's has made it, of no memory perhaps
         target = result if numpy else result.data_ptr()
         if carry is not None:
             source, target = carry[0](source), carry[1](target)
@@ -298,7 +304,7 @@ def _into_new(
         except BaseException as e:
             raise broke(e) from e.__cause__
         if idle:
-            result[...] = 0
+            clear(result)
         return result
 
     return repeat

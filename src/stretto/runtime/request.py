@@ -7,6 +7,7 @@ what was wanted and what to do. Legend: n ranks.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -119,8 +120,8 @@ class Caller:
     def peer(self, rank: Any, name: str) -> int:
         """Return a rank that exists."""
         try:
-            number = int(rank)
-        except (TypeError, ValueError):
+            number = operator.index(rank)
+        except TypeError:
             number = -1
         if not 0 <= number < self.num_ranks:
             raise self.wrong(f"{name}={rank!r}; want a rank below {self.num_ranks}")
