@@ -77,16 +77,18 @@ def _from_interface(face: dict[str, Any]) -> Where:
     itemsize = int("".join(c for c in face["typestr"][2:] if c.isdigit()))
     shape = face["shape"]
     strides = face.get("strides")
-    if strides is not None and tuple(strides) != _strides(shape, itemsize):
+    if strides is not None and not _contiguous(shape, strides, itemsize):
         raise CallError(f"array of strides {strides}; want it contiguous")
     return Where(int(face["data"][0] or 0), math.prod(shape) * itemsize)
 
 
-def _strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
-    strides = [itemsize] * len(shape)
-    for axis in range(len(shape) - 1, 0, -1):
-        strides[axis - 1] = strides[axis] * max(1, shape[axis])
-    return tuple(strides)
+def _contiguous(shape: Sequence[int], strides: Sequence[int], step: int) -> bool:
+    """Return whether elements lie one after the other; axes of one may say anything."""
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size != 1 and stride != step:
+            return not math.prod(shape)
+        step *= size
+    return True
 
 
 class _DLTensor(ctypes.Structure):
@@ -134,11 +136,18 @@ def _from_dlpack(array: Any) -> Where:
     shape = [tensor.shape[i] for i in range(tensor.ndim)]
     if tensor.strides:
         got = tuple(tensor.strides[i] for i in range(tensor.ndim))
-        if got != _strides(shape, 1):
+        if not _contiguous(shape, got, 1):
             raise CallError(f"array of strides {got}; want it contiguous")
     nbytes = math.prod(shape) * tensor.bits * tensor.lanes // 8
     return Where(int(tensor.data or 0) + int(tensor.byte_offset), nbytes)
 
+
+_is_capsule = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_IsValid", ctypes.pythonapi)
+)
+_held_by = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
 
 _CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
 _BFLOAT = 4
@@ -150,7 +159,16 @@ def _forget(managed: Any) -> None:
     _exported.pop(ctypes.addressof(managed.contents), None)
 
 
+def _drop(capsule: int) -> None:
+    """Forget what a capsule held that nobody took over; who takes it renames it."""
+    if _is_capsule(capsule, b"dltensor"):
+        _exported.pop(_held_by(capsule, b"dltensor"), None)
+
+
 _forget_c = _Deleter(_forget)
+_drop_c = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_drop)
+for _called in (_forget_c, _drop_c):  # tensors may outlive this module
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_called))
 
 
 class DeviceArray:
@@ -209,4 +227,4 @@ class DeviceArray:
         managed.deleter = _forget_c
         address = ctypes.addressof(managed)
         _exported[address] = (managed, shape, self)
-        return _new_capsule(address, b"dltensor", None)
+        return _new_capsule(address, b"dltensor", _drop_c)
