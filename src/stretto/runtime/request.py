@@ -7,9 +7,9 @@ what was wanted and what to do. Legend: n ranks.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,6 +57,14 @@ class Request:
             return None
         result.write_back()
         return result.given
+
+
+def _whole(number: Any) -> int | None:
+    """Return a whole number; None: it is none, or one that may change, as a tensor.
+
+    Calls are known by their arguments the next time.
+    """
+    return int(number) if isinstance(number, Integral) else None
 
 
 class Exchanged(NamedTuple):
@@ -119,11 +127,8 @@ class Caller:
 
     def peer(self, rank: Any, name: str) -> int:
         """Return a rank that exists."""
-        try:
-            number = operator.index(rank)
-        except TypeError:
-            number = -1
-        if not 0 <= number < self.num_ranks:
+        number = _whole(rank)
+        if number is None or not 0 <= number < self.num_ranks:
             raise self.wrong(f"{name}={rank!r}; want a rank below {self.num_ranks}")
         return number
 
@@ -163,8 +168,10 @@ class Caller:
 
     def axis(self, given: int, x: Operand, name: str) -> int:
         """Return an axis of `x`, counted from its first."""
-        at = given + len(x.shape) if given < 0 else given
-        if not 0 <= at < len(x.shape):
+        at = _whole(given)
+        if at is not None and at < 0:
+            at += len(x.shape)
+        if at is None or not 0 <= at < len(x.shape):
             raise self.wrong(
                 f"{name}={given}; x has shape {x.shape}: want an axis below "
                 f"{len(x.shape)}"

@@ -164,12 +164,22 @@ def test_an_array_that_was_made_read_only_is_refused(comm, session):
     assert 4 == session.launched
 
 
-@pytest.mark.parametrize("root", ["1", 1.0, 0.5, None])
-def test_a_root_is_a_whole_number(comm, session, root):
-    """Rank 1 would not know itself in a word, and be launched without an array."""
+@pytest.mark.parametrize("number", ["1", 1.0, 0.5, None, "tensor"])
+def test_ranks_and_axes_are_whole_numbers(comm, session, number):
+    """Rank 1 would not know itself in a word, and be launched without an array.
+
+    A tensor is a number, too, but may be another when the call is known by it.
+    """
+    if number == "tensor":
+        number = pytest.importorskip("torch").tensor(1)
     with pytest.raises(CallError, match="want a rank below 3"):
-        comm.broadcast(np.ones(6), root=root)
+        comm.broadcast(np.ones(6), root=number)
+    with pytest.raises(CallError, match="want an axis below 2"):
+        comm.all_to_all(np.ones((3, 3)), split=number)
     assert not session.launched
+    for one in (1, True, np.int8(1)):
+        comm.broadcast(np.ones(6), root=one)
+        comm.all_to_all(np.ones((3, 3)), split=one)
 
 
 def test_no_call_keeps_its_arrays(comm):
