@@ -10,11 +10,12 @@ import ctypes
 import functools
 import math
 import struct
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from stretto.errors import CallError
 
-__all__ = ["Capsule", "read_capsule"]
+__all__ = ["Capsule", "contiguous", "read_capsule"]
 
 _TENSOR = struct.Struct("=QiiiBBHQQQ")
 _KINDS = {0: "int{}", 1: "uint{}", 2: "float{}", 4: "bfloat{}", 5: "complex{}"}
@@ -46,13 +47,13 @@ def read_capsule(array: Any) -> Capsule:
         ctypes.string_at(at, _TENSOR.size)
     )
     shape = _numbers(sizes, ndim)
-    contiguous = not steps or _contiguous(shape, _numbers(steps, ndim))
+    dense = not steps or contiguous(shape, _numbers(steps, ndim))
     return Capsule(
         _name(code, bits, lanes),
         shape,
         data + offset if data else 0,
         math.prod(shape) * bits * lanes // 8,
-        contiguous,
+        dense,
         device,
     )
 
@@ -63,13 +64,15 @@ def _name(code: int, bits: int, lanes: int) -> str:
     return name if lanes == 1 else f"{name} x {lanes}"
 
 
-def _contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Return whether elements lie one after the other; axes of one may say anything."""
-    count = 1
+def contiguous(shape: Sequence[int], strides: Sequence[int], step: int = 1) -> bool:
+    """Return whether elements lie one after the other, so far from their neighbours.
+
+    Axes of one element may say anything.
+    """
     for size, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if size != 1 and stride != count:
+        if size != 1 and stride != step:
             return not math.prod(shape)
-        count *= size
+        step *= size
     return True
 
 

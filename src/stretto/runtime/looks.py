@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from stretto.runtime.arrays import GPU, HOST
-from stretto.runtime.capsules import read_capsule
+from stretto.runtime.capsules import contiguous, read_capsule
 
 __all__ = ["Look", "Reader", "look"]
 
@@ -97,7 +97,7 @@ def _interface(array: Any) -> Look | None:
     face = array.__cuda_array_interface__
     shape, typestr, strides = face["shape"], face["typestr"], face.get("strides")
     itemsize = int(typestr[2:])
-    if strides is not None and not _contiguous(shape, strides, itemsize):
+    if strides is not None and not contiguous(shape, strides, itemsize):
         return None
     start, fixed = face["data"]
     nbytes = math.prod(shape) * itemsize
@@ -122,13 +122,3 @@ def _capsule(array: Any) -> Look | None:
     if not found.contiguous:
         return None
     return GPU, (found.shape, found.dtype, found.device), found.start, found.nbytes
-
-
-def _contiguous(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
-    """Return whether elements lie one after the other; axes of one may say anything."""
-    expected = itemsize
-    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if size != 1 and stride != expected:
-            return False
-        expected *= size
-    return True
