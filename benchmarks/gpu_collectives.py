@@ -25,7 +25,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "benchmarks")]
 
-from gpu_candidates import HALF, shapes  # noqa: E402
+from gpu_candidates import HALF, shapes, shipped  # noqa: E402
 from gpu_peers import PeerSet  # noqa: E402
 from gpu_report import (  # noqa: E402
     COLLECTIVES,
@@ -168,6 +168,11 @@ class Run:
                 found.append((us, variant))
         return sorted(found)
 
+    def is_ours(self, collective: str, nbytes: int, variant: str) -> bool:
+        """Return whether a variant may be the figure of ours, or is shown beside it."""
+        own = [f"{a}|{s}" for a, s in shipped(collective, nbytes, self.args.ranks)]
+        return variant in own or self.args.shapes == "search"
+
     def row(self, collective: str, nbytes: int) -> None:
         """Measure one size of one collective, everybody in turn."""
         failed = len(self.failures)
@@ -176,7 +181,7 @@ class Run:
         named = [one for one in swept if " unordered" in one[1]]
         ranked = [one for one in swept if one not in named]
         runners = self.peers(collective, nbytes)
-        best = [variant for _, variant in ranked[:3]]
+        best = [v for _, v in ranked if self.is_ours(collective, nbytes, v)][:3]
         on_few = [v for _, v in ranked if sms(v) <= HALF and nbytes >= 64 * M][:1]
         best += [variant for variant in on_few if variant not in best]
         if len(self.failures) > failed:  # what was prepared may be gone with a session
@@ -200,21 +205,19 @@ class Run:
         if recorded and self.args.ranks == 4:
             theirs["mscclpp (recorded)"] = recorded
         row["peers_us"] = theirs
-        ours = sorted((m, v) for (k, v), m in medians.items() if k == "ours")
+        ours = sorted(
+            (m, v)
+            for (k, v), m in medians.items()
+            if k == "ours" and self.is_ours(collective, nbytes, v)
+        )
         if ours:
             row["ours_us"], row["ours"] = ours[0]
             row["sms"] = sms(ours[0][1])
             row["floor_us"] = floor_us(collective, nbytes, self.args.ranks)
             row["busbw_gbps"] = busbw(collective, nbytes, self.args.ranks, ours[0][0])
-        if theirs:
-            row["best_peer"] = min(theirs, key=lambda k: theirs[k])
-            row["best_peer_us"] = theirs[row["best_peer"]]
         if on_few and ("ours", on_few[0]) in medians:
             row["half"] = {"variant": on_few[0], "us": medians["ours", on_few[0]]}
-        if ours and theirs:
-            row["speedup"] = row["best_peer_us"] / row["ours_us"]
-            if "nccl default" in theirs:
-                row["speedup_nccl"] = theirs["nccl default"] / row["ours_us"]
+        row |= _compared(row)
         self.rows.append(row)
         self.say(
             f"{collective:14} {size(nbytes):>5}  "
@@ -273,6 +276,20 @@ class Run:
         for one in self.sets.values():
             if not one.dead:
                 one.stop()
+
+
+def _compared(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the best peer of a row, and how many times its speed ours is."""
+    theirs, ours = row["peers_us"], row.get("ours_us")
+    if not theirs:
+        return {}
+    best = min(theirs, key=lambda k: theirs[k])
+    found = {"best_peer": best, "best_peer_us": theirs[best]}
+    if ours is not None:
+        found["speedup"] = theirs[best] / ours
+        if "nccl default" in theirs:
+            found["speedup_nccl"] = theirs["nccl default"] / ours
+    return found
 
 
 def _replays(nbytes: int) -> int:

@@ -14,9 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from stretto.collectives import DTYPES, FLOAT8, Array, dtype_name, storage
+from stretto.collectives import (
+    DTYPES,
+    FLOAT8,
+    Array,
+    dtype_name,
+    read_capsule,
+    storage,
+)
 from stretto.errors import CallError, UnknownNameError
-from stretto.runtime.capsules import read_capsule
 
 __all__ = [
     "GPU",

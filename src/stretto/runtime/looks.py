@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from stretto.collectives import contiguous, read_capsule
 from stretto.runtime.arrays import GPU, HOST
-from stretto.runtime.capsules import contiguous, read_capsule
 
 __all__ = ["Look", "Reader", "look"]
 

@@ -12,6 +12,9 @@ from stretto.executors.cuda.arrays import DeviceArray, where
 
 _rename = ctypes.pythonapi.PyCapsule_SetName
 _rename.argtypes = (ctypes.py_object, ctypes.c_char_p)
+_open = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
 _USED = b"used_dltensor"
 
 
@@ -36,7 +39,7 @@ def test_a_capsule_that_was_taken_over_keeps_its_array():
     array = made()
     capsule = array.__dlpack__()
     gone = weakref.ref(array)
-    address = arrays._open_capsule(capsule, b"dltensor")
+    address = _open(capsule, b"dltensor")
     managed = arrays._DLManagedTensor.from_address(address)
     _rename(capsule, _USED)
     del array, capsule

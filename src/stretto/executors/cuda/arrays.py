@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from stretto.collectives import storage
+from stretto.collectives import contiguous, read_capsule, storage
 from stretto.errors import CallError
 
 __all__ = ["DeviceArray", "Where", "pointer", "require_near", "where"]
@@ -77,18 +77,9 @@ def _from_interface(face: dict[str, Any]) -> Where:
     itemsize = int("".join(c for c in face["typestr"][2:] if c.isdigit()))
     shape = face["shape"]
     strides = face.get("strides")
-    if strides is not None and not _contiguous(shape, strides, itemsize):
+    if strides is not None and not contiguous(shape, strides, itemsize):
         raise CallError(f"array of strides {strides}; want it contiguous")
     return Where(int(face["data"][0] or 0), math.prod(shape) * itemsize)
-
-
-def _contiguous(shape: Sequence[int], strides: Sequence[int], step: int) -> bool:
-    """Return whether elements lie one after the other; axes of one may say anything."""
-    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if size != 1 and stride != step:
-            return not math.prod(shape)
-        step *= size
-    return True
 
 
 class _DLTensor(ctypes.Structure):
@@ -121,25 +112,19 @@ _CUDA = 2
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype = ctypes.py_object
 _new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-_open_capsule = ctypes.pythonapi.PyCapsule_GetPointer
-_open_capsule.restype = ctypes.c_void_p
-_open_capsule.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 
 def _from_dlpack(array: Any) -> Where:
     kind, _ = array.__dlpack_device__()
     if int(kind) != _CUDA:
         raise CallError(f"array on DLPack device {int(kind)}; want a GPU (2)")
-    capsule = array.__dlpack__(stream=-1)
-    address = _open_capsule(capsule, b"dltensor")
-    tensor = _DLManagedTensor.from_address(address).tensor
-    shape = [tensor.shape[i] for i in range(tensor.ndim)]
-    if tensor.strides:
-        got = tuple(tensor.strides[i] for i in range(tensor.ndim))
-        if not _contiguous(shape, got, 1):
-            raise CallError(f"array of strides {got}; want it contiguous")
-    nbytes = math.prod(shape) * tensor.bits * tensor.lanes // 8
-    return Where(int(tensor.data or 0) + int(tensor.byte_offset), nbytes)
+    found = read_capsule(array)
+    if not found.contiguous:
+        raise CallError(
+            f"array of shape {found.shape} whose elements do not lie one after the "
+            "other; want it contiguous"
+        )
+    return Where(found.start, found.nbytes)
 
 
 _is_capsule = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(

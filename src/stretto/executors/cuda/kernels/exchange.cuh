@@ -47,7 +47,7 @@ struct Exchange {
   template <class R>
   __device__ __forceinline__ float take(u32 group) {
     if constexpr (F::share == 1) {
-      return as_float(as_bits(of_block<Groups>()[turn % 2][0][group]));
+      return of_block<Groups>()[turn % 2][0][group];
     } else if constexpr (F::near) {
       const u64& word = of_block<Board<W>>()[place()][nth(0)][group];
       u64 value = told(word);

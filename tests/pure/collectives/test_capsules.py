@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from stretto.collectives import read_capsule
 from stretto.executors.cuda.arrays import DeviceArray
-from stretto.runtime.capsules import read_capsule
 
 
 def test_a_capsule_says_what_an_array_is():
