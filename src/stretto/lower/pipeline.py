@@ -38,7 +38,7 @@ def lower(
         num_ranks=program.num_ranks, split=program.split, params=program.params
     )
     flow = follow_values(program, kind, shape, schedule)
-    homes = give_homes(flow, kind, shape)
+    homes = give_homes(flow, kind, shape, in_place=in_place)
     moves, units = homes.moves, list(homes.units)
     if in_place:
         moves, units = save_inputs(homes, kind, shape)

@@ -210,6 +210,7 @@ class Engine:
             pin,
             epilogue,
             request.rows,
+            request.aside,
         )
         launch = self._launches.get(kind)
         if launch is None:
@@ -257,6 +258,7 @@ class Engine:
             counts=kind.counts,
             epilogue=kind.epilogue,
             rows=kind.rows,
+            aside=kind.aside,
         )
         return session.prepare(plan, call)
 

@@ -4,11 +4,12 @@ Signals are counted and channels have one sender, so what a wait learns does not
 on the interleaving: one run with vector clocks speaks for all of them.
 
 - promise: outputs end with what the collective promises, finished once;
+- bits: each is made as the program makes it, from the same values in the same order;
 - ordered: conflicting accesses know of each other (`memory` has the rules);
 - live: the run ends, so every run ends;
-- closed: everybody's entry is known to everybody at the end, so that the next calls may
-  use the same staging, and a caller's memory is left alone once it has left;
-- in place: with `plan.in_place`, all of this while outputs lie in inputs.
+- closed: every lane knows at the end that every other has entered, so that the next
+  epochs may use the same staging; and a caller's memory is left alone once it has left;
+- in place: with `plan.in_place`, all of this while outputs lie in inputs (`aliasing`).
 """
 
 from __future__ import annotations
@@ -21,22 +22,59 @@ import numpy as np
 from stretto import collectives
 from stretto.collectives import Shape
 from stretto.errors import PlanError, PromiseError
-from stretto.ir import Verified, undisturbed
+from stretto.ir import Program, Spans, Verified, undisturbed
 from stretto.plan import Loc, Move, Plan, Signal, Space, Step, Wait, spell_step
 from stretto.verify.clocks import Clock, Clocks
-from stretto.verify.contents import Contents, add, describe, moved
-from stretto.verify.memory import Memory, Row
-from stretto.verify.shape import Buffers, check_shape
+from stretto.verify.contents import describe
+from stretto.verify.meaning import Meaning, meaning
+from stretto.verify.memory import Cell, Held, Memory, Row
+from stretto.verify.shape import check_shape, chunks_of
+from stretto.verify.values import Value, Values
 
 __all__ = ["verify_plan"]
 
 
 @undisturbed
-def verify_plan(plan: Plan) -> Verified[Plan]:
-    """Return the plan as proved, or raise what is wrong with it and where."""
-    check_shape(plan)
-    _Run(plan).run()
+def verify_plan(
+    plan: Plan, means: Verified[Program] | Verified[Plan] | None = None
+) -> Verified[Plan]:
+    """Return the plan as proved, or raise what is wrong with it and where.
+
+    `means` is the program that it runs, or the plan that it was before a rewrite: its
+    results are then proved to be those, to the last bit. A plan alone is proved to make
+    what ranks have in common in one way.
+    """
+    values = Values(plan.num_ranks)
+    want: Meaning | None = None
+    if means is not None:
+        _check_kin(plan, means.value)
+    if means is not None and collectives.get(plan.collective).reduces:
+        if isinstance(means.value, Program):
+            want = meaning(means.value, values)
+        else:
+            want = _ran(means.value, values).results()
+    run = _ran(plan, values)
+    run.compare(want)
     return Verified(plan)
+
+
+def _ran(plan: Plan, values: Values) -> _Run:
+    """Return the plan's run, when it is a right one."""
+    check_shape(plan)
+    run = _Run(plan, values)
+    run.run()
+    return run
+
+
+def _check_kin(plan: Plan, means: Program | Plan) -> None:
+    """Raise unless both are of one collective, among the same ranks."""
+    for what in ("collective", "num_ranks", "split", "params"):
+        mine, theirs = getattr(plan, what), getattr(means, what)
+        if mine != theirs:
+            raise PlanError(
+                f"{plan.name}: {what}={mine}; {means.name}, which it is to compute, "
+                f"has {what}={theirs}"
+            )
 
 
 @dataclass(slots=True)
@@ -44,12 +82,13 @@ class _Channel:
     """What a lane told another, and the other has not waited for."""
 
     sent: int = 0
+    heard: int = 0
     unheard: deque[tuple[int, Clock]] = field(default_factory=deque)
 
 
 class _Run:
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+    def __init__(self, plan: Plan, values: Values) -> None:
+        self.plan, self.values = plan, values
         self.kind = collectives.get(plan.collective)
         self.shape = Shape(
             num_ranks=plan.num_ranks, split=plan.split, params=plan.params
@@ -62,8 +101,7 @@ class _Run:
         self.lane_of = {(r, i): x for x, (r, i, _) in enumerate(self.lanes)}
         self.rank_of = [rank for rank, _, _ in self.lanes]
         self.clocks = Clocks(len(self.lanes))
-        self.buffers = Buffers(plan, self.kind, self.shape)
-        self.memory = Memory(plan, self.buffers, self.clocks, self.rank_of, self._tell)
+        self.memory = Memory(plan, values, self.clocks, self.rank_of, self._tell)
         self.channels: dict[tuple[int, int], _Channel] = defaultdict(_Channel)
 
     # Running: any lane that can go on does.
@@ -115,12 +153,12 @@ class _Run:
         self.clocks.tick(lane)
         target = self.lane_of[step.rank, step.lane]
         channel = self.channels[lane, target]
-        channel.sent += 1
-        if step.n != channel.sent:
+        if step.n <= channel.sent:
             raise PlanError(
-                f"{self._at(lane, step)}: signal {step.n} on this channel, "
-                f"want {channel.sent}: they are counted from 1"
+                f"{self._at(lane, step)}: signal {step.n} on this channel after "
+                f"{channel.sent}: they rise"
             )
+        channel.sent = step.n
         told = self.clocks.message(lane, release=step.release)
         channel.unheard.append((step.n, told))
         return (target,)
@@ -130,8 +168,12 @@ class _Run:
         if channel.sent < step.n:
             return None
         self.clocks.tick(lane)
-        while channel.unheard and channel.unheard[0][0] <= step.n:
-            self.clocks.lanes[lane].learn(channel.unheard.popleft()[1])
+        clock, unheard = self.clocks.lanes[lane], channel.unheard
+        while unheard and unheard[0][0] < step.n:
+            clock.learn(unheard.popleft()[1])
+        if channel.heard < step.n:  # the first that says so much was heard, too
+            channel.heard, told = unheard.popleft()
+            clock.learn(told)
         return ()
 
     def _move(
@@ -139,27 +181,31 @@ class _Run:
     ) -> tuple[int, ...]:
         for src, row in zip(move.srcs, rows, strict=True):
             self.memory.read(lane, time, move, src, row)
-        held: list[tuple[Contents, bool]] = []
-        for cells in zip(*rows, strict=True):
-            total = cells[0].contents
-            finished = cells[0].finished
-            assert total is not None  # it was read
-            for cell in cells[1:]:
-                assert cell.contents is not None
-                total = add(total, cell.contents)
-                finished |= cell.finished
-            if finished and (move.finish or len(cells) > 1):
-                what = (
-                    "combines or finishes a value that is finished (divided, for avg)"
-                )
-                raise PromiseError(self._tell(lane, move, what))
-            held.append((total, finished))
+        held = self._made(lane, move, rows)
         woken: list[int] = []
         for dst in move.dsts:
             self.memory.write(lane, time, move, dst, held)
             if dst.packets:
                 woken += self.memory.lanes_of[dst.rank]
         return tuple(woken)
+
+    def _made(self, lane: int, move: Move, rows: list[Row]) -> list[Held]:
+        """Return what a move makes of what it has read."""
+        if len(rows) == 1:
+            held: list[Held] = [(cell.value, cell.finished) for cell in rows[0]]
+        else:
+            combine = self.values.combine
+            held = [
+                (
+                    combine([cell.value for cell in cells]),
+                    any(cell.finished for cell in cells),
+                )
+                for cells in zip(*rows, strict=True)
+            ]
+        if (move.finish or len(rows) > 1) and any(done for _, done in held):
+            what = "combines or finishes a value that is finished (divided, for avg)"
+            raise PromiseError(self._tell(lane, move, what))
+        return held
 
     # The end.
 
@@ -175,41 +221,106 @@ class _Run:
                         f"{self.plan.name}: rank {rank} may leave while "
                         f"{self.memory.who(lane)} is still {verb} its caller's memory"
                     )
-            known = np.zeros(self.plan.num_ranks, np.int32)
-            np.maximum.at(known, self.rank_of, order)
-            if not known.all():
-                other = int(np.argmin(known))
+        for lane, clock in enumerate(self.clocks.lanes):
+            if not clock.order.all():
+                other = int(np.argmin(clock.order))
                 raise PlanError(
-                    f"{self.plan.name}: not closed: rank {rank} may leave before "
-                    f"rank {other} has entered, and overwrite in its next calls "
-                    f"what rank {other} still uses; want a credit"
+                    f"{self.plan.name}: not closed: {self.memory.who(lane)} may end an "
+                    f"epoch before {self.memory.who(other)} has entered it, and "
+                    f"overwrite in a later one what {self.memory.who(other)} still "
+                    f"uses; want a credit"
                 )
 
     def _check_promise(self) -> None:
         for rank in range(self.plan.num_ranks):
-            starts = self.buffers.chunk_starts(rank, Space.OUTPUT)
-            row = self.memory.row(Loc(rank, Space.OUTPUT, 0), len(starts))
-            needs = self.kind.promise(self.shape, rank)
-            for start, stop, chunk, ranks in needs:
+            spans, row = self._output(rank)
+            for start, stop, chunk, ranks in self.kind.promise(self.shape, rank):
                 shift = chunk - start
-                for at, cell in zip(starts, row, strict=True):
+                for (at, _), cell in zip(spans, row, strict=True):
                     if not start <= at < stop:
                         continue
                     where = f"{self.plan.name}: rank {rank}, output[{at}]"
-                    if cell.contents is None:
+                    if cell.value is None:
                         raise PromiseError(f"{where}: nobody stores it")
-                    if cell.contents != ((at + shift, ranks, 1),):
-                        seen = moved(cell.contents, at)
-                        raise PromiseError(
-                            f"{where} {describe(seen, at, shift, ranks)}"
-                        )
+                    seen = self.values.contents(cell.value, at)
+                    if seen != ((shift, ranks, 1),):
+                        told = describe(seen, at, shift, ranks)
+                        raise PromiseError(f"{where} {told}{self._stored(cell)}")
                     if cell.finished != self.kind.reduces:
                         raise PromiseError(
                             f"{where}: is {'' if cell.finished else 'not '}finished "
-                            f"(divided, for avg), want the opposite"
+                            f"(divided, for avg), want the opposite{self._stored(cell)}"
                         )
 
+    # To the last bit.
+
+    def results(self) -> Meaning:
+        """Return what the outputs hold in the end."""
+        found: Meaning = []
+        for rank in range(self.plan.num_ranks):
+            held: Spans[Value] = Spans()
+            for (a, b), cell in zip(*self._output(rank), strict=True):
+                if cell.value is not None:
+                    expression, chunk = cell.value
+                    held.write(a, b, (expression, chunk - a))
+            found.append(held)
+        return found
+
+    def compare(self, want: Meaning | None) -> None:
+        """Raise unless outputs are made as wanted, or alike on all ranks."""
+        if not self.kind.reduces:
+            return  # what is only moved can be made in one way
+        if want is None:
+            self._compare_ranks()
+            return
+        for rank, made in enumerate(want):
+            pieces = list(made)
+            nth = 0
+            for (a, b), cell in zip(*self._output(rank), strict=True):
+                while pieces[nth][1] <= a:
+                    nth += 1
+                at = nth
+                while at < len(pieces) and pieces[at][0] < b:
+                    expression, shift = pieces[at][2]
+                    if cell.value != (expression, a + shift):
+                        value = expression, a + shift
+                        self._differs(rank, a, cell, value, "its program")
+                    at += 1
+
+    def _compare_ranks(self) -> None:
+        made: dict[tuple[int, int], tuple[int, Value | None]] = {}
+        for rank in range(self.plan.num_ranks):
+            for (a, _), cell in zip(*self._output(rank), strict=True):
+                if cell.value is None:
+                    continue
+                ((chunk, ranks, _),) = self.values.contents(cell.value, 0)
+                other, value = made.setdefault((ranks, chunk), (rank, cell.value))
+                if cell.value != value:
+                    self._differs(rank, a, cell, value, f"rank {other}")
+
+    def _differs(
+        self, rank: int, at: int, cell: Cell, want: Value | None, whose: str
+    ) -> None:
+        spell = self.values.spell
+        assert cell.value is not None and want is not None  # noqa: PT018
+        raise PromiseError(
+            f"{self.plan.name}: rank {rank}, output[{at}] is made in another order "
+            f"than by {whose}, so its last bits differ: {spell(cell.value)}, "
+            f"want {spell(want)}{self._stored(cell)}"
+        )
+
+    def _output(self, rank: int) -> tuple[list[tuple[int, int]], Row]:
+        """Return the chunks of every position of a rank's output, and its cells."""
+        spans = chunks_of(self.plan.outputs[rank], self.plan.atoms)
+        return spans, self.memory.row(Loc(rank, Space.OUTPUT, 0), len(spans))
+
     # Words.
+
+    def _stored(self, cell: Cell) -> str:
+        places = self.plan.places
+        return (
+            f". Last stored at {places[cell.op]}" if 0 <= cell.op < len(places) else ""
+        )
 
     def _at(self, lane: int, step: Step) -> str:
         rank = self.rank_of[lane]

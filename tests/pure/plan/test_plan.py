@@ -76,7 +76,7 @@ def test_a_plan_from_a_file_is_proved_again():
     for old, new, error, match in (
         ("stage[0]", "stage[9]", BoundsError, "units of staging"),
         ("wait r1.0 n=1", "wait r1.0 n=9", PlanError, "can hang"),
-        ("signal r1.0 n=1", "signal r1.0 n=2", PlanError, "counted from 1"),
+        ("signal r1.0 n=2", "signal r1.0 n=1", PlanError, "they rise"),
         ("output[0]", "output[1]", BoundsError, "holds atoms"),
         ("input 0:3@0", "input 0:2@0", BoundsError, "are no all_reduce buffers"),
     ):
