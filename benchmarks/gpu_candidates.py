@@ -6,7 +6,7 @@ from stretto.runtime.select import ZERO_COPY, Profile, Question
 
 K, M = 1 << 10, 1 << 20
 
-__all__ = ["HALF", "candidates", "few", "shapes", "shipped", "unordered"]
+__all__ = ["HALF", "candidates", "few", "shapes", "shipped"]
 
 HALF = 12
 """SMs: half of the channels that NCCL has for large messages on four GPUs."""
@@ -20,7 +20,6 @@ def shapes(how: str, collective: str, nbytes: int, ranks: int) -> list[tuple[str
     found = shipped(collective, nbytes, ranks)
     if how == "search":
         found += candidates(collective, nbytes, ranks)
-        found += unordered(collective, nbytes)
     if collective == "all_reduce" and nbytes >= 64 * M:
         found += few()
     return list(dict.fromkeys(found))
@@ -84,12 +83,9 @@ def candidates(collective: str, nbytes: int, ranks: int) -> list[tuple[str, str]
         ]
         words += " threads=512"
         found += [
-            (f"{collective}/ring", f"{words} blocks={b}{more}")
-            for b, more in (
-                (32, ""), (64, ""), (112, ""), (116, ""), (120, ""), (124, ""),
-                (126, ""), (128, ""), (132, ""), (32, " tma depth=8"),
-            )
-        ]  # fmt: skip
+            (f"{collective}/ring", f"{words} blocks={b}")
+            for b in (32, 64, 112, 116, 120, 124, 126, 128, 132)
+        ]
     if nbytes >= 4 * M and collective != "reduce_scatter":
         found += [(name, f"push engine zero_copy blocks={k}") for k in (1, 2, 3)]
     return found
@@ -101,9 +97,6 @@ def _large_sums() -> list[tuple[str, str]]:
     found = [
         ("all_reduce/ring", f"{words} blocks=64"),
         ("all_reduce/ring", f"{words} blocks=128"),
-        ("all_reduce/ring", f"{words} tma blocks=16 depth=8"),
-        ("all_reduce/ring", f"{words} tma blocks=32 depth=8"),
-        ("all_reduce/ring", f"{words} tma blocks=64 depth=4"),
         ("all_reduce/two_shot", f"{words} blocks=128"),
         ("all_reduce/two_shot", f"{words} blocks=64 depth=8"),
     ]
@@ -121,7 +114,7 @@ def _large_sums() -> list[tuple[str, str]]:
 
 
 def _packets(name: str, part: int, parts: int = 1) -> list[tuple[str, str]]:
-    """Return packets, and lines, with about one vector a thread, more, and fewer.
+    """Return packets with about one vector a thread, more, and fewer.
 
     Where every rank reads several parts, a thread for each vector of all of them.
     """
@@ -173,12 +166,6 @@ def _packets(name: str, part: int, parts: int = 1) -> list[tuple[str, str]]:
                 (132, 512, 1 << 20),
             )
         ]
-    if part >= 16 * K:
-        schedules += [
-            f"push lines staged blocks={b} threads=512 tile_bytes={1 << 20}"
-            for b in (32, 64, 128)
-            if b * 512 * 16 <= 2 * part
-        ]
     return [(name, s) for s in dict.fromkeys(schedules)]
 
 
@@ -206,33 +193,4 @@ def _bulk(name: str, part: int) -> list[tuple[str, str]]:
             )
         ]
     found += [(name, f"push bulk staged blocks={b} threads=512") for b in (64, 128)]
-    if part >= 1 * M:
-        found += _by_tma(name)
     return found
-
-
-def _by_tma(name: str) -> list[tuple[str, str]]:
-    """Return the copy unit's kernels: few blocks, some stages."""
-    threads = 512 if name == "all_reduce/two_shot" else 128
-    words = f"push bulk zero_copy tma threads={threads}"
-    found = [
-        (name, f"{words} blocks={b} depth={d} tile_bytes={1 << 30}")
-        for b, d in ((8, 8), (16, 8), (32, 8), (64, 4))
-    ]
-    if name.startswith("reduce"):
-        found += [
-            (name, f"{words} blocks={b} depth=4 tile_bytes={1 << 20}") for b in (32, 64)
-        ]
-    return found
-
-
-def unordered(collective: str, nbytes: int) -> list[tuple[str, str]]:
-    """Return what is only measured because it is asked for by name."""
-    name = {
-        "reduce_scatter": "reduce_scatter/one_shot",
-        "all_reduce": "all_reduce/two_shot",
-    }.get(collective)
-    if name is None or nbytes < 16 * M:
-        return []
-    words = "push bulk zero_copy unordered threads=64 depth=8 tile_bytes"
-    return [(name, f"{words}={1 << 30} blocks={b}") for b in (16, 32, 64)]

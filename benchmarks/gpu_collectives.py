@@ -66,7 +66,6 @@ class Run:
         self.rows: list[dict[str, Any]] = []
         self.failures: list[str] = []
         self.eager: list[dict[str, Any]] = []
-        self.movers_lost: set[str] = set()
         self.sets = {k: PeerSet(k, args) for k in args.sets.split(",")}
         for one in self.sets.values():
             one.ready(90)
@@ -155,11 +154,7 @@ class Run:
             if self.sets["ours"].dead or self.left() < 20:
                 break
             variant = f"{name}|{schedule}"
-            mover = {"tma", "unordered"} & set(schedule.split())
-            if mover & self.movers_lost:
-                continue
             if not self.prepare("ours", collective, nbytes, variant):
-                self.movers_lost |= mover  # what fails once would cost every size
                 continue
             us = self.time(
                 "ours", collective, nbytes, variant, max(5, _replays(nbytes) // 4)
@@ -177,9 +172,7 @@ class Run:
         """Measure one size of one collective, everybody in turn."""
         failed = len(self.failures)
         tried = shapes(self.args.shapes, collective, nbytes, self.args.ranks)
-        swept = self.sweep(collective, nbytes, tried)
-        named = [one for one in swept if " unordered" in one[1]]
-        ranked = [one for one in swept if one not in named]
+        ranked = self.sweep(collective, nbytes, tried)
         runners = self.peers(collective, nbytes)
         best = [v for _, v in ranked if self.is_ours(collective, nbytes, v)][:3]
         on_few = [v for _, v in ranked if sms(v) <= HALF and nbytes >= 64 * M][:1]
@@ -197,7 +190,6 @@ class Run:
         row: dict[str, Any] = {"collective": collective, "nbytes": nbytes}
         row["samples"] = {f"{k} {v}": s for (k, v), s in samples.items()}
         row["sweep"] = [{"variant": v, "us": us} for us, v in ranked]
-        row["unordered"] = [{"variant": v, "us": us} for us, v in named]
         row["few_sms"] = fewest(ranked)
         medians = {r: statistics.median(s) for r, s in samples.items() if s}
         theirs = {f"{k} {v}": m for (k, v), m in medians.items() if k != "ours"}

@@ -39,8 +39,6 @@ about = "{about}"
 """
 
 
-_LEFT_OUT = (" lines", " tma", " unordered")
-"""What is not shipped: measured too little, or asked for by name only."""
 _BEYOND_NOISE = 0.99
 
 Better = dict[tuple[str, int], tuple[str, set[str]]]
@@ -122,7 +120,6 @@ def _pins(
     finals = [k for k in row["samples"] if k.startswith("ours ")]
     best = [row["ours"]] if finals and "ours" in row else []
     order = [*best, *(s["variant"] for s in ranked)]
-    order = [v for v in order if not any(word in v for word in _LEFT_OUT)]
     if better and order and _plain(order[0]) in better[1]:
         order = [better[0], *order]
     staged = next((v for v in order if "zero_copy" not in v), None)

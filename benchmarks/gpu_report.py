@@ -126,7 +126,7 @@ def markdown(document: dict[str, Any]) -> str:
 
 
 def _few(document: dict[str, Any]) -> list[str]:
-    """Return the lines about few SMs, sums in no order, and NCCL's channels."""
+    """Return the lines about few SMs, and NCCL's channels."""
     lines = ["## Large messages on few SMs", ""]
     for r in document["rows"]:
         if r["nbytes"] < 64 * M:
@@ -140,10 +140,6 @@ def _few(document: dict[str, Any]) -> list[str]:
                 f"{label} on {sms(half['variant'])} SMs: {half['us']:.1f} us, NCCL / "
                 f"ours {ratio:.3f}, {half['variant'].replace('|', ', ')}"
             )
-        lines += [
-            f"{label}, unordered, asked for: {k['us']:.0f} us, {k['variant']}"
-            for k in r.get("unordered", ())[:1]
-        ]
     said = document.get("nccl_channels", {})
     large = [k for k in said if int(k.split()[1]) >= 16 * M]
     lines += [f"* NCCL, {k} elements or bytes: {said[k]}" for k in large]

@@ -168,7 +168,6 @@ SHARES = (
 SCHEDULES = (
     "push packets staged blocks=8 threads=512",
     "push packets staged blocks=4 threads=1024",
-    "push lines staged blocks=4 threads=256",
     "push bulk staged blocks=3 threads=512 tile_bytes=65536",
     "pull bulk zero_copy blocks=4 threads=256",
     "push bulk zero_copy blocks=4 threads=512",

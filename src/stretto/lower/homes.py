@@ -169,7 +169,7 @@ class _Homes:
         if value.how.memory == "zero_copy" and (number, lo, hi) in self.final:
             self.home[number] = self._buffer(Space.OUTPUT, value.rank, lo)
         else:
-            packets = value.how.protocol in ("packets", "lines")
+            packets = value.how.protocol == "packets"
             self.home[number] = self._stage(value.rank, lo, hi, packets=packets)
 
     # Every value is made by one move, stored wherever it is wanted.

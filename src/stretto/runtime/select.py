@@ -254,7 +254,7 @@ def _working(pin: str, asked: Question) -> Choice | None:
     """Return what a row says, or None when that is not for this call, or unknown."""
     try:
         algorithm, schedule = parse_pin(pin)
-    except UnknownNameError:
+    except (UnknownNameError, CallError):  # CallError: words of another version
         return None
     if algorithm.members:  # nobody asked for a part of the ranks
         return None

@@ -23,7 +23,7 @@ from stretto.testing import draw, input_counts, interpret, output_counts
 
 HERE = Path(__file__).parent
 FINGERPRINT = 7
-OURS = ("memory.cuh", "cluster.cuh", "tma.cuh")
+OURS = ("memory.cuh", "cluster.cuh")
 """Headers of which emulate.hpp has its own version."""
 REPLACED = (
     (r'asm volatile\("bar\.sync 1.*?;\n', "meet(1, C::threads, true);\n"),
@@ -140,7 +140,7 @@ class Emulated:
         self.where = fit(plan, sizes, self.itemsize, grain=grain, share=share)
         self.needs = [abi.footprint(plan, self.where, r) for r in range(n)]
         self.half = max(f.stage for f in self.needs)
-        self.packet_half = max(f.packets + f.lines for f in self.needs)
+        self.packet_half = max(f.packets for f in self.needs)
         self.stage = [aligned(2 * self.half, 0x5A) for _ in range(n)]
         self.packets = [aligned(2 * self.packet_half) for _ in range(n)]
         self.control = [aligned(abi.control_bytes(n)) for _ in range(n)]

@@ -84,7 +84,6 @@ class FakeDriver(FakeMemory):
         known = {
             names.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: 9,
             names.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: 132,
-            names.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: 227 << 10,
         }
         return OK, known.get(attribute, 0)
 

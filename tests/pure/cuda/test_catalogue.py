@@ -18,7 +18,7 @@ from stretto.verify import verify
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed")
 
-PROTOCOLS = ("packets", "lines", "bulk")
+PROTOCOLS = ("packets", "bulk")
 RANKS = 4
 SUMMED = {
     "bool": ("bor", "bxor"),

@@ -212,7 +212,7 @@ def test_an_output_that_is_too_small_is_told(emulate, monkeypatch, tmp_path):
     assert "rank 0 gave up, as there are more elements than it has room for" in other
 
 
-@pytest.mark.parametrize("protocol", ["packets", "lines", "bulk"])
+@pytest.mark.parametrize("protocol", ["packets", "bulk"])
 def test_kernels_with_counts_on_the_device_compile(protocol):
     """For the GPU, with no more registers than a block of theirs has."""
     plan = proved("all_to_all/one_shot", 4, f"push {protocol} staged threads=512").value

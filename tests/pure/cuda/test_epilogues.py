@@ -12,7 +12,7 @@ import pytest
 from stretto import algorithms, epilogues
 from stretto.collectives import Operator, narrow, storage
 from stretto.epilogues import Form, Named, evaluate, resolve
-from stretto.errors import CallError
+from stretto.errors import CallError, PlanError
 from stretto.executors.cuda.closing import closed
 from stretto.executors.cuda.compile import build, usage
 from stretto.executors.cuda.generate import generate
@@ -288,7 +288,7 @@ def test_what_the_runtime_chooses_compiles(rows, spilled):
         ("all_reduce/one_shot", "packets blocks=64 threads=512", "bfloat16", 8192),
         ("all_reduce/two_shot", "packets blocks=16 threads=1024", "bfloat16", 8192),
         ("all_gather/one_shot", "packets threads=256", "bfloat16", 4096),
-        ("all_reduce/ring", "lines threads=512", "float32", 2885),
+        ("all_reduce/ring", "bulk threads=512", "float32", 2885),
     ],
 )
 def test_kernels_with_epilogues_compile(name, words, dtype, row):
@@ -299,6 +299,16 @@ def test_kernels_with_epilogues_compile(name, words, dtype, row):
     _, log = build(kernel, arch=(9, 0))
 
     assert usage(log).spill_stores <= 256
+
+
+def test_a_gpu_without_clusters_is_told_of():
+    """The compiler would say less."""
+    _, plan = planned("all_reduce/one_shot", "packets blocks=2 threads=512", 4)
+    spec = spec_of(add_rms_norm, "bfloat16", 8192, FORMS)
+    kernel = generate(plan, rank=1, dtype="bfloat16", epilogue=spec, share=2)
+
+    with pytest.raises(PlanError, match="clusters, which sm_80 has not; want sm_90"):
+        build(kernel, arch=(8, 0))
 
 
 def test_the_text_shows_what_is_computed():

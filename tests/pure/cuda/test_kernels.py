@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from stretto import algorithms
-from stretto.collectives import Operator
-from stretto.errors import CallError, PlanError
+from stretto.errors import PlanError
 from stretto.executors.cuda import abi, cache
 from stretto.executors.cuda import compile as compiler
 from stretto.executors.cuda.compile import build, compile_kernel, headers, usage
@@ -137,7 +136,7 @@ def test_the_parameters_hold_what_the_text_names():
     assert 24 == table[names.index("r2_input_3")]
 
 
-@pytest.mark.parametrize("protocol", ["packets", "lines", "bulk"])
+@pytest.mark.parametrize("protocol", ["packets", "bulk"])
 @pytest.mark.parametrize("arch", [(8, 0), (10, 0)], ids=str)
 def test_two_shot_compiles_everywhere(protocol, arch):
     """Nothing in the headers needs more than sm_80 (test_catalogue.py: sm_90)."""
@@ -151,14 +150,13 @@ def test_two_shot_compiles_everywhere(protocol, arch):
     "words",
     [
         "push packets staged",
-        "push lines staged",
         "push bulk staged",
         "pull bulk staged",
     ],
 )
 @pytest.mark.parametrize("name", sorted(algorithms.names()))
 def test_nothing_of_an_epoch_is_named_before_it_is_known(name, words):
-    """A lane enters before its first move when that names staging, tags or flags."""
+    """A lane enters before its first move when that names staging or flags."""
     plan = plan_of(name, words)
     for rank in range(4):
         body = generate(plan, rank=rank, dtype="float32").text.split("steps_", 1)[1]
@@ -299,14 +297,6 @@ def test_plans_beyond_the_limits_are_refused():
         generate(engine, rank=0, dtype="float32")
 
 
-def test_types_that_lines_cannot_cut_are_refused():
-    """A 16-byte element would be cut by a line's flag."""
-    plan = plan_of("all_reduce/one_shot", "push lines staged")
-
-    with pytest.raises(CallError, match="complex128 elements do not fit"):
-        generate(plan, rank=0, dtype="complex128")
-
-
 def test_every_type_and_operator_has_its_structure():
     """What the tables name exists in the headers."""
     text = "".join(headers().values())
@@ -329,48 +319,6 @@ def test_headers_are_small_and_say_their_protocol():
         assert text.startswith(f"// {name} -- "), name
         assert len(text.splitlines()) < 250, name
         assert text.isascii(), name
-
-
-def test_the_copy_unit_is_refused_where_there_is_none():
-    """sm_80 has no such instructions: the message says what to ask for instead."""
-    kernel = generate(
-        plan_of("all_gather/one_shot", "push bulk zero_copy tma"), rank=0, dtype="int8"
-    )
-
-    with pytest.raises(PlanError, match=r"want sm_90, or a schedule without tma"):
-        build(kernel, arch=(8, 0))
-    assert b"stretto_kernel" in build(kernel, arch=SM90)[0]
-
-
-@pytest.mark.parametrize("name", ["reduce_scatter/one_shot", "all_reduce/two_shot"])
-def test_unordered_sums_are_made_at_their_owners(name):
-    """Contributions are added where they arrive; nothing is staged or reduced."""
-    plan = plan_of(name, "push bulk zero_copy unordered")
-    kernel = generate(plan, rank=1, dtype="bfloat16")
-    image, log = build(kernel, arch=SM90)
-
-    assert kernel.text.count("added(me, me.output_of<") == 3
-    assert "stage<" not in kernel.text
-    assert usage(log).spill_stores == 0
-    assert image
-
-
-@pytest.mark.parametrize(
-    ("name", "words", "dtype", "op", "match"),
-    [
-        ("all_reduce/ring", "push bulk zero_copy", "float32", "sum", "reduce once"),
-        ("all_reduce/two_shot", "push bulk staged", "float32", "sum", "reduce once"),
-        ("all_reduce/two_shot", "push bulk zero_copy", "float32", "max", "sum or avg"),
-        ("all_reduce/two_shot", "push bulk zero_copy", "int8", "sum", "unordered sums"),
-        ("all_reduce/two_shot", "push packets staged", "int32", "sum", "bulk"),
-    ],
-)
-def test_unordered_says_what_it_cannot_do(name, words, dtype, op, match):
-    """Other plans, types and operators keep their order, or are refused."""
-    with pytest.raises((CallError, PlanError), match=match):
-        generate(
-            plan_of(name, f"{words} unordered"), rank=0, dtype=dtype, op=Operator(op)
-        )
 
 
 def test_a_warp_meets_at_one_copy_of_a_barrier():

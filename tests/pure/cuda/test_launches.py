@@ -112,11 +112,11 @@ def test_a_launch_may_begin_before_the_kernel_before_it_ends(
     """It waits on the device then (stream.cuh); a setting switches that off."""
     if setting is not None:
         monkeypatch.setenv("STRETTO_CUDA_EARLY", setting)
-    kernel = Kernel(text="any", ranks=(0,), grid=3, threads=64, shared_bytes=512)
+    kernel = Kernel(text="any", ranks=(0,), grid=3, threads=64)
     arguments = (ctypes.c_void_p * 1)(4096)
 
     assert Loaded(None, 7, kernel).launch(9, ctypes.addressof(arguments)) == 0
-    assert fake.launches[-1] == (7, [3, 1, 1, 64, 1, 1, 512], 9, 4096)
+    assert fake.launches[-1] == (7, [3, 1, 1, 64, 1, 1, 0], 9, 4096)
     assert fake.early[-1] is early
 
 
@@ -288,7 +288,7 @@ def test_clusters_are_counted_whole(fake):
 
     def work(group):
         session = CudaSession(group)
-        fits = Kernel(text="", ranks=(0,), grid=128, threads=1024, shared_bytes=64)
+        fits = Kernel(text="", ranks=(0,), grid=128, threads=1024)
         launch_module.load(session.device, fits, b"")
         with pytest.raises(PlanError, match=r"132 blocks .* holds 128 at once"):
             launch_module.load(session.device, replace(fits, grid=132), b"")
@@ -296,7 +296,7 @@ def test_clusters_are_counted_whole(fake):
 
     on_ranks(fake, 1, work)
 
-    assert [(128, 1024, 64), (132, 1024, 64)] == asked
+    assert [(128, 1024, 0), (132, 1024, 0)] == asked
 
 
 def test_tiles_shrink_until_staging_fits():

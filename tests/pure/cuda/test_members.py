@@ -34,9 +34,9 @@ def planned(program, words):
     ("name", "words", "dtype", "op", "by_relays"),
     [
         ("all_reduce/two_shot", "packets threads=32 blocks=2", "float32", "avg", True),
-        ("all_reduce/one_shot", "lines threads=32", "float16", "avg", False),
+        ("all_reduce/one_shot", "bulk threads=32", "float16", "avg", False),
         ("reduce_scatter/ring", "pull bulk threads=32", "complex64", "avg", True),
-        ("broadcast/flat", "bulk tma threads=32", "int8", "sum", True),
+        ("broadcast/flat", "bulk threads=32", "int8", "sum", True),
     ],
 )
 def test_relays_run_along_with_the_bits_of_the_reference(

@@ -138,22 +138,20 @@ class KernelLaunch:
         """Return the parameters of a stream's launches, without arrays."""
         region = self._sets(handle)
         bases = self._space.peers
-        lines = self.plan.schedule.protocol == "lines"
-        packets = region.lines if lines else region.packets
         return pack(
             self.kernel,
             self._where,
             {
                 "control": [b + region.control for b in bases],
                 "stage": [b + region.stage for b in bases],
-                "packets": [b + packets for b in bases],
+                "packets": [b + region.packets for b in bases],
                 "record": self._watch.record,
                 "deadline_ns": self._deadline_ns,
                 "fingerprint": self._fingerprint,
                 "stage_unit": self._needs.stage_unit,
                 "packet_unit": self._needs.packet_unit,
                 "stage_half": region.half("stage"),
-                "packet_half": region.half("lines" if lines else "packets"),
+                "packet_half": region.half("packets"),
             },
             extra or self._extra,
         )

@@ -85,7 +85,7 @@ def fused_launch(
     if runs_on_engine(plan) or hands_round_on_engine(plan):
         raise PlanError(
             f"plan {plan.name} ({plan.schedule}): the call has an epilogue, and copy "
-            "engines compute nothing; want packets, lines or bulk"
+            "engines compute nothing; want packets or bulk"
         )
     grain = epilogue.row or 1
     itemsize = storage(call.dtype).itemsize

@@ -31,12 +31,6 @@ class PitchedOperands(Operands):
     """Operands of a plan of which the input or the output is pitched."""
 
     def __init__(self, plan: Plan, rows: tuple[int, int]) -> None:
-        schedule = plan.schedule
-        if schedule.protocol == "lines" or schedule.mover != "vectors":
-            raise PlanError(
-                f"plan {plan.name} ({schedule}): parts with a pitch are moved by "
-                "vectors; want packets or bulk, without tma"
-            )
         if any(stop - start != 1 for start, stop in plan.atoms):
             raise PlanError(
                 f"plan {plan.name} moves several parts as one; with a permutation want "

@@ -46,7 +46,6 @@ from stretto.executors.cuda.halves import (
     why_not_in_halves,
 )
 from stretto.executors.cuda.launch import Loaded
-from stretto.executors.cuda.links import why_not_whole
 from stretto.executors.cuda.loading import Kernels
 from stretto.executors.cuda.mark import Mark
 from stretto.executors.cuda.memory import open_slab
@@ -61,10 +60,9 @@ from stretto.executors.cuda.regions import (
 )
 from stretto.executors.cuda.space import AddressSpace, local_rank
 from stretto.executors.cuda.turns import InTurn, Turns
-from stretto.executors.cuda.unordered import unordered
 from stretto.executors.cuda.watch import Watch
 from stretto.ir import Verified
-from stretto.plan import Plan, Schedule, layout
+from stretto.plan import Plan, layout
 
 __all__ = ["CudaSession"]
 
@@ -84,9 +82,6 @@ class CudaSession:
         self.slab = open_slab(self.device, group, total)
         self.space = AddressSpace(self.device, group, self.slab)
         self.offset_at = self.space.offset
-        said = group.exchange({"lines": why_not_whole(self.slab.uuids)})
-        self._no_lines = next((str(m["lines"]) for m, _ in said if m["lines"]), "")
-        """Why lines would not arrive whole between some ranks, alike on all."""
         self._arena = Arena()
         if self.slab.nbytes > total:
             self._arena.grow(total, self.slab.nbytes - total)
@@ -170,20 +165,7 @@ class CudaSession:
 
     def refuses(self, plan: Plan) -> str:
         """Return why a plan does not run here, alike on every rank, or ""."""
-        return self._cuts_lines(plan.schedule) or why_not_in_halves(plan)
-
-    def _cuts_lines(self, schedule: Schedule) -> str:
-        phases = (schedule, *(schedule.of(phase) for phase in schedule.phases))
-        if not self._no_lines or all(how.protocol != "lines" for how in phases):
-            return ""
-        return (
-            f"{schedule}: lines of 128 bytes arrive whole over NVLink alone, and "
-            f"{self._no_lines}; want packets or bulk"
-        )
-
-    def _require(self, plan: Plan) -> None:
-        if why := self._cuts_lines(plan.schedule):
-            raise PlanError(f"plan {plan.name}, {why}")
+        return why_not_in_halves(plan)
 
     def prepare(self, plan: Verified[Plan], call: Call) -> Launch:
         """Bind a plan to a kind of call: generate, compile, load, pack."""
@@ -199,8 +181,6 @@ class CudaSession:
                 f"plan {value.name} is for {value.num_ranks} ranks; "
                 f"this group has {self.group.num_ranks}"
             )
-        self._require(value)
-        value = unordered(value, call.dtype, call.op)
         sizes = symbol_sizes(value, call)
         itemsize = storage(call.dtype).itemsize
         mark = fingerprint(value, call.dtype, call.op.value, call.counts)
@@ -226,7 +206,6 @@ class CudaSession:
 
         `gather` is an all_gather that brings everybody the counts of all ranks.
         """
-        self._require(plan.value)
         require_kernel_of_own_memory(plan.value)
         value = closed(plan.value)  # how many tiles there are, nobody here knows
         sizes, itemsize = symbol_sizes(value, call), storage(call.dtype).itemsize
