@@ -15,6 +15,7 @@ on the interleaving: one run with vector clocks speaks for all of them.
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,12 +24,23 @@ from stretto import collectives
 from stretto.collectives import Shape
 from stretto.errors import PlanError, PromiseError
 from stretto.ir import Program, Spans, Verified, undisturbed
-from stretto.plan import Loc, Move, Plan, Signal, Space, Step, Wait, spell_step
+from stretto.plan import (
+    Groups,
+    Loc,
+    Move,
+    Plan,
+    Signal,
+    Space,
+    Step,
+    Wait,
+    spell_step,
+)
 from stretto.verify.clocks import Clock, Clocks
 from stretto.verify.contents import describe
 from stretto.verify.meaning import Meaning, meaning
 from stretto.verify.memory import Cell, Held, Memory, Row
 from stretto.verify.shape import check_shape, chunks_of
+from stretto.verify.together import Places
 from stretto.verify.values import Value, Values
 
 __all__ = ["verify_plan"]
@@ -36,13 +48,21 @@ __all__ = ["verify_plan"]
 
 @undisturbed
 def verify_plan(
-    plan: Plan, means: Verified[Program] | Verified[Plan] | None = None
+    plan: Plan,
+    means: Verified[Program] | Verified[Plan] | None = None,
+    *,
+    groups: Groups | None = None,
+    in_any_order: bool = False,
 ) -> Verified[Plan]:
     """Return the plan as proved, or raise what is wrong with it and where.
 
     `means` is the program that it runs, or the plan that it was before a rewrite: its
     results are then proved to be those, to the last bit. A plan alone is proved to make
     what ranks have in common in one way.
+
+    `groups` says which steps run at once. A group of moves waits for all its packets,
+    then each thread loads all that is read at its elements and stores; `in_any_order`:
+    each move runs by itself, before or after the others.
     """
     values = Values(plan.num_ranks)
     want: Meaning | None = None
@@ -53,15 +73,23 @@ def verify_plan(
             want = meaning(means.value, values)
         else:
             want = _ran(means.value, values).results()
-    run = _ran(plan, values)
+    run = _ran(plan, values, groups, in_any_order=in_any_order)
     run.compare(want)
     return Verified(plan)
 
 
-def _ran(plan: Plan, values: Values) -> _Run:
+def _ran(
+    plan: Plan,
+    values: Values,
+    groups: Groups | None = None,
+    *,
+    in_any_order: bool = False,
+) -> _Run:
     """Return the plan's run, when it is a right one."""
     check_shape(plan)
     run = _Run(plan, values)
+    if groups is not None:
+        run.group(groups, in_any_order=in_any_order)
     run.run()
     return run
 
@@ -86,6 +114,14 @@ class _Channel:
     unheard: deque[tuple[int, Clock]] = field(default_factory=deque)
 
 
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Steps of one kind that a lane runs at once."""
+
+    steps: tuple[Step, ...]
+    in_any_order: bool
+
+
 class _Run:
     def __init__(self, plan: Plan, values: Values) -> None:
         self.plan, self.values = plan, values
@@ -93,7 +129,7 @@ class _Run:
         self.shape = Shape(
             num_ranks=plan.num_ranks, split=plan.split, params=plan.params
         )
-        self.lanes = [
+        self.lanes: list[tuple[int, int, Sequence[Step | _Group]]] = [
             (rank, lane, steps)
             for rank, lanes in enumerate(plan.ranks)
             for lane, steps in enumerate(lanes)
@@ -103,6 +139,19 @@ class _Run:
         self.clocks = Clocks(len(self.lanes))
         self.memory = Memory(plan, values, self.clocks, self.rank_of, self._tell)
         self.channels: dict[tuple[int, int], _Channel] = defaultdict(_Channel)
+
+    def group(self, groups: Groups, *, in_any_order: bool) -> None:
+        """Run steps at once, as many as the groups say."""
+        for index, (rank, lane, _) in enumerate(self.lanes):
+            steps = self.plan.ranks[rank][lane]
+            found: list[Step | _Group] = []
+            at = 0
+            for size in groups[rank][lane]:
+                part = tuple(steps[at : at + size])
+                found.append(part[0] if size == 1 else _Group(part, in_any_order))
+                at += size
+            assert at == len(steps), "groups cover a lane"
+            self.lanes[index] = rank, lane, found
 
     # Running: any lane that can go on does.
 
@@ -135,19 +184,58 @@ class _Run:
                 f"in a later call"
             )
 
-    def _step(self, lane: int, step: Step) -> tuple[int, ...] | None:
+    def _step(self, lane: int, step: Step | _Group) -> tuple[int, ...] | None:
         """Do a step and return the lanes it may have woken; None when it must wait."""
         match step:
             case Signal():
                 return self._signal(lane, step)
             case Wait():
                 return self._wait(lane, step)
-        width = step.stop - step.start
-        rows = [self.memory.row(src, width) for src in step.srcs]
-        for src, row in zip(step.srcs, rows, strict=True):
+            case _Group():
+                return self._at_once(lane, step)
+        rows = self._rows(step)
+        if rows is None:
+            return None
+        time = self.clocks.tick(lane)
+        return self._store(lane, time, step, self._load(lane, time, step, rows))
+
+    def _at_once(self, lane: int, group: _Group) -> tuple[int, ...] | None:
+        """Do the steps of a group, which wait together."""
+        moves = [step for step in group.steps if isinstance(step, Move)]
+        if not moves:
+            waits = [step for step in group.steps if isinstance(step, Wait)]
+            if any(self._channel(lane, w).sent < w.n for w in waits):
+                return None
+            woken = [self._step(lane, step) for step in group.steps]
+            return tuple(other for each in woken if each for other in each)
+        rows = [self._rows(move) for move in moves]
+        if any(row is None for row in rows):
+            return None
+        places = Places(moves, self.memory)
+        if wrong := places.disturb(in_any_order=group.in_any_order):
+            raise PlanError(self._tell(lane, moves[wrong.later], wrong.why))
+        loaded: list[tuple[int, list[Held]]] = []
+        for move, read in zip(moves, rows, strict=True):
+            assert read is not None, "all of them were there"
+            time = self.clocks.tick(lane)
+            loaded.append((time, self._load(lane, time, move, read)))
+        told = [
+            self._store(lane, time, move, held)
+            for move, (time, held) in zip(moves, loaded, strict=True)
+        ]
+        return tuple(other for each in told for other in each)
+
+    def _rows(self, move: Move) -> list[Row] | None:
+        """Return what a move reads; None while packets are missing."""
+        width = move.stop - move.start
+        rows = [self.memory.row(src, width) for src in move.srcs]
+        for src, row in zip(move.srcs, rows, strict=True):
             if src.packets and any(cell.packets is None for cell in row):
                 return None
-        return self._move(lane, self.clocks.tick(lane), step, rows)
+        return rows
+
+    def _channel(self, lane: int, step: Wait) -> _Channel:
+        return self.channels[self.lane_of[step.rank, step.lane], lane]
 
     def _signal(self, lane: int, step: Signal) -> tuple[int, ...]:
         self.clocks.tick(lane)
@@ -164,7 +252,7 @@ class _Run:
         return (target,)
 
     def _wait(self, lane: int, step: Wait) -> tuple[int, ...] | None:
-        channel = self.channels[self.lane_of[step.rank, step.lane], lane]
+        channel = self._channel(lane, step)
         if channel.sent < step.n:
             return None
         self.clocks.tick(lane)
@@ -176,12 +264,14 @@ class _Run:
             clock.learn(told)
         return ()
 
-    def _move(
-        self, lane: int, time: int, move: Move, rows: list[Row]
-    ) -> tuple[int, ...]:
+    def _load(self, lane: int, time: int, move: Move, rows: list[Row]) -> list[Held]:
         for src, row in zip(move.srcs, rows, strict=True):
             self.memory.read(lane, time, move, src, row)
-        held = self._made(lane, move, rows)
+        return self._made(lane, move, rows)
+
+    def _store(
+        self, lane: int, time: int, move: Move, held: list[Held]
+    ) -> tuple[int, ...]:
         woken: list[int] = []
         for dst in move.dsts:
             self.memory.write(lane, time, move, dst, held)
@@ -336,6 +426,9 @@ class _Run:
         lines = [f"{self.plan.name}: can hang: nobody can go on:"]
         for lane in stuck[:8]:
             rank, _, steps = self.lanes[lane]
-            step = spell_step(rank, steps[at[lane]])
-            lines.append(f"  {self.memory.who(lane)} waits in: {step}")
+            step = steps[at[lane]]
+            first = step.steps[0] if isinstance(step, _Group) else step
+            lines.append(
+                f"  {self.memory.who(lane)} waits in: {spell_step(rank, first)}"
+            )
         return "\n".join(lines)

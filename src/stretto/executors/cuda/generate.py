@@ -11,6 +11,7 @@ packets are numbered by, so that both ends agree on it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from stretto import collectives
 from stretto.collectives import Operator
@@ -25,19 +26,33 @@ from stretto.executors.cuda.abi import (
     MAX_THREADS,
     Kernel,
 )
-from stretto.executors.cuda.batches import SIDE_BY_SIDE, Batch, batches
 from stretto.executors.cuda.elements import element
 from stretto.executors.cuda.epilogue import conclusion, structure
 from stretto.executors.cuda.operands import Operands
 from stretto.executors.cuda.pitched import PitchedOperands
 from stretto.executors.cuda.rowwise import Held, held_by_all, near, two_on_an_sm
+from stretto.ir import Verified
+from stretto.lower import (
+    SIDE_BY_SIDE,
+    Batch,
+    Batched,
+    batched,
+    hands_round_on_engine,
+    in_halves,
+)
 from stretto.plan import Move, Plan, Signal, Space, Wait, primitive, spell_step
 
-__all__ = ["generate"]
+__all__ = ["generate", "kernel_of"]
+
+
+def kernel_of(plan: Verified[Plan], **how: Any) -> Kernel:
+    """Return the kernel of a plan, or of the half of it that a kernel runs."""
+    halved = hands_round_on_engine(plan.value)
+    return generate(in_halves(plan).kernel if halved else batched(plan), **how)
 
 
 def generate(
-    plan: Plan,
+    run: Batched,
     *,
     rank: int | None,
     dtype: str,
@@ -50,6 +65,7 @@ def generate(
 
     `share` blocks have each row of an epilogue together (epilogue.py: `shared_by`).
     """
+    plan = run.plan
     _refuse(plan)
     if epilogue is not None:
         _refuse_epilogue(plan)
@@ -58,11 +74,11 @@ def generate(
     some = plan.num_members if plan.num_members < plan.num_ranks else 0
     names = element(dtype, op, reduces=kind.reduces, members=some)
     operands = PitchedOperands(plan, rows) if any(rows) else Operands(plan)
-    held = held_by_all(plan, ranks, operands, epilogue, share)
+    held = held_by_all(run, ranks, operands, epilogue, share)
     close = near(share, plan.schedule, held)
     on_sm = 2 if share > 1 and two_on_an_sm(plan.schedule, held) else 1
     bodies = [
-        _lane(plan, r, lane, operands, epilogue, held)
+        _lane(run, r, lane, operands, epilogue, held)
         for r in ranks
         for lane in range(len(plan.ranks[r]))
     ]
@@ -172,14 +188,14 @@ def _is_shared(plan: Plan) -> bool:
 
 
 def _lane(
-    plan: Plan,
+    run: Batched,
     rank: int,
     lane: int,
     operands: Operands,
     epilogue: Spec | None,
     held: Held,
 ) -> str:
-    name = f"R{rank}L{lane}"
+    plan, name = run.plan, f"R{rank}L{lane}"
     lines = [
         f"__device__ __forceinline__ void steps_{name}(",
         f"    Lane<{name}>& me, const Table& at, u32 t) {{",
@@ -193,7 +209,7 @@ def _lane(
     after: list[str] = []
     if epilogue is not None:
         before, after = conclusion(epilogue, plan, rank, operands, held)
-    grouped = list(batches(plan, rank, lane))
+    grouped = run.batches(rank, lane)
     if not grouped or not _begins_plainly(plan, grouped[0]):
         lines.append("  me.enter();")
     moves = [b for b in grouped if any(isinstance(step, Move) for _, step in b)]
