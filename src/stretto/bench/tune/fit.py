@@ -58,15 +58,10 @@ class Fit:
 
 
 def observations(document: Mapping[str, Any]) -> list[Observation]:
-    """Return what a bench document, or a tuning, tells of plans that can be named.
-
-    Rows of benchmarks/gpu_collectives.py have sweeps: of each way the best is taken.
-    """
+    """Return what a bench document, or a tuning, tells of plans that can be named."""
     found = []
     for row in document.get("rows", ()):
-        if "sweep" in row:
-            found += _swept(row, int(document["ranks"]))
-        elif (
+        if (
             row["ok"]
             and row["algorithm"]
             and row["p50_us"]
@@ -157,22 +152,6 @@ def _observed(pin: str, row: Mapping[str, Any], us: float) -> Observation | None
     except StrettoError:
         return None
     return Observation(plan=plan, nbytes=int(row["nbytes"]), us=float(us))
-
-
-def _swept(row: Mapping[str, Any], num_ranks: int) -> list[Observation]:
-    best: dict[tuple[str, str], tuple[float, str]] = {}
-    for one in row["sweep"]:
-        name, _, words = one["variant"].partition("|")
-        try:
-            how = Schedule.parse(words)
-        except CallError:  # words of another version
-            continue
-        plain = replace(how, blocks=1, threads=512, tile_bytes=1 << 18, depth=4)
-        key, found = (name, str(plain)), (float(one["us"]), f"{name} {words}")
-        best[key] = min(best.get(key, found), found)
-    about = {"ranks": num_ranks, "nbytes": row["nbytes"]}
-    seen = (_observed(pin, about, us) for us, pin in best.values())
-    return [one for one in seen if one is not None]
 
 
 def _errors(seen: Sequence[Observation], machine: Machine) -> list[float]:
