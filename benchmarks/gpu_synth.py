@@ -105,15 +105,12 @@ def compile_one(job: tuple[str, int, int]) -> str:
     try:
         from stretto.collectives import Operator
         from stretto.executors.cuda.compile import compile_kernel
-        from stretto.executors.cuda.generate import generate
-        from stretto.executors.cuda.halves import hands_round_on_engine, in_halves
+        from stretto.executors.cuda.generate import kernel_of
 
-        plan = plan_of(variant, ranks).value
-        if plan.schedule.protocol == "engine":
+        plan = plan_of(variant, ranks)
+        if plan.value.schedule.protocol == "engine":
             return ""
-        if hands_round_on_engine(plan):
-            plan, _ = in_halves(plan)
-        kernel = generate(plan, rank=rank, dtype="bfloat16", op=Operator.SUM)
+        kernel = kernel_of(plan, rank=rank, dtype="bfloat16", op=Operator.SUM)
         compile_kernel(kernel, arch=(9, 0))
     except Exception as e:
         return f"{variant}: {type(e).__name__}: {e}"

@@ -20,9 +20,8 @@ import numpy as np
 from stretto import algorithms, collectives
 from stretto.collectives import Operator
 from stretto.errors import CallError, ProgramError
-from stretto.executors.cuda import abi
+from stretto.executors.cuda import abi, generate
 from stretto.executors.cuda.compile import compile_kernel
-from stretto.executors.cuda.generate import generate
 from stretto.ir import Program
 from stretto.lower import lower
 from stretto.plan import Plan, Schedule
@@ -132,7 +131,9 @@ def parts(case: Case) -> list[int | None]:
 
 def kernel_of(case: Case, plan: Plan, rank: int | None) -> abi.Kernel:
     """Return the kernel that runs one rank, or all ranks in one launch."""
-    return generate(plan, rank=rank, dtype=case.dtype, op=Operator(case.op))
+    return generate.kernel_of(
+        verify_plan(plan), rank=rank, dtype=case.dtype, op=Operator(case.op)
+    )
 
 
 def prepare(case: Case, rank: int | None, arch: tuple[int, int]) -> str:

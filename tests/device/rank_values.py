@@ -11,11 +11,10 @@ from ranked import Bound, Rank, check, verdict
 from stretto import algorithms
 from stretto.errors import StrettoError
 from stretto.executors.cuda.compile import compile_kernel
-from stretto.executors.cuda.generate import generate
-from stretto.executors.cuda.halves import hands_round_on_engine, in_halves
+from stretto.executors.cuda.generate import kernel_of
 from stretto.lower import lower
 from stretto.plan import Schedule
-from stretto.verify import verify
+from stretto.verify import verify, verify_plan
 
 __all__ = ["KERNELS", "compile_one", "compiled_ahead"]
 
@@ -152,10 +151,8 @@ def compile_one(job: tuple[str, str, int, int]) -> None:
         params = {"pairs": tuple((r, (r + 1) % n) for r in range(n))}
     try:
         program = algorithms.get(name).build(n, **params)
-        plan = lower(verify(program), Schedule.parse(schedule))
-        if hands_round_on_engine(plan):
-            plan, _ = in_halves(plan)
-        compile_kernel(generate(plan, rank=rank, dtype="bfloat16"), arch=(9, 0))
+        plan = verify_plan(lower(verify(program), Schedule.parse(schedule)))
+        compile_kernel(kernel_of(plan, rank=rank, dtype="bfloat16"), arch=(9, 0))
     except StrettoError:
         return
 

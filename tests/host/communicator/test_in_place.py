@@ -38,13 +38,13 @@ def exchanged(comm, counts, pin, given):
 
 
 def work(comm, pins):
-    wrong = []
-    for scale in SCALES:
-        counts = circulant(comm.num_ranks, scale)
-        for pin in pins:
-            for given in ("private", "registered", "some"):
-                if found := exchanged(comm, counts, pin, given):
-                    wrong.append((scale, pin, given, found))
+    wrong = [
+        (scale, pin, given, found)
+        for scale in SCALES
+        for pin in pins
+        for given in ("private", "registered", "some")
+        if (found := exchanged(comm, circulant(comm.num_ranks, scale), pin, given))
+    ]
     shorter = np.array([[1, 4], [2, 1]]) * 5_000
     if comm.num_ranks == 2:  # the output is shorter than the input, or longer
         n, r = 2, comm.rank

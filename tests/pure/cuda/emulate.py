@@ -17,9 +17,10 @@ from stretto import collectives
 from stretto.collectives import Shape, storage
 from stretto.executors.cuda import abi
 from stretto.executors.cuda.compile import headers
-from stretto.executors.cuda.generate import generate
+from stretto.executors.cuda.generate import kernel_of
 from stretto.executors.cuda.regions import fit
 from stretto.testing import draw, input_counts, interpret, output_counts
+from stretto.verify import verify_plan
 
 HERE = Path(__file__).parent
 FINGERPRINT = 7
@@ -121,8 +122,8 @@ class Emulated:
         self.program, self.plan, self.dtype, self.op = program, plan, dtype, op
         self.itemsize = storage(dtype).itemsize
         self.epilogue = epilogue
-        self.kernel = generate(
-            plan,
+        self.kernel = kernel_of(
+            verify_plan(plan),
             rank=None,
             dtype=dtype,
             op=op,

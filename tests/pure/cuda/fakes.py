@@ -22,6 +22,8 @@ from cuda.bindings import driver as real
 from cuda_fake_memory import GRAIN, OK, FakeMemory
 
 from stretto.errors import CallError, CollectiveMismatch, CollectiveTimeout
+from stretto.executors.cuda.generate import kernel_of
+from stretto.verify import verify_plan
 
 __all__ = ["GRAIN", "OK", "FakeDriver", "ThreadGroup", "on_ranks", "view"]
 
@@ -298,3 +300,8 @@ def view(array):
     """Return our array's memory as bytes."""
     raw = (ctypes.c_uint8 * array.nbytes).from_address(array.pointer)
     return np.ctypeslib.as_array(raw)
+
+
+def generated(plan, **how):
+    """Return the kernel of a plan, once it is proved."""
+    return kernel_of(verify_plan(plan), **how)

@@ -40,7 +40,7 @@ def without_compiler(session):
     """Let a session load kernels without compiling them."""
 
     def load(plan, call):
-        kernel = Kernel(text=plan.name, ranks=(0,), grid=2, threads=160)
+        kernel = Kernel(text=plan.plan.name, ranks=(0,), grid=2, threads=160)
         return Loaded(None, 7, kernel)
 
     session.load_call = load
