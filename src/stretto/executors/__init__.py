@@ -116,6 +116,9 @@ class Executor(Protocol):
     def doctor(self) -> Mapping[str, str]:
         """Return what this machine has and what is missing, by subject."""
 
+    def trusted(self, plan: Verified[Plan], call: Call) -> str:
+        """Return, in a word, what of such a call stands on less than a proof."""
+
 
 def names() -> tuple[str, ...]:
     """Return the names of all executors, sorted."""

@@ -94,7 +94,7 @@ def parse_pin(
     if isinstance(pin, tuple):
         pin, words = pin
     if isinstance(pin, str):
-        name, _, more = pin.strip().partition(" ")
+        name, _, more = pin.partition("#")[0].strip().partition(" ")
         pin, words = algorithms.get(name), f"{more} {words}".strip()
     if not isinstance(pin, Algorithm):
         raise CallError(

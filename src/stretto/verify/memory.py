@@ -98,13 +98,21 @@ class Memory:
             if cell.atom not in (-1, atom):
                 what = f"reads {_spell(src)} as atom {atom}, and it holds {cell.atom}"
                 raise PlanError(self.tell(lane, move, what))
-            if not src.packets:
+            if src.packets:
+                self._check_packets(lane, move, cell)
+            else:
                 self._check_plain(lane, move, src, cell)
             if cell.readers is None:
                 cell.readers = {lane: time}
             else:
                 cell.readers[lane] = time
         self._visit(lane, time, move, src, wrote=False)
+
+    def _check_packets(self, lane: int, move: Move, cell: Cell) -> None:
+        if cell.readers and lane not in cell.readers:
+            (other, *_) = cell.readers
+            what = f"reads packets that {self.who(other)} reads; want one lane for them"
+            raise PlanError(self.tell(lane, move, what))
 
     def _check_plain(self, lane: int, move: Move, src: Loc, cell: Cell) -> None:
         if cell.packets is not None:

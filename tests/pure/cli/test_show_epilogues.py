@@ -37,7 +37,7 @@ def test_the_kernel_is_the_one_that_a_call_runs(stretto, rows, share):
     spec = resolve(graph, named, dtype="bfloat16", row=4096)
     program = algorithms.get("all_reduce/two_shot").build(2)
     schedule = Schedule.parse("push packets blocks=8")
-    plan = verify_plan(lower(verify(program), schedule)).value
+    plan = verify_plan(lower(verify(program), schedule))
     kind = {"dtype": "bfloat16", "op": Operator.SUM, "epilogue": spec}
 
     assert 0 == status

@@ -160,6 +160,14 @@ class FakeDriver(FakeMemory):
     def cuMemcpyDtoDAsync(self, to, source, nbytes, stream):
         return self._enqueue(stream, lambda: ctypes.memmove(to, source, nbytes) or True)
 
+    def cuMemAllocAsync(self, nbytes, stream):
+        """Allocate now: queues are short."""
+        return self.cuMemAlloc(nbytes)
+
+    def cuMemFreeAsync(self, start, stream):
+        """Free when the stream gets here."""
+        return self._enqueue(stream, lambda: self.cuMemFree(start))
+
     cuMemcpyHtoDAsync = cuMemcpyDtoHAsync = cuMemcpyDtoDAsync
 
     def cuStreamBatchMemOp(self, stream, count, operations, flags):

@@ -120,7 +120,7 @@ def test_a_row_that_the_machine_refuses_is_passed_over():
 
     class Session:
         def refuses(self, plan):
-            return "not here" if plan.schedule.protocol == "packets" else ""
+            return "not here" if plan.value.schedule.protocol == "packets" else ""
 
     packets = PROFILE.replace("all_reduce/swing", "all_reduce/ring push packets")
     sessions = {}

@@ -24,6 +24,7 @@ __all__ = [
     "open_session",
     "show",
     "stream_here",
+    "trusted",
     "warm",
 ]
 
@@ -97,6 +98,17 @@ def _kernel(plan: Verified[Plan], dtype: str, op: Operator, rank: int) -> Kernel
     if own is not None:
         return hand_kernel(own, plan.value, rank=rank, dtype=dtype, op=op)
     return kernel_of(plan, rank=rank, dtype=dtype, op=op)
+
+
+def trusted(plan: Verified[Plan], call: Call) -> str:
+    """Return, in a word, what of such a call stands on less than a proof."""
+    from stretto.executors.cuda.byhand import taken_by_hand
+
+    if call.epilogue is not None:
+        return "epilogue"
+    if any(call.rows):
+        return "rows with a pitch"
+    return "kernel by hand" if taken_by_hand(plan.value, call) is not None else ""
 
 
 def warm(

@@ -15,6 +15,7 @@ from stretto.executors import Call, Group, Launch
 from stretto.executors.cuda.abi import CONTROL, MAX_RANKS, Kernel, fingerprint
 from stretto.executors.cuda.arena import Arena
 from stretto.executors.cuda.arrays import DeviceArray, where
+from stretto.executors.cuda.aside import aside
 from stretto.executors.cuda.bound import (
     KernelLaunch,
     peer_spaces,
@@ -174,6 +175,8 @@ class CudaSession:
     def prepare(self, plan: Verified[Plan], call: Call) -> Launch:
         """Bind a plan to a kind of call: generate, compile, load, pack."""
         launch = self._prepare(plan, call)
+        if call.aside:
+            launch = aside(self, launch, plan.value, call)
         if self._turns is None:
             return launch
         return InTurn(launch, self._turns, self.device.ordinal)
@@ -212,6 +215,8 @@ class CudaSession:
 
         `gather` is an all_gather that brings everybody the counts of all ranks.
         """
+        from stretto.executors.cuda.generate import kernel_of
+
         require_kernel_of_own_memory(plan.value)
         plan = closed(plan)  # how many tiles there are, nobody here knows
         value = plan.value
@@ -220,10 +225,11 @@ class CudaSession:
         parts = len(call.counts) // n
         row = Call(dtype="int64", counts=(parts,) * n)
         mark = fingerprint(value, call.dtype, call.op.value, (*call.counts, -1))
+        how = {"rank": self.group.rank, "dtype": call.dtype, "op": call.op}
         main = KernelLaunch(
             self,
             value,
-            self._load_counted(batched(plan), call),
+            self.load_kernel(counted(kernel_of(plan, **how), value)),
             where=fit(value, sizes, itemsize, region=self.regions[0]),
             fingerprint=mark,
         )
@@ -236,12 +242,6 @@ class CudaSession:
             itemsize=itemsize,
             most=max(call.counts),
         )
-
-    def _load_counted(self, plan: Batched, call: Call) -> Loaded:
-        from stretto.executors.cuda.generate import generate
-
-        kernel = generate(plan, rank=self.group.rank, dtype=call.dtype, op=call.op)
-        return self.load_kernel(counted(kernel, plan.plan))
 
     def kernel_launch(
         self,
