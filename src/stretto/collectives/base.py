@@ -26,7 +26,7 @@ Array = NDArray[Any]
 
 _MOST_RANKS = 1 << 14
 """A proof of more would follow what every rank knows of every other: gigabytes."""
-_MOST_SYMBOLS = 1 << 26
+_MOST_SYMBOLS = 1 << 24
 """Chunks of all parts: a call computes the size of each."""
 
 
