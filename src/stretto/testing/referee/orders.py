@@ -146,7 +146,7 @@ class _Run:
             agent.before |= self.known[cell] | writer
             agent.seen |= writer if self.weak else agent.before
         elif writer & ~agent.seen:
-            self._race(event, cell, writer, "may not have landed")
+            self._race(event, cell, writer, "what one stores may land after the other reads")
         bit = 1 << event
         agent.before |= bit
         agent.seen |= bit
@@ -157,9 +157,9 @@ class _Run:
     ) -> None:
         readers = self.readers[cell]
         if readers & ~agent.before:
-            self._race(event, cell, readers & ~agent.before, "may come later")
+            self._race(event, cell, readers & ~agent.before, "one may read after the other has stored")
         elif not readers and (self.writer[cell] & ~agent.seen):
-            self._race(event, cell, self.writer[cell], "may land later")
+            self._race(event, cell, self.writer[cell], "the store of one may land after that of the other")
         bit = 1 << event
         agent.before |= bit
         agent.seen |= bit
@@ -191,7 +191,7 @@ class _Run:
         later = machine.call_of(event) != machine.call_of(other)
         outcome = Outcome.OVERWRITTEN if later else Outcome.RACE
         first, second = machine.spell_event(other), machine.spell_event(event)
-        text = f"{machine.cell_names[cell]}: what one does {why} than the other"
+        text = f"{machine.cell_names[cell]}: {why}"
         raise Fault(outcome, text, f"one: {first}", f"the other: {second}")
 
     def _undefined(self, event: int, cell: int) -> None:
