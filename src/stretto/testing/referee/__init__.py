@@ -5,4 +5,13 @@ from stretto.testing.referee.machine import Call, Machine
 from stretto.testing.referee.scopes import Scope, scopes
 from stretto.testing.referee.verdict import Outcome, Verdict
 
-__all__ = ["Call", "Machine", "Outcome", "Scope", "Verdict", "judge", "judge_plan", "scopes"]
+__all__ = [
+    "Call",
+    "Machine",
+    "Outcome",
+    "Scope",
+    "Verdict",
+    "judge",
+    "judge_plan",
+    "scopes",
+]

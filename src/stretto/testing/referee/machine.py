@@ -6,8 +6,9 @@ epoch, so that two plans use the same cells for different things.
 
 An *agent* is whatever has an order of its own: a lane of a block or, when `threads` are
 asked for, one thread of it, which has element i of every slice; then lanes are ordered
-only by their signals and waits. A *caller* is an agent too, one for each rank: it writes
-the input, starts the lanes, waits for them, reads the output, and uses the memory again.
+only by their signals and waits. A *caller* is an agent too, one for each rank: it
+writes the input, starts the lanes, waits for them, reads the output, and uses the
+memory again.
 
 Legend: r rank, b block, t tile, e epoch, u unit of staging, i element of a slice.
 """
@@ -293,7 +294,7 @@ class Machine:
                         for index, step in enumerate(steps):
                             event = self._event((*name, tile, index))
                             if isinstance(step, Move):
-                                at = (rank, block, tile, part)
+                                at = (block, tile, part)
                                 body += self._move(event, shape, step, at)
                             else:
                                 epoch = shape.epoch + tile
@@ -326,7 +327,7 @@ class Machine:
     def _move(
         self, event: int, shape: _Shape, step: Move, at: tuple[Any, ...]
     ) -> Iterator[tuple[Any, ...]]:
-        rank, block, tile, part = at
+        block, tile, part = at
         plan = shape.call.plan
         epoch = shape.epoch + tile
         summed = any(b.summed for b in shape.buffers)

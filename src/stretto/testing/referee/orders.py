@@ -22,7 +22,6 @@ from stretto.testing.referee.machine import (
     PLAIN,
     SIGNAL,
     STORE,
-    TAKE,
     WAIT,
     Machine,
 )
@@ -146,7 +145,9 @@ class _Run:
             agent.before |= self.known[cell] | writer
             agent.seen |= writer if self.weak else agent.before
         elif writer & ~agent.seen:
-            self._race(event, cell, writer, "what one stores may land after the other reads")
+            self._race(
+                event, cell, writer, "what one stores may land after the other reads"
+            )
         bit = 1 << event
         agent.before |= bit
         agent.seen |= bit
@@ -157,9 +158,19 @@ class _Run:
     ) -> None:
         readers = self.readers[cell]
         if readers & ~agent.before:
-            self._race(event, cell, readers & ~agent.before, "one may read after the other has stored")
+            self._race(
+                event,
+                cell,
+                readers & ~agent.before,
+                "one may read after the other has stored",
+            )
         elif not readers and (self.writer[cell] & ~agent.seen):
-            self._race(event, cell, self.writer[cell], "the store of one may land after that of the other")
+            self._race(
+                event,
+                cell,
+                self.writer[cell],
+                "the store of one may land after that of the other",
+            )
         bit = 1 << event
         agent.before |= bit
         agent.seen |= bit

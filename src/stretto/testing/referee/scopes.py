@@ -75,7 +75,9 @@ def scopes(
     here = everybody(plan) if in_place is None else in_place
     two = cut(plan, 2)
 
-    def calls(by: Plan, counts: tuple[int, ...], most: int, times: int) -> tuple[Call, ...]:  # fmt: skip
+    def calls(
+        by: Plan, counts: tuple[int, ...], most: int, times: int
+    ) -> tuple[Call, ...]:
         one = Call(plan=by, counts=counts, most=most, in_place=here, program=program)
         return (one,) * times
 

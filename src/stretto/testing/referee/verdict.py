@@ -22,7 +22,7 @@ class Outcome(enum.Enum):
     UNDECIDED = "undecided: more schedules than the bound"
 
 
-class Fault(Exception):  # noqa: N818 -- a verdict on its way out, not an error of ours
+class Fault(Exception):
     """Raised inside a run when its verdict is known."""
 
     def __init__(self, outcome: Outcome, text: str, *trace: str) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from stretto.ir import INPUT, OUTPUT, Program
 from stretto.testing.referee.values import Values
@@ -43,8 +43,8 @@ def buffers(
     """Return every rank's buffers for the given counts."""
     if collective == "permute":
         return tuple(_permute(num_ranks, params, counts))
-    members: tuple[int, ...] = params.get("members") or tuple(range(num_ranks))  # type: ignore[assignment]
-    root = members.index(params.get("root", 0)) if "root" in params else 0  # type: ignore[arg-type]
+    members = tuple(cast("Sequence[int]", params.get("members", range(num_ranks))))
+    root = members.index(cast("int", params["root"])) if "root" in params else 0
     made = [Buffers(0, (), 0, False)] * num_ranks
     for p, rank in enumerate(members):
         inputs, wanted, shift, summed = _at(collective, members, p, root, counts)
@@ -131,17 +131,19 @@ def from_program(
             memory[rank, INPUT, chunk] = held
             at += size
     for op in program.ops:
-        made = []
+        made: list[list[int]] = []
         for i in range(op.dst.stop - op.dst.start):
             sources = [memory[s.rank, s.buffer, s.start + i] for s in op.srcs]
             made.append([values.combined(v) for v in zip(*sources, strict=True)])
-        for i, chunk in enumerate(made):
-            memory[op.dst.rank, op.dst.buffer, op.dst.start + i] = chunk
+        for i, held in enumerate(made):
+            memory[op.dst.rank, op.dst.buffer, op.dst.start + i] = held
     outputs: list[list[int | None]] = []
     for rank, sizes in enumerate(sizes_out):
         whole: list[int | None] = []
         for chunk, size in enumerate(sizes):
             held = memory.get((rank, OUTPUT, chunk), [])
-            whole += [values.divided(v) if divides else v for v in held] or [None] * size
+            whole += [values.divided(v) if divides else v for v in held] or [
+                None
+            ] * size
         outputs.append(whole)
     return outputs
