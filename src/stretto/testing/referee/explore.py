@@ -128,8 +128,9 @@ class _Runner:
             *rest, last = s.cells[op[2]]
             s.cells[op[2]] = (*rest, last._replace(landed=True))
         elif kind == SIGNAL:
-            seen = s.seen[a] if op[4] or not self.weak else 0
-            s.flags[op[2]] = (*s.flags.get(op[2], ()), (op[3], seen))
+            sent = s.flags.get(op[2], ((0, 0),))
+            seen = s.seen[a] if op[4] or not self.weak else sent[-1][1]
+            s.flags[op[2]] = (*sent, (op[3], seen))
         elif kind == WAIT:
             # Of all that came in time, the first says the least.
             s.seen[a] |= next(seen for n, seen in s.flags[op[2]] if n >= op[3])

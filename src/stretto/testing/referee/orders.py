@@ -96,7 +96,9 @@ class _Run:
                 sent = self.signals[op[2]]
                 if sent and sent[-1][0] >= op[3]:
                     self._fault_falls(op)
-                seen = agent.seen if op[4] else 0
+                # A word that was released once carries that on: a later store to it
+                # that orders reads only takes nothing back.
+                seen = agent.seen if op[4] else sent[-1][2] if sent else 0
                 sent.append((op[3], agent.before, seen))
             elif kind == WAIT:
                 sent = self.signals[op[2]]

@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from stretto import collectives
-from stretto.collectives import Shape
 from stretto.ir import Program
 from stretto.plan import Move, Plan, Space
+from stretto.testing.cases import shape_of
 from stretto.testing.referee.machine import Call
 
 __all__ = ["Scope", "cut", "everybody", "scopes", "touches_peers", "unequal"]
@@ -53,11 +53,25 @@ def unequal(plan: Plan, pattern: tuple[int, ...], extra: int = 0) -> tuple[int, 
     The parts of a matrix are a circulant: each row begins one further.
     """
     kind = collectives.get(plan.collective)
-    shape = Shape(num_ranks=plan.num_ranks, split=plan.split, params=plan.params)
+    shape = shape_of(plan)
     parts, chunks = kind.num_parts(shape), kind.chunks_per_part(shape)
     m = shape.num_members
     turned = [i % m - i // m if parts == m * m else i for i in range(parts)]
     return tuple(max(0, pattern[i % len(pattern)] * chunks + extra) for i in turned)
+
+
+def _short(plan: Plan) -> list[int]:
+    """Return numbers of elements of a part that do not give each chunk one.
+
+    They tell chunks apart that are equal otherwise: one has an element, the next none.
+    """
+    kind = collectives.get(plan.collective)
+    chunks = kind.chunks_per_part(shape_of(plan))
+    every = list(range(1, chunks))
+    return every if chunks <= _FEW else [1, chunks // 3, chunks // 2, chunks - 1]
+
+
+_FEW = 5
 
 
 def scopes(
@@ -89,6 +103,8 @@ def scopes(
     if several:
         yield Scope(calls(plan, steps, 2, 1), threads=True)
         yield Scope(calls(plan, gaps, 1, 1))
+    for total in _short(plan):
+        yield Scope(calls(plan, unequal(plan, (0,), total), 1, 1))
     yield Scope(calls(plan, ones, 1, 3))
     yield Scope(calls(two, gaps if several else unequal(plan, (3,)), 1, 2))
     yield Scope(calls(plan, unequal(plan, (1,), 1), 2, 2), threads=True)
