@@ -220,8 +220,9 @@ def _layout_edits(plan: Plan) -> Iterator[Edit]:
                     every[rank] = changed
                     made = partial(_with_side, plan, side, tuple(every))
                     yield f"r{rank} {side} run {j} {what}", made
-    yield "in place" if not plan.in_place else "not in place", partial(
-        replace, plan, in_place=not plan.in_place
+    yield (
+        "in place" if not plan.in_place else "not in place",
+        partial(replace, plan, in_place=not plan.in_place),
     )
 
 
@@ -252,7 +253,9 @@ def _renamed(plan: Plan, rank: int, unit: int, to: int) -> Plan:
     ranks = tuple(
         tuple(
             tuple(
-                s._replace(dsts=tuple(map(named, s.dsts)), srcs=tuple(map(named, s.srcs)))
+                s._replace(
+                    dsts=tuple(map(named, s.dsts)), srcs=tuple(map(named, s.srcs))
+                )
                 if isinstance(s, Move)
                 else s
                 for s in steps

@@ -250,7 +250,7 @@ class _Explorer(_Runner):
                 for cell, writes in _touched(op):
                     self.uses.setdefault(cell, []).append((a, at, writes))
         falls = any(
-            op[0] == SIGNAL and last >= op[3]
+            op[0] == SIGNAL and last > op[3]
             for ops in self.agents
             for last, op in _signals(ops)
         )

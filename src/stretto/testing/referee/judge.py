@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from stretto.ir import Program
 from stretto.plan import Plan
-from stretto.testing.referee.machine import Call, Machine
+from stretto.testing.referee.machine import Call, Machine, check_program
 from stretto.testing.referee.orders import run_ordered
-from stretto.testing.referee.scopes import scopes
+from stretto.testing.referee.scopes import scopes, unequal
 from stretto.testing.referee.verdict import Fault, Outcome, Verdict
 
-__all__ = ["judge", "judge_plan"]
+__all__ = ["judge", "judge_plan", "program_verdict"]
 
 
 def judge(
@@ -30,6 +30,22 @@ def judge(
     except Fault as e:
         return Verdict(outcome=e.outcome, text=e.text, trace=e.trace, scope=scope)
     return Verdict(outcome=Outcome.RIGHT, scope=scope)
+
+
+def program_verdict(program: Program) -> Verdict:
+    """Return whether a program, read line by line, computes its collective.
+
+    Judged by elements, for several counts: every output has what it should, once each.
+    """
+    for pattern in ((3,), (2, 3, 1), (0, 1, 3)):
+        for extra in (0, 1):
+            counts = unequal(program, pattern, extra)
+            try:
+                check_program(program, counts)
+            except Fault as e:
+                scope = f"counts {','.join(map(str, counts))}"
+                return Verdict(outcome=e.outcome, text=e.text, scope=scope)
+    return Verdict(outcome=Outcome.RIGHT)
 
 
 def judge_plan(

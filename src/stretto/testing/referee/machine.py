@@ -23,16 +23,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stretto import collectives
-from stretto.collectives import Shape
 from stretto.ir import Program
 from stretto.plan import BufferRun, Loc, Move, Plan, Signal, Space, Wait, spell_step
+from stretto.testing.cases import shape_of
 from stretto.testing.referee.values import NOTHING, Values
 from stretto.testing.referee.verdict import Fault, Outcome
 from stretto.testing.referee.wanted import Buffers, buffers, from_program
 
 __all__ = [
     "GIVE", "LOAD", "MEET", "PLAIN", "SIGNAL", "STORE", "TAKE", "WAIT", "Call",
-    "Machine", "Want",
+    "Machine", "Want", "check_program",
 ]  # fmt: skip
 
 LOAD, STORE, SIGNAL, WAIT, MEET, GIVE, TAKE = range(7)
@@ -147,7 +147,7 @@ class Machine:
     def _laid_out(self, call: Call, epoch: int) -> _Shape:
         plan = call.plan
         kind = collectives.get(plan.collective)
-        shape = Shape(num_ranks=plan.num_ranks, split=plan.split, params=plan.params)
+        shape = shape_of(plan)
         symbols = kind.symbol_sizes(shape, np.asarray(call.counts), _UNIT).tolist()
         sizes = []
         for a, b in plan.atoms:
@@ -261,16 +261,16 @@ class Machine:
         call, values = shape.call, self.values
         exact: list[list[int | None]] | None = None
         if call.program is not None:
-            kind = collectives.get(call.program.collective)
-            exact = _by_program(call, kind, values, number, shape.buffers)
+            have = shape.buffers
+            exact = _by_program(call.program, call.counts, values, number, have)
         found = []
-        for rank, have in enumerate(shape.buffers):
+        for rank, one in enumerate(shape.buffers):
             wants = []
-            for i, parts in enumerate(have.wanted):
+            for i, parts in enumerate(one.wanted):
                 leaves = tuple(sorted(values.given(number, q, j) for q, j in parts))
                 value = exact[rank][i] if exact else None
                 name = f"r{rank}.out[{i}]"
-                wants.append(Want(value, leaves, have.summed, name))
+                wants.append(Want(value, leaves, one.summed, name))
             found.append(wants)
         return found
 
@@ -457,19 +457,36 @@ def _offsets(runs: Sequence[BufferRun], sizes: Sequence[int]) -> list[int]:
     return [0, *accumulate(held)]
 
 
+def check_program(program: Program, counts: tuple[int, ...]) -> None:
+    """Raise `Fault` unless the program computes its collective for these counts."""
+    values = Values()
+    try:
+        have = buffers(program.collective, program.num_ranks, program.params, counts)
+        made = _by_program(program, counts, values, 0, have)
+    except (KeyError, ValueError) as e:
+        raise Fault(Outcome.UNDEFINED, f"{type(e).__name__} {e}") from None
+    for rank, one in enumerate(have):
+        for i, parts in enumerate(one.wanted):
+            leaves = tuple(sorted(values.given(0, q, j) for q, j in parts))
+            got = made[rank][i]
+            if got is None:
+                raise Fault(Outcome.UNDEFINED, f"r{rank}.out[{i}] is not written")
+            whole = values.undivided(got) if one.summed else got
+            if whole is None or values.leaves(whole) != leaves:
+                text = f"r{rank}.out[{i}] is {values.spell(got)}"
+                raise Fault(Outcome.WRONG, text)
+
+
 def _by_program(
-    call: Call,
-    kind: Any,
+    program: Program,
+    counts: tuple[int, ...],
     values: Values,
     number: int,
     have: tuple[Buffers, ...],
 ) -> list[list[int | None]]:
-    program = call.program
-    assert program is not None
-    shape = Shape(
-        num_ranks=program.num_ranks, split=program.split, params=program.params
-    )
-    symbols = kind.symbol_sizes(shape, np.asarray(call.counts), _UNIT).tolist()
+    kind = collectives.get(program.collective)
+    shape = shape_of(program)
+    symbols = kind.symbol_sizes(shape, np.asarray(counts), _UNIT).tolist()
 
     def chunks(runs: Any) -> list[int]:
         return [symbols[r.first + i] for r in runs for i in range(r.stop - r.start)]

@@ -94,7 +94,7 @@ class _Run:
                 self._store(agent, op[1], op[2], value, op[3])
             elif kind == SIGNAL:
                 sent = self.signals[op[2]]
-                if sent and sent[-1][0] >= op[3]:
+                if sent and sent[-1][0] > op[3]:
                     self._fault_falls(op)
                 # A word that was released once carries that on: a later store to it
                 # that orders reads only takes nothing back.
@@ -213,7 +213,7 @@ class _Run:
         raise Fault(Outcome.UNDEFINED, text, self.machine.spell_event(event))
 
     def _fault_falls(self, op: tuple) -> None:  # type: ignore[type-arg]
-        text = "a flag does not rise: its waiters may or may not see it"
+        text = "a flag falls: its waiters may or may not see it"
         raise Fault(Outcome.RACE, text, self.machine.spell_event(op[1]))
 
     def _last_writer(self, cell: int) -> tuple[str, ...]:

@@ -47,7 +47,9 @@ def touches_peers(plan: Plan) -> bool:
     )
 
 
-def unequal(plan: Plan, pattern: tuple[int, ...], extra: int = 0) -> tuple[int, ...]:
+def unequal(
+    plan: Plan | Program, pattern: tuple[int, ...], extra: int = 0
+) -> tuple[int, ...]:
     """Return counts: the i-th part has so many elements a chunk, in turn.
 
     The parts of a matrix are a circulant: each row begins one further.
