@@ -208,7 +208,8 @@ def _layout_edits(plan: Plan) -> Iterator[Edit]:
             renamed = partial(_renamed, plan, rank, one + 1, one)
             yield f"r{rank} unit {one + 1} is {one}", renamed
     for i, (a, b) in enumerate(plan.atoms):
-        for what, span in (("longer", (a, b + 1)), ("shifted", (a + 1, b + 1)), ("shorter", (a, b - 1))):  # fmt: skip
+        spans = {"longer": (a, b + 1), "shifted": (a + 1, b + 1), "shorter": (a, b - 1)}
+        for what, span in spans.items():
             whole2 = (*plan.atoms[:i], span, *plan.atoms[i + 1 :])
             yield f"atom {i} {what}", partial(replace, plan, atoms=whole2)
     for side in ("inputs", "outputs"):

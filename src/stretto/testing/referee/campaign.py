@@ -24,10 +24,11 @@ from stretto.testing.cases import SCHEDULES, programs
 from stretto.testing.groups import group_programs
 from stretto.testing.mutants import program_mutants
 from stretto.testing.plan_mutants import plan_edits
+from stretto.testing.referee.calls import Call
 from stretto.testing.referee.draw import draw_program
 from stretto.testing.referee.explore import explore, run_at_random
 from stretto.testing.referee.judge import judge, judge_plan, program_verdict
-from stretto.testing.referee.machine import Call, Machine
+from stretto.testing.referee.machine import Machine
 from stretto.testing.referee.scopes import (
     cut,
     everybody,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stretto.testing.referee.machine import Want
+from stretto.testing.referee.calls import Want
 from stretto.testing.referee.values import Values
 from stretto.testing.referee.verdict import Fault, Outcome
 

@@ -114,7 +114,7 @@ class _Runner:
             if op[3]:
                 if NOTHING in parts:
                     cell = op[2][parts.index(NOTHING)][0]
-                    name = self.machine.cell_names[cell]
+                    name = self.machine.cells.name(cell)
                     text = f"{name} is read as what nobody has written"
                     raise Fault(Outcome.UNDEFINED, text)
                 s.value[a] = self.machine.values.combined(parts)
@@ -179,7 +179,7 @@ class _Runner:
         late = tag != PLAIN and stores[-1].tag != tag  # what is polled for may be gone
         chosen = choose(len(ways) + late) if len(ways) + late > 1 else 0
         if chosen == len(ways):
-            text = f"{self.machine.cell_names[cell]} is polled for what was stored over"
+            text = f"{self.machine.cells.name(cell)} is polled for what was stored over"
             raise Fault(Outcome.HANG, text)
         i = ways[chosen]
         found = stores[i]

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from stretto.ir import Program
 from stretto.plan import Plan
-from stretto.testing.referee.machine import Call, Machine, check_program
+from stretto.testing.referee.calls import Call, check_program
+from stretto.testing.referee.machine import Machine
 from stretto.testing.referee.orders import run_ordered
 from stretto.testing.referee.scopes import scopes, unequal
 from stretto.testing.referee.verdict import Fault, Outcome, Verdict

@@ -48,7 +48,7 @@ def run_ordered(machine: Machine, *, weak: bool = True) -> None:
 class _Run:
     def __init__(self, machine: Machine, weak: bool) -> None:
         self.machine, self.weak = machine, weak
-        n = machine.num_cells
+        n = machine.cells.total
         self.agents = [_Agent(i, ops) for i, ops in enumerate(machine.agents)]
         self.value = [NOTHING] * n
         self.tag = [PLAIN] * n
@@ -204,11 +204,11 @@ class _Run:
         later = machine.call_of(event) != machine.call_of(other)
         outcome = Outcome.OVERWRITTEN if later else Outcome.RACE
         first, second = machine.spell_event(other), machine.spell_event(event)
-        text = f"{machine.cell_names[cell]}: {why}"
+        text = f"{machine.cells.name(cell)}: {why}"
         raise Fault(outcome, text, f"one: {first}", f"the other: {second}")
 
     def _undefined(self, event: int, cell: int) -> None:
-        name = self.machine.cell_names[cell]
+        name = self.machine.cells.name(cell)
         text = f"{name} is read, and nobody has written it"
         raise Fault(Outcome.UNDEFINED, text, self.machine.spell_event(event))
 

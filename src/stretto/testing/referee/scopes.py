@@ -15,7 +15,7 @@ from stretto import collectives
 from stretto.ir import Program
 from stretto.plan import Move, Plan, Space
 from stretto.testing.cases import shape_of
-from stretto.testing.referee.machine import Call
+from stretto.testing.referee.calls import Call
 
 __all__ = ["Scope", "cut", "everybody", "scopes", "touches_peers", "unequal"]
 
