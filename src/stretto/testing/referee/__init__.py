@@ -1,7 +1,7 @@
 """A referee of plans, which shares nothing with the proof: it runs them by elements."""
 
 from stretto.testing.referee.calls import Call
-from stretto.testing.referee.judge import judge, judge_plan
+from stretto.testing.referee.judge import judge, judge_plan, program_verdict
 from stretto.testing.referee.machine import Machine
 from stretto.testing.referee.scopes import Scope, scopes
 from stretto.testing.referee.verdict import Outcome, Verdict
@@ -14,5 +14,6 @@ __all__ = [
     "Verdict",
     "judge",
     "judge_plan",
+    "program_verdict",
     "scopes",
 ]

@@ -77,6 +77,7 @@ class _State:
             tuple(self.value),
             tuple(self.seen),
             tuple(sorted(self.cells.items())),
+            frozenset((key, frozenset(here)) for key, here in self.met.items()),
         )
 
 

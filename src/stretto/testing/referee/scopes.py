@@ -105,6 +105,7 @@ def scopes(
     if several:
         yield Scope(calls(plan, steps, 2, 1), threads=True)
         yield Scope(calls(plan, gaps, 1, 1))
+    yield Scope(calls(plan, unequal(plan, (2,)), 99, 2))
     for total in _short(plan):
         yield Scope(calls(plan, unequal(plan, (0,), total), 1, 1))
     yield Scope(calls(plan, ones, 1, 3))
