@@ -348,5 +348,5 @@ def _safe(why: str) -> bool:
 
 
 def _first(what: str) -> str:
-    """Return the kind of a mutation: without where, and without the second one."""
-    return re.sub(r" at r\d.*", "", what.split(", r", 1)[0])
+    """Return the kind of a mutation, or of two: without where."""
+    return re.sub(r" at r\d+\.\d+ step \d+", "", what)
