@@ -3,7 +3,7 @@
 from stretto.testing.cases import SCHEDULES, counts_for, programs, shape_of
 from stretto.testing.groups import among, group_programs, relayed
 from stretto.testing.interpret import input_counts, interpret, output_counts
-from stretto.testing.mutants import plan_mutants, program_mutants
+from stretto.testing.mutants import program_mutants
 from stretto.testing.oracle import (
     draw,
     expected,
@@ -11,6 +11,7 @@ from stretto.testing.oracle import (
     pairings,
     tolerance,
 )
+from stretto.testing.plan_mutants import plan_edits, plan_mutants
 from stretto.testing.strategies import (
     counts,
     element_counts,
@@ -33,6 +34,7 @@ __all__ = [
     "numbers_of_ranks",
     "output_counts",
     "pairings",
+    "plan_edits",
     "plan_mutants",
     "program_mutants",
     "programs",

@@ -1,0 +1,232 @@
+"""One run that stands for all: every two accesses that conflict must have an order.
+
+Agents do the same whatever they read, flags only grow, and so whoever can go on, can go
+on later too. When any two accesses to a cell, one of them a store, come in the same
+order in every run, then every run is this one. So one run is made, and what is known
+about the order of everything is carried along, as sets of events:
+
+    before   what came before in every run: handed on by every signal and packet
+    seen     the stores among it that have landed for this agent: handed on by signals
+             that release. A packet hands on itself and nothing else.
+
+With strong memory what came before has been seen.
+"""
+
+from __future__ import annotations
+
+from stretto.testing.referee.checks import Checker
+from stretto.testing.referee.machine import (
+    GIVE,
+    LOAD,
+    MEET,
+    PLAIN,
+    SIGNAL,
+    STORE,
+    WAIT,
+    Machine,
+)
+from stretto.testing.referee.values import NOTHING
+from stretto.testing.referee.verdict import Fault, Outcome
+
+__all__ = ["run_ordered"]
+
+
+class _Agent:
+    __slots__ = ("at", "before", "index", "ops", "seen", "value")
+
+    def __init__(self, index: int, ops: list) -> None:  # type: ignore[type-arg]
+        self.index, self.ops = index, ops
+        self.at = self.before = self.seen = 0
+        self.value = NOTHING
+
+
+def run_ordered(machine: Machine, *, weak: bool = True) -> None:
+    """Run the machine once; raise the `Fault` that some run of it has."""
+    _Run(machine, weak).run()
+
+
+class _Run:
+    def __init__(self, machine: Machine, weak: bool) -> None:
+        self.machine, self.weak = machine, weak
+        n = machine.cells.total
+        self.agents = [_Agent(i, ops) for i, ops in enumerate(machine.agents)]
+        self.value = [NOTHING] * n
+        self.tag = [PLAIN] * n
+        self.writer = [0] * n
+        """The event of a cell's last store, as a set; 0: none yet."""
+        self.readers = [0] * n
+        """The events that have read it since."""
+        self.known = [0] * n
+        """What came before its last store."""
+        self.signals: list[list[tuple[int, int, int]]] = [[] for _ in machine.channels]
+        """For each channel what was sent: the value, what came before, what is seen."""
+        self.met: dict[object, list[_Agent]] = {}
+        self.checker = Checker(machine.values)
+
+    def run(self) -> None:
+        """Let everybody go on as far as they can, until all have ended."""
+        going = self.agents
+        while going:
+            moved = False
+            left = []
+            for agent in going:
+                at = agent.at
+                self._advance(agent)
+                moved |= agent.at != at
+                if agent.at < len(agent.ops):
+                    left.append(agent)
+            if left and not moved:
+                raise Fault(Outcome.HANG, "nobody can go on", *_waiting(self, left))
+            going = left
+
+    def _advance(self, agent: _Agent) -> None:
+        ops, stop = agent.ops, len(agent.ops)
+        while agent.at < stop:
+            op = ops[agent.at]
+            kind = op[0]
+            if kind == LOAD:
+                if not self._load(agent, op):
+                    return
+            elif kind == STORE:
+                value = agent.value
+                if op[4]:
+                    value = self.machine.values.divided(value)
+                self._store(agent, op[1], op[2], value, op[3])
+            elif kind == SIGNAL:
+                sent = self.signals[op[2]]
+                if sent and sent[-1][0] > op[3]:
+                    self._fault_falls(op)
+                # A word that was released once carries that on: a later store to it
+                # that orders reads only takes nothing back.
+                seen = agent.seen if op[4] else sent[-1][2] if sent else 0
+                sent.append((op[3], agent.before, seen))
+            elif kind == WAIT:
+                sent = self.signals[op[2]]
+                if not sent or sent[-1][0] < op[3]:
+                    return
+                for value, before, seen in sent:  # noqa: B007
+                    if value >= op[3]:
+                        break
+                agent.before |= before
+                agent.seen |= seen if self.weak else before
+            elif kind == MEET:
+                if not self._meet(agent, op):
+                    return
+                continue
+            elif kind == GIVE:
+                self._store(agent, op[1], op[2], op[3], PLAIN)
+                self.readers[op[2]] = self.writer[op[2]]  # landed when lanes begin
+            else:
+                self._read(agent, op[1], op[2], PLAIN)
+                got = self.value[op[2]]
+                who = self._last_writer(op[2])
+                self.checker.check(op[3], got, *who)
+            agent.at += 1
+
+    # Memory.
+
+    def _load(self, agent: _Agent, op: tuple) -> bool:  # type: ignore[type-arg]
+        event, cells = op[1], op[2]
+        for cell, tag in cells:
+            if tag != PLAIN and self.tag[cell] != tag:
+                return False
+        values = []
+        for cell, tag in cells:
+            self._read(agent, event, cell, tag)
+            values.append(self.value[cell])
+        if op[3]:
+            for (cell, _), value in zip(cells, values, strict=True):
+                if value == NOTHING:
+                    self._undefined(event, cell)
+            agent.value = self.machine.values.combined(tuple(values))
+        return True
+
+    def _read(self, agent: _Agent, event: int, cell: int, tag: int) -> None:
+        writer = self.writer[cell]
+        if tag != PLAIN:
+            agent.before |= self.known[cell] | writer
+            agent.seen |= writer if self.weak else agent.before
+        elif writer & ~agent.seen:
+            self._race(
+                event, cell, writer, "what one stores may land after the other reads"
+            )
+        bit = 1 << event
+        agent.before |= bit
+        agent.seen |= bit
+        self.readers[cell] |= bit
+
+    def _store(
+        self, agent: _Agent, event: int, cell: int, value: int, tag: int
+    ) -> None:
+        readers = self.readers[cell]
+        if readers & ~agent.before:
+            self._race(
+                event,
+                cell,
+                readers & ~agent.before,
+                "one may read after the other has stored",
+            )
+        elif not readers and (self.writer[cell] & ~agent.seen):
+            self._race(
+                event,
+                cell,
+                self.writer[cell],
+                "the store of one may land after that of the other",
+            )
+        bit = 1 << event
+        agent.before |= bit
+        agent.seen |= bit
+        self.value[cell], self.tag[cell] = value, tag
+        self.writer[cell], self.readers[cell] = bit, 0
+        self.known[cell] = agent.before
+
+    def _meet(self, agent: _Agent, op: tuple) -> bool:  # type: ignore[type-arg]
+        """Wait until all are there; the last one hands everybody's order round."""
+        here = self.met.setdefault(op[2], [])
+        if agent not in here:
+            here.append(agent)
+        if len(here) < op[3]:
+            return False
+        before = seen = 0
+        for one in here:
+            before |= one.before
+            seen |= one.seen
+        for one in here:
+            one.before, one.seen = before, seen
+            one.at += 1
+        return True
+
+    # What is wrong.
+
+    def _race(self, event: int, cell: int, others: int, why: str) -> None:
+        machine = self.machine
+        other = others.bit_length() - 1
+        later = machine.call_of(event) != machine.call_of(other)
+        outcome = Outcome.OVERWRITTEN if later else Outcome.RACE
+        first, second = machine.spell_event(other), machine.spell_event(event)
+        text = f"{machine.cells.name(cell)}: {why}"
+        raise Fault(outcome, text, f"one: {first}", f"the other: {second}")
+
+    def _undefined(self, event: int, cell: int) -> None:
+        name = self.machine.cells.name(cell)
+        text = f"{name} is read, and nobody has written it"
+        raise Fault(Outcome.UNDEFINED, text, self.machine.spell_event(event))
+
+    def _fault_falls(self, op: tuple) -> None:  # type: ignore[type-arg]
+        text = "a flag falls: its waiters may or may not see it"
+        raise Fault(Outcome.RACE, text, self.machine.spell_event(op[1]))
+
+    def _last_writer(self, cell: int) -> tuple[str, ...]:
+        writer = self.writer[cell]
+        if not writer:
+            return ()
+        last = self.machine.spell_event(writer.bit_length() - 1)
+        return (f"stored last: {last}",)
+
+
+def _waiting(run: _Run, left: list[_Agent]) -> list[str]:
+    """Return what those who are left wait for, lanes only when there are some."""
+    machine = run.machine
+    events = [one.ops[one.at][1] for one in left]
+    lanes = [event for event in events if len(machine.events[event]) > 3]
+    return [machine.spell_event(event) for event in lanes or events][:8]

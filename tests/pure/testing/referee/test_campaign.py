@@ -1,0 +1,84 @@
+"""The proof and the referee side by side, a short version; scripts/referee goes on."""
+
+import json
+import os
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+from tests.pure.testing.referee.due import DUE, NOT_YET
+
+from stretto.testing.referee.campaign import TASKS, Found, catalogue, run_task
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_proved_stays_right_when_plans_follow_one_another(seed):
+    """Calls of different plans share the arena, in any cut and order."""
+    for more in range(8):
+        found = run_task("sequences", 100 * seed + more)
+        assert not found.accepted_wrong, found.examples
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_plans_of_the_catalogue_are_right_in_wide_scopes(part):
+    """A few of them here, with all orders run in both memories."""
+    for i in range(2):
+        seed = (part * 419 + i * 97) % len(catalogue())
+        found = run_task("catalogue", seed)
+        wrong = [k for k in found.accepted_wrong if "all_to_all" not in k]
+        assert not wrong, found.examples
+
+
+def test_no_wrong_program_is_accepted_and_no_right_one_refused():
+    """Random ones: right as they were drawn, and with one thing wrong."""
+    for seed in range(20):
+        found = run_task("programs", seed)
+        assert not [k for k in found.accepted_wrong if k.startswith("programs")]
+        assert not [k for k in found.refused_right if k.startswith("programs")]
+
+
+@NOT_YET
+def test_no_wrong_plan_of_a_random_program_is_accepted():
+    """In place too, on all ranks and on some."""
+    for seed in range(40):
+        assert not run_task("programs", seed).accepted_wrong
+
+
+@pytest.mark.parametrize("due", [pytest.param((), marks=NOT_YET), DUE])
+def test_no_wrong_mutant_of_a_plan_is_accepted(due):
+    """One thing wrong, or two: steps, operands, atoms, lanes, signals, layout."""
+    for seed in range(20):
+        found = run_task("mutants", seed)
+        wrong = [k for k in found.accepted_wrong if not any(word in k for word in due)]
+        assert not wrong, found.examples[wrong[0]]
+
+
+def test_what_is_refused_is_wrong_or_refused_by_a_rule():
+    """Each refusal of what would be right is one that a stated rule explains."""
+    every = Found()
+    for seed in range(12):
+        every.add(run_task("mutants", seed))
+
+    assert 0 < every.refused_right.total() < every.counts.total() // 4
+    unstated = [k for k in every.refused_right if "safe: " not in k]
+    assert not unstated, every.examples[unstated[0]]
+
+
+def test_the_script_goes_on_where_it_ended(tmp_path, monkeypatch, capsys):
+    """What a file says is done is not done again; the file holds all of it."""
+    script = Path(__file__).parents[4] / "scripts" / "referee"
+    main = runpy.run_path(os.fspath(script))["main"]
+    out = tmp_path / "referee.json"
+    words = ["referee", "--tasks", "sequences", "--seconds", "0.2", "--out"]
+    monkeypatch.setattr(sys, "argv", [*words, os.fspath(out)])
+
+    assert 0 == main()
+    first = json.loads(out.read_text())
+    assert 0 == main()
+    second = json.loads(out.read_text())
+    assert second["next_seeds"]["sequences"] > first["next_seeds"]["sequences"] > 0
+    assert second["judged"] > first["judged"] > 0
+    assert second["accepted_and_wrong"] == 0
+    assert "accepted and wrong" in capsys.readouterr().out
+    assert set(TASKS) >= set(second["next_seeds"])
