@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-
 from stretto.executors.cuda.closing import closed
+
 from stretto.lower import lower
 from stretto.plan import Move, Schedule, Signal, parse_plan
 from stretto.testing import programs

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
-
-from stretto.errors import StrettoError
 from stretto.executors.cuda.batches import batches
 from stretto.executors.cuda.closing import closed
+
+from stretto.errors import StrettoError
 from stretto.lower import lower
 from stretto.plan import Move, Schedule
 from stretto.testing import SCHEDULES, programs
