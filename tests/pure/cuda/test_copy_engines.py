@@ -150,7 +150,7 @@ def test_engine_calls_may_be_enqueued_back_to_back(by_streams):
                 engine.launch(engine.x, engine.out, stream=1)
         session.synchronize(1)
         group.exchange({})
-        region = session.region_of(1).engine
+        region = session.flags.of(1).region.engine
         left = (ctypes.c_uint8 * 2048).from_address(session.slab.base + region)
         answer = engine.right(given), any(left)
         session.close()

@@ -21,7 +21,7 @@ def test_a_channel_has_one_set_of_flags_for_all_streams(fake):
     def work(group):
         session = of_a_pair(group)
         streams = (7, 8, 9) if group.rank else (3,)
-        found = {session.region_of(s).control for s in streams}
+        found = {session.flags.of(s).region.control for s in streams}
         session.close()
         return found
 

@@ -56,6 +56,7 @@ class Loaded:
         self._handle = int(function)
         self._early = begins_early()
         self._configs: dict[int, tuple[int, Any]] = {}
+        self._late: dict[int, tuple[int, Any]] = {}
 
     def launch(self, stream: int, arguments: int) -> int:
         """Enqueue the kernel; `arguments` is the address of its argument array.
@@ -64,19 +65,26 @@ class Loaded:
         """
         found = self._configs.get(stream)
         if found is None:
-            found = self._configs[stream] = self._configure(stream)
+            found = self._configs[stream] = self._configure(stream, self._early)
         return self._launch(found[0], self._handle, arguments, None)
 
-    def _configure(self, stream: int) -> tuple[int, Any]:
+    def launch_late(self, stream: int, arguments: int) -> int:
+        """Enqueue the kernel after all that the stream was given before."""
+        found = self._late.get(stream)
+        if found is None:
+            found = self._late[stream] = self._configure(stream, early=False)
+        return self._launch(found[0], self._handle, arguments, None)
+
+    def _configure(self, stream: int, early: bool) -> tuple[int, Any]:
         """Return the address of a launch's configuration, and what keeps it alive."""
         driver, config = api(), _shape(self.kernel)
         config.hStream = driver.CUstream(stream)
-        if self._early:
-            early = driver.CUlaunchAttribute()
+        if early:
+            attribute = driver.CUlaunchAttribute()
             names = driver.CUlaunchAttributeID
-            early.id = names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-            early.value.programmaticStreamSerializationAllowed = 1
-            config.attrs, config.numAttrs = [early], 1
+            attribute.id = names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            attribute.value.programmaticStreamSerializationAllowed = 1
+            config.attrs, config.numAttrs = [attribute], 1
         return int(config.getPtr()), config
 
 
@@ -203,12 +211,15 @@ def mixed(fingerprint: int, offsets: tuple[int | None, ...]) -> int:
     return zlib.crc32(text) or 1
 
 
-def enqueue(device: Device, loaded: Loaded, stream: Any, arguments: int) -> None:
+def enqueue(
+    device: Device, loaded: Loaded, stream: Any, arguments: int, early: bool = True
+) -> None:
     """Launch, entering the context when this thread has not been seen before."""
-    error = loaded.launch(int(stream), arguments)
+    launch = loaded.launch if early else loaded.launch_late
+    error = launch(int(stream), arguments)
     if error:
         device.enter()
-        error = loaded.launch(int(stream), arguments)
+        error = launch(int(stream), arguments)
         if error:
             raise DeviceError(
                 f"launch of {loaded.kernel.symbol}: {api().CUresult(error).name}"
