@@ -147,12 +147,12 @@ class KernelLaunch:
 
     def place(self, arguments: Arguments, x: Any, out: Any) -> int:
         """Return where the parameters for a pair of arrays lie."""
-        pair = tuple(a if type(a) is int else pointer(a) for a in (x, out))
-        found = arguments.kept.get(pair)  # type: ignore[call-overload]
+        pair = pointer(x), pointer(out)
+        found = arguments.kept.get(pair)
         if found is None:
             self._examine(x, out)
             found = arguments.pack(*pair)
-        return int(found)
+        return found
 
     def _examine(self, x: Any, out: Any) -> None:
         """Refuse arrays that are not on this rank's GPU."""

@@ -2,7 +2,7 @@
 
 A rank that finds that others called something else knows their fingerprints alone, and
 its group may be unable to exchange anything. So each writes what it called into a page
-of its own slab, which the others have mapped, and reads theirs: all have found the same.
+of its own slab, which the others have mapped, and reads theirs; all have found it.
 """
 
 from __future__ import annotations
