@@ -1,8 +1,8 @@
 """Streams without number share flags in order; what is captured has flags of its own.
 
-Launches run in a model of the driver that is as careless as the real one may be: kernels
-last as long as they like, one that may begin early heeds nothing but the kernel before
-it on its stream, and whoever asks anything of a destroyed stream is found out.
+Launches run in a model of the driver as careless as the real one may be: kernels last
+as long as they like, one that may begin early heeds nothing but the kernel before it on
+its stream, and whoever asks anything of a destroyed stream is found out.
 """
 
 from __future__ import annotations

@@ -142,14 +142,17 @@ class Watch:
         waiting, text = explain(record, self._plans)
         kind = KINDS[int(record["kind"])]
         differ = _cause(record) if kind == "told" else kind
-        if differ == "mismatch":
-            self._tell(int(record["fingerprint"]))
         if kind == "told":
+            if differ == "mismatch":
+                self._tell(int(record["fingerprint"]))
             self._hear()
         if differ == "counts":
             return self._group.fail((), "", refused=text)
         if differ == "mismatch":
-            said = self._who_called_what(record) if kind == "mismatch" else ""
+            said = ""
+            if kind == "mismatch":
+                whom, absent = _ranks(record["differ"]), _ranks(record["absent"])
+                said = self._compare(int(record["fingerprint"]), whom, absent)
             return self._group.fail(waiting, text, mismatch=said or text)
         return self._group.fail(waiting, text)
 
@@ -158,22 +161,25 @@ class Watch:
         with contextlib.suppress(DeviceError), self._aside():
             self._testimony.give(self.called(fingerprint), self._stream)
 
-    def _who_called_what(self, record: Any) -> str:
-        """Return what every rank called; "" where that is not to be had."""
-        differ = [q for q in _ranks(record["differ"]) if q < self._group.num_ranks]
+    def _compare(
+        self, fingerprint: int, differ: Sequence[int], absent: Sequence[int] = ()
+    ) -> str:
+        """Return what every rank called, who differ from us; "" if nobody says."""
+        self._tell(fingerprint)
+        whom = [q for q in differ if q < self._group.num_ranks]
         heard: dict[int, str] = {}
         with contextlib.suppress(DeviceError), self._aside():
-            heard = self._testimony.hear(differ, self._stream)
+            heard = self._testimony.hear(whom, self._stream)
         if not heard:
             return ""
-        mine, absent = self.called(int(record["fingerprint"])), _ranks(record["absent"])
         said = []
         for rank in range(self._group.num_ranks):
             if rank in absent:
                 said.append(f"rank {rank} has not come")
-                continue
-            text = heard.get(rank, "something else") if rank in differ else mine
-            said.append(f"rank {rank} called {text}")
+            elif rank in whom:
+                said.append(f"rank {rank} called {heard.get(rank, 'something else')}")
+            else:
+                said.append(f"rank {rank} called {self.called(fingerprint)}")
         return "; ".join(said)
 
     def called(self, fingerprint: int) -> str:
@@ -232,7 +238,7 @@ class Watch:
         """Return whether a copy-engine call is stuck, or the group broke elsewhere."""
         found = None
         if self.engine is not None:
-            found = self.engine.tick(self._plans, self._stream)
+            found = self.engine.tick(self._plans, self._stream, self._compare)
         if found is None and int(self._group.broken[0]):
             found = self._group.fail((), f"rank {self._group.rank}: the GPU was in use")
         with self._lock:
