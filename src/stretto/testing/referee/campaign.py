@@ -1,4 +1,4 @@
-"""The proof and the referee side by side, over many plans: where do they disagree?
+"""The proof and the referee side by side, over many plans: whoever disagrees is noted.
 
 A task is a number, and what it draws: a mutant of some plan, a random program, calls of
 several plans that follow one another, or (every one of them, one a task) a plan of the

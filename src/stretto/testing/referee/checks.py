@@ -14,7 +14,14 @@ class Checker:
 
     def __init__(self, values: Values) -> None:
         self._values = values
-        self._agreed: dict[tuple[int, ...], tuple[int, str]] = {}
+        self.agreed: dict[tuple[int, ...], tuple[int, str]] = {}
+        """By what they are made of, the sums that were found, and where first."""
+
+    def copy(self) -> Checker:
+        """Return another one that remembers the same."""
+        other = Checker(self._values)
+        other.agreed = self.agreed.copy()
+        return other
 
     def check(self, want: Want, got: int, *trace: str) -> None:
         """Raise `Fault` unless the value is the one that is wanted."""
@@ -30,7 +37,7 @@ class Checker:
             raise Fault(Outcome.WRONG, f"{spelt}; want {self._spell(want)}", *trace)
         if want.value is not None:
             raise Fault(Outcome.ORDER, f"{spelt}; want {self._spell(want)}", *trace)
-        other, where = self._agreed.setdefault(want.leaves, (got, want.what))
+        other, where = self.agreed.setdefault(want.leaves, (got, want.what))
         if other != got:
             text = f"{spelt}, and {where} is {values.spell(other)}"
             raise Fault(Outcome.ORDER, text, *trace)
