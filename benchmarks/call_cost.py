@@ -16,8 +16,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from gpu_report import commit
 
+from stretto.bench.machine import commit
 from stretto.executors.cuda.arrays import DeviceArray
 from stretto.runtime import Communicator
 from stretto.runtime.engine import Engine

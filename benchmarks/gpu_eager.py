@@ -29,9 +29,9 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "benchmarks")]
 os.environ["PYTHONPATH"] = f"{ROOT / 'src'}:{os.environ.get('PYTHONPATH', '')}"
 
 import numpy as np  # noqa: E402
-from gpu_report import commit  # noqa: E402
 
 import stretto  # noqa: E402
+from stretto.bench.machine import commit  # noqa: E402
 
 COUNT = 256
 """Elements of four bytes: 1 KB."""

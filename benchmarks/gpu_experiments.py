@@ -39,13 +39,13 @@ def compile_one(job: tuple[str, str, int | None, int, str]) -> str:
         from stretto.executors.cuda.compile import compile_kernel
         from stretto.lower import lower
         from stretto.plan import Schedule
-        from stretto.verify import verify
+        from stretto.verify import verify, verify_plan
 
         plan = lower(
             verify(algorithms.get(name).build(ranks)), Schedule.parse(schedule)
         )
         with applied(patch):
-            kernel = generate.generate(plan, rank=rank, dtype="bfloat16")
+            kernel = generate.kernel_of(verify_plan(plan), rank=rank, dtype="bfloat16")
             compile_kernel(kernel, arch=(9, 0))
     except Exception as e:
         return f"{patch}: {schedule}: {type(e).__name__}: {str(e)[:300]}"
@@ -101,7 +101,7 @@ class Virtual:
         from stretto.executors.cuda.launch import enqueue, load
         from stretto.lower import lower
         from stretto.plan import Schedule
-        from stretto.verify import verify
+        from stretto.verify import verify, verify_plan
 
         n = 4
         plan = lower(verify(algorithms.get(name).build(n)), Schedule.parse(schedule))
@@ -109,7 +109,7 @@ class Virtual:
         where = laid_out(plan, nbytes)
         needs = [abi.footprint(plan, where, r) for r in range(n)]
         with applied(patch):
-            kernel = generate.generate(plan, rank=None, dtype="bfloat16")
+            kernel = generate.kernel_of(verify_plan(plan), rank=None, dtype="bfloat16")
             image = compiler.compile_kernel(kernel, arch=device.arch)
             loaded = load(device, kernel, image)
         half = max(f.packets for f in needs)

@@ -20,7 +20,7 @@ from stretto.epilogues import Form, Named, resolve
 from stretto.executors import Call
 from stretto.executors.cuda import rowwise
 from stretto.executors.cuda.compile import compile_kernel
-from stretto.executors.cuda.generate import generate
+from stretto.executors.cuda.generate import kernel_of
 from stretto.lower import lower
 from stretto.plan import Schedule
 from stretto.runtime import Choice
@@ -121,16 +121,16 @@ def compile_one(rows: int, ranks: int, variant: str, rank: int) -> str:
     try:
         with how(variant) as (name, schedule):
             program = verify(algorithms.get(name).build(ranks))
-            plan = verify_plan(lower(program, Schedule.parse(schedule))).value
+            plan = verify_plan(lower(program, Schedule.parse(schedule)))
             spec = call_of(rows).epilogue
             assert spec is not None, "the call has one"
             part = rows if "one_shot" in name else -(-rows // ranks)
-            kernel = generate(
+            kernel = kernel_of(
                 plan,
                 rank=rank,
                 dtype="bfloat16",
                 epilogue=spec,
-                share=rowwise.shared_by(spec, plan.schedule.blocks, part),
+                share=rowwise.shared_by(spec, plan.value.schedule.blocks, part),
             )
             compile_kernel(kernel, arch=(9, 0))
     except Exception as e:

@@ -6,12 +6,13 @@ models do; NCCL sums in place and a Triton kernel of one program a row follows i
 
 from __future__ import annotations
 
+import argparse
 import functools
 from typing import Any
 
 import torch
 from gpu_fused_kernels import HIDDEN, call_of, how
-from gpu_worker import Nccl, Ours
+from gpu_worker import Ours, Worker
 
 from stretto.epilogues import evaluate
 
@@ -155,6 +156,49 @@ class FusedWorker:
         graph = self.capture(enqueue, 10)
         self.kept[f"{collective} {nbytes} {variant}"] = (graph, 10, (enqueue, norm))
         return {"wrong": wrong, "checksum": checksum}
+
+
+def _bf16(count: int) -> Any:
+    return torch.empty(count, dtype=torch.bfloat16, device="cuda")
+
+
+class Nccl(Worker):
+    """NCCL through torch.distributed: plain tensors and symmetric windows."""
+
+    def open(self, args: argparse.Namespace) -> None:
+        """Connect, and register a pool of symmetric memory."""
+        import torch.distributed as dist
+
+        self.dist = dist
+        dist.init_process_group(
+            "nccl",
+            init_method=f"file://{args.meet}",
+            rank=args.rank,
+            world_size=args.ranks,
+            device_id=torch.device("cuda", args.rank),
+        )
+        dist.all_reduce(torch.ones(1, device="cuda"))
+        torch.cuda.synchronize()
+        count = self.largest // 2
+        self.plain = [_bf16(count), _bf16(count)]
+        self.windows: list[Any] = []
+        self.pool_error = ""
+
+    def _windows(self) -> list[Any]:
+        if not self.windows and not self.pool_error:
+            try:
+                group = self.dist.distributed_c10d._get_default_group()
+                backend = group._get_backend(torch.device("cuda"))
+                self.pool = torch.cuda.MemPool(backend.mem_allocator)
+                with torch.cuda.use_mem_pool(self.pool):
+                    made = [_bf16(self.largest // 2) for _ in range(2)]
+                backend.register_mem_pool(self.pool, symm=True)
+                self.windows = made
+            except Exception as e:
+                self.pool_error = f"{type(e).__name__}: {e}"
+        if not self.windows:
+            raise RuntimeError(f"no symmetric windows: {self.pool_error}")
+        return self.windows
 
 
 class FusedNccl(FusedWorker, Nccl):

@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 import selectors
-import signal
 import subprocess
 import sys
 import tempfile
@@ -46,10 +45,6 @@ class PeerSet:
         meet = Path(tempfile.mkdtemp()) / "meet"
         environment = {**os.environ, **NO_MULTICAST, "CUDA_MODULE_LOADING": "EAGER"}
         environment["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"
-        if self.kind.startswith("nccl"):  # said when a call is captured, not replayed
-            environment |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "TUNING"}
-        if self.kind == "nccl_mix0":
-            environment["NCCL_GRAPH_MIXING_SUPPORT"] = "0"
         self.processes, self.links = [], []
         for rank in range(self.args.ranks):
             reading, writing = os.pipe()
@@ -130,11 +125,6 @@ class PeerSet:
             if wrong:
                 self.stop(wrong[0])
         return [answers[r] for r in sorted(answers)]
-
-    def hold(self, still: bool) -> None:
-        """Stop the processes where they are, or let them go on."""
-        for process in () if self.dead else self.processes:
-            process.send_signal(signal.SIGSTOP if still else signal.SIGCONT)
 
     def stop(self, why: str = "over") -> None:
         """End the processes."""

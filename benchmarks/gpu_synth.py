@@ -28,7 +28,8 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "benchmarks")]
 
 from gpu_group import Hub  # noqa: E402
 from gpu_peers import NO_MULTICAST  # noqa: E402
-from gpu_report import busbw, parse_sizes, size  # noqa: E402
+
+from stretto.runtime import parse_sizes, spell_size  # noqa: E402
 
 FOUND = Path("benchmarks") / "synth_h200x4"
 M = 1 << 20
@@ -104,15 +105,12 @@ def compile_one(job: tuple[str, int, int]) -> str:
     try:
         from stretto.collectives import Operator
         from stretto.executors.cuda.compile import compile_kernel
-        from stretto.executors.cuda.generate import generate
-        from stretto.executors.cuda.halves import hands_round_on_engine, in_halves
+        from stretto.executors.cuda.generate import kernel_of
 
-        plan = plan_of(variant, ranks).value
-        if plan.schedule.protocol == "engine":
+        plan = plan_of(variant, ranks)
+        if plan.value.schedule.protocol == "engine":
             return ""
-        if hands_round_on_engine(plan):
-            plan, _ = in_halves(plan)
-        kernel = generate(plan, rank=rank, dtype="bfloat16", op=Operator.SUM)
+        kernel = kernel_of(plan, rank=rank, dtype="bfloat16", op=Operator.SUM)
         compile_kernel(kernel, arch=(9, 0))
     except Exception as e:
         return f"{variant}: {type(e).__name__}: {e}"
@@ -200,7 +198,6 @@ class Rank:
         self.worker.drop()
         medians = {r: statistics.median(s) for r, s in samples.items() if s}
         row: dict[str, Any] = {"collective": collective, "nbytes": nbytes}
-        row["samples"] = {f"{w} {v}": s for (w, v), s in samples.items()}
         for who in ("shipped", "found"):
             best = sorted((us, v) for (w, v), us in medians.items() if w == who)
             if best:
@@ -240,14 +237,15 @@ def markdown(document: dict[str, Any]) -> str:
     for r in document["rows"]:
         if "ratio" not in r:
             lines.append(
-                f"| {r['collective']} | {size(r['nbytes'])} | - | - | - | - | - |"
+                f"| {r['collective']} | {spell_size(r['nbytes'])} | - | - | - | - | - |"
             )
             continue
         how = r["found"].replace("benchmarks/", "").replace("|", ", ")
         than = r["shipped"].replace("|", ", ")
-        bus = busbw(r["collective"], r["nbytes"], 4, r["found_us"])
+        factor = 1.5 if r["collective"] == "all_reduce" else 0.75  # of four ranks
+        bus = factor * r["nbytes"] / r["found_us"] / 1e3
         lines.append(
-            f"| {r['collective']} | {size(r['nbytes'])} | {r['shipped_us']:.2f} |"
+            f"| {r['collective']} | {spell_size(r['nbytes'])} | {r['shipped_us']:.2f} |"
             f" {r['found_us']:.2f} | {r['ratio']:.3f} | {bus:.0f} |"
             f" {how}; shipped: {than} |"
         )

@@ -10,7 +10,6 @@ import argparse
 import json
 import os
 import sys
-import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -140,30 +139,6 @@ class Worker:
         self.settle()
         return {"us": begin.elapsed_time(end) * 1e3 / (replays * calls)}
 
-    def eager(self, collective: str, nbytes: int, variant: str, calls: int) -> Any:
-        """Return microseconds a call, enqueued from Python back to back."""
-        _, _, enqueue = self.kept[f"{collective} {nbytes} {variant}"]
-        for _ in range(20):
-            enqueue()
-        self.settle()
-        began = time.perf_counter()
-        for _ in range(calls):
-            enqueue()
-        issued = time.perf_counter()
-        torch.cuda.synchronize()
-        total = time.perf_counter() - began
-        alone = 0.0
-        for _ in range(100):
-            start = time.perf_counter()
-            enqueue()
-            torch.cuda.synchronize()
-            alone += time.perf_counter() - start
-        return {
-            "us": total / calls * 1e6,
-            "issue_us": (issued - began) / calls * 1e6,
-            "alone_us": alone / 100 * 1e6,
-        }
-
     def drop(self) -> dict[str, Any]:
         """Forget what was prepared."""
         torch.cuda.synchronize()
@@ -173,95 +148,6 @@ class Worker:
     def reset(self) -> dict[str, Any]:
         """Start anew after a fault."""
         return self.drop()
-
-
-class Nccl(Worker):
-    """NCCL through torch.distributed: plain tensors and symmetric windows."""
-
-    def open(self, args: argparse.Namespace) -> None:
-        """Connect, and register a pool of symmetric memory."""
-        import torch.distributed as dist
-
-        self.dist = dist
-        dist.init_process_group(
-            "nccl",
-            init_method=f"file://{args.meet}",
-            rank=args.rank,
-            world_size=args.ranks,
-            device_id=torch.device("cuda", args.rank),
-        )
-        dist.all_reduce(torch.ones(1, device="cuda"))
-        torch.cuda.synchronize()
-        count = self.largest // 2
-        self.plain = [_bf16(count), _bf16(count)]
-        self.windows: list[Any] = []
-        self.pool_error = ""
-
-    def _windows(self) -> list[Any]:
-        if not self.windows and not self.pool_error:
-            try:
-                group = self.dist.distributed_c10d._get_default_group()
-                backend = group._get_backend(torch.device("cuda"))
-                self.pool = torch.cuda.MemPool(backend.mem_allocator)
-                with torch.cuda.use_mem_pool(self.pool):
-                    made = [_bf16(self.largest // 2) for _ in range(2)]
-                backend.register_mem_pool(self.pool, symm=True)
-                self.windows = made
-            except Exception as e:
-                self.pool_error = f"{type(e).__name__}: {e}"
-        if not self.windows:
-            raise RuntimeError(f"no symmetric windows: {self.pool_error}")
-        return self.windows
-
-    def call(self, case: Case, variant: str) -> tuple[Any, Any, Any]:
-        """Return the arrays and the call."""
-        dist = self.dist
-        both = self._windows() if variant == "symm" else self.plain
-        x, out = both[0][: case.n_in], both[1][: case.n_out]
-        match case.collective:
-            case "all_reduce":
-                return x, x, lambda: dist.all_reduce(x)
-            case "all_gather":
-                return x, out, lambda: dist.all_gather_into_tensor(out, x)
-            case "reduce_scatter":
-                return x, out, lambda: dist.reduce_scatter_tensor(out, x)
-            case "all_to_all":
-                return x, out, lambda: dist.all_to_all_single(out, x)
-        raise KeyError(case.collective)
-
-
-class TorchSymm(Worker):
-    """torch symmetric memory's all_reduce, one- and two-shot."""
-
-    def open(self, args: argparse.Namespace) -> None:
-        """Connect and allocate."""
-        import torch.distributed as dist
-        import torch.distributed._symmetric_memory as symm_mem
-
-        dist.init_process_group(
-            "nccl",
-            init_method=f"file://{args.meet}",
-            rank=args.rank,
-            world_size=args.ranks,
-            device_id=torch.device("cuda", args.rank),
-        )
-        dist.all_reduce(torch.ones(1, device="cuda"))
-        self.name = dist.group.WORLD.group_name
-        count = min(self.largest, 256 << 20) // 2
-        self.buffer = symm_mem.empty(count, dtype=torch.bfloat16, device="cuda")
-        symm_mem.rendezvous(self.buffer, dist.group.WORLD)
-        torch.cuda.synchronize()
-
-    def call(self, case: Case, variant: str) -> tuple[Any, Any, Any]:
-        """Return the arrays and the call."""
-        ops = torch.ops.symm_mem
-        if case.collective != "all_reduce":
-            raise KeyError(case.collective)
-        x = self.buffer[: case.n_in]
-        if variant == "one_shot":
-            out = torch.empty_like(x)
-            return x, out, lambda: ops.one_shot_all_reduce_out(x, "sum", self.name, out)
-        return x, x, lambda: ops.two_shot_all_reduce_(x, "sum", self.name)
 
 
 class Ours(Worker):
@@ -330,13 +216,6 @@ class Ours(Worker):
         self.session.check()
 
 
-def _bf16(count: int) -> Any:
-    return torch.empty(count, dtype=torch.bfloat16, device="cuda")
-
-
-KINDS = {"nccl": Nccl, "nccl_mix0": Nccl, "torch_symm": TorchSymm, "ours": Ours}
-
-
 def main() -> None:
     """Answer commands until there are none."""
     parser = argparse.ArgumentParser()
@@ -350,7 +229,7 @@ def main() -> None:
     def answer(said: dict[str, Any]) -> None:
         print(json.dumps(said), file=answers, flush=True)
 
-    kinds: dict[str, Any] = dict(KINDS)
+    kinds: dict[str, Any] = {"ours": Ours}
     if args.kind.startswith("fused_"):
         from gpu_fused_worker import FUSED
 

@@ -95,7 +95,6 @@ def compared(test: str, nbytes: int, pairs: int, turns: int) -> dict[str, Any]:
     allowed = max(ALLOWED_US, ALLOWED * found["plain"]["p25_us"])
     row["allowed_us"] = round(allowed, 4)
     row["holds"] = abs(row["adds_p25_us"]) <= allowed
-    row["batches_us"] = {w: [round(t, 4) for t in some] for w, some in times.items()}
     return row
 
 

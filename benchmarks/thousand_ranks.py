@@ -45,7 +45,7 @@ def main() -> int:
     program = timed("trace", lambda: chosen.build(1024, group=8))
     proved = timed("prove program", lambda: verify(program))
     plan = timed("lower", lambda: lower(proved, Schedule(tile_bytes=1 << 20)))
-    sure = timed("prove plan", lambda: verify_plan(plan))
+    sure = timed("prove plan", lambda: verify_plan(plan, proved))
     result = timed(
         "simulate", lambda: get("sim").simulate(sure, machine, nbytes=1 << 26)
     )

@@ -6,6 +6,7 @@
     |  |- UndefinedError       it reads what nobody wrote
     |  |- BoundsError          it names what does not exist
     |  |- ParseError           its text cannot be read
+    |  |- RanksError           it is not for so many ranks, and says so
     |  `- PlanError            the compiled form races, hangs or does not fit
     |- CallError               a call was given what it cannot take
     |- TopologyError           a machine is unknown or its file malformed
@@ -47,6 +48,7 @@ __all__ = [
     "ProgramError",
     "PromiseError",
     "RankFailed",
+    "RanksError",
     "RendezvousError",
     "SharedMemoryError",
     "StrettoError",
@@ -59,6 +61,9 @@ __all__ = [
 
 class StrettoError(Exception):
     """The root of every error that stretto raises on purpose."""
+
+    where: str = ""
+    """The file and line of an algorithm's author, where the error is about one."""
 
 
 class ProgramError(StrettoError):
@@ -79,6 +84,10 @@ class BoundsError(ProgramError):
 
 class ParseError(ProgramError):
     """The text of a program or plan cannot be read."""
+
+
+class RanksError(ProgramError):
+    """An algorithm is not for so many ranks, as its author says."""
 
 
 class PlanError(ProgramError):

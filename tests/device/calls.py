@@ -20,8 +20,7 @@ from stretto.collectives import Operator, Shape, storage
 from stretto.errors import StrettoError
 from stretto.executors.cuda.compile import compile_kernel
 from stretto.executors.cuda.engine import runs_on_engine
-from stretto.executors.cuda.generate import generate
-from stretto.executors.cuda.halves import hands_round_on_engine, in_halves
+from stretto.executors.cuda.generate import kernel_of
 from stretto.runtime.plans import frozen, proved_plan, touches_callers
 from stretto.runtime.select import STAGED, Choice, Question
 from stretto.runtime.selector import Selector
@@ -142,12 +141,10 @@ def _compile(job: tuple[Any, ...], rank: int) -> str:
         algorithm, schedule = parse_pin(pin)
         assert schedule is not None, "a choice says its schedule"
         args = (algorithm, case.num_ranks, frozen(case.params), schedule, in_place)
-        plan = proved_plan(*args).value
-        if runs_on_engine(plan):
+        plan = proved_plan(*args)
+        if runs_on_engine(plan.value):
             return ""
-        if hands_round_on_engine(plan):
-            plan, _ = in_halves(plan)
-        kernel = generate(plan, rank=rank, dtype=case.dtype, op=Operator(case.op))
+        kernel = kernel_of(plan, rank=rank, dtype=case.dtype, op=Operator(case.op))
         compile_kernel(kernel, arch=(9, 0))
     except StrettoError as e:
         return f"{case}: {e}"

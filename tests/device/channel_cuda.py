@@ -1,4 +1,4 @@
-"""Checks of channels in CUDA C++: signals, puts, packets, lines, atomic adds."""
+"""Checks of channels in CUDA C++: signals, puts, packets, atomic adds."""
 
 from __future__ import annotations
 
@@ -83,54 +83,6 @@ def packets(r: Rank) -> Any:
         comm.check()
         assert torch.equal(out, due(5 + 4 * (turn + 1))), f"replay {turn}: {out[:4]}"
     return {"calls": 21}
-
-
-LINES = """
-#include "channel.cuh"
-using namespace stretto;
-// Everybody sends blockDim.x / 8 lines to the next rank, and compares what comes.
-extern "C" __global__ void lines(const MemoryChannel* channels, u64* wrong, int ranks) {
-  const int rank = channels->rank;
-  const MemoryChannel& to = channels[(rank + 1) % ranks];
-  const MemoryChannel& from = channels[(rank + ranks - 1) % ranks];
-  const u64 epoch = channels[rank].epoch(), set = (epoch & 1) * (1 << 17);
-  const u32 cell = blockIdx.x * blockDim.x + threadIdx.x;
-  auto value = [&](int q) {
-    const u32 word = static_cast<u32>(epoch) * 7919 + q * 104729 + cell;
-    return Vec{word, word + 1, word + 2, word + 3};
-  };
-  to.put_line(set, cell, value(rank), epoch);
-  Vec got;
-  if (!from.read_line(set, cell, epoch, got)) wrong[1] = 1;
-  const Vec due = value(from.peer);
-  bool same = got.x == due.x && got.y == due.y;
-  if (cell % 8 != 7) same = same && got.z == due.z && got.w == due.w;
-  if (!same) wrong[0] = cell + 1;
-  // A line's writer hears from its reader, so that two sets suffice.
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    from.signal();
-    if (!to.wait()) wrong[1] = 2;
-    channels[rank].end_call();
-  }
-}
-"""
-
-
-@check
-def lines(r: Rank) -> Any:
-    """128-byte lines to the next rank, many times."""
-    comm = r.open()
-    made, wrong = comm.channels(1 << 18), r.zeros(2)
-    kernel = made.kernel(LINES, "lines", threads=512)
-    r.together()
-    calls = 10 if r.share else 500
-    for _ in range(calls):
-        kernel(made.pointer, wrong, r.n)
-    r.together()
-    comm.check()
-    assert wrong.tolist() == [0, 0], wrong.tolist()
-    return {"calls": calls}
 
 
 ADD = """

@@ -31,11 +31,7 @@ from stretto.errors import StrettoError  # noqa: E402
 from stretto.executors.cuda import compile as compiler  # noqa: E402
 from stretto.executors.cuda.abi import Kernel  # noqa: E402
 from stretto.executors.cuda.engine import runs_on_engine  # noqa: E402
-from stretto.executors.cuda.generate import generate  # noqa: E402
-from stretto.executors.cuda.halves import (  # noqa: E402
-    hands_round_on_engine,
-    in_halves,
-)
+from stretto.executors.cuda.generate import kernel_of  # noqa: E402
 from stretto.runtime.plans import frozen, proved_plan, touches_callers  # noqa: E402
 from stretto.runtime.select import STAGED, ZERO_COPY, Question  # noqa: E402
 from stretto.runtime.selector import Selector  # noqa: E402
@@ -72,12 +68,10 @@ def kernels(num_ranks: int, rank: int) -> list[Kernel]:
                 in_place = asked.in_place or not touches_callers(choice.schedule)
                 plan = proved_plan(
                     choice.algorithm, num_ranks, asked.params, choice.schedule, in_place
-                ).value
-                if runs_on_engine(plan):
+                )
+                if runs_on_engine(plan.value):
                     continue
-                if hands_round_on_engine(plan):
-                    plan, _ = in_halves(plan)
-                kernel = generate(plan, rank=rank, dtype="bfloat16", op=Operator.SUM)
+                kernel = kernel_of(plan, rank=rank, dtype="bfloat16", op=Operator.SUM)
                 found[kernel.digest] = kernel
     return list(found.values())
 

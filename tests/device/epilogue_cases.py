@@ -12,10 +12,10 @@ from catalogue import Case
 from stretto import epilogues as ep
 from stretto.collectives import FLOAT8
 from stretto.epilogues import Form, Named, resolve
-from stretto.executors.cuda import abi
-from stretto.executors.cuda.closing import closed
-from stretto.executors.cuda.generate import generate
+from stretto.executors.cuda import abi, generate
+from stretto.lower import closed
 from stretto.plan import Plan
+from stretto.verify import verify_plan
 
 E, R, C, S = Form.ELEMENT, Form.ROW, Form.COLUMN, Form.SCALAR
 
@@ -168,7 +168,6 @@ SHARES = (
 SCHEDULES = (
     "push packets staged blocks=8 threads=512",
     "push packets staged blocks=4 threads=1024",
-    "push lines staged blocks=4 threads=256",
     "push bulk staged blocks=3 threads=512 tile_bytes=65536",
     "pull bulk zero_copy blocks=4 threads=256",
     "push bulk zero_copy blocks=4 threads=512",
@@ -234,14 +233,14 @@ def cases() -> Iterator[Fused | Permuted | Case]:
 
 def plan_of(case: Fused | Permuted) -> Plan:
     """Return the plan, of which any number of tiles may be run."""
-    return closed(case.plain().plan())
+    return closed(verify_plan(case.plain().plan())).value
 
 
 def kernel_of(case: Fused | Permuted) -> abi.Kernel:
     """Return the kernel of all ranks."""
-    plan = plan_of(case)
+    plan = verify_plan(plan_of(case))
     if isinstance(case, Permuted):
-        return generate(plan, rank=None, dtype=case.dtype, rows=case.rows)
-    return generate(
+        return generate.kernel_of(plan, rank=None, dtype=case.dtype, rows=case.rows)
+    return generate.kernel_of(
         plan, rank=None, dtype=case.dtype, epilogue=case.spec(), share=case.share
     )

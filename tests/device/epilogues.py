@@ -87,7 +87,7 @@ class FusedVirtual(Virtual):
         data = Memory()
         try:
             half = max(f.stage for f in needs)
-            packet_half = max(f.packets + f.lines for f in needs)
+            packet_half = max(f.packets for f in needs)
             n_in, n_out = input_counts(program, counts), output_counts(program, counts)
             buffers = {
                 "input": [data.new(c * itemsize) for c in n_in],
@@ -234,7 +234,7 @@ class PermutedVirtual(FusedVirtual):
 
     def _fields(self, data: Memory, needs: Any, nbytes: int) -> dict[str, Any]:
         half = max(f.stage for f in needs)
-        packet_half = max(f.packets + f.lines for f in needs)
+        packet_half = max(f.packets for f in needs)
         return {
             "input": [data.new(nbytes) for _ in needs],
             "output": [data.new(nbytes, 0xA5) for _ in needs],

@@ -11,17 +11,15 @@ from ranked import Bound, Rank, check, verdict
 from stretto import algorithms
 from stretto.errors import StrettoError
 from stretto.executors.cuda.compile import compile_kernel
-from stretto.executors.cuda.generate import generate
-from stretto.executors.cuda.halves import hands_round_on_engine, in_halves
+from stretto.executors.cuda.generate import kernel_of
 from stretto.lower import lower
 from stretto.plan import Schedule
-from stretto.verify import verify
+from stretto.verify import verify, verify_plan
 
 __all__ = ["KERNELS", "compile_one", "compiled_ahead"]
 
 KERNELS = (
     "push packets staged blocks=4 threads=256",
-    "push lines staged blocks=4 threads=256",
     "push bulk staged blocks=4 threads=256 tile_bytes=65536",
     "pull bulk staged blocks=4 threads=256 tile_bytes=65536",
     "push bulk zero_copy blocks=4 threads=256",
@@ -31,8 +29,7 @@ BY_HALVES = ("pull bulk zero_copy copy:engine+push blocks=2 threads=256",)
 """A kernel, then copies of its results."""
 SERVED = {"all_gather/one_shot", "all_reduce/two_shot", "broadcast/flat"}
 """Some of the algorithms that can be run so."""
-TMA = "push bulk zero_copy tma blocks=4 threads=256"
-ASKEW = (TMA, KERNELS[5], KERNELS[4], KERNELS[0], KERNELS[1])
+ASKEW = (KERNELS[4], KERNELS[3], KERNELS[0], KERNELS[1])
 """Under which arrays begin an element late."""
 LEFT_S = 2.0
 """With less time than this left, no more plans are tried."""
@@ -122,7 +119,7 @@ def values(r: Rank) -> Any:
 @check(4)
 def values_zero_copy(r: Rank) -> Any:
     """Zero-copy kernels between processes."""
-    return _values(r, KERNELS[4:], (999,)) if r.shared else {}
+    return _values(r, KERNELS[3:], (999,)) if r.shared else {}
 
 
 @check(4)
@@ -143,7 +140,7 @@ def values_askew(r: Rank) -> Any:
 @check(4)
 def values_large(r: Rank) -> Any:
     """A few megabytes, several tiles."""
-    return {} if r.shared else _values(r, KERNELS[2:], (1 << 19,))
+    return {} if r.shared else _values(r, KERNELS[1:], (1 << 19,))
 
 
 def compile_one(job: tuple[str, str, int, int]) -> None:
@@ -154,10 +151,8 @@ def compile_one(job: tuple[str, str, int, int]) -> None:
         params = {"pairs": tuple((r, (r + 1) % n) for r in range(n))}
     try:
         program = algorithms.get(name).build(n, **params)
-        plan = lower(verify(program), Schedule.parse(schedule))
-        if hands_round_on_engine(plan):
-            plan, _ = in_halves(plan)
-        compile_kernel(generate(plan, rank=rank, dtype="bfloat16"), arch=(9, 0))
+        plan = verify_plan(lower(verify(program), Schedule.parse(schedule)))
+        compile_kernel(kernel_of(plan, rank=rank, dtype="bfloat16"), arch=(9, 0))
     except StrettoError:
         return
 
@@ -168,7 +163,7 @@ def compiled_ahead(
     """Yield the kernels that some of these checks run, in their order."""
     found: list[tuple[str, str]] = []
     if {"values", "values_zero_copy", "values_large"} & {*checks}:
-        found += in_turn(n, (KERNELS[0], *KERNELS[4:]) if shared else KERNELS)
+        found += in_turn(n, (KERNELS[0], *KERNELS[3:]) if shared else KERNELS)
     if "values_by_halves" in checks:
         found += in_turn(n, BY_HALVES)
     if "values_askew" in checks:

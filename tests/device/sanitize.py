@@ -30,7 +30,7 @@ ALGORITHMS = (
     "all_reduce/ring",
     "all_to_all/one_shot",
 )
-PROTOCOLS = ("packets blocks=2", "lines", "push bulk staged", "pull bulk zero_copy")
+PROTOCOLS = ("packets blocks=2", "push bulk staged", "pull bulk zero_copy")
 PLACES = ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer", "/opt/cuda/bin")
 
 

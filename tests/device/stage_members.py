@@ -18,7 +18,7 @@ CALLS = (
     ("all_gather", "float32", "sum", "pull bulk"),
     ("all_reduce", "bfloat16", "avg", ""),
     ("all_reduce", "float32", "avg", "push bulk blocks=3"),
-    ("reduce_scatter", "float16", "avg", "push lines blocks=2"),
+    ("reduce_scatter", "float16", "avg", "push bulk blocks=2"),
 )
 
 

@@ -5,12 +5,6 @@ from __future__ import annotations
 import numpy as np
 from stage import Stage, stage
 
-from stretto import algorithms
-from stretto.errors import PlanError
-from stretto.lower import lower
-from stretto.plan import Schedule
-from stretto.verify import verify
-
 COUNTS = (1, 4099, (1 << 18) + 3)
 BULK = (
     "gather/flat pull bulk",
@@ -28,26 +22,6 @@ ENGINE = (
     "broadcast/flat push engine",
     "permute/direct push engine",
 )
-
-
-@stage
-def lines(s: Stage) -> None:
-    """Accepted where NVLink joins the GPUs, which is told; refused elsewhere."""
-    if s.device == "cpu":
-        return
-    x = s.full(4099, s.rank)
-    s.comm.all_reduce(s.full(1, 1))
-    program = verify(algorithms.get("all_gather/one_shot").build(s.n))
-    plan = lower(program, Schedule(protocol="lines"))
-    why = s.comm._sessions["cuda"].refuses(plan)
-    s.said["no_lines"] = why
-    try:
-        got = s.comm.all_gather(x, algorithm="all_gather/one_shot push lines staged")
-        s.sync()
-        want = s.torch.arange(s.n, device=s.device).reshape(s.n, 1)
-        s.expect(not why and bool((got == want).all()), f"{why} {got[:, :2]}")
-    except PlanError as e:
-        s.expect(bool(why) and why in str(e), str(e))
 
 
 @stage

@@ -35,7 +35,7 @@ def run(tmp_path, name, *words, limit):
 @pytest.mark.gpus(1)
 @pytest.mark.skipif(gpus() < 1, reason="needs a GPU")
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("protocol", ["packets", "lines", "bulk staged", "zero_copy"])
+@pytest.mark.parametrize("protocol", ["packets", "bulk staged", "zero_copy"])
 def test_virtual_ranks_match_the_interpreter(tmp_path, protocol):
     """Every shipped algorithm, bit for bit, all ranks in one launch."""
     words = ["--ranks", "2,3", "--only", protocol, "--seconds", "600"]

@@ -101,7 +101,7 @@ class Virtual:
         data = Memory()
         try:
             half = max(f.stage for f in needs)  # the same on all ranks
-            packet_half = max(f.packets + f.lines for f in needs)
+            packet_half = max(f.packets for f in needs)
             stage = [data.new(2 * half, 0x5A) for _ in needs]
             packets = [data.new(2 * packet_half) for _ in needs]
             n_in, n_out = input_counts(program, counts), output_counts(program, counts)

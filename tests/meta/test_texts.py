@@ -10,6 +10,7 @@ import pytest
 from stretto import errors
 
 ROOT = Path(__file__).parents[2]
+MOST_OF_A_SUMMARY = 64 << 10
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
 # Spelled in pieces, so that this file does not find itself.
 MACHINE_PATH = re.compile(r"(?<![\w.~}*])/(?:work|root|Users" + r"|home)/\w")
@@ -105,6 +106,18 @@ def test_code_is_ascii():
     ]
 
     assert [] == found
+
+
+def test_results_are_tables_figures_and_summaries():
+    """What was sampled on the way stays where it was measured."""
+    sizes = {
+        path.name: path.stat().st_size
+        for path in tracked()
+        if path.parent.name == "results" and path.suffix == ".json" and path.is_file()
+    }
+
+    assert sizes
+    assert {} == {name: n for name, n in sizes.items() if n > MOST_OF_A_SUMMARY}
 
 
 def test_changelog_fragments_are_named_for_what_they_say():

@@ -88,7 +88,7 @@ def _proofs(algorithm: Algorithm, path: Path) -> list[str]:
     for n in (2, 3, 4, 8):
         begin_us = MONOTONIC.now_us()
         program = verify(algorithm.build(n))
-        verify_plan(lower(program, Schedule()))
+        verify_plan(lower(program, Schedule()), program)
         took_ms = (MONOTONIC.now_us() - begin_us) / 1e3
         lines.append(
             f"{n} ranks: the program and its plan keep the promise ({took_ms:.1f} ms)"

@@ -11,10 +11,11 @@ from stretto.cli.targets import add_target, build, find, find_epilogue, params_o
 from stretto.collectives import Operator, dtype_name
 from stretto.epilogues import CASTS, Form, Named, Spec, resolve
 from stretto.errors import CallError
-from stretto.ir import Program
+from stretto.executors import Call
+from stretto.ir import Program, Verified
 from stretto.lang import Algorithm
 from stretto.lower import lower
-from stretto.plan import Schedule
+from stretto.plan import Plan, Schedule
 from stretto.verify import verify, verify_plan
 
 __all__ = ["add_arguments", "run"]
@@ -111,9 +112,11 @@ def _input(text: str, names: list[str], dtype: str) -> Named:
 
 def _show_plan(args: argparse.Namespace, program: Program, spec: Spec | None) -> None:
     schedule = Schedule.parse(args.schedule)
-    plan = verify_plan(lower(verify(program), schedule, in_place=args.in_place))
+    proved = verify(program)
+    plan = verify_plan(lower(proved, schedule, in_place=args.in_place), proved)
     if args.plan:
         print(plan.value, end="")
+        _say_trusted(plan, args, spec)
     if not args.cuda:
         return
     show = getattr(executors.get("cuda"), "show", None) if _has_cuda() else None
@@ -122,6 +125,22 @@ def _show_plan(args: argparse.Namespace, program: Program, spec: Spec | None) ->
     op = Operator.named(args.op)
     ends = {} if spec is None else {"epilogue": spec, "rows": args.rows or 1 << 30}
     print(show(plan, dtype=dtype_name(args.dtype), op=op, **ends), end="")
+
+
+def _say_trusted(
+    plan: Verified[Plan], args: argparse.Namespace, spec: Spec | None
+) -> None:
+    """Say what of a call by this plan stands on less than its proof."""
+    call = Call(
+        dtype=dtype_name(args.dtype),
+        op=Operator.named(args.op),
+        counts=(1,),
+        epilogue=spec,
+    )
+    for name in ("cpu", "cuda"):
+        if name in executors.names():
+            word = executors.get(name).trusted(plan, call)
+            print(f"# on {name}, trusted: {word}\n" * bool(word), end="")
 
 
 def _has_cuda() -> bool:

@@ -117,7 +117,7 @@ def _plans(
     A GPU moves what many blocks move side by side; a core is one block.
     """
     if words:
-        return [verify_plan(lower(program, Schedule.parse(words)))]
+        return [verify_plan(lower(program, Schedule.parse(words)), program)]
     blocks = 1
     if machine.kind == "gpu":
         blocks = min(_MOST_BLOCKS, max(1, nbytes // _BYTES_A_BLOCK))
@@ -129,5 +129,5 @@ def _plans(
     for how in tried:
         schedule = replace(Schedule.parse(how), blocks=blocks)
         with contextlib.suppress(PlanError):  # not all serve every program
-            found.append(verify_plan(lower(program, schedule)))
+            found.append(verify_plan(lower(program, schedule), program))
     return found

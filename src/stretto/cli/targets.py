@@ -144,7 +144,7 @@ def build(
 
 def _from_text(path: Path) -> Program:
     try:
-        return parse_program(path.read_text(encoding="utf-8"))
+        return parse_program(path.read_text(encoding="utf-8"), str(path))
     except (ParseError, UnicodeDecodeError) as e:
         raise ParseError(f"{path}: {e}") from None
 

@@ -24,6 +24,11 @@ __all__ = ["Array", "Need", "Pattern", "Run", "Shape"]
 
 Array = NDArray[Any]
 
+_MOST_RANKS = 1 << 14
+"""A proof of more would follow what every rank knows of every other: gigabytes."""
+_MOST_SYMBOLS = 1 << 24
+"""Chunks of all parts: a call computes the size of each."""
+
 
 class Run(NamedTuple):
     """Chunks `start` to `stop` of a buffer have symbols `first`, `first + 1`, ..."""
@@ -55,9 +60,28 @@ class Shape:
     def root(self) -> int:
         """Return the root rank."""
         root = self.params.get("root", 0)
-        if not isinstance(root, int) or not 0 <= root < self.num_ranks:
+        if (
+            not isinstance(root, int)
+            or isinstance(root, bool)
+            or not 0 <= root < self.num_ranks
+        ):
             raise CallError(f"root={root!r}; want a rank below {self.num_ranks}")
         return root
+
+    def check(self) -> None:
+        """Raise `CallError` unless ranks and split are numbers that can be served."""
+        n, split = self.num_ranks, self.split
+        if type(n) is not int or n < 1:
+            raise CallError(f"{n!r} ranks; want a whole number, at least 1")
+        if n > _MOST_RANKS:
+            raise CallError(
+                f"{n:,} ranks; want at most {_MOST_RANKS:,}: a proof follows what "
+                f"every rank knows of every other, here {8 * n * n / 1e9:,.0f} GB"
+            )
+        if type(split) is not int or split < 1:
+            raise CallError(
+                f"split={split!r}; want a whole number of chunks a part, at least 1"
+            )
 
     @property
     def everyone(self) -> int:
@@ -157,3 +181,8 @@ class Pattern(abc.ABC):
         """Raise `CallError` when the parameters make no sense."""
         if self.rooted:
             _ = shape.root
+        if (chunks := self.num_symbols(shape)) > _MOST_SYMBOLS:
+            raise CallError(
+                f"{self.name} among {shape.num_ranks:,} ranks with split={shape.split}: "
+                f"{chunks:,} chunks; want at most {_MOST_SYMBOLS:,}"
+            )

@@ -48,6 +48,7 @@ class Collective:
 
     def check(self, shape: Shape) -> None:
         """Raise `CallError` when the parameters make no sense."""
+        shape.check()
         if "members" in shape.params:
             _check_members(self.name, shape)
         self.pattern.check(_among(shape))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from stretto.collectives.base import Array, Need, Pattern, Run, Shape
 from stretto.collectives.operators import Operator
@@ -19,13 +19,19 @@ class Permute(Pattern):
     def pairs(self, shape: Shape) -> dict[int, int]:
         """Return the source of every target."""
         pairs = shape.params.get("pairs", ())
-        if not isinstance(pairs, Iterable):
-            raise CallError(f"pairs={pairs!r}; want (source, target) pairs")
+        if not isinstance(pairs, tuple | list):  # an iterator can be read only once
+            raise CallError(
+                f"pairs={pairs!r}; want (source, target) pairs in a tuple, such as "
+                f"((0, 1), (1, 0))"
+            )
         sources: dict[int, int] = {}
-        for source, target in pairs:
-            for rank in (source, target):
-                if not 0 <= rank < shape.num_ranks:
-                    raise CallError(f"pair {source, target}: no rank {rank}")
+        for pair in pairs:
+            if not isinstance(pair, tuple | list) or len(pair) != 2:
+                raise CallError(f"pairs: got {pair!r}; want (source, target)")
+            source, target = pair
+            for rank in pair:
+                if type(rank) is not int or not 0 <= rank < shape.num_ranks:
+                    raise CallError(f"pair {source, target}: no rank {rank!r}")
             if target in sources or source in sources.values():
                 raise CallError(f"pair {source, target}: a rank sends or receives once")
             sources[target] = source
@@ -33,6 +39,7 @@ class Permute(Pattern):
 
     def check(self, shape: Shape) -> None:
         """Raise `CallError` when the pairs make no permutation."""
+        super().check(shape)
         self.pairs(shape)
 
     def input_runs(self, shape: Shape, rank: int) -> tuple[Run, ...]:

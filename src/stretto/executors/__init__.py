@@ -43,6 +43,9 @@ class Call:
     rows: tuple[int, int] = (0, 0)
     """all_to_all: elements of a part that lie together in the input and in the output,
     0 when all do. Row r of part q then lies at (r * num_ranks + q) rows."""
+    aside: bool = False
+    """Whether this rank's output lies over its input otherwise than plans are proved
+    for: its launch works on a copy of the input. Peers do not notice."""
 
 
 class Group(Protocol):
@@ -112,6 +115,9 @@ class Executor(Protocol):
 
     def doctor(self) -> Mapping[str, str]:
         """Return what this machine has and what is missing, by subject."""
+
+    def trusted(self, plan: Verified[Plan], call: Call) -> str:
+        """Return, in a word, what of such a call stands on less than a proof."""
 
 
 def names() -> tuple[str, ...]:

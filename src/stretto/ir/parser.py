@@ -17,17 +17,20 @@ from stretto.ir.program import Op, Program, Ref, freeze
 __all__ = ["parse_program", "parse_ref"]
 
 _HEADER = {"collective", "ranks", "split"}
-_REF = re.compile(r"r(\d+)\.([A-Za-z_]\w*)\[(\d+)(?::(\d+))?\]\Z")
+_N = r"([0-9]{1,9})"
+_REF = re.compile(rf"r{_N}\.([A-Za-z_]\w*)\[{_N}(?::{_N})?\]\Z")
+_SCRATCH = re.compile(rf"scratch ([A-Za-z_]\w*)\[{_N}\]\Z")
 
 
-def parse_program(text: str) -> Program:
-    """Read a program back from its text."""
+def parse_program(text: str, source: str = "") -> Program:
+    """Read a program back from its text; `source` is the file it is from, if any."""
     lines = text.splitlines()
-    if not lines or not lines[0].startswith("program "):
+    if not lines or not re.match(r"program \S", lines[0]):
         raise ParseError(f"line 1: got {lines[:1]}, want 'program NAME collective=...'")
     name, fields, params = _parse_header(lines[0])
     scratch: dict[str, int] = {}
     ops: list[Op] = []
+    places: list[str] = []
     phase = ""
     for number, raw in enumerate(lines[1:], start=2):
         line = raw.split("#", 1)[0].strip()
@@ -36,12 +39,14 @@ def parse_program(text: str) -> Program:
         if line.startswith("@"):
             phase = line[1:]
         elif line.startswith("scratch "):
-            ref = line.removeprefix("scratch ").rstrip("]").split("[")
-            if len(ref) != 2 or not ref[1].isdigit():
+            match = _SCRATCH.match(line)
+            if match is None:
                 raise ParseError(f"line {number}: got {line!r}, want 'scratch NAME[N]'")
-            scratch[ref[0]] = int(ref[1])
+            scratch[match[1]] = int(match[2])
         else:
-            ops.append(_parse_op(line, number, phase))
+            op = _parse_op(line, number, phase)
+            ops.append(op._replace(where=len(places)))
+            places.append(f"{source}:{number}" if source else f"line {number}")
     return Program(
         name=name,
         collective=fields["collective"],
@@ -50,6 +55,8 @@ def parse_program(text: str) -> Program:
         params=freeze(params),
         scratch=scratch,
         ops=tuple(ops),
+        places=tuple(places),
+        source=source,
     )
 
 
@@ -66,7 +73,7 @@ def _parse_header(line: str) -> tuple[str, dict[str, str], dict[str, object]]:
             continue
         try:
             params[key] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
             raise ParseError(f"line 1: {key}={value!r} is not a literal") from None
     if missing := _HEADER - fields.keys():
         raise ParseError(f"line 1: missing {', '.join(sorted(missing))}")
@@ -74,7 +81,7 @@ def _parse_header(line: str) -> tuple[str, dict[str, str], dict[str, object]]:
 
 
 def _integer(fields: dict[str, str], key: str) -> int:
-    if not fields[key].isdigit():
+    if not re.fullmatch(_N, fields[key]):
         raise ParseError(f"line 1: {key}={fields[key]!r}, want a whole number")
     return int(fields[key])
 

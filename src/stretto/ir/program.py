@@ -95,6 +95,8 @@ class Program:
     ops: tuple[Op, ...] = ()
     places: tuple[str, ...] = field(default=(), compare=False)
     """`file:line` of the author, shared by operations."""
+    source: str = field(default="", compare=False)
+    """`file:line` of the author's function, or where else all of it was written."""
 
     def place(self, op: Op) -> str:
         """Return where the author wrote `op`, or its text when nobody did."""

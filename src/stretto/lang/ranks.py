@@ -6,46 +6,45 @@ one operation, with the author's file and line.
 
 from __future__ import annotations
 
-import sys
+import operator
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, SupportsIndex, overload
+from typing import Any, NoReturn, SupportsIndex, overload
 
 from stretto.errors import BoundsError, ProgramError
-from stretto.ir import INPUT, OUTPUT, Op, Ref
+from stretto.ir import INPUT, OUTPUT, Ref
+from stretto.lang.trace import Reduction, Trace
 
 __all__ = ["Buffer", "Rank", "Ranks", "Reduction", "Reference", "Trace", "reduce"]
 
-
-class Trace:
-    """The operations recorded so far. One per build; there is no global one."""
-
-    def __init__(self) -> None:
-        self.ops: list[Op] = []
-        self.scratch: dict[str, int] = {}
-        self.phase = ""
-        self.places: list[str] = []
-        self._place_ids: dict[tuple[object, int], int] = {}
-
-    def record(self, dst: Ref, srcs: tuple[Ref, ...]) -> None:
-        """Record one assignment, made three frames up."""
-        frame = sys._getframe(2)
-        key = (frame.f_code, frame.f_lineno)
-        place = self._place_ids.get(key)
-        if place is None:
-            place = self._place_ids[key] = len(self.places)
-            self.places.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
-        self.ops.append(Op(dst, srcs, self.phase, place))
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 class Reference:
-    """Chunks of a buffer. `+=` combines into them with the collective's operator."""
+    """Chunks of a buffer. `+` and `+=` combine with the collective's operator."""
 
-    __slots__ = ("ref",)
+    __slots__ = ("_trace", "ref")
 
-    def __init__(self, ref: Ref) -> None:
-        self.ref = ref
+    def __init__(self, trace: Trace, ref: Ref) -> None:
+        self._trace, self.ref = trace, ref
+
+    def __add__(self, other: object) -> Reduction:
+        """Return the combination of both, as programs print it."""
+        if not isinstance(other, Reference):
+            raise ProgramError(
+                f"{self.ref} + {other!r}: want references on both sides; sums go from "
+                f"left to right, without brackets: a + b + c, or reduce(a, b, c)"
+            )
+        return Reduction((self.ref, other.ref))
+
+    def __radd__(self, other: object) -> NoReturn:
+        """Refuse what is no reference; Python's sum() begins with 0."""
+        hint = "; for sum(...) write reduce(...)" if other == 0 else ""
+        raise ProgramError(
+            f"{other!r} + {self.ref}: want references on both sides{hint}"
+        )
 
     def __iadd__(self, other: object) -> Any:
         """Return the combination that the assignment will store."""
@@ -54,31 +53,38 @@ class Reference:
                 f"{self.ref} += {other!r}: want one reference; to combine several in "
                 f"one rounding write x = reduce(x, a, b)"
             )
-        return Reduction((self.ref, other.ref))
+        return self._trace.update(self.ref, other.ref)
 
     def __repr__(self) -> str:
         """Return the text form."""
         return str(self.ref)
 
 
-class Reduction(NamedTuple):
-    """A combination that has not been stored yet."""
-
-    srcs: tuple[Ref, ...]
-
-
 def reduce(*parts: Reference | Iterable[Reference]) -> Reduction:
     """Combine references with the collective's operator, left to right."""
     refs: list[Ref] = []
     for part in parts:
-        many = part if isinstance(part, Iterable) else (part,)
-        for one in many:
-            if not isinstance(one, Reference):
-                raise ProgramError(f"reduce() got {one!r}; want references like r.x[0]")
-            refs.append(one.ref)
+        if isinstance(part, Reference):
+            refs.append(part.ref)
+        elif isinstance(part, Iterable) and not isinstance(part, Buffer):
+            for one in part:
+                if not isinstance(one, Reference):
+                    _no_reference(one)
+                refs.append(one.ref)
+        else:
+            _no_reference(part)
     if not refs:
         raise ProgramError("reduce() of nothing; want at least one reference")
     return Reduction(tuple(refs))
+
+
+def _no_reference(got: object) -> NoReturn:
+    hint = "references like r.input[0]"
+    if isinstance(got, Buffer):
+        hint = f"{got}[:] for all of it, or {got}[i] for one chunk"
+    elif isinstance(got, Reduction):
+        hint = "references only: all that is combined in one list, reduce(a, b, c)"
+    raise ProgramError(f"reduce() got {got!r}; want {hint}")
 
 
 class Buffer:
@@ -93,22 +99,49 @@ class Buffer:
         """Return the number of chunks."""
         return self._chunks
 
+    def __iter__(self) -> Iterator[Reference]:
+        """Go through the chunks in order, each once."""
+        for index in range(self._chunks):
+            ref = Ref(self._rank, self._name, index, index + 1)
+            yield Reference(self._trace, ref)
+
+    def __repr__(self) -> str:
+        """Return what it is called."""
+        return f"r{self._rank}.{self._name}"
+
+    def __add__(self, other: object) -> NoReturn:
+        """Refuse: chunks are combined, not buffers."""
+        raise ProgramError(
+            f"{self} + ...: want chunks: {self}[:] for all of it, or {self}[i] for one"
+        )
+
+    __radd__ = __iadd__ = __add__
+
     def _ref(self, key: SupportsIndex | slice) -> Ref:
-        if isinstance(key, slice):
-            start = 0 if key.start is None else int(key.start)
-            stop = self._chunks if key.stop is None else int(key.stop)
-            if key.step is not None or not 0 <= start < stop <= self._chunks:
-                raise BoundsError(
-                    f"r{self._rank}.{self._name}[{key.start}:{key.stop}]: the buffer "
-                    f"has {self._chunks} chunks; ranges do not wrap and are not empty"
-                )
-            return Ref(self._rank, self._name, start, stop)
-        index = int(key) % self._chunks
+        kind = type(key)
+        if kind is slice:
+            assert isinstance(key, slice)  # for the type checker
+            return self._range(key)
+        if kind is not int and kind is not Rank:
+            key = _whole(key, f"{self}[{key!r}]", f"0 to {self._chunks - 1}")
+        index = int(key) % self._chunks  # type: ignore[arg-type]
         return Ref(self._rank, self._name, index, index + 1)
+
+    def _range(self, key: slice) -> Ref:
+        told = f"{self}[{key.start}:{key.stop}]"
+        known = f"0 to {self._chunks}"
+        start = 0 if key.start is None else _whole(key.start, told, known)
+        stop = self._chunks if key.stop is None else _whole(key.stop, told, known)
+        if key.step is not None or not 0 <= start < stop <= self._chunks:
+            raise BoundsError(
+                f"{told}: the buffer has {self._chunks} chunks; ranges do not wrap, "
+                f"have no step and are not empty"
+            )
+        return Ref(self._rank, self._name, start, stop)
 
     def __getitem__(self, key: SupportsIndex | slice) -> Reference:
         """Name chunks: `b[i]` wraps, `b[a:b]` does not, `b[:]` is all of it."""
-        return Reference(self._ref(key))
+        return Reference(self._trace, self._ref(key))
 
     def __setitem__(
         self, key: SupportsIndex | slice, value: Reference | Reduction
@@ -116,11 +149,16 @@ class Buffer:
         """Store a copy or a combination."""
         dst = self._ref(key)
         if isinstance(value, Reference):
+            self._trace.settle()
             srcs: tuple[Ref, ...] = (value.ref,)
         elif isinstance(value, Reduction):
+            self._trace.store(dst, value)
             srcs = value.srcs
         else:
-            raise ProgramError(f"{dst} = {value!r}; want a reference or reduce(...)")
+            hint = f": {value}[:] for all of it" if isinstance(value, Buffer) else ""
+            raise ProgramError(
+                f"{dst} = {value!r}; want a reference{hint} or reduce(...)"
+            )
         width = dst.stop - dst.start
         for src in srcs:
             if src.stop - src.start != width:
@@ -129,6 +167,22 @@ class Buffer:
                     f"{src.stop - src.start} on the right; want as many on both sides"
                 )
         self._trace.record(dst, srcs)
+
+
+def _whole(key: object, told: str, known: str) -> int:
+    """Return a number that counts something; what Python would round is refused."""
+    hint = ""
+    if isinstance(key, bool):
+        hint = f" (a truth value is no number; int({key!r}) is one)"
+    else:
+        try:
+            return operator.index(key)  # type: ignore[arg-type]
+        except TypeError:
+            if isinstance(key, float):
+                hint = " (/ makes fractions, // does not)"
+            elif isinstance(key, Reference):
+                hint = " (for c in range(len(r.input)) counts chunks)"
+    raise BoundsError(f"{told}: got {key!r}; want a whole number, {known}{hint}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,17 +213,34 @@ class Rank(int):
         """What the caller passed, from the first line to the last."""
         return self._side(INPUT, self._ranks.sides.inputs[self])
 
+    @input.setter
+    def input(self, value: object) -> NoReturn:
+        raise ProgramError(
+            f"r{int(self)}.input = {value!r}: an input is never written; write to "
+            f"r{int(self)}.output[...] or to scratch"
+        )
+
     @property
     def output(self) -> Buffer:
         """What the caller will get."""
         return self._side(OUTPUT, self._ranks.sides.outputs[self])
 
+    @output.setter
+    def output(self, value: object) -> NoReturn:
+        name = f"r{int(self)}.output"
+        raise ProgramError(
+            f"{name} = {value!r}: this names no chunks; write {name}[:] = ... for all "
+            f"of it, or {name}[i] = ... for one"
+        )
+
     def scratch(self, name: str, chunks: int) -> Buffer:
         """Return room of this rank's own, the same number of chunks on all ranks."""
-        if name in (INPUT, OUTPUT) or not name.isidentifier() or chunks < 1:
+        told = f"scratch({name!r}, {chunks!r})"
+        chunks = _whole(chunks, told, "1 or more chunks")
+        if not _is_name(name) or name in (INPUT, OUTPUT) or chunks < 1:
             raise BoundsError(
-                f"scratch({name!r}, {chunks}): want an identifier other than input "
-                f"and output, and at least one chunk"
+                f"{told}: want an identifier other than input and output, and at least "
+                f"one chunk"
             )
         known = self._ranks.trace.scratch.setdefault(name, chunks)
         if known != chunks:
@@ -224,6 +295,8 @@ class Ranks(Sequence[Rank]):
         """Return rank `index` modulo their number, or a slice of them."""
         if isinstance(index, slice):
             return self._all[index]
+        if type(index) is not int and type(index) is not Rank:
+            index = _whole(index, f"ranks[{index!r}]", f"0 to {len(self._all) - 1}")
         return self._all[int(index) % len(self._all)]
 
     def __iter__(self) -> Iterator[Rank]:
@@ -233,10 +306,16 @@ class Ranks(Sequence[Rank]):
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Name a part of the program, which a schedule may treat differently."""
-        if not name.isidentifier():
-            raise ProgramError(f"phase({name!r}): want an identifier")
+        if not _is_name(name):
+            raise ProgramError(
+                f"phase({name!r}): want an identifier, such as 'gather'"
+            )
         before, self.trace.phase = self.trace.phase, name
         try:
             yield
         finally:
             self.trace.phase = before
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and _NAME.match(name) is not None

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from stretto.collectives import Collective, Run, Shape
-from stretto.lower.values import Flow, Kind, Value
+from stretto.lower.values import Flow, Kind, Value, laid_over
 from stretto.plan import BufferRun, Loc, Move, Space
 
 __all__ = ["Draft", "Homes", "give_homes"]
@@ -70,18 +70,26 @@ class Homes:
     units: tuple[int, ...]
 
 
-def give_homes(flow: Flow, kind: Collective, shape: Shape) -> Homes:
-    """Return the moves that store every live value where it is wanted."""
-    return _Homes(flow, kind, shape).run()
+def give_homes(
+    flow: Flow, kind: Collective, shape: Shape, *, in_place: bool = False
+) -> Homes:
+    """Return the moves that store every live value where it is wanted.
+
+    `in_place` cuts a rank's input and output alike where they may be one memory.
+    """
+    return _Homes(flow, kind, shape, in_place).run()
 
 
 class _Homes:
-    def __init__(self, flow: Flow, kind: Collective, shape: Shape) -> None:
+    def __init__(
+        self, flow: Flow, kind: Collective, shape: Shape, in_place: bool
+    ) -> None:
         self.flow, self.kind, self.shape = flow, kind, shape
         ranks = range(shape.num_ranks)
         runs_in = [kind.input_runs(shape, r) for r in ranks]
         runs_out = [kind.output_runs(shape, r) for r in ranks]
-        self.starts = _cut(flow, runs_in + runs_out, kind.num_symbols(shape))
+        cuts = _cut(flow, runs_in + runs_out, kind.num_symbols(shape))
+        self.starts = sorted(_cut_alike(cuts, kind, shape) if in_place else cuts)
         self.inputs = [self._in_atoms(runs) for runs in runs_in]
         self.outputs = [self._in_atoms(runs) for runs in runs_out]
         self.places = {
@@ -161,7 +169,7 @@ class _Homes:
         if value.how.memory == "zero_copy" and (number, lo, hi) in self.final:
             self.home[number] = self._buffer(Space.OUTPUT, value.rank, lo)
         else:
-            packets = value.how.protocol in ("packets", "lines")
+            packets = value.how.protocol == "packets"
             self.home[number] = self._stage(value.rank, lo, hi, packets=packets)
 
     # Every value is made by one move, stored wherever it is wanted.
@@ -314,7 +322,7 @@ def _by_atom(run: BufferRun) -> int:
     return run.atom
 
 
-def _cut(flow: Flow, buffers: list[tuple[Run, ...]], num_symbols: int) -> list[int]:
+def _cut(flow: Flow, buffers: list[tuple[Run, ...]], num_symbols: int) -> set[int]:
     """Return where atoms start, and the end: every boundary that anything has."""
     cuts = {0, num_symbols}
     for runs in buffers:
@@ -324,4 +332,22 @@ def _cut(flow: Flow, buffers: list[tuple[Run, ...]], num_symbols: int) -> list[i
         cuts |= {value.lo, value.hi}
     for final in flow.finals:
         cuts |= {final.lo, final.hi}
-    return sorted(cuts)
+    return cuts
+
+
+def _cut_alike(cuts: set[int], kind: Collective, shape: Shape) -> set[int]:
+    """Add cuts until chunks that lie over each other are cut at the same places."""
+    if len(cuts) > kind.num_symbols(shape):
+        return cuts  # everywhere
+    partners: dict[int, list[int]] = defaultdict(list)
+    for rank in range(shape.num_ranks):
+        for a, b in laid_over(kind, shape, rank):
+            if a != b:
+                partners[a].append(b)
+                partners[b].append(a)
+    todo = list(cuts) if partners else []
+    while todo:
+        new = [s for s in partners.get(todo.pop(), ()) if s not in cuts]
+        cuts.update(new)
+        todo += new
+    return cuts

@@ -4,6 +4,9 @@ A program never sees aliasing: `input` is what the caller passed, to the last li
 an input that would be read after an output was stored over it is copied to staging
 first, and read from there. Only local steps change, never what goes over the wire.
 
+The output lies over the input chunk by chunk (`laid_over`), and both are cut alike
+(`give_homes`), so positions are one or strangers. The proof says so by code of its own.
+
 A staged plan then serves both kinds of call: a copy onto itself does nothing in place,
 and what is needed elsewhere. Where peers read the input itself (zero-copy), it would
 disturb them, and is left out: all ranks are in place there, or none.
@@ -13,8 +16,8 @@ from __future__ import annotations
 
 from stretto.collectives import Collective, Shape
 from stretto.lower.homes import Homes
-from stretto.plan import Loc, Move, Space
-from stretto.verify import aliases
+from stretto.lower.values import laid_over
+from stretto.plan import BufferRun, Loc, Move, Space
 
 __all__ = ["save_inputs"]
 
@@ -29,15 +32,36 @@ def save_inputs(
     moves = list(homes.moves)
     saved: list[tuple[int, Move]] = []
     for rank in range(shape.num_ranks):
-        over = aliases(
-            kind, shape, homes.atoms, homes.inputs[rank], homes.outputs[rank], rank
-        )
+        over = _under(homes, kind, shape, rank)
         if over:
             if _is_read_by_peers(rank, moves):
                 moves = [_spare(rank, over, owner, move) for owner, move in moves]
             units[rank] = _save(rank, over, moves, saved, units[rank])
     kept = [(rank, move) for rank, move in moves if move.dsts]
     return (*saved, *kept), units
+
+
+def _under(homes: Homes, kind: Collective, shape: Shape, rank: int) -> dict[int, int]:
+    """Return the input's position under each of the output's that has one."""
+    pairs = laid_over(kind, shape, rank)
+    at_in = _positions(homes.inputs[rank], homes.atoms)
+    at_out = _positions(homes.outputs[rank], homes.atoms)
+    return {
+        at_out[ours]: at_in[theirs]
+        for theirs, ours in pairs
+        if ours in at_out and theirs in at_in
+    }
+
+
+def _positions(
+    runs: tuple[BufferRun, ...], atoms: tuple[tuple[int, int], ...]
+) -> dict[int, int]:
+    """Return the position that begins with a symbol."""
+    return {
+        atoms[run.atom + i][0]: run.start + i
+        for run in runs
+        for i in range(run.stop - run.start)
+    }
 
 
 def _is_read_by_peers(rank: int, moves: list[tuple[int, Move]]) -> bool:

@@ -38,7 +38,7 @@ def lower(
         num_ranks=program.num_ranks, split=program.split, params=program.params
     )
     flow = follow_values(program, kind, shape, schedule)
-    homes = give_homes(flow, kind, shape)
+    homes = give_homes(flow, kind, shape, in_place=in_place)
     moves, units = homes.moves, list(homes.units)
     if in_place:
         moves, units = save_inputs(homes, kind, shape)
@@ -61,9 +61,9 @@ def lower(
 
 def _refuse(schedule: Schedule) -> None:
     for how in (schedule, *(schedule.of(phase) for phase in schedule.phases)):
-        announced = how.protocol in ("packets", "lines")
-        if announced and (how.direction == "pull" or how.memory == "zero_copy"):
+        packets = how.protocol == "packets"
+        if packets and (how.direction == "pull" or how.memory == "zero_copy"):
             raise CallError(
-                f"schedule {how}: {how.protocol} announce themselves where they are "
-                f"pushed, in staging; want push and staged, or bulk"
+                f"schedule {how}: packets announce themselves where they are pushed, "
+                "in staging; want push and staged, or bulk"
             )

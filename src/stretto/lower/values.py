@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import enum
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -20,7 +21,7 @@ from stretto.collectives import Collective, Shape
 from stretto.ir import INPUT, OUTPUT, Op, Program, Ref, Spans
 from stretto.plan import Schedule
 
-__all__ = ["Final", "Flow", "Kind", "Value", "follow_values"]
+__all__ = ["Final", "Flow", "Kind", "Value", "follow_values", "laid_over"]
 
 
 class Kind(enum.Enum):
@@ -64,6 +65,20 @@ class Flow:
     values: dict[int, Value]
     """Live values by number; operands have smaller numbers."""
     finals: tuple[Final, ...]
+
+
+def laid_over(kind: Collective, shape: Shape, rank: int) -> Iterator[tuple[int, int]]:
+    """Yield the symbols (of input, of output) that are one memory in place."""
+    runs = kind.input_runs(shape, rank), kind.output_runs(shape, rank)
+    if not runs[0] or not runs[1]:
+        return
+    inputs, outputs = (
+        [first + i for a, b, first in r for i in range(b - a)] for r in runs
+    )
+    at = kind.in_place(shape, rank)
+    if at is None:  # the output is the rank's own part of the input
+        at = -inputs.index(outputs[0])
+    yield from zip(inputs[max(0, -at) :], outputs[max(0, at) :], strict=False)
 
 
 def follow_values(

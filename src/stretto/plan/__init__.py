@@ -5,6 +5,7 @@ from stretto.plan.parser import parse_plan
 from stretto.plan.plan import BufferRun, Plan
 from stretto.plan.schedule import DIRECTIONS, MEMORIES, PROTOCOLS, Schedule
 from stretto.plan.steps import (
+    Groups,
     Loc,
     Move,
     Primitive,
@@ -21,6 +22,7 @@ __all__ = [
     "MEMORIES",
     "PROTOCOLS",
     "BufferRun",
+    "Groups",
     "Layout",
     "Loc",
     "Move",

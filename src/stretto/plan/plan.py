@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from stretto.errors import BoundsError
 from stretto.ir import Params, freeze, members_of
 from stretto.plan.schedule import Schedule
 from stretto.plan.steps import Move, Step, spell_step
@@ -54,6 +55,15 @@ class Plan:
     """Steps by rank and lane."""
     places: tuple[str, ...] = field(default=(), compare=False)
     """The author's line of each operation of the program, for messages."""
+
+    def __post_init__(self) -> None:
+        """Refuse units of staging that no rank can own."""
+        for rank, units in enumerate(self.stage_units):
+            if type(units) is not int or units < 0:
+                raise BoundsError(
+                    f"{self.name}: rank {rank} has {units!r} units of staging; want a "
+                    f"whole number, at least 0"
+                )
 
     @property
     def num_members(self) -> int:

@@ -7,14 +7,12 @@ from dataclasses import dataclass, field, replace
 
 from stretto.errors import CallError
 
-__all__ = ["DIRECTIONS", "MEMORIES", "MOVERS", "PROTOCOLS", "Schedule"]
+__all__ = ["DIRECTIONS", "MEMORIES", "PROTOCOLS", "Schedule"]
 
 DIRECTIONS = ("push", "pull")
-PROTOCOLS = ("packets", "lines", "bulk", "engine")
+PROTOCOLS = ("packets", "bulk", "engine")
 MEMORIES = ("staged", "zero_copy")
-MOVERS = ("vectors", "tma", "unordered")
-_PHASED = {"direction": DIRECTIONS, "protocol": PROTOCOLS, "memory": MEMORIES}
-_CHOICES = {**_PHASED, "mover": MOVERS}
+_CHOICES = {"direction": DIRECTIONS, "protocol": PROTOCOLS, "memory": MEMORIES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,12 +20,9 @@ class Schedule:
     """Who moves the data, how they are announced, and how they are sliced.
 
     push: the owner writes to the reader's memory; pull: the reader reads the owner's.
-    packets: data that announce themselves; lines: the same by 128-byte lines; bulk:
-    plain data, then a signal; engine: copy engines move, then a signal.
+    packets: data that announce themselves; bulk: plain data, then a signal; engine:
+    copy engines move, then a signal.
     staged: peers touch only staging; zero_copy: they touch the caller's memory.
-    vectors: the threads of a GPU move bulk data; tma: the copy unit of its SMs does;
-    unordered: and adds them where they arrive, in any order. Such sums differ from run
-    to run: only who names it gets it. CPUs know one mover, and keep the order.
     """
 
     direction: str = "push"
@@ -40,8 +35,7 @@ class Schedule:
     tile_bytes: int = 1 << 18
     """The largest part of a chunk's slice that one epoch moves."""
     depth: int = 4
-    """Vector loads in flight per thread; chunks of the copy unit per block."""
-    mover: str = "vectors"
+    """Vector loads in flight per thread."""
     phases: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """direction, protocol or memory of a named part of the program."""
 
@@ -51,7 +45,7 @@ class Schedule:
             _choose(key, getattr(self, key), known)
         for phase, changes in self.phases.items():
             for key, value in changes.items():
-                if key not in _PHASED:
+                if key not in _CHOICES:
                     raise CallError(f"phase {phase!r} cannot set {key!r}")
                 _choose(key, value, _CHOICES[key])
         for key in ("blocks", "threads", "tile_bytes", "depth"):
@@ -66,7 +60,6 @@ class Schedule:
     def __str__(self) -> str:
         """Return the text form, such as `push packets staged blocks=4`."""
         words = [self.direction, self.protocol, self.memory]
-        words += [self.mover] * (self.mover != "vectors")
         words += [
             f"{key}={getattr(self, key)}"
             for key in ("blocks", "threads", "tile_bytes", "depth")

@@ -6,6 +6,7 @@ import enum
 from typing import NamedTuple, TypeAlias
 
 __all__ = [
+    "Groups",
     "Loc",
     "Move",
     "Primitive",
@@ -90,6 +91,8 @@ class Wait(NamedTuple):
 
 
 Step: TypeAlias = Move | Signal | Wait
+Groups: TypeAlias = tuple[tuple[tuple[int, ...], ...], ...]
+"""By rank and lane: how many steps run at once, one group after the other."""
 
 
 def primitive(rank: int, step: Step) -> Primitive:

@@ -210,6 +210,7 @@ class Engine:
             pin,
             epilogue,
             request.rows,
+            request.aside,
         )
         launch = self._launches.get(kind)
         if launch is None:
@@ -257,6 +258,7 @@ class Engine:
             counts=kind.counts,
             epilogue=kind.epilogue,
             rows=kind.rows,
+            aside=kind.aside,
         )
         return session.prepare(plan, call)
 
@@ -289,7 +291,10 @@ class Engine:
         algorithm: Pin = None,
         **params: object,
     ) -> str:
-        """Return which algorithm and schedule would serve such a call, as a pin."""
+        """Return which algorithm and schedule would serve such a call, as a pin.
+
+        What stands on less than a proof is said after a `#`, which a pin may have.
+        """
         members = members_of_pin(algorithm)
         if members:
             params["members"] = members
@@ -308,7 +313,14 @@ class Engine:
             True,
             algorithm,
         )
-        return str(self._choose(kind))
+        choice = self._choose(kind)
+        in_place = kind.in_place or not touches_callers(choice.schedule)
+        plan = proved_plan(
+            choice.algorithm, self.num_ranks, kind.params, choice.schedule, in_place
+        )
+        call = Call(dtype=dtype, counts=kind.counts)
+        trusted = executors.get(device).trusted(plan, call)
+        return f"{choice}  # trusted: {trusted}" if trusted else str(choice)
 
     def _again(self, key: tuple[Any, ...], x: Any, out: Any) -> Any:
         """Repeat a call that is known by its arrays or their kind, or return MISS."""

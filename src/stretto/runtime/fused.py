@@ -226,8 +226,8 @@ def _keep_apart(
 def fused_choice(choice: Choice, kind: Kind, num_ranks: int) -> Choice:
     """Return how a GPU had better run a call that is more than its collective.
 
-    Copy engines and the copy unit compute nothing and know no pitch; rows of an
-    epilogue stay whole, so there blocks are rows.
+    Copy engines compute nothing and know no pitch; rows of an epilogue stay whole, so
+    there blocks are rows.
     """
     spec, pitched = kind.epilogue, any(kind.rows)
     if spec is None and not pitched:
@@ -237,9 +237,7 @@ def fused_choice(choice: Choice, kind: Kind, num_ranks: int) -> Choice:
     if spec is not None and spec.row:
         return _by_rows(kind.collective, spec, size, num_ranks, protocol)
     phases = (choice.schedule, *map(choice.schedule.of, choice.schedule.phases))
-    by_threads = all(
-        how.protocol in ("packets", "bulk") and how.mover == "vectors" for how in phases
-    )
+    by_threads = all(how.protocol in ("packets", "bulk") for how in phases)
     if by_threads and not pitched:
         return choice
     blocks = max(4, min(64, size // num_ranks >> 14))

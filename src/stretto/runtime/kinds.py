@@ -43,6 +43,8 @@ class Kind(NamedTuple):
     epilogue: Spec | None = None
     rows: tuple[int, int] = (0, 0)
     """Of an all_to_all with a permutation: see `Call.rows`."""
+    aside: bool = False
+    """Whether this rank works on a copy of its input: see `Call.aside`."""
 
 
 def plans_in_place(request: Request, memory: str) -> bool:

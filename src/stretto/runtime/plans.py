@@ -62,8 +62,8 @@ def proved_plan(
     if touches_callers(schedule):
         _see_peers(plan)
     elif in_place:
-        verify_plan(replace(plan, in_place=False))
-    return verify_plan(plan)
+        verify_plan(replace(plan, in_place=False), program)
+    return verify_plan(plan, program)
 
 
 def _see_peers(plan: Plan) -> None:

@@ -36,6 +36,9 @@ class Request:
     x: Operand | None = None
     out: Operand | None = None
     in_place: bool = False
+    aside: bool = False
+    """Whether parts of the output begin elsewhere than those of the input that they
+    share memory with: then the call works on a copy of the input."""
     equal: bool = True
     """Whether all parts have one size, so that every rank knows what the others do."""
     idle: Operand | None = None
@@ -248,8 +251,29 @@ class Caller:
             x=x,
             out=out,
             in_place=in_place,
+            aside=in_place and not self._paired(collective, counts, params),
             equal=equal,
             idle=idle,
+        )
+
+    def _paired(self, collective: str, counts: tuple[int, ...], params: Params) -> bool:
+        """Return whether each part of the output lies over one of its own size.
+
+        Only then are they the same elements, as plans in place are proved for.
+        """
+        kind = collectives.get(collective)
+        shape = Shape(num_ranks=self.num_ranks, params=params)
+        if kind.splits_whole or len(set(counts)) <= 1:
+            return True
+        if kind.in_place(shape, self.rank) != 0:
+            return True  # one is the rank's own part of the other: the same counts
+        runs = kind.input_runs(shape, self.rank), kind.output_runs(shape, self.rank)
+        inputs, outputs = (
+            [first + i for start, stop, first in side for i in range(stop - start)]
+            for side in runs
+        )
+        return all(
+            counts[a] == counts[b] for a, b in zip(inputs, outputs, strict=False)
         )
 
     def _in_place(

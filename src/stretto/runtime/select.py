@@ -94,7 +94,7 @@ def parse_pin(
     if isinstance(pin, tuple):
         pin, words = pin
     if isinstance(pin, str):
-        name, _, more = pin.strip().partition(" ")
+        name, _, more = pin.partition("#")[0].strip().partition(" ")
         pin, words = algorithms.get(name), f"{more} {words}".strip()
     if not isinstance(pin, Algorithm):
         raise CallError(
@@ -254,7 +254,7 @@ def _working(pin: str, asked: Question) -> Choice | None:
     """Return what a row says, or None when that is not for this call, or unknown."""
     try:
         algorithm, schedule = parse_pin(pin)
-    except UnknownNameError:
+    except (UnknownNameError, CallError):  # CallError: words of another version
         return None
     if algorithm.members:  # nobody asked for a part of the ranks
         return None

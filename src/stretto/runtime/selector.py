@@ -100,7 +100,7 @@ class Selector:
     def _usable(self, option: Choice, asked: Question) -> bool:
         """Return whether the executor runs it here; all ranks' answer alike."""
         refuses = getattr(self._sessions.get(self._executor), "refuses", None)
-        return refuses is None or not refuses(_plan(option, asked).value)
+        return refuses is None or not refuses(_plan(option, asked))
 
     def _cost(self, option: Choice, asked: Question) -> float:
         """Return the simulated time; infinite where the simulator has none."""

@@ -2,6 +2,5 @@
 
 from stretto.verify.plans import verify_plan
 from stretto.verify.promise import verify
-from stretto.verify.shape import aliases
 
-__all__ = ["aliases", "verify", "verify_plan"]
+__all__ = ["verify", "verify_plan"]

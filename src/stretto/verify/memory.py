@@ -5,6 +5,7 @@ The rules of order, for a lane that touches a place at some time:
 - packets announce themselves: reading them waits, and teaches order only;
 - nothing is stored while an earlier store may still be landing, or an earlier read may
   still be going on; staging is stored once;
+- a unit of staging has room for any atom and holds one: it is read as that atom;
 - a peer touches a caller's memory only once it knows that the caller has entered.
 """
 
@@ -15,13 +16,19 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from stretto import collectives
+from stretto.collectives import Shape
 from stretto.errors import PlanError, UndefinedError
 from stretto.plan import Loc, Move, Plan, Space
+from stretto.verify.aliasing import overlay
 from stretto.verify.clocks import Clock, Clocks
-from stretto.verify.contents import Contents
-from stretto.verify.shape import Buffers
+from stretto.verify.shape import chunks_of
+from stretto.verify.values import Value, Values
 
-__all__ = ["Cell", "Memory", "Row"]
+__all__ = ["Cell", "Held", "Memory", "Row"]
+
+Held = tuple[Value | None, bool]
+"""What a move stores: a value, and whether it is finished (divided, for avg)."""
 
 Tell = Callable[[int, Move, str], str]
 """Return a message about a lane's move: where, what, and why it is wrong."""
@@ -30,11 +37,17 @@ Tell = Callable[[int, Move, str], str]
 class Cell:
     """One atom's place."""
 
-    __slots__ = ("contents", "finished", "lane", "packets", "readers", "time")
+    __slots__ = (
+        "atom", "finished", "lane", "op", "packets", "readers", "time", "value",
+    )  # fmt: skip
 
     def __init__(self) -> None:
-        self.contents: Contents | None = None
+        self.value: Value | None = None
+        self.atom = -1
+        """The atom that lies in a unit of staging: it says how long the value is."""
         self.finished = False
+        self.op = -1
+        """The program's operation that stored it, for messages."""
         self.lane = -1
         """The lane of the last store; -1: the caller, before the call."""
         self.time = 0
@@ -51,7 +64,7 @@ class Memory:
     def __init__(
         self,
         plan: Plan,
-        buffers: Buffers,
+        values: Values,
         clocks: Clocks,
         rank_of: list[int],
         tell: Tell,
@@ -62,7 +75,9 @@ class Memory:
             self.lanes_of[rank].append(lane)
         self.far: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)
         """By rank, what peers did to its caller's memory: lane, time, wrote."""
-        self._rows = [_allocate(plan, buffers, r) for r in range(plan.num_ranks)]
+        self.paired = False
+        """Whether calls in place were proved only where partners have one size."""
+        self._rows = [self._allocate(plan, values, r) for r in range(plan.num_ranks)]
 
     def row(self, loc: Loc, width: int) -> Row:
         """Return the places of a location."""
@@ -77,16 +92,27 @@ class Memory:
                 if cell.packets is not self.clocks.nothing:
                     np.maximum(clock.order, cell.packets.order, out=clock.order)
                     cell.packets = self.clocks.nothing
-        for cell in row:
-            if cell.contents is None:
+        for atom, cell in enumerate(row, move.start):
+            if cell.value is None:
                 raise UndefinedError(self.tell(lane, move, "reads what nobody wrote"))
-            if not src.packets:
+            if cell.atom not in (-1, atom):
+                what = f"reads {_spell(src)} as atom {atom}, and it holds {cell.atom}"
+                raise PlanError(self.tell(lane, move, what))
+            if src.packets:
+                self._check_packets(lane, move, cell)
+            else:
                 self._check_plain(lane, move, src, cell)
             if cell.readers is None:
                 cell.readers = {lane: time}
             else:
                 cell.readers[lane] = time
         self._visit(lane, time, move, src, wrote=False)
+
+    def _check_packets(self, lane: int, move: Move, cell: Cell) -> None:
+        if cell.readers and lane not in cell.readers:
+            (other, *_) = cell.readers
+            what = f"reads packets that {self.who(other)} reads; want one lane for them"
+            raise PlanError(self.tell(lane, move, what))
 
     def _check_plain(self, lane: int, move: Move, src: Loc, cell: Cell) -> None:
         if cell.packets is not None:
@@ -106,19 +132,23 @@ class Memory:
         time: int,
         move: Move,
         dst: Loc,
-        held: Sequence[tuple[Contents, bool]],
+        held: Sequence[Held],
     ) -> None:
         """Let a lane store, or raise why it may not."""
         finish = move.finish and dst.space is Space.OUTPUT
         packets = self.clocks.message(lane, release=False) if dst.packets else None
         self._visit(lane, time, move, dst, wrote=True)
         row = self.row(dst, len(held))
-        for cell, (contents, finished) in zip(row, held, strict=True):
+        staged = dst.space is Space.STAGE
+        for atom, (cell, (value, finished)) in enumerate(
+            zip(row, held, strict=True), move.start
+        ):
             if cell.lane >= 0 or cell.readers:
                 self._check_store(lane, move, dst, cell)
-            cell.contents = contents
+            cell.value = value
+            cell.atom = atom if staged else -1
             cell.finished = finished or finish
-            cell.lane, cell.time = lane, time
+            cell.lane, cell.time, cell.op = lane, time, move.op
             cell.readers = None
             cell.packets = packets
 
@@ -159,6 +189,29 @@ class Memory:
             )
         self.far[loc.rank].append((lane, time, wrote))
 
+    def _allocate(
+        self, plan: Plan, values: Values, rank: int
+    ) -> tuple[list[Cell], ...]:
+        """Return a rank's input, output and staging; in place, some cells are both."""
+        spans_in = chunks_of(plan.inputs[rank], plan.atoms)
+        spans_out = chunks_of(plan.outputs[rank], plan.atoms)
+        under: dict[int, int] = {}
+        if plan.in_place:
+            kind = collectives.get(plan.collective)
+            shape = Shape(
+                num_ranks=plan.num_ranks, split=plan.split, params=plan.params
+            )
+            over = overlay(kind, shape, rank, spans_in, spans_out, plan.name)
+            under = over.under
+            self.paired |= over.paired
+        inputs = [Cell() for _ in spans_in]
+        for cell, (start, _) in zip(inputs, spans_in, strict=True):
+            cell.value = values.input(rank, start)
+        outputs = [
+            inputs[under[p]] if p in under else Cell() for p in range(len(spans_out))
+        ]
+        return inputs, outputs, [Cell() for _ in range(plan.stage_units[rank])]
+
     def unread(self) -> tuple[int, int] | None:
         """Return a rank and unit of staging that a peer stored and nobody read."""
         for rank, spaces in enumerate(self._rows):
@@ -173,19 +226,6 @@ class Memory:
         rank = self.rank_of[lane]
         index = self.lanes_of[rank].index(lane)
         return f"rank {rank}" + (f" lane {index}" if index else "")
-
-
-def _allocate(plan: Plan, buffers: Buffers, rank: int) -> tuple[list[Cell], ...]:
-    """Return a rank's input, output and staging; in place, outputs lie in inputs."""
-    inputs = []
-    for chunk in buffers.chunk_starts(rank, Space.INPUT):
-        cell = Cell()
-        cell.contents = ((chunk, 1 << rank, 1),)
-        inputs.append(cell)
-    over = buffers.over(rank) if plan.in_place else {}
-    starts = buffers.chunk_starts(rank, Space.OUTPUT)
-    outputs = [inputs[over[p]] if p in over else Cell() for p in range(len(starts))]
-    return inputs, outputs, [Cell() for _ in range(plan.stage_units[rank])]
 
 
 def _spell(loc: Loc) -> str:

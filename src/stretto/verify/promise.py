@@ -21,10 +21,16 @@ from stretto.ir import (
     Ref,
     Spans,
     Verified,
-    spell_op,
     undisturbed,
 )
 from stretto.verify.contents import Contents, add, describe, moved
+from stretto.verify.culprit import (
+    at_line,
+    explain_missing,
+    explain_sizes,
+    explain_value,
+    unwritten,
+)
 
 __all__ = ["verify"]
 
@@ -78,7 +84,7 @@ class _Proof:
         for ref in (dst, *op.srcs):
             self._inside(op, ref)
         if dst.buffer == INPUT:
-            raise BoundsError(f"{self._at(op)}: {dst}: input is never written")
+            raise self._outside(op, f"{dst}: input is never written")
         pieces = [self._read(op, src) for src in op.srcs]
         for src in op.srcs:
             self._same_size(op, src)
@@ -111,25 +117,25 @@ class _Proof:
                 break
             at = b
         if at < src.stop:
-            raise UndefinedError(
-                f"{self._at(op)}: {spell_op(op)} reads r{src.rank}.{src.buffer}[{at}], "
-                f"which nobody wrote before this line"
-            )
+            ref = Ref(src.rank, src.buffer, at, at + 1)
+            raise UndefinedError(unwritten(self.program, op, ref))
         s = src.start
         return [(a - s, b - s, moved(c, -s)) for a, b, (c, _) in found]
 
     def _inside(self, op: Op, ref: Ref) -> None:
         if not 0 <= ref.rank < self.program.num_ranks:
             n = self.program.num_ranks
-            raise BoundsError(f"{self._at(op)}: {ref}: there are {n} ranks")
+            raise self._outside(op, f"{ref}: there are {n} ranks")
         end = self.ends.get((ref.rank, ref.buffer), self.chunks.get(ref.buffer))
         if end is None:
             known = ", ".join([INPUT, OUTPUT, *self.chunks])
-            raise BoundsError(f"{self._at(op)}: {ref}: no such buffer; known: {known}")
+            raise self._outside(op, f"{ref}: no such buffer; known: {known}")
         if not 0 <= ref.start < ref.stop <= end:
-            raise BoundsError(
-                f"{self._at(op)}: {ref}: r{ref.rank}.{ref.buffer} has {end} chunks"
-            )
+            what = f"r{ref.rank}.{ref.buffer} has {end} chunks"
+            raise self._outside(op, f"{ref}: {what}")
+
+    def _outside(self, op: Op, what: str) -> BoundsError:
+        return BoundsError(f"{at_line(self.program, op)}: {what}")
 
     def _same_size(self, op: Op, src: Ref) -> None:
         dst = op.dst
@@ -146,9 +152,9 @@ class _Proof:
                     sizes.write(x, y, symbol - dst.start - a)
         got = self._sizes(dst)
         if got != want:
+            both = got, want
             raise PromiseError(
-                f"{self._at(op)}: {dst} and {src} have different sizes: "
-                f"symbols {got} and {want}"
+                explain_sizes(self.program, self.kind, self.shape, op, src, both)
             )
 
     def _sizes(self, ref: Ref) -> Sizes:
@@ -170,21 +176,19 @@ class _Proof:
             at = start
             for a, b, (contents, writer) in [*held.read(start, stop), _end(stop)]:
                 if a > at:
+                    need = at + shift, ranks
                     raise PromiseError(
-                        f"{self.program.name}: rank {rank}, output[{at}]: nobody "
-                        f"writes it; it needs input[{at + shift}] of its sources"
+                        explain_missing(self.program, rank, at, a, need)
                     )
                 at = b
                 if b > a and contents != ((shift, ranks, 1),):
-                    what = describe(contents, a, shift, ranks)
-                    where = self._at(self.program.ops[writer])
-                    raise PromiseError(
-                        f"{self.program.name}: rank {rank}, output[{a}] {what}. "
-                        f"Last stored at {where}"
+                    line, blamed = explain_value(
+                        self.program, writer, a, ((shift, ranks, 1),)
                     )
-
-    def _at(self, op: Op) -> str:
-        return self.program.place(op)
+                    raise PromiseError(
+                        f"{line}: {self.program.name}: rank {rank}, output[{a}] "
+                        f"{describe(contents, a, shift, ranks)}. {blamed}"
+                    )
 
 
 def _at_offset(pieces: list[tuple[int, int, Contents]], at: int) -> Contents:

@@ -1,11 +1,9 @@
-"""The buffers of a plan: what lies where, what shares memory, what exists at all."""
+"""The buffers of a plan: what lies where, and what exists at all."""
 
 from __future__ import annotations
 
-import functools
-
 from stretto import collectives
-from stretto.collectives import Collective, Run, Shape
+from stretto.collectives import Run, Shape
 from stretto.errors import BoundsError
 from stretto.plan import (
     BufferRun,
@@ -19,79 +17,20 @@ from stretto.plan import (
     spell_step,
 )
 
-__all__ = ["Buffers", "aliases", "check_shape"]
+__all__ = ["check_shape", "chunks_of"]
 
 Atoms = tuple[tuple[int, int], ...]
 
 
-class Buffers:
-    """Where the positions of a plan's buffers lie."""
-
-    def __init__(self, plan: Plan, kind: Collective, shape: Shape) -> None:
-        self.plan, self.kind, self.shape = plan, kind, shape
-        self.over = functools.cache(self._over)
-
-    def runs(self, rank: int, space: Space) -> tuple[BufferRun, ...]:
-        """Return the atoms of a rank's input or output."""
-        side = self.plan.inputs if space is Space.INPUT else self.plan.outputs
-        return side[rank]
-
-    def chunk_starts(self, rank: int, space: Space) -> list[int]:
-        """Return the first chunk of every position of a rank's input or output."""
-        return chunk_starts(self.runs(rank, space), self.plan.atoms)
-
-    def place(self, loc: Loc, offset: int) -> tuple[int, Space, int]:
-        """Return the memory of a location: an output in place lies in the input."""
-        pos = loc.pos + offset
-        if loc.space is Space.OUTPUT and self.plan.in_place:
-            under = self.over(loc.rank).get(pos)
-            if under is not None:
-                return loc.rank, Space.INPUT, under
-        return loc.rank, loc.space, pos
-
-    def _over(self, rank: int) -> dict[int, int]:
-        plan = self.plan
-        return aliases(
-            self.kind,
-            self.shape,
-            plan.atoms,
-            plan.inputs[rank],
-            plan.outputs[rank],
-            rank,
-        )
-
-
-def aliases(
-    kind: Collective,
-    shape: Shape,
-    atoms: Atoms,
-    inputs: tuple[BufferRun, ...],
-    outputs: tuple[BufferRun, ...],
-    rank: int,
-) -> dict[int, int]:
-    """Return, for a rank called in place, the input position of each output position.
-
-    Positions that share no memory are left out.
-    """
-    at_in, at_out = chunk_starts(inputs, atoms), chunk_starts(outputs, atoms)
-    offset = kind.in_place(shape, rank)
-    if offset is None:  # the output lies in the input, at the rank's own part
-        own = kind.input_runs(shape, rank), kind.output_runs(shape, rank)
-        if not own[0] or not own[1]:
-            return {}
-        offset = -(own[1][0].first - own[0][0].first)
-    by_chunk = {chunk + offset: pos for pos, chunk in enumerate(at_in)}
-    return {p: by_chunk[c] for p, c in enumerate(at_out) if c in by_chunk}
-
-
-def chunk_starts(runs: tuple[BufferRun, ...], atoms: Atoms) -> list[int]:
-    """Return the first chunk of every position of a buffer."""
-    starts, at = [], 0
+def chunks_of(runs: tuple[BufferRun, ...], atoms: Atoms) -> list[tuple[int, int]]:
+    """Return the chunks that every position of a buffer spans: from, to."""
+    found, at = [], 0
     for run in runs:
         for atom in range(run.atom, run.atom + run.stop - run.start):
-            starts.append(at)
-            at += atoms[atom][1] - atoms[atom][0]
-    return starts
+            end = at + atoms[atom][1] - atoms[atom][0]
+            found.append((at, end))
+            at = end
+    return found
 
 
 def check_shape(plan: Plan) -> None:
@@ -104,8 +43,13 @@ def check_shape(plan: Plan) -> None:
         raise BoundsError(
             f"{plan.name}: want buffers and lanes of {shape.num_ranks} ranks"
         )
-    ends = [a for a, _ in plan.atoms[1:]] + [kind.num_symbols(shape)]
-    if [b for _, b in plan.atoms] != (ends if plan.atoms else []):
+    if any(units < 0 for units in plan.stage_units):
+        raise BoundsError(f"{plan.name}: {plan.stage_units} units of staging")
+    if not all(plan.ranks):
+        raise BoundsError(f"{plan.name}: want at least one lane of every rank")
+    cuts = [0, *(stop for _, stop in plan.atoms)]
+    whole = cuts[-1] == kind.num_symbols(shape)
+    if not whole or any(a != c or b <= a for (a, b), c in zip(plan.atoms, cuts)):  # noqa: B905
         raise BoundsError(f"{plan.name}: atoms {plan.atoms} do not cover all symbols")
     for rank in range(plan.num_ranks):
         for runs, want in (

@@ -15,7 +15,7 @@ def test_a_way_that_only_fails_is_given_up(tmp_path):
     )  # fmt: skip
     memory = Memory(task, Alone())
     case = types.SimpleNamespace(nbytes=64)
-    pins = [f"all_reduce/{a} push lines staged" for a in "abcd"]
+    pins = [f"all_reduce/{a} push packets staged" for a in "abcd"]
     bulk = [f"all_reduce/{a} push bulk staged" for a in "abcd"]
     memory.worked([f"{bulk[3]} blocks=8"], case)
 
@@ -66,19 +66,19 @@ def test_of_ways_that_nobody_has_tried_one_pin_each_goes_ahead(tmp_path):
     """What hangs takes those beside it along; so it stands alone until it worked."""
     memory = memory_at(tmp_path)
     case = types.SimpleNamespace(test="all_reduce", nbytes=64)
-    packets, lines, bulk = (
+    packets, pulled, bulk = (
         [f"all_reduce/{a} push {how} staged blocks=8" for a in "ab"]
-        for how in ("packets", "lines", "bulk")
+        for how in ("packets", "pull bulk", "bulk")
     )
 
-    first = memory.together([*packets, *lines, *bulk], case)
+    first = memory.together([*packets, *pulled, *bulk], case)
     memory.worked([packets[0], bulk[0]], case)
-    memory.fail(lines[0], case, "timeout")
-    second = memory.together([packets[1], lines[1], bulk[1]], case)
-    memory.worked([lines[1]], case)
+    memory.fail(pulled[0], case, "timeout")
+    second = memory.together([packets[1], pulled[1], bulk[1]], case)
+    memory.worked([pulled[1]], case)
 
-    assert [packets[0], lines[0], bulk[0]] == first
-    assert [lines[1]] == second
+    assert [packets[0], pulled[0], bulk[0]] == first
+    assert [pulled[1]] == second
     assert [packets[1], bulk[1]] == memory.together([packets[1], bulk[1]], case)
 
 

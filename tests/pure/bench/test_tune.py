@@ -297,18 +297,23 @@ def test_nothing_to_fit_is_said():
         tune.observations({"rows": []})
 
 
-def test_a_sweep_of_schedules_teaches_by_its_best():
-    """Of each way the fastest numbers count: the others are only slower ones."""
-    ways = {"push packets staged blocks=8": 9.0, "push packets staged blocks=16": 5.0}
-    sweep = [
-        {"variant": f"all_reduce/one_shot|{w}", "us": us} for w, us in ways.items()
-    ]
-    sweep.append({"variant": "all_reduce/one_shot|push bulk staged", "us": 7.0})
+def test_rows_that_no_plan_serves_teach_nothing():
+    """Of an algorithm, or a schedule, that this version does not have."""
+    rows = [
+        {
+            "test": "all_reduce", "collective": "all_reduce", "algorithm": pin,
+            "ranks": 2, "nbytes": 64, "ok": True, "p50_us": 2.0, "min_us": 1.0,
+        }
+        for pin in (
+            "all_reduce/one_shot push bulk staged",
+            "all_reduce/one_shot push lines staged",
+            "all_reduce/of_another_version push bulk staged",
+        )
+    ]  # fmt: skip
 
-    seen = tune.observations({"ranks": 4, "rows": [{"nbytes": 64, "sweep": sweep}]})
+    (seen,) = tune.observations({"rows": rows})
 
-    assert [5.0, 7.0] == sorted(one.us for one in seen)
-    assert {4} == {one.plan.value.num_ranks for one in seen}
+    assert (1.0, 2) == (seen.us, seen.plan.value.num_ranks)
 
 
 def test_from_scratch_a_faster_incumbent_is_kept_and_the_find_is_told():

@@ -10,7 +10,7 @@ from stretto import algorithms
 from stretto.cli.targets import find_epilogue
 from stretto.collectives import Operator
 from stretto.epilogues import Form, Named, resolve
-from stretto.executors.cuda.generate import generate
+from stretto.executors.cuda.generate import kernel_of
 from stretto.lower import lower
 from stretto.plan import Schedule
 from stretto.verify import verify, verify_plan
@@ -37,11 +37,11 @@ def test_the_kernel_is_the_one_that_a_call_runs(stretto, rows, share):
     spec = resolve(graph, named, dtype="bfloat16", row=4096)
     program = algorithms.get("all_reduce/two_shot").build(2)
     schedule = Schedule.parse("push packets blocks=8")
-    plan = verify_plan(lower(verify(program), schedule)).value
+    plan = verify_plan(lower(verify(program), schedule))
     kind = {"dtype": "bfloat16", "op": Operator.SUM, "epilogue": spec}
 
     assert 0 == status
-    assert generate(plan, rank=0, share=share, **kind).text == out
+    assert kernel_of(plan, rank=0, share=share, **kind).text == out
 
 
 def test_without_a_kernel_the_traced_expressions_are_printed(stretto):

@@ -48,7 +48,7 @@ def fake(monkeypatch):
 
     made = _fakes.FakeDriver()
     replace_driver(monkeypatch, made)
-    small = {"stage": 1 << 20, "packets": 1 << 20, "lines": 1 << 20}
+    small = {"stage": 1 << 20, "packets": 1 << 20}
     monkeypatch.setattr(regions, "HALVES", small)
     monkeypatch.setenv("STRETTO_CUDA_STREAMS", "2")
     return made

@@ -125,34 +125,6 @@ inline unsigned brain(float f) {
   return (u + 0x7fff + (u >> 16 & 1)) >> 16;
 }
 inline unsigned brains(float a, float b) { return brain(a) | brain(b) << 16; }
-// Lines: eight threads of a warp whose next access is one, the flag's part of it being
-// stored last and loaded first.
-inline thread_local bool in_line = false;
-inline bool meet_line(bool value = false) {
-  return meet(200 + threadIdx.x / 8, 8, true, value);
-}
-inline void __syncwarp(unsigned) {
-  meet_line();
-  in_line = true;
-}
-inline bool __shfl_sync(unsigned, bool v, int from, int) {
-  return meet_line(v && static_cast<int>(threadIdx.x % 8) == from);
-}
-inline bool __all_sync(unsigned, bool v) { return !meet_line(!v); }
-// The eight of a line count alike, so they are of one mind whether they run as one.
-inline unsigned __activemask() {
-  static thread_local unsigned times = 0;
-  return ++times % 3 == 0 ? 0 : ~0u;
-}
-template <class Access>
-void as_line(bool flag_first, Access access) {
-  const bool first = (threadIdx.x % 8 == 7) == flag_first, line = in_line;
-  in_line = false;
-  if (line && !first) meet_line();
-  access(line);
-  if (line && first) meet_line();
-}
-
 namespace stretto {
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -174,26 +146,16 @@ void store_relaxed_word(T* p, std::type_identity_t<T> v) {
 inline Vec load_relaxed(const Vec* p) {
   const u32* words = reinterpret_cast<const u32*>(p);
   u32 v[4];
-  constexpr int odd[4] = {3, 0, 2, 1};
-  as_line(true, [&](bool line) {
-    for (int k = 0; k < 4; ++k) {
-      const int word = line ? 3 - k : odd[k];
-      v[word] = load_relaxed_word(words + word);
-    }
-  });
+  for (const int word : {3, 0, 2, 1}) v[word] = load_relaxed_word(words + word);
   return {v[0], v[1], v[2], v[3]};
 }
 inline void store_relaxed(Vec* p, Vec v) {
   u32* words = reinterpret_cast<u32*>(p);
   const u32 of[4] = {v.x, v.y, v.z, v.w};
-  constexpr int odd[4] = {2, 0, 1, 3};
-  as_line(false, [&](bool line) {
-    for (int k = 0; k < 4; ++k) {
-      const int word = line ? k : odd[k];
-      store_relaxed_word(words + word, of[word]);
-      std::this_thread::yield();
-    }
-  });
+  for (const int word : {2, 0, 1, 3}) {
+    store_relaxed_word(words + word, of[word]);
+    std::this_thread::yield();
+  }
 }
 inline Vec load_plain(const Vec* p) { return *p; }
 inline void store_plain(Vec* p, Vec v) { *p = v; }
@@ -203,64 +165,6 @@ inline void fence() { std::atomic_thread_fence(std::memory_order_acq_rel); }
 inline u64 clock_ns() {
   return std::chrono::steady_clock::now().time_since_epoch().count();
 }
-
-// The copy unit: what it is asked for is done at once. Sums are made under a lock.
-inline thread_local u8* shared_bytes = nullptr;
-inline std::mutex adding;
-inline u32 shared_memory() { return 0; }
-inline void store_shared(u32 at, Vec v) { memcpy(shared_bytes + at, &v, 16); }
-inline void between_proxies() {}
-inline void between_proxies_here() {}
-inline void make_load_barrier(u32) {}
-inline bool is_loaded(u32, u32) { return true; }
-inline void load_chunk(u32 shared, u64 from, u32 nbytes, u32) {
-  for (u32 k = 0; k < nbytes; k += 16) {
-    const Vec v = load_relaxed(reinterpret_cast<const Vec*>(from + k));
-    memcpy(shared_bytes + shared + k, &v, 16);
-  }
-}
-inline void store_chunk(u64 to, u32 shared, u32 nbytes) {
-  for (u32 k = 0; k < nbytes; k += 16) {
-    Vec v;
-    memcpy(&v, shared_bytes + shared + k, 16);
-    store_relaxed(reinterpret_cast<Vec*>(to + k), v);
-  }
-}
-template <class E>
-void add_vector(u64 to, Vec v) {
-  std::lock_guard<std::mutex> held(adding);
-  typename E::Wide total[E::lanes], more[E::lanes];
-  Vec* at = reinterpret_cast<Vec*>(to);
-  E::unpack(load_relaxed(at), total);
-  E::unpack(v, more);
-  for (u32 k = 0; k < E::lanes; ++k) total[k] += more[k];
-  store_relaxed(at, E::pack(total));
-}
-template <class E>
-void add_chunk(u64 to, u32 shared, u32 nbytes) {
-  for (u32 k = 0; k < nbytes; k += 16) {
-    Vec v;
-    memcpy(&v, shared_bytes + shared + k, 16);
-    add_vector<E>(to + k, v);
-  }
-}
-template <class E>
-void add_element(u64 to, u64 bits) {
-  std::lock_guard<std::mutex> held(adding);
-  Vec one{}, other{};
-  typename E::Wide total[E::lanes], more[E::lanes];
-  memcpy(&one, reinterpret_cast<void*>(to), E::size);
-  memcpy(&other, &bits, E::size);
-  E::unpack(one, total);
-  E::unpack(other, more);
-  total[0] += more[0];
-  one = E::pack(total);
-  memcpy(reinterpret_cast<void*>(to), &one, E::size);
-}
-inline void end_group() {}
-template <u32>
-void all_but_read() {}
-inline void all_stored() {}
 }  // namespace stretto
 
 // Clusters: everybody arrives once a launch; words of other blocks are at the same place.
@@ -294,10 +198,7 @@ void launch(void (*kernel)(const Calls), const Calls& calls, unsigned grid,
   for (Barriers& one : all) {
     one[1], one[2];
     for (unsigned w = 0; w < 32; ++w) one[100 + w];
-    for (unsigned line = 0; line < 128; ++line) one[200 + line];
   }
-  std::vector<std::vector<unsigned char>> shared(grid);
-  for (auto& one : shared) one.resize(228 << 10);
   in_cluster = of_cluster * threads;
   for (auto& one : arrived) one = 0;  // kernels of one process share it
   for (auto& one : ended) one = 0;
@@ -310,7 +211,6 @@ void launch(void (*kernel)(const Calls), const Calls& calls, unsigned grid,
         blockIdx.x = b;
         threadIdx.x = t;
         barriers = &all[b];
-        stretto::shared_bytes = shared[b].data();
         kernel(calls);
         ++ended[b];
       });

@@ -17,13 +17,14 @@ from stretto import collectives
 from stretto.collectives import Shape, storage
 from stretto.executors.cuda import abi
 from stretto.executors.cuda.compile import headers
-from stretto.executors.cuda.generate import generate
+from stretto.executors.cuda.generate import kernel_of
 from stretto.executors.cuda.regions import fit
 from stretto.testing import draw, input_counts, interpret, output_counts
+from stretto.verify import verify_plan
 
 HERE = Path(__file__).parent
 FINGERPRINT = 7
-OURS = ("memory.cuh", "cluster.cuh", "tma.cuh")
+OURS = ("memory.cuh", "cluster.cuh")
 """Headers of which emulate.hpp has its own version."""
 REPLACED = (
     (r'asm volatile\("bar\.sync 1.*?;\n', "meet(1, C::threads, true);\n"),
@@ -121,8 +122,8 @@ class Emulated:
         self.program, self.plan, self.dtype, self.op = program, plan, dtype, op
         self.itemsize = storage(dtype).itemsize
         self.epilogue = epilogue
-        self.kernel = generate(
-            plan,
+        self.kernel = kernel_of(
+            verify_plan(plan),
             rank=None,
             dtype=dtype,
             op=op,
@@ -140,7 +141,7 @@ class Emulated:
         self.where = fit(plan, sizes, self.itemsize, grain=grain, share=share)
         self.needs = [abi.footprint(plan, self.where, r) for r in range(n)]
         self.half = max(f.stage for f in self.needs)
-        self.packet_half = max(f.packets + f.lines for f in self.needs)
+        self.packet_half = max(f.packets for f in self.needs)
         self.stage = [aligned(2 * self.half, 0x5A) for _ in range(n)]
         self.packets = [aligned(2 * self.packet_half) for _ in range(n)]
         self.control = [aligned(abi.control_bytes(n)) for _ in range(n)]

@@ -22,6 +22,8 @@ from cuda.bindings import driver as real
 from cuda_fake_memory import GRAIN, OK, FakeMemory
 
 from stretto.errors import CallError, CollectiveMismatch, CollectiveTimeout
+from stretto.executors.cuda.generate import kernel_of
+from stretto.verify import verify_plan
 
 __all__ = ["GRAIN", "OK", "FakeDriver", "ThreadGroup", "on_ranks", "view"]
 
@@ -84,7 +86,6 @@ class FakeDriver(FakeMemory):
         known = {
             names.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: 9,
             names.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: 132,
-            names.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: 227 << 10,
         }
         return OK, known.get(attribute, 0)
 
@@ -158,6 +159,14 @@ class FakeDriver(FakeMemory):
 
     def cuMemcpyDtoDAsync(self, to, source, nbytes, stream):
         return self._enqueue(stream, lambda: ctypes.memmove(to, source, nbytes) or True)
+
+    def cuMemAllocAsync(self, nbytes, stream):
+        """Allocate now: queues are short."""
+        return self.cuMemAlloc(nbytes)
+
+    def cuMemFreeAsync(self, start, stream):
+        """Free when the stream gets here."""
+        return self._enqueue(stream, lambda: self.cuMemFree(start))
 
     cuMemcpyHtoDAsync = cuMemcpyDtoHAsync = cuMemcpyDtoDAsync
 
@@ -299,3 +308,8 @@ def view(array):
     """Return our array's memory as bytes."""
     raw = (ctypes.c_uint8 * array.nbytes).from_address(array.pointer)
     return np.ctypeslib.as_array(raw)
+
+
+def generated(plan, **how):
+    """Return the kernel of a plan, once it is proved."""
+    return kernel_of(verify_plan(plan), **how)

@@ -11,14 +11,14 @@ import pytest
 from stretto import algorithms, collectives
 from stretto.collectives import Operator
 from stretto.executors.cuda.compile import build, usage
-from stretto.executors.cuda.generate import generate
+from stretto.executors.cuda.generate import kernel_of
 from stretto.lower import lower
 from stretto.plan import Schedule
-from stretto.verify import verify
+from stretto.verify import verify, verify_plan
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed")
 
-PROTOCOLS = ("packets", "lines", "bulk")
+PROTOCOLS = ("packets", "bulk")
 RANKS = 4
 SUMMED = {
     "bool": ("bor", "bxor"),
@@ -58,8 +58,8 @@ def test_shipped_algorithms_compile(name, protocol, dtype, op, rank):
     pairs = {"pairs": ((0, 1), (1, 2), (3, 0))} if name.startswith("permute/") else {}
     program = verify(algorithms.get(name).build(RANKS, **pairs))
     words = f"push {protocol} staged threads=64 depth=1"
-    plan = lower(program, Schedule.parse(words))
-    kernel = generate(plan, rank=rank, dtype=dtype, op=Operator(op))
+    plan = verify_plan(lower(program, Schedule.parse(words)), program)
+    kernel = kernel_of(plan, rank=rank, dtype=dtype, op=Operator(op))
     _, log = build(kernel, arch=(9, 0))
     used = usage(log)
 

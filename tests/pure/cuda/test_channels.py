@@ -216,7 +216,7 @@ def test_a_record_of_a_channel_reads_as_one():
     """Who waited, for whom and what, and at which step of the author's."""
     record = np.zeros(1, abi.RECORD)[0]
     record["state"], record["kind"], record["peer"] = 2, 1, 3
-    record["channel"], record["step"], record["want"] = 4, 7, 2
+    record["channel"], record["step"], record["want"] = 3, 7, 2
     waiting, text = explain(record, {})
 
     assert [3] == waiting

@@ -9,10 +9,9 @@ from stretto import algorithms
 from stretto.collectives import Operator
 from stretto.executors import Call
 from stretto.executors.cuda.abi import Kernel
-from stretto.executors.cuda.closing import closed
 from stretto.executors.cuda.launch import Loaded
 from stretto.executors.cuda.session import CudaSession
-from stretto.lower import lower
+from stretto.lower import closed, lower
 from stretto.plan import Schedule, Signal, Wait
 from stretto.verify import verify, verify_plan
 
@@ -35,14 +34,14 @@ NAMES = [
 @pytest.mark.parametrize("words", ["push packets staged", "packets copy:bulk"])
 def test_closed_plans_keep_every_promise(name, words):
     """They are proved as all plans are; signals and waits still match."""
-    plan = closed(proved(name, 3, words).value)
+    plan = closed(proved(name, 3, words))
 
-    verify_plan(plan)
+    verify_plan(plan.value)
 
 
 def test_without_packets_each_rank_hears_from_all_by_signals():
     """Take away what packets say: every rank waits for an entry of every other."""
-    plan = closed(proved("all_gather/ring", 4, "push packets staged").value)
+    plan = closed(proved("all_gather/ring", 4, "push packets staged")).value
     for rank, (steps,) in enumerate(plan.ranks):
         others = set(range(4)) - {rank}
         assert others == {s.rank for s in steps if isinstance(s, Signal)}
@@ -53,7 +52,7 @@ def test_without_packets_each_rank_hears_from_all_by_signals():
 
 def test_plans_of_signals_alone_stay_as_they_are():
     """They were proved closed by signals that are sent whatever there is to move."""
-    plan = proved("all_gather/ring", 4, "push bulk staged").value
+    plan = proved("all_gather/ring", 4, "push bulk staged")
 
     assert closed(plan) is plan
 
@@ -76,6 +75,6 @@ def test_sessions_close_calls_of_several_tiles(fake, count, tiles, steps):
         launch = session.prepare(proved("all_reduce/one_shot", 2, words), call)
         session.close()
         (plan,) = seen
-        return launch._where.tiles, len(plan.ranks[group.rank][0])
+        return launch._where.tiles, len(plan.plan.ranks[group.rank][0])
 
     assert [(tiles, steps)] * 2 == on_ranks(fake, 2, work)

@@ -24,7 +24,7 @@ from stretto.executors.cuda import engine as engine_module
 from stretto.executors.cuda.abi import Kernel
 from stretto.executors.cuda.launch import Loaded
 from stretto.executors.cuda.session import CudaSession
-from stretto.lower import lower
+from stretto.lower import copied, copying, lower
 from stretto.plan import Schedule
 from stretto.testing import draw, input_counts, interpret
 from stretto.verify import verify, verify_plan
@@ -40,8 +40,10 @@ def wait_for_fault(session):
 @pytest.fixture
 def by_streams(fake, monkeypatch):
     """Return the fake driver; all plans meet by stream operations."""
-    monkeypatch.setattr(engine_module, "copies_once", lambda plan: False)
-    return fake
+    monkeypatch.setattr(copying, "_copies_once", lambda plan: False)
+    copying.copied.cache_clear()
+    yield fake
+    copying.copied.cache_clear()
 
 
 ENGINE = "push engine zero_copy blocks=3"
@@ -362,9 +364,9 @@ def test_plans_that_copy_once_meet_by_two_barriers(fake):
 def test_only_plans_of_one_hop_copy_once(name, once):
     """What is passed on needs a signal in between."""
     program = algorithms.get(name).build(4)
-    plan = lower(verify(program), Schedule.parse(ENGINE))
+    plan = verify_plan(lower(verify(program), Schedule.parse(ENGINE)))
 
-    assert once == engine_module.copies_once(plan)
+    assert once == copied(plan).once
 
 
 HALVES = "pull bulk zero_copy copy:engine+push"

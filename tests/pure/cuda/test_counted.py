@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cuda_fakes import on_ranks
+from cuda_fakes import generated, on_ranks
 
 from stretto import algorithms
 from stretto.collectives import Operator
@@ -16,14 +16,13 @@ from stretto.errors import CallError, PlanError
 from stretto.executors import Call
 from stretto.executors.cuda import abi
 from stretto.executors.cuda.abi import PARAMS, RECORD, Kernel
-from stretto.executors.cuda.closing import closed
 from stretto.executors.cuda.compile import build
 from stretto.executors.cuda.counted import WORDS, counted
-from stretto.executors.cuda.generate import generate
+from stretto.executors.cuda.generate import kernel_of
 from stretto.executors.cuda.launch import Loaded
 from stretto.executors.cuda.session import CudaSession
 from stretto.executors.cuda.watch import explain
-from stretto.lower import lower
+from stretto.lower import closed, lower
 from stretto.plan import Schedule
 from stretto.verify import verify, verify_plan
 
@@ -51,9 +50,9 @@ class Counted:
 
     def __init__(self, emulate, monkeypatch, folder, name, ranks, words):
         program = algorithms.get(name).build(ranks)
-        plan = closed(proved(name, ranks, words).value)
+        plan = closed(proved(name, ranks, words)).value
         monkeypatch.setattr(
-            emulate, "generate", lambda p, **how: counted(generate(p, **how), p)
+            emulate, "kernel_of", lambda p, **how: counted(kernel_of(p, **how), p.value)
         )
         self.run = emulate.Emulated(
             program, plan, folder, dtype="int32", op=Operator.SUM, counts=MOST
@@ -212,11 +211,11 @@ def test_an_output_that_is_too_small_is_told(emulate, monkeypatch, tmp_path):
     assert "rank 0 gave up, as there are more elements than it has room for" in other
 
 
-@pytest.mark.parametrize("protocol", ["packets", "lines", "bulk"])
+@pytest.mark.parametrize("protocol", ["packets", "bulk"])
 def test_kernels_with_counts_on_the_device_compile(protocol):
     """For the GPU, with no more registers than a block of theirs has."""
     plan = proved("all_to_all/one_shot", 4, f"push {protocol} staged threads=512").value
-    kernel = counted(generate(plan, rank=2, dtype="bfloat16"), plan)
+    kernel = counted(generated(plan, rank=2, dtype="bfloat16"), plan)
     image, _ = build(kernel, arch=(9, 0))
 
     assert image
@@ -228,7 +227,7 @@ def test_an_algorithm_that_divides_counts_is_refused():
     plan = proved("all_reduce/two_shot", 2, "push packets staged").value
 
     with pytest.raises(PlanError, match="split=1"):
-        counted(generate(plan, rank=0, dtype="int32"), plan)
+        counted(generated(plan, rank=0, dtype="int32"), plan)
 
 
 class Tensor:

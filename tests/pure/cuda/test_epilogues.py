@@ -8,16 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cuda_fakes import generated
 
 from stretto import algorithms, epilogues
 from stretto.collectives import Operator, narrow, storage
 from stretto.epilogues import Form, Named, evaluate, resolve
-from stretto.errors import CallError
-from stretto.executors.cuda.closing import closed
+from stretto.errors import CallError, PlanError
 from stretto.executors.cuda.compile import build, usage
-from stretto.executors.cuda.generate import generate
 from stretto.executors.cuda.rowwise import shared_by
-from stretto.lower import lower
+from stretto.lower import closed, lower
 from stretto.plan import Schedule
 from stretto.runtime import Choice
 from stretto.runtime.fused import fused_choice
@@ -170,7 +169,7 @@ def test_kernels_give_the_bits_of_numpy(tmp_path, case):
     """On every rank, launch after launch, whatever the threads."""
     function, name, words, ranks, dtype, row, rows, forms, *share = CASES[case]
     program, plan = planned(name, words, ranks)
-    plan = closed(plan)
+    plan = closed(verify_plan(plan)).value
     spec = spec_of(function, dtype, row, forms)
     run = _emulate.Emulated(
         program,
@@ -209,7 +208,7 @@ def test_blocks_that_share_rows_give_up_together(tmp_path):
     )
     spec = spec_of(add_rms_norm, "bfloat16", 1024, FORMS)
     run = _emulate.Emulated(
-        *(program, closed(plan), tmp_path),
+        *(program, closed(verify_plan(plan)).value, tmp_path),
         dtype="bfloat16",
         op=Operator.SUM,
         counts=3 * 1024,
@@ -254,7 +253,10 @@ def test_whatever_can_be_said_compiles(function, forms, row):
     _, plan = planned("all_reduce/one_shot", "packets threads=64", 2)
     spec = spec_of(epilogues.epilogue(function), "bfloat16", row, forms)
 
-    build(generate(plan, rank=0, dtype="bfloat16", epilogue=spec), arch=(9, 0))
+    build(
+        generated(plan, rank=0, dtype="bfloat16", epilogue=spec),
+        arch=(9, 0),
+    )
 
 
 @pytest.mark.parametrize(("rows", "spilled"), [(1, 0), (16, 0), (32, 0), (64, 32)])
@@ -275,7 +277,7 @@ def test_what_the_runtime_chooses_compiles(rows, spilled):
     plan = verify_plan(lower(program, choice.schedule)).value
     part = rows if choice.algorithm.name.endswith("one_shot") else -(-rows // 4)
     share = shared_by(spec, choice.schedule.blocks, part)
-    kernel = generate(plan, rank=1, dtype="bfloat16", epilogue=spec, share=share)
+    kernel = generated(plan, rank=1, dtype="bfloat16", epilogue=spec, share=share)
     _, log = build(kernel, arch=(9, 0))
 
     assert usage(log).spill_stores <= spilled
@@ -288,23 +290,33 @@ def test_what_the_runtime_chooses_compiles(rows, spilled):
         ("all_reduce/one_shot", "packets blocks=64 threads=512", "bfloat16", 8192),
         ("all_reduce/two_shot", "packets blocks=16 threads=1024", "bfloat16", 8192),
         ("all_gather/one_shot", "packets threads=256", "bfloat16", 4096),
-        ("all_reduce/ring", "lines threads=512", "float32", 2885),
+        ("all_reduce/ring", "bulk threads=512", "float32", 2885),
     ],
 )
 def test_kernels_with_epilogues_compile(name, words, dtype, row):
     """Without a warning, and with nothing of note spilled."""
     _, plan = planned(name, words, 4)
     spec = spec_of(add_rms_norm, dtype, row, FORMS)
-    kernel = generate(plan, rank=1, dtype=dtype, epilogue=spec)
+    kernel = generated(plan, rank=1, dtype=dtype, epilogue=spec)
     _, log = build(kernel, arch=(9, 0))
 
     assert usage(log).spill_stores <= 256
 
 
+def test_a_gpu_without_clusters_is_told_of():
+    """The compiler would say less."""
+    _, plan = planned("all_reduce/one_shot", "packets blocks=2 threads=512", 4)
+    spec = spec_of(add_rms_norm, "bfloat16", 8192, FORMS)
+    kernel = generated(plan, rank=1, dtype="bfloat16", epilogue=spec, share=2)
+
+    with pytest.raises(PlanError, match="clusters, which sm_80 has not; want sm_90"):
+        build(kernel, arch=(8, 0))
+
+
 def test_the_text_shows_what_is_computed():
     """A reader finds the function's operations, each on a line."""
     _, plan = planned("all_reduce/one_shot", "packets", 2)
-    text = generate(
+    text = generated(
         plan,
         rank=0,
         dtype="bfloat16",
@@ -322,7 +334,7 @@ def test_a_row_too_long_for_a_block_is_refused():
     spec = spec_of(add_rms_norm, "bfloat16", 1 << 20, FORMS)
 
     with pytest.raises(CallError, match="a block takes rows of up to 131072"):
-        generate(plan, rank=0, dtype="bfloat16", epilogue=spec)
+        generated(plan, rank=0, dtype="bfloat16", epilogue=spec)
 
 
 @pytest.mark.parametrize(
@@ -352,7 +364,7 @@ def test_what_a_thread_has_is_not_read_again():
     """The move that completes a row leaves it in registers; then nothing is loaded."""
     _, plan = planned("all_reduce/one_shot", "packets blocks=8 threads=128", 2)
     spec = spec_of(add_rms_norm, "bfloat16", 8192, FORMS)
-    text = generate(plan, rank=0, dtype="bfloat16", epilogue=spec, share=8).text
+    text = generated(plan, rank=0, dtype="bfloat16", epilogue=spec, share=8).text
 
     assert "to(me.output(at.r0_output_0), rows.hold<0>())" in text
     assert "rows.conclude(Nothing{}, t);" in text
@@ -364,7 +376,7 @@ def test_several_rows_of_a_thread_are_stored_behind_their_sums():
     """What need not be in front of them, the result and zeros, is stored meanwhile."""
     _, plan = planned("all_reduce/two_shot", "packets blocks=8 threads=128", 2)
     spec = spec_of(add_rms_norm, "bfloat16", 8192, FORMS)
-    text = generate(plan, rank=0, dtype="bfloat16", epilogue=spec, share=8).text
+    text = generated(plan, rank=0, dtype="bfloat16", epilogue=spec, share=8).text
 
     assert "static constexpr u32 held = 2;" in text
     assert "from(me.packet_from<1, 0, 1, true>" in text

@@ -9,12 +9,11 @@ from cuda_fakes import on_ranks
 
 from stretto import algorithms
 from stretto.errors import PlanError
-from stretto.executors.cuda.halves import hands_round_on_engine, in_halves
 from stretto.executors.cuda.session import CudaSession
-from stretto.lower import lower
+from stretto.lower import hands_round_on_engine, in_halves, lower
 from stretto.plan import Move, Schedule
 from stretto.runtime import Profile, Question, Selector
-from stretto.verify import verify
+from stretto.verify import verify, verify_plan
 
 HALVES = "pull bulk zero_copy copy:engine+push"
 
@@ -23,7 +22,8 @@ def test_a_plan_in_halves_stores_everything_once():
     """What the kernel no longer stores at peers, copies of its results do."""
     program = algorithms.get("all_reduce/two_shot").build(4)
     plan = lower(verify(program), Schedule.parse(HALVES))
-    kernel, copies = in_halves(plan)
+    halves = in_halves(verify_plan(plan))
+    kernel, copies = halves.kernel.plan, halves.copies.plan
 
     def stores(one):
         return sorted(
@@ -60,7 +60,7 @@ def test_a_kernel_passes_nothing_on_that_is_copied_after_it(name, served):
     plan = lower(verify(program), Schedule.parse(HALVES))
     said = ""
     try:
-        in_halves(plan)
+        in_halves(verify_plan(plan))
     except PlanError as e:
         said = str(e)
 
@@ -75,7 +75,7 @@ def test_halves_need_results_that_are_pushed():
     plan = lower(verify(program), Schedule.parse("push bulk staged copy:engine"))
 
     with pytest.raises(PlanError, match="pushes its results"):
-        in_halves(plan)
+        in_halves(verify_plan(plan))
 
 
 ROWS = """

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from cuda.bindings import driver as real
-from cuda_fakes import OK, on_ranks
+from cuda_fakes import OK, on_ranks, view
 
 from stretto import algorithms
 from stretto.collectives import Operator
@@ -40,7 +40,7 @@ def without_compiler(session):
     """Let a session load kernels without compiling them."""
 
     def load(plan, call):
-        kernel = Kernel(text=plan.name, ranks=(0,), grid=2, threads=160)
+        kernel = Kernel(text=plan.plan.name, ranks=(0,), grid=2, threads=160)
         return Loaded(None, 7, kernel)
 
     session.load_call = load
@@ -112,11 +112,11 @@ def test_a_launch_may_begin_before_the_kernel_before_it_ends(
     """It waits on the device then (stream.cuh); a setting switches that off."""
     if setting is not None:
         monkeypatch.setenv("STRETTO_CUDA_EARLY", setting)
-    kernel = Kernel(text="any", ranks=(0,), grid=3, threads=64, shared_bytes=512)
+    kernel = Kernel(text="any", ranks=(0,), grid=3, threads=64)
     arguments = (ctypes.c_void_p * 1)(4096)
 
     assert Loaded(None, 7, kernel).launch(9, ctypes.addressof(arguments)) == 0
-    assert fake.launches[-1] == (7, [3, 1, 1, 64, 1, 1, 512], 9, 4096)
+    assert fake.launches[-1] == (7, [3, 1, 1, 64, 1, 1, 0], 9, 4096)
     assert fake.early[-1] is early
 
 
@@ -288,7 +288,7 @@ def test_clusters_are_counted_whole(fake):
 
     def work(group):
         session = CudaSession(group)
-        fits = Kernel(text="", ranks=(0,), grid=128, threads=1024, shared_bytes=64)
+        fits = Kernel(text="", ranks=(0,), grid=128, threads=1024)
         launch_module.load(session.device, fits, b"")
         with pytest.raises(PlanError, match=r"132 blocks .* holds 128 at once"):
             launch_module.load(session.device, replace(fits, grid=132), b"")
@@ -296,7 +296,7 @@ def test_clusters_are_counted_whole(fake):
 
     on_ranks(fake, 1, work)
 
-    assert [(128, 1024, 64), (132, 1024, 64)] == asked
+    assert [(128, 1024, 0), (132, 1024, 0)] == asked
 
 
 def test_tiles_shrink_until_staging_fits():
@@ -398,3 +398,29 @@ def test_plans_for_other_numbers_of_ranks_are_refused(fake):
         session.close()
 
     on_ranks(fake, 1, work)
+
+
+def test_a_call_aside_reads_a_copy_that_is_its_own(fake):
+    """Unequal parts in place: the input is copied, read, and freed, on the stream."""
+
+    def work(group):
+        session = CudaSession(group)
+        without_compiler(session)
+        call = Call(dtype="int32", op=Operator.SUM, counts=(1, 5, 3, 2), aside=True)
+        launch = session.prepare(proved("all_to_all/one_shot", 2, PACKETS), call)
+        room = session.empty((8,), "int32")
+        given = np.arange(8, dtype=np.int32) + 10 * group.rank
+        view(room).view("i4")[:8] = given
+        if group.rank == 0:
+            launch(room, room, stream=5)
+            session.synchronize(5)
+            head = launched(fake)[2]
+            source, target = int(head["input"][0]), int(head["output"][0])
+            count = 6  # what rank 0 sends; what it gets are 4 elements
+            copy = np.frombuffer((ctypes.c_int32 * count).from_address(source), "i4")
+            assert target == room.pointer != source
+            assert np.array_equal(copy, given[:count])
+        group.exchange({})
+        session.close()
+
+    on_ranks(fake, 2, work)

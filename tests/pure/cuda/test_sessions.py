@@ -225,7 +225,7 @@ def test_two_ranks_that_only_transfer_stage_less(fake):
 
     assert (half, less) == (1 << 20, 1 << 18)
     assert 32 * smaller <= less < 32 * tile <= half
-    assert part < whole - 2 * 2 * 3 * (half - less) + GRAIN
+    assert part < whole - 2 * 2 * 2 * (half - less) + GRAIN
 
 
 def states(fake, monkeypatch, **by_stream):

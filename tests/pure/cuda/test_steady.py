@@ -260,11 +260,11 @@ def on_ranks_one(fake, work):
 def test_a_second_process_compiles_nothing(monkeypatch, tmp_path):
     """What one start has compiled, the next finds on disk."""
     from stretto.executors.cuda import compile as compiler
-    from stretto.executors.cuda.generate import generate
+    from stretto.executors.cuda.generate import kernel_of
 
     monkeypatch.setenv("STRETTO_CACHE_DIR", str(tmp_path))
-    plan = proved("all_gather/one_shot", "push packets staged threads=32").value
-    kernels = [generate(plan, rank=r, dtype="int8") for r in range(2)]
+    plan = proved("all_gather/one_shot", "push packets staged threads=32")
+    kernels = [kernel_of(plan, rank=r, dtype="int8") for r in range(2)]
     first = compiler.compile_all(kernels, arch=(9, 0), threads=2)
 
     def refuse(*_, **__):

@@ -77,7 +77,7 @@ def test_packets_are_not_pulled_and_not_sent_to_callers():
     """A schedule that means nothing is refused, with what is meant."""
     program = verify(algorithms.get("all_reduce/ring").build(3))
 
-    for text in ("pull packets staged", "push lines zero_copy"):
+    for text in ("pull packets staged", "push packets zero_copy"):
         with pytest.raises(CallError, match="announce themselves"):
             lower(program, Schedule.parse(text))
 

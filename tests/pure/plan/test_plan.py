@@ -14,9 +14,8 @@ from stretto.verify import verify, verify_plan
 schedules = st.builds(
     Schedule,
     direction=st.sampled_from(["push", "pull"]),
-    protocol=st.sampled_from(["packets", "lines", "bulk", "engine"]),
+    protocol=st.sampled_from(["packets", "bulk", "engine"]),
     memory=st.sampled_from(["staged", "zero_copy"]),
-    mover=st.sampled_from(["vectors", "tma", "unordered"]),
     blocks=st.integers(1, 200),
     tile_bytes=st.integers(1, 1 << 30),
     phases=st.just({"copy": {"direction": "push"}}) | st.just({}),
@@ -35,13 +34,22 @@ def test_schedules_print_and_parse_back(schedule):
         ("shove", "known: push"),
         ("blocks=0", "want at least 1"),
         ("speed=3", "no such number"),
-        ("copy:tma", "cannot set .mover."),
+        ("copy:blocks", "known: push"),
+        ("push lines staged", "'lines'; known: push, pull, packets, bulk, engine"),
+        ("push bulk zero_copy tma", "'tma'; known: push"),
+        ("push bulk zero_copy unordered", "'unordered'; known: push"),
     ],
 )
 def test_wrong_schedules_are_answered(words, text):
     """With the right words."""
     with pytest.raises(CallError, match=text):
         Schedule.parse(words)
+
+
+def test_a_phase_has_no_numbers_of_its_own():
+    """All phases of a program share blocks, threads and tiles."""
+    with pytest.raises(CallError, match="phase 'copy' cannot set 'blocks'"):
+        Schedule(phases={"copy": {"blocks": "2"}})
 
 
 @given(
@@ -76,7 +84,7 @@ def test_a_plan_from_a_file_is_proved_again():
     for old, new, error, match in (
         ("stage[0]", "stage[9]", BoundsError, "units of staging"),
         ("wait r1.0 n=1", "wait r1.0 n=9", PlanError, "can hang"),
-        ("signal r1.0 n=1", "signal r1.0 n=2", PlanError, "counted from 1"),
+        ("signal r1.0 n=2", "signal r1.0 n=1", PlanError, "they rise"),
         ("output[0]", "output[1]", BoundsError, "holds atoms"),
         ("input 0:3@0", "input 0:2@0", BoundsError, "are no all_reduce buffers"),
     ):

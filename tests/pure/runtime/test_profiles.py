@@ -62,9 +62,14 @@ def test_a_users_profiles_are_read_where_they_lie(monkeypatch, tmp_path):
 UNKNOWN = PROFILE.replace("all_reduce/swing", "all_reduce/of_my_own push bulk")
 
 
-def test_a_row_that_names_an_unknown_algorithm_is_passed_over():
-    """It was registered where the profile was measured, and is not here."""
-    selector = Selector("cpu", Profile.parse(UNKNOWN, "here"))
+@pytest.mark.parametrize(
+    "pin",
+    ["all_reduce/of_my_own push bulk", "all_reduce/two_shot push lines staged"],
+)
+def test_a_row_that_names_what_is_not_known_is_passed_over(pin):
+    """It was registered where the profile was measured; or a version has dropped it."""
+    profile = PROFILE.replace("all_reduce/swing", pin)
+    selector = Selector("cpu", Profile.parse(profile, "here"))
 
     assert "all_reduce/ring pull" in str(selector.choose(question(1024)))
 
@@ -111,16 +116,16 @@ def test_without_a_profile_nobody_is_asked(monkeypatch, tmp_path):
 
 
 def test_a_row_that_the_machine_refuses_is_passed_over():
-    """Lines over PCIe: the shipped rows were measured over NVLink."""
+    """The next row for the size is taken."""
 
     class Session:
         def refuses(self, plan):
-            return "not here" if plan.schedule.protocol == "lines" else ""
+            return "not here" if plan.value.schedule.protocol == "packets" else ""
 
-    lines = PROFILE.replace("all_reduce/swing", "all_reduce/ring push lines")
+    packets = PROFILE.replace("all_reduce/swing", "all_reduce/ring push packets")
     sessions = {}
-    selector = Selector("cpu", Profile.parse(lines, "here"), sessions)
-    assert "all_reduce/ring push lines" in str(selector.choose(question(1024)))
+    selector = Selector("cpu", Profile.parse(packets, "here"), sessions)
+    assert "all_reduce/ring push packets" in str(selector.choose(question(1024)))
     sessions["cpu"] = Session()
     assert "all_reduce/ring pull" in str(selector.choose(question(1024)))
 

@@ -20,13 +20,12 @@ def choice(collective, nbytes, ranks, memory, in_place):
 @pytest.mark.parametrize(
     "collective", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 )
-def test_they_answer_for_all_sizes_by_what_may_be_chosen_unasked(collective, ranks):
-    """Staged memory gets no zero-copy; sums stay in order; what is new stays out."""
+def test_they_answer_for_all_sizes(collective, ranks):
+    """Staged memory gets no zero-copy."""
     for nbytes in SIZES:
         for memory, in_place in (("staged", False), ("zero_copy", True)):
             pin = choice(collective, nbytes, ranks, memory, in_place)
             assert pin.startswith(f"{collective}/")
-            assert not {"unordered", "tma", "lines"} & set(pin.split())
             assert memory == "zero_copy" or "zero_copy" not in pin
 
 

@@ -58,15 +58,10 @@ class Fit:
 
 
 def observations(document: Mapping[str, Any]) -> list[Observation]:
-    """Return what a bench document, or a tuning, tells of plans that can be named.
-
-    Rows of benchmarks/gpu_collectives.py have sweeps: of each way the best is taken.
-    """
+    """Return what a bench document, or a tuning, tells of plans that can be named."""
     found = []
     for row in document.get("rows", ()):
-        if "sweep" in row:
-            found += _swept(row, int(document["ranks"]))
-        elif (
+        if (
             row["ok"]
             and row["algorithm"]
             and row["p50_us"]
@@ -142,8 +137,8 @@ def toml_of(found: Fit) -> str:
 
 
 def _observed(pin: str, row: Mapping[str, Any], us: float) -> Observation | None:
+    """Return a measurement of a plan; None where this version has no such plan."""
     name, _, words = pin.partition(" ")
-    schedule = Schedule.parse(words)
     collective, n = name.split("/")[0], int(row["ranks"])
     params: dict[str, Any] = {}
     if collective in ("broadcast", "reduce", "gather", "scatter"):
@@ -151,26 +146,12 @@ def _observed(pin: str, row: Mapping[str, Any], us: float) -> Observation | None
     elif collective == "permute":
         params["pairs"] = tuple((r, (r + 1) % n) for r in range(n))
     try:
-        algorithm = algorithms.get(name)
+        algorithm, schedule = algorithms.get(name), Schedule.parse(words)
         in_place = schedule.memory == "staged"
         plan = proved_plan(algorithm, n, frozen(freeze(params)), schedule, in_place)
     except StrettoError:
         return None
     return Observation(plan=plan, nbytes=int(row["nbytes"]), us=float(us))
-
-
-def _swept(row: Mapping[str, Any], num_ranks: int) -> list[Observation]:
-    best: dict[tuple[str, str], tuple[float, str]] = {}
-    for one in row["sweep"]:
-        name, _, words = one["variant"].partition("|")
-        plain = replace(
-            Schedule.parse(words), blocks=1, threads=512, tile_bytes=1 << 18, depth=4
-        )
-        key, found = (name, str(plain)), (float(one["us"]), f"{name} {words}")
-        best[key] = min(best.get(key, found), found)
-    about = {"ranks": num_ranks, "nbytes": row["nbytes"]}
-    seen = (_observed(pin, about, us) for us, pin in best.values())
-    return [one for one in seen if one is not None]
 
 
 def _errors(seen: Sequence[Observation], machine: Machine) -> list[float]:

@@ -28,7 +28,7 @@ __all__ = [
 
 K, M = 1 << 10, 1 << 20
 _TILES = (64 * K, 256 * K, M, 4 * M)
-_PACKETS_UP_TO, _LINES_FROM, _ENGINE_FROM = 4 * M, 16 * K, 4 * M
+_PACKETS_UP_TO, _ENGINE_FROM = 4 * M, 4 * M
 _WHOLE = 1 << 30
 """A tile that holds any part: without staging, slicing only adds signals."""
 _COPIES_PUSHED = {"copy": {"direction": "push"}}
@@ -132,7 +132,7 @@ def _oddness(how: Schedule, asked: Question) -> float:
 
     That is a thread and a half for each vector, in blocks as small as fill the GPU.
     """
-    if asked.executor == "cpu" or how.protocol not in ("packets", "lines"):
+    if asked.executor == "cpu" or how.protocol != "packets":
         return 0.0
     wanted = 1.5 * math.ceil(_part(asked) / _VECTOR)
     threads = next((t for t in _THREADS if t * _MOST_BLOCKS >= wanted), _THREADS[-1])
@@ -188,8 +188,6 @@ def _ways(asked: Question) -> Iterator[Schedule]:
     on_gpu, part = asked.executor != "cpu", _part(asked)
     if part <= _PACKETS_UP_TO:
         yield Schedule(protocol="packets")
-    if on_gpu and _LINES_FROM <= part <= _PACKETS_UP_TO:
-        yield Schedule(protocol="lines")
     yield Schedule(protocol="bulk")
     yield Schedule(protocol="bulk", direction="pull")
     if asked.memory != "zero_copy":

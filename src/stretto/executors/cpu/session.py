@@ -121,6 +121,8 @@ class CpuSession:
             if status := run(table, id(x), id(out)):
                 watch.until_done(status)
 
+        if call.aside:
+            return _aside(launch)
         if any(call.rows):
             return _repacking(launch, call.rows, self._group.num_ranks)
         return launch if call.epilogue is None else _ending(launch, call.epilogue)
@@ -138,6 +140,15 @@ class CpuSession:
         """Give memory back; what launchers and arrays still hold goes with them."""
         self._slabs = ()
         self._known.clear()
+
+
+def _aside(launch: Launch) -> Launch:
+    """Return a launch that reads a copy of its input, which the output overwrites."""
+
+    def copied(x: Any, out: Any) -> None:
+        launch(x.copy(), out)
+
+    return copied
 
 
 def _repacking(launch: Launch, rows: tuple[int, int], num_ranks: int) -> Launch:

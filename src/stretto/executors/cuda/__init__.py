@@ -24,6 +24,7 @@ __all__ = [
     "open_session",
     "show",
     "stream_here",
+    "trusted",
     "warm",
 ]
 
@@ -78,25 +79,36 @@ def show(
     Where there are fewer rows than blocks, blocks share them.
     """
     if epilogue is None:
-        return _kernel(plan.value, dtype, op, rank).text
-    from stretto.executors.cuda.generate import generate
+        return _kernel(plan, dtype, op, rank).text
+    from stretto.executors.cuda.generate import kernel_of
     from stretto.executors.cuda.rowwise import shared_by
 
     share = shared_by(epilogue, plan.value.schedule.blocks, rows)
-    return generate(
-        plan.value, rank=rank, dtype=dtype, op=op, epilogue=epilogue, share=share
+    return kernel_of(
+        plan, rank=rank, dtype=dtype, op=op, epilogue=epilogue, share=share
     ).text
 
 
-def _kernel(plan: Plan, dtype: str, op: Operator, rank: int) -> Kernel:
+def _kernel(plan: Verified[Plan], dtype: str, op: Operator, rank: int) -> Kernel:
     """Return the kernel of a plan: the registered one where there is one."""
     from stretto.executors.cuda.byhand import hand_kernel, taken_by_hand
-    from stretto.executors.cuda.generate import generate
+    from stretto.executors.cuda.generate import kernel_of
 
-    own = taken_by_hand(plan, Call(dtype=dtype, op=op, counts=(1,)))
+    own = taken_by_hand(plan.value, Call(dtype=dtype, op=op, counts=(1,)))
     if own is not None:
-        return hand_kernel(own, plan, rank=rank, dtype=dtype, op=op)
-    return generate(plan, rank=rank, dtype=dtype, op=op)
+        return hand_kernel(own, plan.value, rank=rank, dtype=dtype, op=op)
+    return kernel_of(plan, rank=rank, dtype=dtype, op=op)
+
+
+def trusted(plan: Verified[Plan], call: Call) -> str:
+    """Return, in a word, what of such a call stands on less than a proof."""
+    from stretto.executors.cuda.byhand import taken_by_hand
+
+    if call.epilogue is not None:
+        return "epilogue"
+    if any(call.rows):
+        return "rows with a pitch"
+    return "kernel by hand" if taken_by_hand(plan.value, call) is not None else ""
 
 
 def warm(
@@ -113,11 +125,6 @@ def warm(
     """
     from stretto.executors.cuda.compile import compile_kernel
     from stretto.executors.cuda.engine import runs_on_engine
-    from stretto.executors.cuda.halves import hands_round_on_engine, in_halves
 
-    value = plan.value
-    if runs_on_engine(value):
-        return
-    if hands_round_on_engine(value):
-        value, _ = in_halves(value)
-    compile_kernel(_kernel(value, dtype, op, rank), arch=arch)
+    if not runs_on_engine(plan.value):
+        compile_kernel(_kernel(plan, dtype, op, rank), arch=arch)

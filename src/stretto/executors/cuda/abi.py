@@ -13,13 +13,10 @@ before anybody's kernel runs. Peers write to it; everything only ever counts upw
 
 **Epochs.** Every launch of whatever plan advances all epoch words by its `tiles`, so
 that all blocks of all ranks count alike, and memory may be laid out anew by every
-launch. Staging is two halves, by parity of the epoch. Three kinds never share bytes:
+launch. Staging is two halves, by parity of the epoch. Two kinds never share bytes:
 
     stage      plain data; may hold anything between launches
     packets    sentinel words; every byte is 0 between launches (so: starts as zero)
-    lines      128-byte lines whose last word is a flag; starts as zero
-
-`packets` and `lines` are one field of the parameters, since a plan has one of them.
 
 **Parameters.** One `PARAMS` record per rank, followed by `table`: 64-bit words that a
 `Kernel` names, in its order (offsets and sizes in elements). A kernel made for all
@@ -50,7 +47,6 @@ from stretto.plan import Layout, Move, Plan, Space
 __all__ = [
     "AWAITED",
     "BOARD",
-    "CHUNK",
     "CLERK",
     "CONTROL",
     "ESCAPES",
@@ -79,8 +75,6 @@ MAX_WORKERS = MAX_BLOCKS * MAX_LANES
 CLERK = 32
 """Threads a block has beside the plan's: a warp that keeps roll, deadline, epochs."""
 MAX_THREADS = 1024 - CLERK
-CHUNK = 16 << 10
-"""Bytes that the copy unit of an SM moves at once."""
 ESCAPES = 1 << 17
 """The most threads a plan with packets may have in one rank, clerks left out."""
 BOARD = 64
@@ -154,7 +148,6 @@ AWAITED = (
     "",
     "a signal",
     "a packet",
-    "a line",
     "a signal of its copy engine",
     "our own copies to it",
     "room in the ring of requests, which the proxy thread empties",
@@ -174,8 +167,6 @@ class Kernel:
     """Thread blocks, all of which must be resident at once."""
     threads: int
     """Threads of a block, the clerk included."""
-    shared_bytes: int = 0
-    """Dynamic shared memory of a block."""
     table: tuple[tuple[str, int, int], ...] = ()
     """Words of the table: ("size", atom, 0), ("input"|"output", rank, position), or
     ("extra", i, 0): the i-th of what an epilogue needs."""
@@ -196,7 +187,6 @@ class Footprint:
 
     stage: int
     packets: int
-    lines: int
     stage_unit: int
     packet_unit: int
 
@@ -210,18 +200,13 @@ def footprint(plan: Plan, where: Layout, rank: int) -> Footprint:
         for loc in (*step.dsts, *step.srcs)
         if loc.space is Space.STAGE
     }
-    lines = plan.schedule.protocol == "lines"
-    unit = packet_unit = where.unit_bytes
-    if lines:  # whole ones: the last is stored to its end, in plain staging too
-        unit = packet_unit = -(-unit // 120) * 128
-    units = plan.stage_units[rank] * plan.schedule.blocks
-    packets = units * packet_unit * ((rank, True) in spaces)
+    unit = where.unit_bytes
+    half = plan.stage_units[rank] * plan.schedule.blocks * unit
     return Footprint(
-        stage=units * unit * ((rank, False) in spaces),
-        packets=0 if lines else packets,
-        lines=packets if lines else 0,
+        stage=half * ((rank, False) in spaces),
+        packets=half * ((rank, True) in spaces),
         stage_unit=unit,
-        packet_unit=packet_unit,
+        packet_unit=unit,
     )
 
 

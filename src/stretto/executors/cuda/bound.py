@@ -17,9 +17,9 @@ from stretto.executors.cuda.launch import Arguments, Loaded, enqueue, mixed
 from stretto.executors.cuda.regions import Region
 from stretto.executors.cuda.space import AddressSpace
 from stretto.executors.cuda.watch import Watch
-from stretto.plan import Layout, Move, Plan, Schedule, Signal, Space, Step, Wait
+from stretto.plan import Layout, Move, Plan, Space
 
-__all__ = ["Home", "KernelLaunch", "barrier_plan", "peer_spaces", "stream_handle"]
+__all__ = ["Home", "KernelLaunch", "peer_spaces", "stream_handle"]
 
 _INPUT, _OUTPUT, _MARK = (
     PARAMS.fields[name][1] // 8  # type: ignore[index]
@@ -138,22 +138,20 @@ class KernelLaunch:
         """Return the parameters of a stream's launches, without arrays."""
         region = self._sets(handle)
         bases = self._space.peers
-        lines = self.plan.schedule.protocol == "lines"
-        packets = region.lines if lines else region.packets
         return pack(
             self.kernel,
             self._where,
             {
                 "control": [b + region.control for b in bases],
                 "stage": [b + region.stage for b in bases],
-                "packets": [b + packets for b in bases],
+                "packets": [b + region.packets for b in bases],
                 "record": self._watch.record,
                 "deadline_ns": self._deadline_ns,
                 "fingerprint": self._fingerprint,
                 "stage_unit": self._needs.stage_unit,
                 "packet_unit": self._needs.packet_unit,
                 "stage_half": region.half("stage"),
-                "packet_half": region.half("lines" if lines else "packets"),
+                "packet_half": region.half("packets"),
             },
             extra or self._extra,
         )
@@ -212,25 +210,6 @@ def peer_spaces(plan: Plan, rank: int) -> frozenset[Space]:
         if isinstance(step, Move)
         for loc in (*step.dsts, *step.srcs)
         if loc.rank != owner and loc.space is not Space.STAGE
-    )
-
-
-def barrier_plan(name: str, num_ranks: int) -> Plan:
-    """Return the plan in which everybody waits for everybody."""
-    ranks: list[tuple[tuple[Step, ...], ...]] = []
-    for rank in range(num_ranks):
-        others = [(rank + i) % num_ranks for i in range(1, num_ranks)]
-        signals = [Signal(q, 0, 1) for q in others]
-        ranks.append(((*signals, *(Wait(q, 0, 1) for q in others)),))
-    return Plan(
-        name=name,
-        collective="barrier",
-        num_ranks=num_ranks,
-        schedule=Schedule(threads=32),
-        inputs=((),) * num_ranks,
-        outputs=((),) * num_ranks,
-        stage_units=(0,) * num_ranks,
-        ranks=tuple(ranks),
     )
 
 

@@ -148,7 +148,6 @@ def hand_footprint(found: Handwritten, plan: Plan, call: Call) -> Footprint:
     return Footprint(
         stage=found.scratch(*asked),
         packets=found.packets(*asked),
-        lines=0,
         stage_unit=0,
         packet_unit=0,
     )

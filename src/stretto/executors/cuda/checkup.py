@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from stretto.errors import DeviceError, StrettoError
 from stretto.executors.cuda.driver import NO_MULTICAST, api, ask
-from stretto.executors.cuda.links import by_nvlink
 
 __all__ = ["examine"]
 
@@ -122,7 +121,7 @@ def _transfer(one: int, other: int) -> str:
         ]
         if told:
             return f"broken: {', '.join(told)}"
-        how = "NVLink" if by_nvlink(*devices) else "no NVLink: lines are refused"
+        how = "NVLink" if _by_nvlink(*devices) else "no NVLink"
         return f"ok, transfers were checked ({how})"
     except StrettoError as e:
         return f"broken: {e}"
@@ -130,6 +129,13 @@ def _transfer(one: int, other: int) -> str:
         for start in allocated:
             with contextlib.suppress(StrettoError):
                 ask("cuMemFree", start)
+
+
+def _by_nvlink(one: Any, other: Any) -> bool:
+    """Return whether atomics of one work in the other's memory: over NVLink alone."""
+    names = api().CUdevice_P2PAttribute
+    native = names.CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED
+    return bool(ask("cuDeviceGetP2PAttribute", native, one, other))
 
 
 def _enable(far: Any) -> None:

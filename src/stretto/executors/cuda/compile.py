@@ -69,9 +69,8 @@ def build(kernel: Kernel, *, arch: tuple[int, int]) -> tuple[bytes, str]:
     """Compile; return the machine code and the compiler's log."""
     if arch < kernel.least_arch:
         raise PlanError(
-            f"kernel {kernel.digest} uses the copy unit of SMs, which sm_{arch[0]}"
-            f"{arch[1]} has not; want sm_{kernel.least_arch[0]}{kernel.least_arch[1]}, "
-            "or a schedule without tma and unordered"
+            f"kernel {kernel.digest} puts blocks in clusters, which sm_{arch[0]}"
+            f"{arch[1]} has not; want sm_{kernel.least_arch[0]}{kernel.least_arch[1]}"
         )
     nvrtc = _nvrtc()
     names = sorted(headers())

@@ -62,7 +62,7 @@ def require_kernel_of_own_memory(plan: Plan) -> None:
     why = f"peers touch the {what}" if shared else "copy engines take sizes from here"
     raise PlanError(
         f"plan {plan.name} ({plan.schedule}): {why}, and with counts on the GPU nobody "
-        "here knows where a part begins; want 'staged' and packets, lines or bulk"
+        "here knows where a part begins; want 'staged' and packets or bulk"
     )
 
 

@@ -107,7 +107,6 @@ class Device:
     name: str
     arch: tuple[int, int]
     num_sms: int
-    shared_bytes: int
     """Shared memory a block may ask for."""
 
     def enter(self) -> None:
@@ -162,7 +161,6 @@ def open_device(local_rank: int) -> Device:
             _attribute(handle, "COMPUTE_CAPABILITY_MINOR"),
         ),
         num_sms=_attribute(handle, "MULTIPROCESSOR_COUNT"),
-        shared_bytes=_attribute(handle, "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
     )
 
 

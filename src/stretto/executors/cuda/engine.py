@@ -14,14 +14,13 @@ watcher frees them when one stays there too long.
 
 Most plans copy once, between everybody's entry and everybody's exit. Those need none of
 this: two barriers of one small block each, kernels with deadlines of their own, are 20
-times faster than stream operations are in a graph.
+times faster than stream operations are in a graph. `lower.copied` says which are which.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Any
 
 from stretto.errors import CallError, PlanError
@@ -32,6 +31,7 @@ from stretto.executors.cuda.enginewatch import EngineWatch
 from stretto.executors.cuda.host import Host
 from stretto.executors.cuda.launch import KEPT, mixed
 from stretto.executors.cuda.regions import ENGINE_SLOTS, Region, engine_word
+from stretto.lower import Batch, Copied
 from stretto.plan import Layout, Loc, Move, Plan, Signal, Space, Step, Wait, layout
 
 __all__ = ["EngineLaunch", "runs_on_engine"]
@@ -65,7 +65,7 @@ class EngineLaunch:
 
     def __init__(
         self,
-        plan: Plan,
+        copies: Copied,
         session: Host,
         sizes: Any,
         itemsize: int,
@@ -74,7 +74,9 @@ class EngineLaunch:
         enter: KernelLaunch | None = None,
     ) -> None:
         """`enter` is a kernel before the copies, after which all may be written to."""
+        plan = copies.plan
         _refuse(plan, session.group.rank)
+        self._batches = copies.ranks[session.group.rank]
         one = replace(plan, schedule=replace(plan.schedule, blocks=1))
         self.plan = plan
         self._session = session
@@ -84,7 +86,7 @@ class EngineLaunch:
         self._mark = mark
         self._peers = peer_spaces(plan, self._rank)
         self._barrier: KernelLaunch | None = None
-        if enter is not None or copies_once(plan):
+        if copies.once:
             self._barrier = session.barrier(mark, plan)
         else:
             self._watch: EngineWatch = session.engine_watch()
@@ -179,29 +181,27 @@ class EngineLaunch:
                 base = space.peer_address(loc.rank, offset)
             return base + begin * self._itemsize
 
-        steps = _that_meet(self.plan, self._rank)
         if self._barrier is not None:
-            moves = [step for _, step in steps if isinstance(step, Move)]
-            return [self._copies(group, locate) for group in _independent(moves)]
+            return [self._copies(batch, locate) for batch in self._batches]
         build = _Builder(self._session, region, mark, self._watch)
         acts: list[Sync | Copies] = [build.enter()]
-        for kind, run in groupby(steps, key=lambda s: type(s[1])):
-            part = list(run)
-            if kind is Move:
-                groups = _independent([s for _, s in part])
-                acts += [self._copies(group, locate) for group in groups]
-            elif kind is Signal:
-                acts.append(build.signals(part))
-            else:
-                acts.append(build.waits(part))
+        for batch in self._batches:
+            match batch[0][1]:
+                case Move():
+                    acts.append(self._copies(batch, locate))
+                case Signal():
+                    acts.append(build.signals(batch))
+                case Wait():
+                    acts.append(build.waits(batch))
         acts.append(build.leave())
         return acts
 
-    def _copies(self, moves: list[Move], locate: Any) -> Copies:
+    def _copies(self, batch: Batch, locate: Any) -> Copies:
         """Return the copies of moves, each rank beginning with its next neighbour."""
         n = self.plan.num_ranks
         found: list[tuple[int, tuple[int, int, int]]] = []
-        for move in moves:
+        for _, move in batch:
+            assert isinstance(move, Move), "batches are of one kind"
             nbytes = self._itemsize * int(
                 self._where.atom_sizes[move.start : move.stop].sum()
             )
@@ -216,49 +216,6 @@ class EngineLaunch:
             far=[copy for turn, copy in found if turn],
             local=[copy for turn, copy in found if not turn],
         )
-
-
-def copies_once(plan: Plan) -> bool:
-    """Return whether every move reads an input: nothing is passed on.
-
-    Then its copies wait for everybody's entry alone, and in any order.
-    """
-    return all(
-        src.space is Space.INPUT
-        for _, _, _, step in plan.steps()
-        if isinstance(step, Move)
-        for src in step.srcs
-    )
-
-
-def _that_meet(plan: Plan, rank: int) -> list[tuple[int, Step]]:
-    """Return a rank's steps, with their places, but for signals that meet no wait.
-
-    To wait for the n-th signal is to wait for those before it too, so plans need not
-    wait for each. Here a signal is a flag of its own, which only a wait takes down.
-    """
-    waits = {
-        (step.rank, owner, step.n): (owner, index)
-        for owner, lanes in enumerate(plan.ranks)
-        for index, step in _waits(lanes[0] if lanes else ())
-    }
-    mine = {index for owner, index in waits.values() if owner == rank}
-    return [
-        (index, step)
-        for index, step in enumerate(plan.ranks[rank][0])
-        if isinstance(step, Move)
-        or (isinstance(step, Signal) and (rank, step.rank, step.n) in waits)
-        or (isinstance(step, Wait) and index in mine)
-    ]
-
-
-def _waits(steps: Sequence[Step]) -> Iterator[tuple[int, Wait]]:
-    """Yield the waits that say more than those before them."""
-    latest: dict[int, int] = {}
-    for index, step in enumerate(steps):
-        if isinstance(step, Wait) and step.n > latest.get(step.rank, 0):
-            latest[step.rank] = step.n
-            yield index, step
 
 
 class _Builder:
@@ -331,23 +288,6 @@ class _Builder:
         part.value = value
         part.flags = int(api().CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_EQ)
         return operation
-
-
-def _independent(moves: Sequence[Step]) -> list[list[Move]]:
-    """Return runs of moves none of which touches what another of its run wrote."""
-    runs: list[list[Move]] = [[]]
-    written: set[tuple[int, Space, int]] = set()
-    for move in moves:
-        assert isinstance(move, Move), "steps were grouped by their type"
-        width = range(move.stop - move.start)
-        reads = {(s.rank, s.space, s.pos + i) for s in move.srcs for i in width}
-        writes = {(d.rank, d.space, d.pos + i) for d in move.dsts for i in width}
-        if written & (reads | writes):
-            runs.append([])
-            written = set()
-        runs[-1].append(move)
-        written |= writes
-    return runs
 
 
 def _refuse(plan: Plan, rank: int) -> None:

@@ -12,14 +12,14 @@ from stretto.errors import CallError, PlanError
 from stretto.executors import Call
 from stretto.executors.cuda.arrays import pointer, require_near
 from stretto.executors.cuda.bound import KernelLaunch
-from stretto.executors.cuda.closing import closed
 from stretto.executors.cuda.engine import runs_on_engine
 from stretto.executors.cuda.epilogue import words
-from stretto.executors.cuda.halves import hands_round_on_engine
 from stretto.executors.cuda.host import Host
 from stretto.executors.cuda.launch import Arguments, TooManyBlocks, mixed
 from stretto.executors.cuda.regions import fit, symbol_sizes
 from stretto.executors.cuda.rowwise import shared_by
+from stretto.ir import Verified
+from stretto.lower import batched, closed, hands_round_on_engine
 from stretto.plan import Layout, Plan
 
 __all__ = ["FusedLaunch", "fused_launch"]
@@ -75,17 +75,18 @@ class FusedLaunch(KernelLaunch):
 
 
 def fused_launch(
-    session: Host, plan: Plan, call: Call, epilogue: Spec, mark: int
+    session: Host, proved: Verified[Plan], call: Call, epilogue: Spec, mark: int
 ) -> FusedLaunch:
     """Bind a plan whose kernel ends with an epilogue; its rows stay whole.
 
     With more blocks than rows, blocks share rows (`shared_by`), unless this GPU holds
     fewer clusters of them than the schedule wants: then some blocks are idle.
     """
+    plan = proved.value
     if runs_on_engine(plan) or hands_round_on_engine(plan):
         raise PlanError(
             f"plan {plan.name} ({plan.schedule}): the call has an epilogue, and copy "
-            "engines compute nothing; want packets, lines or bulk"
+            "engines compute nothing; want packets or bulk"
         )
     grain = epilogue.row or 1
     itemsize = storage(call.dtype).itemsize
@@ -96,26 +97,26 @@ def fused_launch(
     if share > 1 and session.device.arch >= (9, 0):
         shared = fit(plan, sizes, itemsize, grain=grain, share=share)
         try:
-            return _bound(session, plan, call, epilogue, mark, shared, share)
+            return _bound(session, proved, call, epilogue, mark, shared, share)
         except TooManyBlocks:
             pass
-    return _bound(session, plan, call, epilogue, mark, where, 1)
+    return _bound(session, proved, call, epilogue, mark, where, 1)
 
 
 def _bound(
     session: Host,
-    plan: Plan,
+    proved: Verified[Plan],
     call: Call,
     epilogue: Spec,
     mark: int,
     where: Layout,
     share: int,
 ) -> FusedLaunch:
-    plan = closed(plan) if where.tiles > 1 else plan
+    plan = batched(closed(proved) if where.tiles > 1 else proved)
     said = f"{share} {epilogue}".encode()
     return FusedLaunch(
         session,
-        plan,
+        plan.plan,
         session.load_call(plan, call, share),
         where=where,
         fingerprint=mixed(mark, (zlib.crc32(said),)),

@@ -11,13 +11,13 @@ packets are numbered by, so that both ends agree on it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from stretto import collectives
 from stretto.collectives import Operator
 from stretto.epilogues import Spec
-from stretto.errors import CallError, PlanError
+from stretto.errors import PlanError
 from stretto.executors.cuda.abi import (
-    CHUNK,
     CLERK,
     ESCAPES,
     MAX_BLOCKS,
@@ -26,20 +26,33 @@ from stretto.executors.cuda.abi import (
     MAX_THREADS,
     Kernel,
 )
-from stretto.executors.cuda.batches import SIDE_BY_SIDE, Batch, batches
-from stretto.executors.cuda.elements import element, itemsize
+from stretto.executors.cuda.elements import element
 from stretto.executors.cuda.epilogue import conclusion, structure
 from stretto.executors.cuda.operands import Operands
 from stretto.executors.cuda.pitched import PitchedOperands
 from stretto.executors.cuda.rowwise import Held, held_by_all, near, two_on_an_sm
-from stretto.executors.cuda.unordered import adds, unordered
+from stretto.ir import Verified
+from stretto.lower import (
+    SIDE_BY_SIDE,
+    Batch,
+    Batched,
+    batched,
+    hands_round_on_engine,
+    in_halves,
+)
 from stretto.plan import Move, Plan, Signal, Space, Wait, primitive, spell_step
 
-__all__ = ["generate"]
+__all__ = ["generate", "kernel_of"]
+
+
+def kernel_of(plan: Verified[Plan], **how: Any) -> Kernel:
+    """Return the kernel of a plan, or of the half of it that a kernel runs."""
+    halved = hands_round_on_engine(plan.value)
+    return generate(in_halves(plan).kernel if halved else batched(plan), **how)
 
 
 def generate(
-    plan: Plan,
+    run: Batched,
     *,
     rank: int | None,
     dtype: str,
@@ -52,7 +65,7 @@ def generate(
 
     `share` blocks have each row of an epilogue together (epilogue.py: `shared_by`).
     """
-    plan = unordered(plan, dtype, op)
+    plan = run.plan
     _refuse(plan)
     if epilogue is not None:
         _refuse_epilogue(plan)
@@ -60,17 +73,12 @@ def generate(
     kind = collectives.get(plan.collective)
     some = plan.num_members if plan.num_members < plan.num_ranks else 0
     names = element(dtype, op, reduces=kind.reduces, members=some)
-    if plan.schedule.protocol == "lines" and kind.reduces and itemsize(dtype) > 8:
-        raise CallError(
-            f"plan {plan.name}: {dtype} elements do not fit the 8-byte words of lines; "
-            "want packets or bulk"
-        )
     operands = PitchedOperands(plan, rows) if any(rows) else Operands(plan)
-    held = held_by_all(plan, ranks, operands, epilogue, share)
+    held = held_by_all(run, ranks, operands, epilogue, share)
     close = near(share, plan.schedule, held)
     on_sm = 2 if share > 1 and two_on_an_sm(plan.schedule, held) else 1
     bodies = [
-        _lane(plan, r, lane, operands, epilogue, held)
+        _lane(run, r, lane, operands, epilogue, held)
         for r in ranks
         for lane in range(len(plan.ranks[r]))
     ]
@@ -91,9 +99,8 @@ def generate(
         ranks=ranks,
         grid=plan.schedule.blocks * lanes * len(ranks),
         threads=threads(plan) + CLERK,
-        shared_bytes=_stages(plan) * (CHUNK + 8),
         table=operands.table,
-        least_arch=(9, 0) if _stages(plan) or close else (7, 0),
+        least_arch=(9, 0) if close else (7, 0),
         options=("--fmad=false",),
     )
 
@@ -114,21 +121,11 @@ def _refuse(plan: Plan) -> None:
     ):
         if got > most:
             raise PlanError(f"plan {plan.name}: {got} {what}; a kernel has {most}")
-    if plan.schedule.mover != "vectors" and plan.schedule.protocol != "bulk":
-        raise PlanError(
-            f"plan {plan.name}: {plan.schedule.mover} moves plain data, and "
-            f"{plan.schedule.protocol} are not; want bulk"
-        )
     if plan.schedule.protocol == "engine":
         raise PlanError(f"plan {plan.name} is run by copy engines: it has no kernel")
 
 
 def _refuse_epilogue(plan: Plan) -> None:
-    if plan.schedule.mover != "vectors":
-        raise PlanError(
-            f"plan {plan.name} ({plan.schedule}): an epilogue reads what threads have "
-            "stored; want a schedule without tma"
-        )
     if plan.num_members < plan.num_ranks:
         raise PlanError(
             f"plan {plan.name} has {plan.num_members} members of {plan.num_ranks} "
@@ -165,15 +162,13 @@ def _config(
     units = ", ".join(map(str, plan.stage_units))
     schedule = plan.schedule
     shared = "true" if _is_shared(plan) else "false"
-    cells = "Lines" if schedule.protocol == "lines" else "Vectors"
     return f"""struct R{rank}L{lane} {{
   using Element = {names[0]};
   using Operator = {names[1]};
-  using Cells = {cells};
   static constexpr int rank = {rank}, lane = {lane};
   static constexpr u32 ranks = {plan.num_ranks}, lanes = {max(map(len, plan.ranks))};
   static constexpr u32 blocks = {schedule.blocks}, threads = {threads(plan)};
-  static constexpr u32 depth = {depth}, stages = {_stages(plan)};
+  static constexpr u32 depth = {depth};
   static constexpr bool shared = {shared};  // peers touch the caller's arrays
   __device__ static constexpr u32 units(int r) {{
     constexpr u32 of[] = {{{units}}};
@@ -181,11 +176,6 @@ def _config(
   }}
 }};
 """
-
-
-def _stages(plan: Plan) -> int:
-    """Return the chunks that the copy unit of an SM has room for; 0: it is not used."""
-    return max(2, plan.schedule.depth) if plan.schedule.mover != "vectors" else 0
 
 
 def _is_shared(plan: Plan) -> bool:
@@ -198,14 +188,14 @@ def _is_shared(plan: Plan) -> bool:
 
 
 def _lane(
-    plan: Plan,
+    run: Batched,
     rank: int,
     lane: int,
     operands: Operands,
     epilogue: Spec | None,
     held: Held,
 ) -> str:
-    name = f"R{rank}L{lane}"
+    plan, name = run.plan, f"R{rank}L{lane}"
     lines = [
         f"__device__ __forceinline__ void steps_{name}(",
         f"    Lane<{name}>& me, const Table& at, u32 t) {{",
@@ -219,8 +209,8 @@ def _lane(
     after: list[str] = []
     if epilogue is not None:
         before, after = conclusion(epilogue, plan, rank, operands, held)
-    grouped = list(batches(plan, rank, lane))
-    if not grouped or _stages(plan) or not _begins_plainly(plan, grouped[0]):
+    grouped = run.batches(rank, lane)
+    if not grouped or not _begins_plainly(plan, grouped[0]):
         lines.append("  me.enter();")
     moves = [b for b in grouped if any(isinstance(step, Move) for _, step in b)]
     clears: list[str] = []
@@ -259,16 +249,12 @@ def _begins_plainly(plan: Plan, batch: Batch) -> bool:
     """Return whether a batch's operands can be named before the epoch is known.
 
     Then a move enters by itself, as late as it can. Where packets go is asked when they
-    are stored; units of staging and the tags of lines are those of an epoch.
+    are stored; units of staging are those of an epoch.
     """
-    packets = plan.schedule.protocol == "packets"
     return all(
         isinstance(step, Move)
         and all(loc.space is not Space.STAGE for loc in step.srcs)
-        and all(
-            loc.space is not Space.STAGE or (loc.packets and packets)
-            for loc in step.dsts
-        )
+        and all(loc.space is not Space.STAGE or loc.packets for loc in step.dsts)
         for _, step in batch
     )
 
@@ -328,8 +314,6 @@ def _move(
     own = [d for d in order if d.rank == rank and d.space is Space.OUTPUT and keep]
     stored = order if keep <= 1 else [d for d in order if d not in own]
     dsts = [operands.target(rank, d, nth, call) for d in stored]
-    if adds(operands.plan, rank, step):
-        dsts = [f"added(me, {d})" for d in dsts]
     dsts += [f"rows.hold<{d.pos + nth}>()" for d in own]
     srcs = [operands.source(rank, lane, s, nth, call, later) for s in step.srcs]
     return [

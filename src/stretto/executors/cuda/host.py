@@ -18,6 +18,8 @@ from stretto.executors.cuda.launch import Loaded
 from stretto.executors.cuda.memory import Slab
 from stretto.executors.cuda.proxy import Proxy
 from stretto.executors.cuda.regions import Region
+from stretto.ir import Verified
+from stretto.lower import Batched
 from stretto.plan import Plan
 
 __all__ = ["Host"]
@@ -36,14 +38,19 @@ class Host(Home, Protocol):
     def offset(self, array: Any) -> int | None:
         """Return where registered memory begins, the same on every rank, or None."""
 
-    def load_call(self, plan: Plan, call: Call, share: int = 1) -> Loaded:
+    def load_call(self, plan: Batched, call: Call, share: int = 1) -> Loaded:
         """Return the kernel of a plan for a kind of call, compiled and loaded."""
 
     def load_kernel(self, kernel: Kernel) -> Loaded:
         """Compile and load a kernel, once."""
 
     def kernel_launch(
-        self, plan: Plan, call: Call, sizes: Any, mark: int, extra: Sequence[int] = ()
+        self,
+        plan: Verified[Plan],
+        call: Call,
+        sizes: Any,
+        mark: int,
+        extra: Sequence[int] = (),
     ) -> KernelLaunch:
         """Bind a plan to a kernel of its own."""
 

@@ -107,19 +107,6 @@ def load(device: Device, kernel: Kernel, image: bytes) -> Loaded:
     function = ask("cuModuleGetFunction", module, kernel.symbol.encode())
     if hasattr(driver, "cuFuncLoad"):
         ask("cuFuncLoad", function)
-    if kernel.shared_bytes > 48 << 10:
-        if kernel.shared_bytes > device.shared_bytes:
-            raise PlanError(
-                f"a block wants {kernel.shared_bytes} bytes of shared memory; "
-                f"{device.name} has {device.shared_bytes}: choose a smaller depth"
-            )
-        limit = driver.CUfunction_attribute
-        ask(
-            "cuFuncSetAttribute",
-            function,
-            limit.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-            kernel.shared_bytes,
-        )
     resident = _resident(device, function, kernel)
     if resident < kernel.grid:
         raise TooManyBlocks(
@@ -150,7 +137,7 @@ def _resident(device: Device, function: Any, kernel: Kernel) -> int:
         "cuOccupancyMaxActiveBlocksPerMultiprocessor",
         function,
         kernel.threads,
-        kernel.shared_bytes,
+        0,  # bytes of shared memory beside the kernel's own
     )
     return int(per_sm) * device.num_sms
 
@@ -160,7 +147,6 @@ def _shape(kernel: Kernel) -> Any:
     config = api().CUlaunchConfig()
     config.gridDimX, config.gridDimY, config.gridDimZ = kernel.grid, 1, 1
     config.blockDimX, config.blockDimY, config.blockDimZ = kernel.threads, 1, 1
-    config.sharedMemBytes = kernel.shared_bytes
     return config
 
 

@@ -40,8 +40,6 @@ class Slab:
         self.peers: list[int] = []
         self.nbytes = 0
         self.kind = ""
-        self.uuids: tuple[str, ...] = ()
-        """Everybody's GPU, by rank."""
         self._mapped: list[tuple[int, int]] = []
         self._reserved: list[int] = []
         self._opened: list[int] = []
@@ -221,15 +219,12 @@ def open_slab(device: Device, group: Group, nbytes: int) -> Slab:
         for fd in fds:
             os.close(fd)
     with received(said):
-        uuids = tuple(str(m["uuid"]) for m, _ in said)
-        _check_uuids(uuids)
-        slab.uuids = uuids
+        _check_uuids([str(m["uuid"]) for m, _ in said])
         if all(m["kind"] == "fd" for m, _ in said):
             slab.adopt_fds(said)
             return slab
     slab.close()
     slab = Slab(device, group)
-    slab.uuids = uuids
     nbytes = int(os.environ.get("STRETTO_CUDA_SLAB_BYTES", nbytes + (1 << 30)))
     try:
         slab.adopt_ipc(group.exchange(slab.open_ipc(nbytes)))

@@ -23,8 +23,6 @@ class Operands:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        lines = plan.schedule.protocol == "lines"
-        self._announced = "line" if lines else "packet"
         self._senders: dict[tuple[int, int], tuple[int, int, int]] = {}
         self._readers: dict[tuple[int, int], tuple[int, int]] = {}
         self._words: dict[tuple[str, int, int], str] = {}
@@ -126,7 +124,7 @@ class Operands:
         """Return a destination of a rank's move."""
         if loc.packets:
             place = self._places[loc.rank][loc.pos + nth]
-            return f"me.{self._announced}_to<{loc.rank}, {call}>({place})"
+            return f"me.packet_to<{loc.rank}, {call}>({place})"
         return self._plain(rank, loc, nth)
 
     def source(
@@ -140,7 +138,7 @@ class Operands:
         tail = ", true" if kept or later else ""
         names = ", ".join(map(str, sender))
         place = self._places[loc.rank][loc.pos + nth]
-        return f"me.{self._announced}_from<{names}{tail}>({place})"
+        return f"me.packet_from<{names}{tail}>({place})"
 
     def _plain(self, rank: int, loc: Loc, nth: int) -> str:
         pos = loc.pos + nth

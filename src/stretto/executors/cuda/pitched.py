@@ -15,10 +15,11 @@ from stretto.errors import PlanError
 from stretto.executors import Call
 from stretto.executors.cuda.bound import KernelLaunch
 from stretto.executors.cuda.engine import runs_on_engine
-from stretto.executors.cuda.halves import hands_round_on_engine
 from stretto.executors.cuda.host import Host
 from stretto.executors.cuda.launch import mixed
 from stretto.executors.cuda.operands import Operands
+from stretto.ir import Verified
+from stretto.lower import hands_round_on_engine
 from stretto.plan import Loc, Plan, Space
 
 __all__ = ["PitchedOperands", "pitched_launch", "pitches"]
@@ -31,12 +32,6 @@ class PitchedOperands(Operands):
     """Operands of a plan of which the input or the output is pitched."""
 
     def __init__(self, plan: Plan, rows: tuple[int, int]) -> None:
-        schedule = plan.schedule
-        if schedule.protocol == "lines" or schedule.mover != "vectors":
-            raise PlanError(
-                f"plan {plan.name} ({schedule}): parts with a pitch are moved by "
-                "vectors; want packets or bulk, without tma"
-            )
         if any(stop - start != 1 for start, stop in plan.atoms):
             raise PlanError(
                 f"plan {plan.name} moves several parts as one; with a permutation want "
@@ -78,13 +73,14 @@ def pitches(plan: Plan, call: Call, itemsize: int) -> tuple[int, ...]:
 
 
 def pitched_launch(
-    session: Host, plan: Plan, call: Call, sizes: Any, mark: int
+    session: Host, proved: Verified[Plan], call: Call, sizes: Any, mark: int
 ) -> KernelLaunch:
     """Bind an all_to_all whose parts are rows with a pitch."""
+    plan = proved.value
     if runs_on_engine(plan) or hands_round_on_engine(plan):
         raise PlanError(
             f"plan {plan.name} ({plan.schedule}): copy engines move what is "
             "contiguous, and the call has a permutation; want packets or bulk"
         )
     words = pitches(plan, call, storage(call.dtype).itemsize)
-    return session.kernel_launch(plan, call, sizes, mixed(mark, call.rows), words)
+    return session.kernel_launch(proved, call, sizes, mixed(mark, call.rows), words)

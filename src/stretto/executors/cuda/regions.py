@@ -33,7 +33,7 @@ __all__ = [
     "symbol_sizes",
 ]
 
-HALVES = {"stage": 32 << 20, "packets": 16 << 20, "lines": 16 << 20}
+HALVES = {"stage": 32 << 20, "packets": 16 << 20}
 """Bytes of one half of each kind of staging, in every set."""
 PAIR_SHARE = 4
 """What two ranks that only transfer have of that: a part of HALVES."""
@@ -53,7 +53,6 @@ class Region:
     control: int
     stage: int
     packets: int
-    lines: int
     engine: int
     counts: int
     """Where a call finds the counts of all ranks that lie on the device."""

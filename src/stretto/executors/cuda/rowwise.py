@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from stretto.epilogues import Spec
 from stretto.executors.cuda.abi import BOARD
-from stretto.executors.cuda.batches import batches
 from stretto.executors.cuda.operands import Operands
+from stretto.lower import Batched
 from stretto.plan import Move, Plan, Schedule, Space
 
 __all__ = [
@@ -79,7 +79,7 @@ def shared_by(spec: Spec, blocks: int, rows: int) -> int:
 
 
 def held_by_all(
-    plan: Plan,
+    run: Batched,
     ranks: tuple[int, ...],
     operands: Operands,
     epilogue: Spec | None,
@@ -90,9 +90,9 @@ def held_by_all(
         return NOTHING_HELD
     found = set()
     for rank in ranks:
-        grouped = list(batches(plan, rank))
+        grouped = run.batches(rank)
         first = [index for index, _ in grouped[0]] if grouped else []
-        found.add(_held_rows(epilogue, plan, rank, share, first, operands))
+        found.add(_held_rows(epilogue, run.plan, rank, share, first, operands))
     return found.pop() if len(found) == 1 else NOTHING_HELD
 
 

@@ -15,15 +15,14 @@ from stretto.executors import Call, Group, Launch
 from stretto.executors.cuda.abi import CONTROL, MAX_RANKS, Kernel, fingerprint
 from stretto.executors.cuda.arena import Arena
 from stretto.executors.cuda.arrays import DeviceArray, where
+from stretto.executors.cuda.aside import aside
 from stretto.executors.cuda.bound import (
     KernelLaunch,
-    barrier_plan,
     peer_spaces,
     stream_handle,
 )
 from stretto.executors.cuda.byhand import hand_launch, taken_by_hand
 from stretto.executors.cuda.channels import Channels
-from stretto.executors.cuda.closing import closed
 from stretto.executors.cuda.counted import (
     CountedLaunch,
     counted,
@@ -40,13 +39,7 @@ from stretto.executors.cuda.driver import (
 from stretto.executors.cuda.engine import EngineLaunch, runs_on_engine
 from stretto.executors.cuda.enginewatch import EngineWatch
 from stretto.executors.cuda.fused import fused_launch
-from stretto.executors.cuda.halves import (
-    hands_round_on_engine,
-    in_halves,
-    why_not_in_halves,
-)
 from stretto.executors.cuda.launch import Loaded
-from stretto.executors.cuda.links import why_not_whole
 from stretto.executors.cuda.loading import Kernels
 from stretto.executors.cuda.mark import Mark
 from stretto.executors.cuda.memory import open_slab
@@ -61,10 +54,20 @@ from stretto.executors.cuda.regions import (
 )
 from stretto.executors.cuda.space import AddressSpace, local_rank
 from stretto.executors.cuda.turns import InTurn, Turns
-from stretto.executors.cuda.unordered import unordered
 from stretto.executors.cuda.watch import Watch
 from stretto.ir import Verified
-from stretto.plan import Plan, Schedule, layout
+from stretto.lower import (
+    Batched,
+    barrier_plan,
+    batched,
+    closed,
+    copied,
+    hands_round_on_engine,
+    in_halves,
+    why_not_in_halves,
+)
+from stretto.plan import Layout, Plan, layout
+from stretto.verify import verify_plan
 
 __all__ = ["CudaSession"]
 
@@ -84,9 +87,6 @@ class CudaSession:
         self.slab = open_slab(self.device, group, total)
         self.space = AddressSpace(self.device, group, self.slab)
         self.offset_at = self.space.offset
-        said = group.exchange({"lines": why_not_whole(self.slab.uuids)})
-        self._no_lines = next((str(m["lines"]) for m, _ in said if m["lines"]), "")
-        """Why lines would not arrive whole between some ranks, alike on all."""
         self._arena = Arena()
         if self.slab.nbytes > total:
             self._arena.grow(total, self.slab.nbytes - total)
@@ -168,26 +168,15 @@ class CudaSession:
         at = where(array)
         return self.space.offset(at.pointer, max(1, at.nbytes))
 
-    def refuses(self, plan: Plan) -> str:
+    def refuses(self, plan: Verified[Plan]) -> str:
         """Return why a plan does not run here, alike on every rank, or ""."""
-        return self._cuts_lines(plan.schedule) or why_not_in_halves(plan)
-
-    def _cuts_lines(self, schedule: Schedule) -> str:
-        phases = (schedule, *(schedule.of(phase) for phase in schedule.phases))
-        if not self._no_lines or all(how.protocol != "lines" for how in phases):
-            return ""
-        return (
-            f"{schedule}: lines of 128 bytes arrive whole over NVLink alone, and "
-            f"{self._no_lines}; want packets or bulk"
-        )
-
-    def _require(self, plan: Plan) -> None:
-        if why := self._cuts_lines(plan.schedule):
-            raise PlanError(f"plan {plan.name}, {why}")
+        return why_not_in_halves(plan)
 
     def prepare(self, plan: Verified[Plan], call: Call) -> Launch:
         """Bind a plan to a kind of call: generate, compile, load, pack."""
         launch = self._prepare(plan, call)
+        if call.aside:
+            launch = aside(self, launch, plan.value, call)
         if self._turns is None:
             return launch
         return InTurn(launch, self._turns, self.device.ordinal)
@@ -199,25 +188,25 @@ class CudaSession:
                 f"plan {value.name} is for {value.num_ranks} ranks; "
                 f"this group has {self.group.num_ranks}"
             )
-        self._require(value)
-        value = unordered(value, call.dtype, call.op)
         sizes = symbol_sizes(value, call)
         itemsize = storage(call.dtype).itemsize
         mark = fingerprint(value, call.dtype, call.op.value, call.counts)
         if call.epilogue is not None:
-            return fused_launch(self, value, call, call.epilogue, mark)
+            return fused_launch(self, plan, call, call.epilogue, mark)
         if any(call.rows):
-            return pitched_launch(self, value, call, sizes, mark)
+            return pitched_launch(self, plan, call, sizes, mark)
         own = taken_by_hand(value, call, self.regions[0].share)
         if own is not None:
             return hand_launch(self, own, value, call, sizes, mark)
         if runs_on_engine(value):
-            return EngineLaunch(value, self, sizes, itemsize, mark)
+            return EngineLaunch(copied(plan), self, sizes, itemsize, mark)
         if not hands_round_on_engine(value):
-            return self.kernel_launch(value, call, sizes, mark)
-        first, copies = in_halves(value)
-        enter = self.kernel_launch(first, call, sizes, mark)
-        return EngineLaunch(copies, self, sizes, itemsize, mark ^ 1 or 1, enter=enter)
+            return self.kernel_launch(plan, call, sizes, mark)
+        where = fit(value, sizes, itemsize, region=self.regions[0])
+        halves = in_halves(closed(plan) if where.tiles > 1 else plan)
+        enter = self._bound(halves.kernel, call, where, mark)
+        mark = mark ^ 1 or 1
+        return EngineLaunch(halves.copies, self, sizes, itemsize, mark, enter=enter)
 
     def prepare_counted(
         self, plan: Verified[Plan], gather: Verified[Plan], call: Call
@@ -226,54 +215,66 @@ class CudaSession:
 
         `gather` is an all_gather that brings everybody the counts of all ranks.
         """
-        self._require(plan.value)
+        from stretto.executors.cuda.generate import kernel_of
+
         require_kernel_of_own_memory(plan.value)
-        value = closed(plan.value)  # how many tiles there are, nobody here knows
+        plan = closed(plan)  # how many tiles there are, nobody here knows
+        value = plan.value
         sizes, itemsize = symbol_sizes(value, call), storage(call.dtype).itemsize
         n = value.num_ranks
         parts = len(call.counts) // n
         row = Call(dtype="int64", counts=(parts,) * n)
         mark = fingerprint(value, call.dtype, call.op.value, (*call.counts, -1))
+        how = {"rank": self.group.rank, "dtype": call.dtype, "op": call.op}
         main = KernelLaunch(
             self,
             value,
-            self._load_counted(value, call),
+            self.load_kernel(counted(kernel_of(plan, **how), value)),
             where=fit(value, sizes, itemsize, region=self.regions[0]),
             fingerprint=mark,
         )
         return CountedLaunch(
             self,
             self.kernel_launch(
-                gather.value, row, symbol_sizes(gather.value, row), mark ^ 1 or 1
+                gather, row, symbol_sizes(gather.value, row), mark ^ 1 or 1
             ),
             main,
             itemsize=itemsize,
             most=max(call.counts),
         )
 
-    def _load_counted(self, plan: Plan, call: Call) -> Loaded:
-        from stretto.executors.cuda.generate import generate
-
-        kernel = generate(plan, rank=self.group.rank, dtype=call.dtype, op=call.op)
-        return self.load_kernel(counted(kernel, plan))
-
     def kernel_launch(
-        self, plan: Plan, call: Call, sizes: Any, mark: int, extra: Sequence[int] = ()
+        self,
+        plan: Verified[Plan],
+        call: Call,
+        sizes: Any,
+        mark: int,
+        extra: Sequence[int] = (),
     ) -> KernelLaunch:
         """Bind a plan to a kernel of its own; `extra` are words of its table."""
         itemsize = storage(call.dtype).itemsize
-        where = fit(plan, sizes, itemsize, region=self.regions[0])
+        where = fit(plan.value, sizes, itemsize, region=self.regions[0])
         plan = closed(plan) if where.tiles > 1 else plan
+        return self._bound(batched(plan), call, where, mark, extra)
+
+    def _bound(
+        self,
+        plan: Batched,
+        call: Call,
+        where: Layout,
+        mark: int,
+        extra: Sequence[int] = (),
+    ) -> KernelLaunch:
         with self._kernels.turn:  # a transfer loads both ends before one runs
             loaded = self.load_call(plan, call)
             if self._pair:
                 self.load_call(plan, call, rank=1 - self.group.rank)
         return KernelLaunch(
-            self, plan, loaded, where=where, fingerprint=mark, extra=extra
+            self, plan.plan, loaded, where=where, fingerprint=mark, extra=extra
         )
 
     def load_call(
-        self, plan: Plan, call: Call, share: int = 1, rank: int | None = None
+        self, plan: Batched, call: Call, share: int = 1, rank: int | None = None
     ) -> Loaded:
         """Return the kernel of a plan for a kind of call, compiled and loaded."""
         from stretto.executors.cuda.generate import generate
@@ -296,13 +297,13 @@ class CudaSession:
 
     def barrier(self, mark: int, plan: Plan) -> KernelLaunch:
         """Return a barrier of everybody as a kernel, for the calls of a plan."""
-        meet = barrier_plan(plan.name, plan.num_ranks)
+        meet = batched(verify_plan(barrier_plan(plan.name, plan.num_ranks)))
         call = Call(dtype="uint8", counts=())
         return KernelLaunch(
             self,
-            meet,
+            meet.plan,
             self.load_call(meet, call),
-            where=layout(meet, np.zeros(0, np.int64), 1),
+            where=layout(meet.plan, np.zeros(0, np.int64), 1),
             fingerprint=mark,
             shares=peer_spaces(plan, self.group.rank),
         )

@@ -76,7 +76,7 @@ __device__ __forceinline__ void await(Lane& lane, const Parts<P...>& all, Vec* v
   u32 taken = 0;
   while (lane.ok && seen_parts<ROUND, DEPTH, Lane>(all, v, taken) == 0) {
     peek_again<ROUND, DEPTH, Lane>(all, v, taken);
-    if (!lane.may_wait(patience)) {
+    if (!patience.holds(lane.p, Lane::C::rank)) {
       const int whom = first_missing<ROUND, DEPTH, Lane>(all, v, taken);
       if (whom != NOBODY) lane.leave(whom, 0, 0);
     }

@@ -14,8 +14,6 @@
 //   put_packet,    8 bytes with their flag in two 8-byte words: no signal is needed, and
 //   read_packet    nothing else is ordered. The flag must differ from what was there:
 //                  use epoch(), and two places in turn
-//   put_line,      120 bytes and a flag, by eight threads of a warp at once. Not over
-//   read_line      PCIe (docs/memory-model.md, A3)
 //   add            into the peer's buffer, by its memory: no order among ranks; complete
 //                  for the peer after a signal
 //
@@ -47,12 +45,10 @@ struct MemoryChannel {
   template <class T>
   __device__ void add(u64 to, u64 from, u64 count, u32 thread, u32 threads) const;
 
-  // --- data that announce themselves (channel_packet.cuh, channel_line.cuh)
+  // --- data that announce themselves (channel_packet.cuh)
   __device__ void put_packet(u64 at, u64 index, u64 value, u32 flag) const;
   __device__ bool read_packet(u64 at, u64 index, u32 flag, u64& value,
                               int step = 0) const;
-  __device__ void put_line(u64 at, u32 cell, Vec value, u64 flag) const;
-  __device__ bool read_line(u64 at, u32 cell, u64 flag, Vec& value, int step = 0) const;
 
   // --- order
   __device__ void signal() const {
@@ -87,5 +83,4 @@ static_assert(sizeof(MemoryChannel) == 64, "channels.py: CHANNEL");
 }  // namespace stretto
 
 #include "channel_copy.cuh"
-#include "channel_line.cuh"
 #include "channel_packet.cuh"

@@ -15,7 +15,6 @@
 #pragma once
 
 #include "lane.cuh"
-#include "tma.cuh"
 
 namespace stretto {
 
@@ -78,14 +77,12 @@ __device__ __forceinline__ void wait(Lane& lane, F... flags) {
     while (lane.ok) {
       const u64 got = load_relaxed_word(task.word);
       if (got >= want) break;
-      // For this thread alone: the others are at the barrier, in plans of lines too.
       const bool waits = patience.holds(lane.p, Lane::C::rank);
       if (!waits) lane.leave(task.peer, got, want);
     }
     fence();
   }
   lane.agree();
-  if constexpr (Lane::C::stages > 0) between_proxies();
 }
 
 }  // namespace stretto

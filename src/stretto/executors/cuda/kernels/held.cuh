@@ -38,7 +38,7 @@ struct Hold {
 template <class Lane, class S>
 __device__ __forceinline__ void clear(const Lane& lane, const Slice& s, const S& srcs) {
   const u32 cell = first_cell<Lane::C::threads>(lane.thread, s.turn);
-  if (lane.ok && cell < Vectors::cells(s.nbytes)) done_all(srcs, cell);
+  if (lane.ok && cell < (s.nbytes + 15) / 16) done_all(srcs, cell);
 }
 
 template <class F, class Lane>

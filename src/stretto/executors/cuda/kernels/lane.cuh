@@ -5,7 +5,6 @@
 // every step is skipped but its barriers.
 #pragma once
 
-#include "line.cuh"
 #include "packet.cuh"
 #include "reduce.cuh"
 #include "stream.cuh"
@@ -20,7 +19,6 @@ struct Lane {
   using C = Config;
   using E = typename Config::Element;
   using Op = typename Config::Operator;
-  using Cells = typename Config::Cells;
 
   const Params& p;
   u32 thread;  // among the plan's threads: clerks are not counted
@@ -29,7 +27,6 @@ struct Lane {
   bool entered = false;
   bool ok = true;
   int step = 0;
-  u32 carried = 0;  // chunks so far (bulk.cuh)
   struct {
     int at;  // step << 8 | peer: it lives in a register to the end
     u64 got, want;
@@ -55,21 +52,21 @@ struct Lane {
     return slice_of<E::size>(p, atom, iteration * C::blocks + block, turn);
   }
   __device__ auto input(i64 element) const {
-    return Caller<Cells, E::grain, C::shared, false>{p.input[C::rank] + element * E::size};
+    return Caller<E::grain, C::shared, false>{p.input[C::rank] + element * E::size};
   }
   __device__ auto output(i64 element) const {
-    return Caller<Cells, E::grain, C::shared, true>{p.output[C::rank] + element * E::size};
+    return Caller<E::grain, C::shared, true>{p.output[C::rank] + element * E::size};
   }
   template <int PEER>
   __device__ auto input_of(i64 element) const {
-    return Caller<Cells, E::grain, true, false>{p.input[PEER] + element * E::size};
+    return Caller<E::grain, true, false>{p.input[PEER] + element * E::size};
   }
   template <int PEER>
   __device__ auto output_of(i64 element) const {
-    return Caller<Cells, E::grain, true, true>{p.output[PEER] + element * E::size};
+    return Caller<E::grain, true, true>{p.output[PEER] + element * E::size};
   }
   template <int OWNER>
-  __device__ Staged<Cells> stage(u32 pos) const {
+  __device__ Staged stage(u32 pos) const {
     const u64 half = epoch & 1 ? p.stage_half : 0;
     return {p.stage[OWNER] + half + unit<OWNER>(pos, p.stage_unit)};
   }
@@ -80,14 +77,6 @@ struct Lane {
   template <int FROM, int FROM_LANE, int CALL, bool KEPT = false>
   __device__ PacketFrom<FROM, FROM_LANE, CALL, KEPT> packet_from(u32 pos) const {
     return {packets<C::rank>(pos)};
-  }
-  template <int PEER, int CALL>
-  __device__ LineTo line_to(u32 pos) const {
-    return {packets<PEER>(pos), epoch + 1};
-  }
-  template <int FROM, int FROM_LANE, int CALL, bool KEPT = false>
-  __device__ LineFrom<FROM> line_from(u32 pos) const {
-    return {packets<C::rank>(pos), epoch + 1};
   }
 
   // --- what the operands ask
@@ -105,10 +94,6 @@ struct Lane {
   __device__ __forceinline__ void settle() {
     settled = epoch;
     asm volatile("" : "+l"(settled));
-  }
-  // Said by all threads that share a cell's fate.
-  __device__ __forceinline__ bool may_wait(Patience& patience) const {
-    return Cells::all(patience.holds(p, C::rank));
   }
   // Give up waiting for `peer`: every step from here on is skipped.
   __device__ __forceinline__ void leave(int peer, u64 got, u64 want) {

@@ -9,7 +9,7 @@
 // before the first is stored, and all polls wait at once. The generator puts together
 // only what does not read what another of them writes, and polls only where nobody else
 // waits for what they store. What loads and stores mean for other ranks is said where
-// the operands are (vector.cuh, packet.cuh, line.cuh).
+// the operands are (vector.cuh, packet.cuh).
 #pragma once
 
 #include "await.cuh"

@@ -2,7 +2,7 @@
 //
 // A list whose length and types are known when the kernel is compiled: every function
 // here is unrolled away. What the operations mean is said by the operands (vector.cuh,
-// packet.cuh, line.cuh).
+// packet.cuh).
 #pragma once
 
 #include "lane.cuh"

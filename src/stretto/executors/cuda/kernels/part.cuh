@@ -18,8 +18,6 @@ struct Part<FINISH, Operands<D...>, Operands<S...>> {
   static constexpr u32 sources = sizeof...(S);
   static constexpr bool polled = any_polled<S...>;
   static constexpr u32 places = sizeof...(D);
-  static constexpr bool final = FINISH;
-  static constexpr bool all_final = FINISH && (D::finished && ...);
   static constexpr bool worded = (D::worded || ...) || (S::worded || ...);
   Slice slice;
   Operands<D...> dsts;
@@ -29,14 +27,13 @@ struct Part<FINISH, Operands<D...>, Operands<S...>> {
 
   template <class Lane>
   __device__ __forceinline__ void begin(const Lane& lane) {
-    using Cells = typename Lane::Cells;
     shift_all(dsts, slice);
     shift_all(srcs, slice);
-    cells = Cells::cells(slice.nbytes);
+    cells = (slice.nbytes + 15) / 16;
     whole = cells;
     if constexpr (worded) {
       const bool aligned = all_aligned(dsts) && all_aligned(srcs);
-      whole = aligned ? Cells::whole_cells(slice.nbytes) : 0;
+      whole = aligned ? slice.nbytes / 16 : 0;
     }
     cell = first_cell<Lane::C::threads>(lane.thread, slice.turn);
   }
@@ -49,9 +46,8 @@ struct Part<FINISH, Operands<D...>, Operands<S...>> {
   // The bytes of the cell, for a round of words.
   template <class Lane>
   __device__ __forceinline__ u32 bytes() const {
-    using Cells = typename Lane::Cells;
-    const u32 left = slice.nbytes - Cells::offset(cell), full = Cells::bytes(cell);
-    return slice.nbytes < Cells::offset(cell) ? 0 : left < full ? left : full;
+    const u32 start = cell * 16, left = slice.nbytes - start;
+    return slice.nbytes < start ? 0 : left < 16 ? left : 16;
   }
 };
 

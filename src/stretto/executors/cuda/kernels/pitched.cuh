@@ -16,29 +16,29 @@ struct Pitch {
   u64 row;
 };
 
-template <u32 RANKS, class Cells, u32 GRAIN, bool SHARED, bool OUTPUT>
-struct Pitched : Caller<Cells, GRAIN, SHARED, OUTPUT> {
+template <u32 RANKS, u32 GRAIN, bool SHARED, bool OUTPUT>
+struct Pitched : Caller<GRAIN, SHARED, OUTPUT> {
   u64 from;  // bytes from the part's first, below 4 GB
   u32 row;
 
-  __device__ Pitched(Caller<Cells, GRAIN, SHARED, OUTPUT> plain, u64 array, Pitch of) {
+  __device__ Pitched(Caller<GRAIN, SHARED, OUTPUT> plain, u64 array, Pitch of) {
     const u64 offset = plain.base - array, part = offset / of.part;
     this->base = array + part * of.row;
     from = offset - part * of.part;
     row = static_cast<u32>(of.row);
   }
   __device__ u64 at(u32 cell, u32 more = 0) const {
-    const u32 offset = static_cast<u32>(from) + Cells::offset(cell) + more;
+    const u32 offset = static_cast<u32>(from) + cell * 16 + more;
     const u32 line = offset / row;
     return this->base + static_cast<u64>(line) * RANKS * row + (offset - line * row);
   }
 
   __device__ bool aligned() const {
-    return (this->base | from | row) % Cells::alignment == 0;
+    return (this->base | from | row) % 16 == 0;
   }
   __device__ void shift(const Slice& s) { from += s.start; }
   __device__ Vec peek(u32 cell) const {
-    return Cells::template load<SHARED>(at(cell), cell);
+    return load_cell<SHARED>(at(cell));
   }
   __device__ Vec peek_words(u32 cell, u32 nbytes) const {
     u64 half[2] = {0, 0};
@@ -54,7 +54,7 @@ struct Pitched : Caller<Cells, GRAIN, SHARED, OUTPUT> {
   }
   template <class Lane>
   __device__ u32 put(Lane&, u32 cell, Vec v) const {
-    Cells::template store<SHARED>(at(cell), cell, v);
+    store_cell<SHARED>(at(cell), v);
     return SEEN;
   }
   template <class Lane>
@@ -71,10 +71,10 @@ struct Pitched : Caller<Cells, GRAIN, SHARED, OUTPUT> {
 };
 
 // A contiguous operand, of an array that begins there, as it really lies.
-template <u32 RANKS, class Cells, u32 GRAIN, bool SHARED, bool OUTPUT>
-__device__ __forceinline__ auto pitched(Caller<Cells, GRAIN, SHARED, OUTPUT> plain,
+template <u32 RANKS, u32 GRAIN, bool SHARED, bool OUTPUT>
+__device__ __forceinline__ auto pitched(Caller<GRAIN, SHARED, OUTPUT> plain,
                                         u64 array, Pitch of) {
-  return Pitched<RANKS, Cells, GRAIN, SHARED, OUTPUT>(plain, array, of);
+  return Pitched<RANKS, GRAIN, SHARED, OUTPUT>(plain, array, of);
 }
 
 }  // namespace stretto

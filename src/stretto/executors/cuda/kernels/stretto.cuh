@@ -6,7 +6,6 @@
 // that run side by side are `together(lane, ...)`, without the lane in each.
 #pragma once
 
-#include "bulk.cuh"
 #include "clerk.cuh"
 #include "flag.cuh"
 #include "move.cuh"
@@ -25,11 +24,7 @@ __device__ __forceinline__ auto parts(P head, Rest... rest) {
 template <int STEP, class Lane, class... P>
 __device__ __forceinline__ void together(Lane& lane, P... moves) {
   lane.step = STEP;
-  if constexpr (Lane::C::stages > 0) {
-    bulk_move(lane, parts(moves...));
-  } else {
-    move(lane, parts(moves...));
-  }
+  move(lane, parts(moves...));
 }
 
 #define STRETTO_STEP(name)                                                           \
@@ -68,10 +63,6 @@ __device__ __forceinline__ void run(const Params& p, const Table& at, u32 block,
   const u32 worker = block * C::lanes + C::lane;
   if (threadIdx.x >= C::threads) return keep_books<C>(p, worker);
   Lane<C> lane(p, block);
-  if constexpr (C::stages > 0) {
-    Ring<C>::make();
-    lane.barrier();
-  }
   u32 iteration = 0;
 #pragma unroll 1
   do {

@@ -39,29 +39,4 @@ __device__ __forceinline__ u32 first_cell(u32 thread, u32 turn) {
 constexpr u32 SEEN = ~0u;
 __device__ __forceinline__ u32 smaller(u32 a, u32 b) { return a < b ? a : b; }
 
-// How a slice is cut into cells: every 16 bytes one. (The other way: line.cuh.)
-struct Vectors {
-  static constexpr u32 alignment = 16;
-  __device__ static u32 offset(u32 cell) { return cell * 16; }
-  __device__ static u32 bytes(u32) { return 16; }
-  __device__ static u32 whole_cells(u32 nbytes) { return nbytes / 16; }
-  __device__ static u32 cells(u32 nbytes) { return (nbytes + 15) / 16; }
-  template <bool SHARED>
-  __device__ static Vec load(u64 address, u32) {
-    const Vec* p = reinterpret_cast<const Vec*>(address);
-    return SHARED ? load_relaxed(p) : load_plain(p);
-  }
-  template <bool SHARED>
-  __device__ static void store(u64 address, u32, Vec v) {
-    Vec* p = reinterpret_cast<Vec*>(address);
-    if (SHARED) {
-      store_relaxed(p, v);
-    } else {
-      store_plain(p, v);
-    }
-  }
-  // What the threads that share a cell's fate say together: here each is alone.
-  __device__ static bool all(bool mine) { return mine; }
-};
-
 }  // namespace stretto

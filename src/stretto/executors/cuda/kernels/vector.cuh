@@ -30,6 +30,22 @@ struct WordOf<8> {
   using type = u64;
 };
 
+// A whole cell.
+template <bool SHARED>
+__device__ __forceinline__ Vec load_cell(u64 address) {
+  const Vec* p = reinterpret_cast<const Vec*>(address);
+  return SHARED ? load_relaxed(p) : load_plain(p);
+}
+template <bool SHARED>
+__device__ __forceinline__ void store_cell(u64 address, Vec v) {
+  Vec* p = reinterpret_cast<Vec*>(address);
+  if (SHARED) {
+    store_relaxed(p, v);
+  } else {
+    store_plain(p, v);
+  }
+}
+
 // Up to 16 bytes, word by word; what is missing is 0.
 template <u32 GRAIN, bool SHARED>
 __device__ __forceinline__ Vec load_words(u64 address, u32 nbytes) {
@@ -70,19 +86,19 @@ __device__ __forceinline__ void store_words(u64 address, Vec v, u32 nbytes) {
 // `peek` loads; what is `polled` is peeked again until it is `seen`, and then `opened`;
 // `done` is told when a value has been used.
 // `put` stores; `close` is told when a call's stores are done (see packet.cuh).
-template <class Cells, u32 GRAIN, bool SHARED, bool OUTPUT>
+template <u32 GRAIN, bool SHARED, bool OUTPUT>
 struct Caller {
   u64 base;
   static constexpr bool finished = OUTPUT, polled = false, worded = true;
   static constexpr int peer = -1;
 
-  __device__ bool aligned() const { return base % Cells::alignment == 0; }
+  __device__ bool aligned() const { return base % 16 == 0; }
   __device__ void shift(const Slice& s) { base += s.start; }
   __device__ Vec peek(u32 cell) const {
-    return Cells::template load<SHARED>(base + Cells::offset(cell), cell);
+    return load_cell<SHARED>(base + cell * 16);
   }
   __device__ Vec peek_words(u32 cell, u32 nbytes) const {
-    return load_words<GRAIN, SHARED>(base + Cells::offset(cell), nbytes);
+    return load_words<GRAIN, SHARED>(base + cell * 16, nbytes);
   }
   __device__ u32 seen(Vec) const { return SEEN; }
   __device__ Vec opened(Vec v) const { return v; }
@@ -93,19 +109,18 @@ struct Caller {
   }
   template <class Lane>
   __device__ u32 put(Lane&, u32 cell, Vec v) const {
-    Cells::template store<SHARED>(base + Cells::offset(cell), cell, v);
+    store_cell<SHARED>(base + cell * 16, v);
     return SEEN;
   }
   template <class Lane>
   __device__ void put_words(Lane&, u32 cell, Vec v, u32 nbytes) const {
-    store_words<GRAIN, SHARED>(base + Cells::offset(cell), v, nbytes);
+    store_words<GRAIN, SHARED>(base + cell * 16, v, nbytes);
   }
   template <class Lane>
   __device__ void close(Lane&, bool) const {}
 };
 
 // A unit of staging, ours or a peer's.
-template <class Cells>
 struct Staged {
   u64 base;
   static constexpr bool finished = false, polled = false, worded = false;
@@ -114,7 +129,7 @@ struct Staged {
   __device__ bool aligned() const { return true; }
   __device__ void shift(const Slice&) {}
   __device__ Vec peek(u32 cell) const {
-    return Cells::template load<true>(base + Cells::offset(cell), cell);
+    return load_cell<true>(base + cell * 16);
   }
   __device__ u32 seen(Vec) const { return SEEN; }
   __device__ Vec opened(Vec v) const { return v; }
@@ -125,7 +140,7 @@ struct Staged {
   }
   template <class Lane>
   __device__ u32 put(Lane&, u32 cell, Vec v) const {
-    Cells::template store<true>(base + Cells::offset(cell), cell, v);
+    store_cell<true>(base + cell * 16, v);
     return SEEN;
   }
   template <class Lane>

@@ -17,10 +17,9 @@ enum Awaited : u32 {
   A_STEP = 0,  // of a plan
   A_SIGNAL = 1,
   A_PACKET = 2,
-  A_LINE = 3,
-  AN_ENGINE_SIGNAL = 4,
-  A_FLUSH = 5,
-  A_RING = 6,  // room in the ring of requests: the proxy thread has stopped
+  AN_ENGINE_SIGNAL = 3,
+  A_FLUSH = 4,
+  A_RING = 5,  // room in the ring of requests: the proxy thread has stopped
 };
 
 __device__ __noinline__ bool channel_gave_up(const Home& home, int rank, int peer,

@@ -1,4 +1,4 @@
-"""Which steps of a lane run at once, in one call of the kernel.
+"""Rewrite: which steps of a lane run at once, in one call of a kernel.
 
 * Moves that stand side by side have all their loads in flight together. They must not
   read what another of them writes, and those that wait for packets must write to no
@@ -15,12 +15,24 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from stretto.plan import Loc, Move, Plan, Signal, Step, Wait
+from stretto.ir import Verified
+from stretto.plan import Groups, Loc, Move, Plan, Signal, Step, Wait
+from stretto.verify import verify_plan
 
-__all__ = ["SIDE_BY_SIDE", "Batch", "batches"]
+__all__ = [
+    "SIDE_BY_SIDE",
+    "Batch",
+    "Batched",
+    "batched",
+    "in_batches",
+    "in_order",
+    "sizes",
+]
 
 Batch: TypeAlias = list[tuple[int, Step]]
 """Steps of one kind, with their places in the lane."""
@@ -31,7 +43,56 @@ FLAGS = 32
 """Signals or waits of one call: a thread of one warp each."""
 
 
-def batches(plan: Plan, rank: int, lane: int = 0) -> Iterator[Batch]:
+Lanes: TypeAlias = tuple[tuple[tuple[Batch, ...], ...], ...]
+"""The batches of every rank and lane, in order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batched:
+    """A plan as a kernel runs it."""
+
+    plan: Plan
+    """What is run; faults name its steps."""
+    lanes: Lanes
+    proof: Verified[Plan]
+    """What was proved: these batches, alone or with what runs before and after them."""
+
+    def batches(self, rank: int, lane: int = 0) -> tuple[Batch, ...]:
+        """Return the batches of a lane."""
+        return self.lanes[rank][lane]
+
+
+@functools.lru_cache(maxsize=256)
+def batched(plan: Verified[Plan]) -> Batched:
+    """Return a plan as a kernel runs it, proved in that order."""
+    lanes = in_batches(plan.value)
+    proof = verify_plan(in_order(plan.value, lanes), plan, groups=sizes(lanes))
+    return Batched(plan=plan.value, lanes=lanes, proof=proof)
+
+
+def in_batches(plan: Plan) -> Lanes:
+    """Return the batches of a plan, which nobody has proved yet."""
+    return tuple(
+        tuple(tuple(_batches(plan, rank, lane)) for lane in range(len(lanes)))
+        for rank, lanes in enumerate(plan.ranks)
+    )
+
+
+def in_order(plan: Plan, lanes: Lanes) -> Plan:
+    """Return the plan with its steps in the order of their batches."""
+    steps = tuple(
+        tuple(tuple(step for batch in lane for _, step in batch) for lane in each)
+        for each in lanes
+    )
+    return replace(plan, ranks=steps)
+
+
+def sizes(lanes: Lanes) -> Groups:
+    """Return how many steps every batch has."""
+    return tuple(tuple(tuple(map(len, lane)) for lane in each) for each in lanes)
+
+
+def _batches(plan: Plan, rank: int, lane: int) -> Iterator[Batch]:
     """Yield the steps of a lane in the order, and the groups, in which they run."""
     batch: Batch = []
     for index, step in _late_signals(_early_waits(plan, rank, lane)):

@@ -1,4 +1,4 @@
-"""Close every epoch of a plan by signals, also those in which nothing is moved.
+"""Rewrite: close every epoch of a plan by signals, also where nothing is moved.
 
 Packets announce themselves, so lowering counts them as what closes an epoch: whoever
 has read them knows that their sender has entered. But the last tiles of a call may be
@@ -14,34 +14,58 @@ than the roll call: nobody begins the next launch but one before everybody has l
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
+from stretto.ir import Verified
 from stretto.plan import Move, Plan, Signal, Step, Wait
+from stretto.verify import verify_plan
 
 __all__ = ["closed"]
 
 
-def closed(plan: Plan) -> Plan:
+@functools.lru_cache(maxsize=256)
+def closed(proved: Verified[Plan]) -> Verified[Plan]:
     """Return a plan each of whose epochs is closed, however much there is to move.
 
-    Plans without packets are: they were proved so, and their signals never stay out.
+    Plans without packets are: their signals never stay out. The others get more. Both
+    are proved to be closed by what is left when there is nothing to move.
     """
+    plan = proved.value
     packets = any(
         loc.packets
         for _, _, _, step in plan.steps()
         if isinstance(step, Move)
         for loc in (*step.dsts, *step.srcs)
     )
-    if not packets or plan.num_ranks == 1:
-        return plan
-    assert len({len(lanes) for lanes in plan.ranks}) == 1, "lowering makes lanes alike"
-    ranks = tuple(
-        tuple(
-            _lane(plan.num_ranks, rank, lane, steps) for lane, steps in enumerate(lanes)
+    if packets and plan.num_ranks > 1:
+        ranks = tuple(
+            tuple(
+                _lane(plan.num_ranks, rank, lane, steps)
+                for lane, steps in enumerate(lanes)
+            )
+            for rank, lanes in enumerate(plan.ranks)
         )
-        for rank, lanes in enumerate(plan.ranks)
+        proved = verify_plan(replace(plan, ranks=ranks), proved)
+    verify_plan(_emptied(proved.value))
+    return proved
+
+
+def _emptied(plan: Plan) -> Plan:
+    """Return what runs of a plan in an epoch that moves nothing: a barrier."""
+    nothing = ((),) * plan.num_ranks
+    return Plan(
+        name=f"{plan.name}, with nothing to move",
+        collective="barrier",
+        num_ranks=plan.num_ranks,
+        inputs=nothing,
+        outputs=nothing,
+        stage_units=(0,) * plan.num_ranks,
+        ranks=tuple(
+            tuple(tuple(s for s in lane if not isinstance(s, Move)) for lane in lanes)
+            for lanes in plan.ranks
+        ),
     )
-    return replace(plan, ranks=ranks)
 
 
 def _lane(n: int, rank: int, lane: int, steps: tuple[Step, ...]) -> tuple[Step, ...]:

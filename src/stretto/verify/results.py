@@ -1,0 +1,107 @@
+"""What a run leaves in the outputs: what was promised, made as it was written."""
+
+from __future__ import annotations
+
+from stretto.errors import PromiseError
+from stretto.ir import Spans
+from stretto.plan import Loc, Space
+from stretto.verify.contents import describe
+from stretto.verify.meaning import Meaning
+from stretto.verify.memory import Cell, Row
+from stretto.verify.running import Run
+from stretto.verify.shape import chunks_of
+from stretto.verify.values import Value
+
+__all__ = ["Results"]
+
+
+class Results:
+    """The outputs of a plan that has been run."""
+
+    def __init__(self, run: Run) -> None:
+        self.plan, self.kind, self.shape = run.plan, run.kind, run.shape
+        self.values, self.memory, self._stored = run.values, run.memory, run.stored
+
+    def check_promise(self) -> None:
+        """Raise unless every output holds what the collective promises."""
+        for rank in range(self.plan.num_ranks):
+            spans, row = self._output(rank)
+            for start, stop, chunk, ranks in self.kind.promise(self.shape, rank):
+                shift = chunk - start
+                for (at, _), cell in zip(spans, row, strict=True):
+                    if not start <= at < stop:
+                        continue
+                    where = f"{self.plan.name}: rank {rank}, output[{at}]"
+                    if cell.value is None:
+                        raise PromiseError(f"{where}: nobody stores it")
+                    seen = self.values.contents(cell.value, at)
+                    if seen != ((shift, ranks, 1),):
+                        told = describe(seen, at, shift, ranks)
+                        raise PromiseError(f"{where} {told}{self._stored(cell)}")
+                    if cell.finished != self.kind.reduces:
+                        raise PromiseError(
+                            f"{where}: is {'' if cell.finished else 'not '}finished "
+                            f"(divided, for avg), want the opposite{self._stored(cell)}"
+                        )
+
+    # To the last bit.
+
+    def meaning(self) -> Meaning:
+        """Return what the outputs hold in the end."""
+        found: Meaning = []
+        for rank in range(self.plan.num_ranks):
+            held: Spans[Value] = Spans()
+            for (a, b), cell in zip(*self._output(rank), strict=True):
+                if cell.value is not None:
+                    expression, chunk = cell.value
+                    held.write(a, b, (expression, chunk - a))
+            found.append(held)
+        return found
+
+    def compare(self, want: Meaning | None) -> None:
+        """Raise unless outputs are made as wanted, or alike on all ranks."""
+        if not self.kind.reduces:
+            return  # what is only moved can be made in one way
+        if want is None:
+            self._compare_ranks()
+            return
+        for rank, made in enumerate(want):
+            pieces = list(made)
+            nth = 0
+            for (a, b), cell in zip(*self._output(rank), strict=True):
+                while pieces[nth][1] <= a:
+                    nth += 1
+                at = nth
+                while at < len(pieces) and pieces[at][0] < b:
+                    expression, shift = pieces[at][2]
+                    if cell.value != (expression, a + shift):
+                        value = expression, a + shift
+                        self._differs(rank, a, cell, value, "its program")
+                    at += 1
+
+    def _compare_ranks(self) -> None:
+        made: dict[tuple[int, int], tuple[int, Value | None]] = {}
+        for rank in range(self.plan.num_ranks):
+            for (a, _), cell in zip(*self._output(rank), strict=True):
+                if cell.value is None:
+                    continue
+                ((chunk, ranks, _),) = self.values.contents(cell.value, 0)
+                other, value = made.setdefault((ranks, chunk), (rank, cell.value))
+                if cell.value != value:
+                    self._differs(rank, a, cell, value, f"rank {other}")
+
+    def _differs(
+        self, rank: int, at: int, cell: Cell, want: Value | None, whose: str
+    ) -> None:
+        spell = self.values.spell
+        assert cell.value is not None and want is not None  # noqa: PT018
+        raise PromiseError(
+            f"{self.plan.name}: rank {rank}, output[{at}] is made in another order "
+            f"than by {whose}, so its last bits differ: {spell(cell.value)}, "
+            f"want {spell(want)}{self._stored(cell)}"
+        )
+
+    def _output(self, rank: int) -> tuple[list[tuple[int, int]], Row]:
+        """Return the chunks of every position of a rank's output, and its cells."""
+        spans = chunks_of(self.plan.outputs[rank], self.plan.atoms)
+        return spans, self.memory.row(Loc(rank, Space.OUTPUT, 0), len(spans))
