@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from tests.pure.testing.referee.plans import WRONG
+from tests.pure.testing.referee.plans import FORCED, WRONG
 
 from stretto.lower import lower
 from stretto.plan import Schedule
@@ -83,7 +83,8 @@ def test_more_orders_than_the_bound_are_no_verdict():
 def test_both_ways_catch_what_a_proof_let_pass(kind):
     """In the scope that shows it, some order really goes wrong."""
     plan = WRONG[kind]
-    bad = [s for s in scopes(plan) if not judge(s.calls, threads=s.threads).right]
+    every = scopes(plan, in_place=FORCED.get(kind))
+    bad = [s for s in every if not judge(s.calls, threads=s.threads).right]
 
     assert bad
     for scope in bad:
