@@ -94,7 +94,7 @@ class Found:
 
 SAFE = {
     "not closed": "closed, also where there is nothing to protect",
-    "counted from 1": "signals of a channel are 1, 2, ...: no number is left out",
+    "they rise": "signals of a channel rise: none is said twice",
     "want the opposite": "what is final is marked, also where nothing is divided",
     "is finished": "what is final is marked, also where nothing is divided",
     "a second time": "a unit of staging is stored once an epoch",

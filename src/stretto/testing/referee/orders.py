@@ -118,9 +118,11 @@ class _Run:
                 self.readers[op[2]] = self.writer[op[2]]  # landed when lanes begin
             else:
                 self._read(agent, op[1], op[2], PLAIN)
-                got = self.value[op[2]]
-                who = self._last_writer(op[2])
-                self.checker.check(op[3], got, *who)
+                try:
+                    self.checker.check(op[3], self.value[op[2]])
+                except Fault as e:
+                    last = self._last_writer(op[2])
+                    raise Fault(e.outcome, e.text, *last) from None
             agent.at += 1
 
     # Memory.
