@@ -135,6 +135,13 @@ def refused(proof: Callable[..., object], *subject: object) -> str | None:
     return None
 
 
+def _prove(plan: Plan, program: Verified[Program]) -> None:
+    """Prove a plan as calls do: staged ones that may be in place, for both."""
+    verify_plan(plan, program)
+    if plan.in_place and not touches_peers(plan):
+        verify_plan(replace(plan, in_place=False), program)
+
+
 # Tasks.
 
 
@@ -157,7 +164,7 @@ def _mutants(found: Found, rng: random.Random, seed: int) -> None:
             more = list(plan_edits(mutant))
             also, make = rng.choice(more)
             what, mutant = f"{what}, {also}", make()
-        why = refused(verify_plan, mutant, proved)
+        why = refused(_prove, mutant, proved)
         verdict = judge_plan(mutant, program)
         told = f"{what}: seed {seed}: {label} {plan.schedule}"
         if why is not None and verdict.right and not _safe(why):
@@ -187,7 +194,7 @@ def _plans_of(found: Found, rng: random.Random, program: Program, told: str) -> 
     except StrettoError as e:
         found.counts[f"plans not lowered: {class_of(str(e))}"] += 1
         return
-    why = refused(verify_plan, plan, proved)
+    why = refused(_prove, plan, proved)
     place = "in place" if in_place else "not in place"
     memory = "zero_copy" if touches_peers(plan) else "staged"
     verdict = judge_plan(plan, program, wide=rng.random() < 0.02)
@@ -222,6 +229,8 @@ def _sequences(found: Found, rng: random.Random, seed: int) -> None:
         pattern = tuple(rng.randint(0, 3) for _ in range(rng.randint(1, 4)))
         extra, mirrored = rng.choice((0, 0, 1, -1)), rng.random() < 0.5
         counts = unequal(plan, pattern, extra, mirrored=mirrored)
+        if plan.in_place and touches_peers(plan):
+            counts = unequal(plan, (rng.randint(1, 3),))  # else they are staged
         call = Call(
             plan=cut(plan, rng.choice((1, 1, 2, 3))),
             counts=counts,
@@ -277,7 +286,7 @@ def _catalogue(found: Found, rng: random.Random, seed: int) -> None:
     except StrettoError as e:
         found.counts[f"catalogue not lowered: {class_of(str(e))}"] += 1
         return
-    why = refused(verify_plan, plan, proved)
+    why = refused(_prove, plan, proved)
     what = f"{program.collective} {text}{' in place' * in_place}"
     verdict = judge_plan(plan, program, wide=why is None)
     found.note("catalogue", what, why, verdict, f"{label}\n{plan}")
@@ -346,7 +355,7 @@ def _drawn_plan(
         try:
             proved = verify(program)
             plan = lower(proved, Schedule.parse(text), in_place=in_place)
-            verify_plan(plan, proved)
+            _prove(plan, proved)
         except StrettoError:
             continue
         return label, proved, plan

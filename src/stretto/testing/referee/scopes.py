@@ -113,8 +113,18 @@ def scopes(
     """Yield the scopes that a plan is judged with, the most telling ones first.
 
     Plans in place are run so on the ranks that are `paired`, or on those of `in_place`
-    if that is given. `wide` yields many more.
+    if that is given; where peers reach into one another, all of them are, or none.
+    `wide` yields many more.
     """
+    mixed = in_place is not None or not (plan.in_place and touches_peers(plan))
+    for scope in _every(plan, program, in_place, wide):
+        if mixed or all(len(c.in_place) == plan.num_ranks for c in scope.calls):
+            yield scope
+
+
+def _every(
+    plan: Plan, program: Program | None, in_place: frozenset[int] | None, wide: bool
+) -> Iterator[Scope]:
     two = cut(plan, 2)
 
     def calls(
