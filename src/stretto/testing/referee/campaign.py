@@ -142,6 +142,15 @@ def _prove(plan: Plan, program: Verified[Program]) -> None:
         verify_plan(replace(plan, in_place=False), program)
 
 
+def _judged(plan: Plan, program: Program, *, wide: bool = False) -> Verdict:
+    """Judge a plan in all the ways in which it may be called."""
+    verdict = judge_plan(plan, program, wide=wide)
+    if verdict.right and plan.in_place and not touches_peers(plan):
+        apart: frozenset[int] = frozenset()
+        return judge_plan(plan, program, in_place=apart, wide=wide)
+    return verdict
+
+
 # Tasks.
 
 
@@ -165,10 +174,10 @@ def _mutants(found: Found, rng: random.Random, seed: int) -> None:
             also, make = rng.choice(more)
             what, mutant = f"{what}, {also}", make()
         why = refused(_prove, mutant, proved)
-        verdict = judge_plan(mutant, program)
+        verdict = _judged(mutant, program)
         told = f"{what}: seed {seed}: {label} {plan.schedule}"
         if why is not None and verdict.right and not _safe(why):
-            verdict = judge_plan(mutant, program, wide=True)
+            verdict = _judged(mutant, program, wide=True)
         found.note("mutants", _first(what), why, verdict, f"{told}\n{mutant}")
 
 
