@@ -170,3 +170,47 @@ def too_many(s: Stage) -> None:
         want = f"rank 0 has 65 elements for rank {s.n - 1}"
         s.expect(want in str(e) and "want 0 to 64" in str(e), str(e))
     s.expect(bool((out == 7).all()), "something was written")
+
+
+@stage
+def unequal_in_place(s: Stage) -> None:
+    """all_to_all_v into its own input, whose parts begin elsewhere; graphs, too."""
+    n, me, torch = s.n, s.rank, s.torch
+    pins = [None, "all_to_all/one_shot push bulk staged blocks=4 tile_bytes=65536"]
+    for seed, most in enumerate((3, 5_000, 4_096, 200_000, 200_000)):
+        rng = np.random.default_rng(seed)
+        few = np.array([2, 5, 1, 3, 4, 7, 6, 8][:n]) * most // 5
+        matrix = np.array([np.roll(few, q) for q in range(n)])
+        if seed % 2:
+            matrix = rng.integers(0, most, (n, n))
+        ends = np.concatenate([np.zeros((n, 1), int), matrix.cumsum(1)], axis=1)
+        room = s.full(int(max(matrix.sum(1)[me], matrix.sum(0)[me])), 0, "int32")
+        x, out = room[: ends[me, -1]], room[: matrix[:, me].sum()]
+        told = [[int(v) for v in r] for r in matrix]
+
+        def fill(turn: int, rng: Any = rng, ends: Any = ends, x: Any = x) -> Any:
+            rows = [
+                (rng.integers(0, 99, e[-1]) + 1000 * turn).astype(np.int32)
+                for e in ends
+            ]
+            x.copy_(torch.from_numpy(rows[me]).to(s.device))
+            parts = [rows[q][ends[q, me] : ends[q, me + 1]] for q in range(n)]
+            return np.concatenate(parts)
+
+        for turn, pin in enumerate(pins):
+            due = fill(turn)
+            s.comm.all_to_all_v(x, told, out=out, algorithm=pin)
+            s.sync()
+            s.expect(np.array_equal(out.cpu().numpy(), due), f"{most=} {pin}")
+        if s.device == "cpu":
+            continue
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            s.comm.all_to_all_v(x, told, out=out)
+        for turn in range(3):
+            due = fill(10 + turn)
+            torch.cuda.synchronize()
+            graph.replay()
+            s.sync()
+            same = np.array_equal(out.cpu().numpy(), due)
+            s.expect(same, f"{most=} replayed, {turn=}")

@@ -307,9 +307,7 @@ class Ranks(Sequence[Rank]):
     def phase(self, name: str) -> Iterator[None]:
         """Name a part of the program, which a schedule may treat differently."""
         if not _is_name(name):
-            raise ProgramError(
-                f"phase({name!r}): want an identifier, such as 'gather'"
-            )
+            raise ProgramError(f"phase({name!r}): want an identifier, such as 'gather'")
         before, self.trace.phase = self.trace.phase, name
         try:
             yield

@@ -99,6 +99,8 @@ class _Homes:
         self.units = [0] * shape.num_ranks
         self.drafts: dict[object, Draft] = {}
         self.home: dict[int, Loc] = {}
+        self.plain: dict[int, Loc] = {}
+        """Copies, in plain staging, of what came in packets."""
         self.final: dict[tuple[int, int, int], int] = {}
         """(value, lo, hi) of whole finals, to their rank."""
         self.children: dict[int, list[int]] = defaultdict(list)
@@ -251,7 +253,16 @@ class _Homes:
                 self.home[number] = self._stage(value.rank, value.lo, value.hi)
                 self.drafts[number].dsts.append(self.home[number])
         home = self.home[number]
+        if remote and home.packets:
+            home = self._unpacked(number, value)
         return home._replace(pos=home.pos + self._atom(lo) - self._atom(value.lo))
+
+    def _unpacked(self, number: int, value: Value) -> Loc:
+        """Return where peers may pull what came in packets: those their owner reads."""
+        if number not in self.plain:
+            self.plain[number] = self._stage(value.rank, value.lo, value.hi)
+            self.drafts[number].dsts.append(self.plain[number])
+        return self.plain[number]
 
     def _show_input(self, number: int, value: Value, lo: int, hi: int) -> Loc:
         """Copy a part of an input to staging, where peers may pull it."""

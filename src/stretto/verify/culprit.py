@@ -13,7 +13,7 @@ from stretto.collectives import Collective, Shape
 from stretto.ir import INPUT, OUTPUT, Op, Program, Ref, spell_op
 from stretto.verify.contents import Contents, members
 
-__all__ = ["at_line", "explain_missing", "explain_value", "explain_sizes", "unwritten"]
+__all__ = ["at_line", "explain_missing", "explain_sizes", "explain_value", "unwritten"]
 
 Leaf = tuple[int, int]
 """A contribution: a rank, and a chunk of its input."""

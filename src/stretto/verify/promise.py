@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator
 
 from stretto import collectives
 from stretto.collectives import Run, Shape
@@ -86,8 +85,7 @@ class _Proof:
         if dst.buffer == INPUT:
             raise self._outside(op, f"{dst}: input is never written")
         pieces = [self._read(op, src) for src in op.srcs]
-        for src in op.srcs:
-            self._same_size(op, src)
+        self._same_sizes(op)
         cuts = sorted({a for p in pieces for a, _, _ in p} | {dst.stop - dst.start})
         target = self.held[dst.rank, dst.buffer]
         if len(cuts) == 2:
@@ -137,25 +135,21 @@ class _Proof:
     def _outside(self, op: Op, what: str) -> BoundsError:
         return BoundsError(f"{at_line(self.program, op)}: {what}")
 
-    def _same_size(self, op: Op, src: Ref) -> None:
-        dst = op.dst
-        want = self._sizes(src)
-        if dst.buffer not in (INPUT, OUTPUT):
+    def _same_sizes(self, op: Op) -> None:
+        """Compare sizes; a scratch chunk has that of what was last stored in it."""
+        dst, wants = op.dst, [self._sizes(src) for src in op.srcs]
+        if dst.buffer not in (INPUT, OUTPUT) and dst not in op.srcs:
             sizes = self.sizes[dst.rank, dst.buffer]
-            if not sizes.read(dst.start, dst.stop):
-                for a, b, symbol in want:
-                    at = dst.start + a
-                    sizes.write(at, dst.start + b, symbol - at)
-                return
-            for a, b, symbol in want:  # the first chunk stored gives the size
-                for x, y in _gaps(sizes, dst.start + a, dst.start + b):
-                    sizes.write(x, y, symbol - dst.start - a)
+            for a, b, symbol in wants[0]:
+                at = dst.start + a
+                sizes.write(at, dst.start + b, symbol - at)
         got = self._sizes(dst)
-        if got != want:
-            both = got, want
-            raise PromiseError(
-                explain_sizes(self.program, self.kind, self.shape, op, src, both)
-            )
+        for src, want in zip(op.srcs, wants, strict=True):
+            if got != want:
+                both = got, want
+                raise PromiseError(
+                    explain_sizes(self.program, self.kind, self.shape, op, src, both)
+                )
 
     def _sizes(self, ref: Ref) -> Sizes:
         runs: Sizes = []
@@ -177,9 +171,7 @@ class _Proof:
             for a, b, (contents, writer) in [*held.read(start, stop), _end(stop)]:
                 if a > at:
                     need = at + shift, ranks
-                    raise PromiseError(
-                        explain_missing(self.program, rank, at, a, need)
-                    )
+                    raise PromiseError(explain_missing(self.program, rank, at, a, need))
                 at = b
                 if b > a and contents != ((shift, ranks, 1),):
                     line, blamed = explain_value(
@@ -193,14 +185,6 @@ class _Proof:
 
 def _at_offset(pieces: list[tuple[int, int, Contents]], at: int) -> Contents:
     return next(c for a, b, c in pieces if a <= at < b)
-
-
-def _gaps(spans: Spans[int], start: int, stop: int) -> Iterator[tuple[int, int]]:
-    at = start
-    for a, b, _ in [*spans.read(start, stop), (stop, stop, 0)]:
-        if a > at:
-            yield at, a
-        at = b
 
 
 def _end(stop: int) -> tuple[int, int, Held]:

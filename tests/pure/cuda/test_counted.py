@@ -257,7 +257,7 @@ def counted_launch(session, words="push packets staged"):
         table=tuple(("extra", i, 0) for i in range(WORDS)),
     )  # fmt: skip
     session.load_call = lambda plan, call: Loaded(None, 5, kernel)
-    session._load_counted = lambda plan, call: Loaded(None, 6, counting)
+    session.load_kernel = lambda kernel: Loaded(None, 6, counting)
     return session.prepare_counted(
         proved("all_to_all/one_shot", 2, words),
         proved("all_gather/one_shot", 2, "push packets staged"),

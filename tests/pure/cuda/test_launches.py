@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from cuda.bindings import driver as real
-from cuda_fakes import OK, on_ranks, view
+from cuda_fakes import OK, on_ranks
 
 from stretto import algorithms
 from stretto.collectives import Operator
@@ -398,29 +398,3 @@ def test_plans_for_other_numbers_of_ranks_are_refused(fake):
         session.close()
 
     on_ranks(fake, 1, work)
-
-
-def test_a_call_aside_reads_a_copy_that_is_its_own(fake):
-    """Unequal parts in place: the input is copied, read, and freed, on the stream."""
-
-    def work(group):
-        session = CudaSession(group)
-        without_compiler(session)
-        call = Call(dtype="int32", op=Operator.SUM, counts=(1, 5, 3, 2), aside=True)
-        launch = session.prepare(proved("all_to_all/one_shot", 2, PACKETS), call)
-        room = session.empty((8,), "int32")
-        given = np.arange(8, dtype=np.int32) + 10 * group.rank
-        view(room).view("i4")[:8] = given
-        if group.rank == 0:
-            launch(room, room, stream=5)
-            session.synchronize(5)
-            head = launched(fake)[2]
-            source, target = int(head["input"][0]), int(head["output"][0])
-            count = 6  # what rank 0 sends; what it gets are 4 elements
-            copy = np.frombuffer((ctypes.c_int32 * count).from_address(source), "i4")
-            assert target == room.pointer != source
-            assert np.array_equal(copy, given[:count])
-        group.exchange({})
-        session.close()
-
-    on_ranks(fake, 2, work)

@@ -225,7 +225,7 @@ class CudaSession:
         parts = len(call.counts) // n
         row = Call(dtype="int64", counts=(parts,) * n)
         mark = fingerprint(value, call.dtype, call.op.value, (*call.counts, -1))
-        how = {"rank": self.group.rank, "dtype": call.dtype, "op": call.op}
+        how = dict(rank=self.group.rank, dtype=call.dtype, op=call.op)  # noqa: C408
         main = KernelLaunch(
             self,
             value,
@@ -298,11 +298,10 @@ class CudaSession:
     def barrier(self, mark: int, plan: Plan) -> KernelLaunch:
         """Return a barrier of everybody as a kernel, for the calls of a plan."""
         meet = batched(verify_plan(barrier_plan(plan.name, plan.num_ranks)))
-        call = Call(dtype="uint8", counts=())
         return KernelLaunch(
             self,
             meet.plan,
-            self.load_call(meet, call),
+            self.load_call(meet, Call(dtype="uint8")),
             where=layout(meet.plan, np.zeros(0, np.int64), 1),
             fingerprint=mark,
             shares=peer_spaces(plan, self.group.rank),
