@@ -19,6 +19,7 @@ from stretto.testing.referee.machine import (
     GIVE,
     LOAD,
     MEET,
+    NOWHERE,
     PLAIN,
     SIGNAL,
     STORE,
@@ -37,7 +38,7 @@ class _Agent:
     def __init__(self, index: int, ops: list) -> None:  # type: ignore[type-arg]
         self.index, self.ops = index, ops
         self.at = self.before = self.seen = 0
-        self.value = NOTHING
+        self.value: dict[int, int] = {}
 
 
 def run_ordered(machine: Machine, *, weak: bool = True) -> None:
@@ -88,7 +89,7 @@ class _Run:
                 if not self._load(agent, op):
                     return
             elif kind == STORE:
-                value = agent.value
+                value = agent.value.get(op[5], NOTHING)
                 if op[4]:
                     value = self.machine.values.divided(value)
                 self._store(agent, op[1], op[2], value, op[3])
@@ -136,11 +137,11 @@ class _Run:
         for cell, tag in cells:
             self._read(agent, event, cell, tag)
             values.append(self.value[cell])
-        if op[3]:
+        if op[3] != NOWHERE:
             for (cell, _), value in zip(cells, values, strict=True):
                 if value == NOTHING:
                     self._undefined(event, cell)
-            agent.value = self.machine.values.combined(tuple(values))
+            agent.value[op[3]] = self.machine.values.combined(tuple(values))
         return True
 
     def _read(self, agent: _Agent, event: int, cell: int, tag: int) -> None:

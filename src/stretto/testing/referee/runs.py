@@ -15,6 +15,7 @@ from stretto.testing.referee.machine import (
     GIVE,
     LOAD,
     MEET,
+    NOWHERE,
     PLAIN,
     SIGNAL,
     STORE,
@@ -52,7 +53,8 @@ class State:
 
     def __init__(self, machine: Machine) -> None:
         n = len(machine.agents)
-        self.at, self.value, self.seen = [0] * n, [NOTHING] * n, [0] * n
+        self.at, self.seen = [0] * n, [0] * n
+        self.value: list[dict[int, int]] = [{} for _ in range(n)]
         self.cells: dict[int, tuple[_Message, ...]] = {}
         self.flags: dict[int, tuple[tuple[int, int], ...]] = {}
         self.met: dict[object, tuple[int, ...]] = {}
@@ -77,7 +79,7 @@ class State:
         """Return what tells states apart: not how they were reached."""
         return (
             tuple(self.at),
-            tuple(self.value),
+            tuple(tuple(kept.values()) for kept in self.value),
             tuple(self.seen),
             tuple(sorted(self.cells.items())),
             frozenset((key, frozenset(here)) for key, here in self.met.items()),
@@ -117,15 +119,15 @@ class Runner:
             s.trace.append(event)
         if kind == LOAD:
             parts = tuple(self._read(s, a, c, tag, choose) for c, tag in op[2])
-            if op[3]:
+            if op[3] != NOWHERE:
                 if NOTHING in parts:
                     cell = op[2][parts.index(NOTHING)][0]
                     name = self.machine.cells.name(cell)
                     text = f"{name} is read as what nobody has written"
                     raise Fault(Outcome.UNDEFINED, text)
-                s.value[a] = self.machine.values.combined(parts)
+                s.value[a] = {**s.value[a], op[3]: self.machine.values.combined(parts)}
         elif kind == STORE:
-            value = s.value[a]
+            value = s.value[a].get(op[5], NOTHING)
             if op[4]:
                 value = self.machine.values.divided(value)
             self._store(s, a, event, op[2], value, op[3], choose)

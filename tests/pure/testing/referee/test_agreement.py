@@ -39,19 +39,19 @@ def test_fewer_orders_tell_as_much_as_all_of_them():
     for _, program in programs(2, "all_gather/one_shot"):
         for text in SCHEDULES:
             plan = lower(verify(program), Schedule.parse(text))
-            for _, make in rng.sample(list(plan_edits(plan)), 12):
+            for _, make in rng.sample(list(plan_edits(plan)), 8):
                 try:
                     mutant = make()
                     machine = Machine([next(scopes(mutant)).calls[0]])
                 except Fault:
                     continue
                 few = explored(machine, bound=300)
-                every = explored(machine, bound=3_000, reduce=False)
+                every = explored(machine, bound=1_200, reduce=False)
                 if Outcome.UNDECIDED not in (few, every):
                     compared += 1
                     assert (few is Outcome.RIGHT) == (every is Outcome.RIGHT)
 
-    assert compared > 20
+    assert compared > 12
 
 
 def test_a_run_at_random_finds_it_in_the_end():
