@@ -67,8 +67,7 @@ def _paired(counts: list[int], plan: Plan) -> list[int]:
         sides = kind.input_runs(shape, rank), kind.output_runs(shape, rank)
         if kind.in_place(shape, rank) != 0 or not all(sides):
             continue
-        mine, theirs = ([_parts(run, parts) for run in side] for side in sides)
-        partners += zip(sum(mine, []), sum(theirs, []), strict=False)
+        partners += zip(*(_parts(side, parts) for side in sides), strict=False)
     found = list(counts)
     while any(found[a] != found[b] for a, b in partners):
         for a, b in partners:
@@ -76,8 +75,9 @@ def _paired(counts: list[int], plan: Plan) -> list[int]:
     return found
 
 
-def _parts(run: Run, chunks: int) -> list[int]:
-    return [(run.first + i) // chunks for i in range(run.stop - run.start)]
+def _parts(runs: tuple[Run, ...], chunks: int) -> list[int]:
+    """Return the part of every chunk of a buffer."""
+    return [(r.first + i) // chunks for r in runs for i in range(r.stop - r.start)]
 
 
 def plan_is_right(plan: Plan, seed: int, tries: int = 4) -> bool:
