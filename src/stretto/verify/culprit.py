@@ -13,7 +13,7 @@ from stretto.collectives import Collective, Shape
 from stretto.ir import INPUT, OUTPUT, Op, Program, Ref, spell_op
 from stretto.verify.contents import Contents, members
 
-__all__ = ["at_line", "explain_missing", "explain_value", "explain_sizes", "unwritten"]
+__all__ = ["at_line", "explain_missing", "explain_sizes", "explain_value", "unwritten"]
 
 Leaf = tuple[int, int]
 """A contribution: a rank, and a chunk of its input."""
@@ -245,7 +245,8 @@ def explain_sizes(
         sides.append(f"{chunk} has the size of {size}{since}")
     return (
         f"{at_line(program, op)}: the sides differ in size: {', '.join(sides)}. A call "
-        f"may give these different numbers of elements; want chunks of one size on both sides"
+        f"may give these different numbers of elements; want chunks of one size on "
+        f"both sides"
     )
 
 

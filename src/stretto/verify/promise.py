@@ -177,9 +177,7 @@ class _Proof:
             for a, b, (contents, writer) in [*held.read(start, stop), _end(stop)]:
                 if a > at:
                     need = at + shift, ranks
-                    raise PromiseError(
-                        explain_missing(self.program, rank, at, a, need)
-                    )
+                    raise PromiseError(explain_missing(self.program, rank, at, a, need))
                 at = b
                 if b > a and contents != ((shift, ranks, 1),):
                     line, blamed = explain_value(
