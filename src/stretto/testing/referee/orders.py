@@ -9,7 +9,8 @@ about the order of everything is carried along, as sets of events:
     seen     the stores among it that have landed for this agent: handed on by signals
              that release. A packet hands on itself and nothing else.
 
-With strong memory what came before has been seen.
+With strong memory what came before has been seen. A store that somebody has read, be
+it who made it, has landed: such loads ask where it lands (memory-model.md, A1 and A2).
 """
 
 from __future__ import annotations
