@@ -49,7 +49,7 @@ def how(variant: str) -> Iterator[tuple[str, str]]:
         rowwise.MAX_CLUSTER = before
 
 
-def call_of(rows: int) -> Call:
+def call_of(rows: int, hidden: int = HIDDEN) -> Call:
     """Return the kind of call that is measured."""
 
     @ep.epilogue
@@ -63,13 +63,13 @@ def call_of(rows: int) -> Call:
         "weight": Named("weight", "bfloat16", Form.ROW),
         "eps": Named("eps", "", Form.SCALAR),
     }
-    spec = resolve(add_rms_norm.graph, named, dtype="bfloat16", row=HIDDEN)
-    return Call(dtype="bfloat16", counts=(rows * HIDDEN,), epilogue=spec)
+    spec = resolve(add_rms_norm.graph, named, dtype="bfloat16", row=hidden)
+    return Call(dtype="bfloat16", counts=(rows * hidden,), epilogue=spec)
 
 
-def chosen(rows: int, ranks: int) -> str:
+def chosen(rows: int, ranks: int, hidden: int = HIDDEN) -> str:
     """Return what a communicator runs when nobody says how."""
-    call = call_of(rows)
+    call = call_of(rows, hidden)
     kind = Kind(
         *("cuda", "all_reduce", call.dtype, Operator.SUM, call.counts, ()),
         *("staged", True, None),

@@ -25,6 +25,8 @@ __all__ = ["conclusion", "structure", "words"]
 
 MAX_ROW_CELLS = 16 << 10
 """Cells of a row: what a block's shared memory and registers are made for."""
+ALONG = 1
+"""Cells of a thread up to which weights are loaded before packets have come."""
 _INFIX = {
     "add": "+",
     "sub": "-",
@@ -51,8 +53,8 @@ _REDUCTIONS = {"row_sum": "RowSum", "row_max": "RowMax"}
 def structure(spec: Spec, share: int, held: Held, close: bool) -> str:
     """Return the text of `struct Epilogue`.
 
-    `share` blocks have each row together, in a cluster when they are `close`; `held`
-    says what is kept as it comes.
+    `share` blocks have each row together, in a cluster when they are `close` (0: blocks
+    have several rows); `held` says what is kept as it comes.
     """
     if spec.row > MAX_ROW_CELLS * spec.cell:
         raise CallError(
@@ -153,10 +155,11 @@ class _Writer:
             yield f"// {line}"
         yield "struct Epilogue {"
         yield f"  static constexpr u32 row = {spec.row}, cell = {spec.cell};"
-        yield f"  static constexpr u32 share = {self.share};  // blocks to a row"
+        yield f"  static constexpr u32 share = {self.share or 1};  // blocks to a row"
         yield f"  static constexpr bool near = {str(self.close).lower()};  // a cluster"
         yield f"  static constexpr u32 held = {self.held.rows};  // rows in registers"
         yield f"  static constexpr u32 slots = {self.held.slots};  // rows by warps"
+        yield f"  static constexpr u32 along = {ALONG};  // cells whose weights come early"
         yield f"  static constexpr u32 reductions = {len(self.reductions)};"
         yield from self._args()
         yield from self._cell()

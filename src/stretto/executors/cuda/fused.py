@@ -93,13 +93,13 @@ def fused_launch(
     where = fit(plan, sizes, itemsize, grain=grain)
     rows = int(where.atom_sizes.max(initial=0)) // grain
     share = shared_by(epilogue, plan.schedule.blocks, rows)
-    if share > 1 and session.device.arch >= (9, 0):
+    if share == 1 or (share > 1 and session.device.arch >= (9, 0)):
         shared = fit(plan, sizes, itemsize, grain=grain, share=share)
         try:
             return _bound(session, plan, call, epilogue, mark, shared, share)
         except TooManyBlocks:
             pass
-    return _bound(session, plan, call, epilogue, mark, where, 1)
+    return _bound(session, plan, call, epilogue, mark, where, 0)
 
 
 def _bound(

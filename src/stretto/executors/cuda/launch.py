@@ -8,6 +8,7 @@ launch may be replayed for ever.
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import zlib
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from stretto.errors import DeviceError, PlanError
 from stretto.executors.cuda.abi import Kernel
+from stretto.executors.cuda.captured import Capture
 from stretto.executors.cuda.driver import Device, api, ask
 
 __all__ = [
@@ -34,6 +36,8 @@ PADDING = 64
 """Bytes after the parameters: an empty table is a word in C."""
 KEPT = 512
 """Pairs of arrays whose parameters are kept for each plan."""
+LEGACY = 1
+"""The greatest handle of the legacy stream, which cannot be captured."""
 
 
 class TooManyBlocks(PlanError):
@@ -56,28 +60,41 @@ class Loaded:
         self._handle = int(function)
         self._early = begins_early()
         self._configs: dict[int, tuple[int, Any]] = {}
+        self._loose: dict[int, tuple[int, Any]] = {}
+        self._capture = _capture()
+        self._capture.ours(self._handle)
 
     def launch(self, stream: int, arguments: int) -> int:
         """Enqueue the kernel; `arguments` is the address of its argument array.
 
         Returns the driver's error number.
         """
+        if self._early and stream > LEGACY and self._capture.loosen(stream):
+            found = self._loose.get(stream)
+            if found is None:
+                found = self._loose[stream] = self._configure(stream, early=False)
+            return self._launch(found[0], self._handle, arguments, None)
         found = self._configs.get(stream)
         if found is None:
-            found = self._configs[stream] = self._configure(stream)
+            found = self._configs[stream] = self._configure(stream, early=self._early)
         return self._launch(found[0], self._handle, arguments, None)
 
-    def _configure(self, stream: int) -> tuple[int, Any]:
+    def _configure(self, stream: int, *, early: bool) -> tuple[int, Any]:
         """Return the address of a launch's configuration, and what keeps it alive."""
         driver, config = api(), _shape(self.kernel)
         config.hStream = driver.CUstream(stream)
-        if self._early:
+        if early:
             early = driver.CUlaunchAttribute()
             names = driver.CUlaunchAttributeID
             early.id = names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
             early.value.programmaticStreamSerializationAllowed = 1
             config.attrs, config.numAttrs = [early], 1
         return int(config.getPtr()), config
+
+
+@functools.cache
+def _capture() -> Capture:
+    return Capture()
 
 
 def begins_early() -> bool:

@@ -26,7 +26,9 @@ __all__ = [
 ]
 
 MAX_HELD = 4
-"""Rows of which a thread has registers for a cell each."""
+"""Cells that a thread has registers for: of as many rows, or of one."""
+MOST_KEPT = 1024
+"""Cells that a block has registers for."""
 MAX_SHARE = 32
 """Blocks that have a row together: as many as read its sums at once."""
 MAX_CLUSTER = 8
@@ -45,6 +47,13 @@ class Held:
     """Of a thread; 0: none, they are read again."""
     slots: int = 0
     """Of a block, where each warp has some of them; 0: all threads have all."""
+    each: int = 1
+    """Cells that a thread has of a row: more than one of a single row alone."""
+
+    @property
+    def cells(self) -> int:
+        """Return the cells of a thread, of all its rows."""
+        return self.rows * self.each
 
 
 NOTHING_HELD = Held()
@@ -66,11 +75,14 @@ def two_on_an_sm(schedule: Schedule, held: Held) -> bool:
 
 
 def shared_by(spec: Spec, blocks: int, rows: int) -> int:
-    """Return how many blocks had better share a row, when a part has so many rows.
+    """Return how many blocks have each row together, when a part has so many rows.
 
+    1: each block has one row at most. 0: blocks have several rows, one after the other.
     A schedule with more blocks than there are rows would leave some idle. Parts of a
     row are whole groups of cells, one for each lane of a warp.
     """
+    if rows > blocks or not spec.row:
+        return 0
     share = min(MAX_SHARE, blocks // max(rows, 1))
     while share > 1 and (blocks % share or spec.parts(share) != share):
         share -= 1
@@ -106,9 +118,12 @@ def _held_rows(
 ) -> Held:
     """Return what can stay in registers as moves complete it.
 
-    Each slice of the result then is one cell of each thread at most, and is stored by
-    this rank, once, after its `first` steps, which send.
+    Each slice of the result then is one row, or a part of one, and one cell of each
+    thread at most, or a few where there is one slice. It is stored by this rank, once,
+    after its `first` steps, which send.
     """
+    if share == 0 or spec.row % spec.cell:
+        return NOTHING_HELD
     cells = spec.row // share // spec.cell
     schedule = plan.schedule
     threads = -(-schedule.threads // 32) * 32
@@ -128,9 +143,11 @@ def _held_rows(
         if index not in first
     ]
     positions = [position for position, _ in results(plan, rank)]
+    each = -(-cells // threads)
     if not (
-        share > 1
-        and cells <= threads <= 512
+        threads <= 512
+        and (each == 1 or len(positions) == 1)
+        and each <= min(MAX_HELD, MOST_KEPT // threads)
         and sorted(stored) == positions
         and schedule.memory == "staged"
         and schedule.protocol in ("packets", "bulk")
@@ -138,14 +155,16 @@ def _held_rows(
         and not relays
     ):
         return NOTHING_HELD
+    if each > 1:
+        return Held(1, each=each)
     turns = [operands.turn(atom) for _, atom in results(plan, rank)]
-    each = max(
+    rows = max(
         sum((warp - turn) % threads < cells for turn in turns)
         for warp in range(0, threads, 32)
     )
-    if each > min(MAX_HELD, 1024 // threads):
+    if rows > min(MAX_HELD, MOST_KEPT // threads):
         return NOTHING_HELD
-    return Held(each, len(turns) if each < len(turns) else 0)
+    return Held(rows, len(turns) if rows < len(turns) else 0)
 
 
 def results(plan: Plan, rank: int) -> Iterator[tuple[int, int]]:

@@ -1,0 +1,102 @@
+"""Launches into a graph: placed as soon as the kernel before them has begun.
+
+A launch behind one of our kernels is placed when that kernel says so (stream.cuh). Other
+people's kernels say nothing, and a launch behind them would be placed when they end: its
+way to the SMs, 0.5 to 1 us, would come on top. In a graph an edge can say it in their
+stead: it starts where all blocks of the kernel before *have begun* (its launch-order
+port). From then on nothing can keep that kernel from ending, whatever our blocks hold.
+
+That is safe because of what a kernel of ours does before `after_earlier_work` returns: it
+reads its parameters and writes its own shared memory, nothing else. That wait is for the
+*end* of the kernel before, and for all it wrote.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+from stretto.executors.cuda.driver import api
+
+__all__ = ["Capture"]
+
+CAPTURING = 1
+"""CU_STREAM_CAPTURE_STATUS_ACTIVE."""
+SINCE = 12030
+"""The first driver whose graphs have edges of this kind."""
+
+
+class Capture:
+    """What a stream that is being captured will launch after."""
+
+    def __init__(self) -> None:
+        self._status = ctypes.c_int()
+        self._count = ctypes.c_size_t()
+        self._nodes = ctypes.POINTER(ctypes.c_void_p)()
+        self._edges = ctypes.POINTER(ctypes.c_uint64)()
+        self._graph = ctypes.c_void_p()
+        self._number = ctypes.c_uint64()
+        self._told = [
+            ctypes.byref(one)
+            for one in (
+                *(self._status, self._number, self._graph),
+                *(self._nodes, self._edges, self._count),
+            )
+        ]
+        self._ours: set[int] = set()
+        self.loosened = 0
+        """Launches that begin with the kernel before them."""
+        self._ask = _driver_question()
+
+    def ours(self, function: int) -> None:
+        """Tell that a kernel is one of ours, which says by itself when to go on."""
+        self._ours.add(function)
+
+    def loosen(self, stream: int) -> bool:
+        """Let the next launch of a capture begin when the kernel before it has begun.
+
+        Returns whether it will. It does where exactly one kernel is before it in the
+        graph, and that is not ours.
+        """
+        if self._ask is None or self._ask(stream, *self._told):
+            return False
+        if self._status.value != CAPTURING or self._count.value != 1:
+            return False
+        if self._edges and self._edges[0]:
+            return False  # somebody has said already how this edge is
+        driver = api()
+        node = driver.CUgraphNode(self._nodes[0])
+        error, kind = driver.cuGraphNodeGetType(node)
+        if int(error) or kind != driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL:
+            return False
+        error, said = driver.cuGraphKernelNodeGetParams(node)
+        if int(error) or self._ours & {int(said.func), int(said.kern)}:
+            return False
+        edge = driver.CUgraphEdgeData()
+        edge.from_port = int(driver.CU_GRAPH_KERNEL_NODE_PORT_LAUNCH_ORDER)
+        kinds = driver.CUgraphDependencyType
+        edge.type = int(kinds.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC)
+        flags = driver.CUstreamUpdateCaptureDependencies_flags
+        (error,) = driver.cuStreamUpdateCaptureDependencies(
+            driver.CUstream(stream),
+            [node],
+            [edge],
+            1,
+            int(flags.CU_STREAM_SET_CAPTURE_DEPENDENCIES),
+        )
+        self.loosened += not int(error)
+        return not int(error)
+
+
+def _driver_question() -> Callable[..., int] | None:
+    """Return `cuStreamGetCaptureInfo`, or None where edges have no ports."""
+    driver = api()
+    if not hasattr(driver, "CU_GRAPH_KERNEL_NODE_PORT_LAUNCH_ORDER"):
+        return None
+    error, address, _ = driver.cuGetProcAddress(b"cuStreamGetCaptureInfo", SINCE, 0)
+    if int(error) or not int(address):
+        return None
+    pointer = ctypes.c_void_p
+    found: Any = ctypes.CFUNCTYPE(ctypes.c_int, *[pointer] * 7)(int(address))
+    return found  # type: ignore[no-any-return]
