@@ -113,6 +113,31 @@ CASES = {
         *("float32", 1024, 5, {"residual": E, "least": 1e-9}),
         *(4,),
     ),
+    "a row of one block that stays, tile after tile": (
+        *(add_rms_norm, "all_reduce/one_shot", "packets threads=128 blocks=2", 2),
+        *("bfloat16", 1024, 5, {"residual": E, "weight": R, "eps": 1e-6}),
+        *(1,),
+    ),
+    "a row of one block that stays, each thread with two of its cells": (
+        *(quantised, "all_reduce/one_shot", "packets threads=64 blocks=2", 2),
+        *("bfloat16", 1024, 3, {"residual": E, "least": 1e-9}),
+        *(1,),
+    ),
+    "a row of one block that stays, the last threads with fewer cells": (
+        *(add_rms_norm, "all_reduce/one_shot", "packets threads=96 blocks=2", 3),
+        *("bfloat16", 1544, 4, {"residual": E, "weight": R, "eps": 1e-6}),
+        *(1,),
+    ),
+    "a row of two blocks that stays, each thread with four of its cells": (
+        *(layer_norm, "all_reduce/one_shot", "packets threads=32 blocks=4", 2),
+        *("float32", 1024, 3, {"weight": R, "bias": R, "keep": C}),
+        *(2,),
+    ),
+    "whole rows of parts with warps of their own": (
+        *(add_rms_norm, "all_reduce/two_shot", "packets threads=128 blocks=2", 2),
+        *("bfloat16", 512, 3, {"residual": E, "weight": R, "eps": 1e-6}),
+        *(1,),
+    ),
     "no rows": (
         *(scaled, "all_gather/one_shot", "pull bulk threads=32 tile_bytes=512", 3),
         *("float32", 0, 701, {"scale": S}),
@@ -180,7 +205,7 @@ def test_kernels_give_the_bits_of_numpy(tmp_path, case):
         op=Operator.SUM,
         counts=rows * max(row, 1),
         epilogue=spec,
-        share=share[0] if share else 1,
+        share=share[0] if share else 0,
     )
     rng = np.random.default_rng(0)
     for _ in range(2):
@@ -342,6 +367,7 @@ def test_a_row_too_long_for_a_block_is_refused():
         (8192, 128, 1, 32),
         (8192, 64, 16, 4),
         (8192, 64, 64, 1),
+        (8192, 64, 65, 0),
         (8192, 96, 2, 32),
         (5120, 80, 4, 20),
         (7168, 112, 16, 7),
@@ -379,5 +405,5 @@ def test_several_rows_of_a_thread_are_stored_behind_their_sums():
     assert "static constexpr u32 held = 2;" in text
     assert "from(me.packet_from<1, 0, 1, true>" in text
     assert (
-        "rows.store_results();\n    clear(me, s1, from(me.packet_from<1, 0, 1>" in text
+        "rows.store_results();\n    clear<1>(me, s1, from(me.packet_from<1, 0, 1>" in text
     )

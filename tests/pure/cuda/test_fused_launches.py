@@ -58,7 +58,7 @@ def opened(group, kernels):
     comm = Communicator(group, executor="cuda")
     session = comm._session("cuda")
 
-    def load_call(plan, call, share=1):
+    def load_call(plan, call, share=0):
         kernel = generate(
             plan,
             rank=group.rank,
@@ -116,7 +116,7 @@ def test_rows_are_whole_where_their_clusters_do_not_fit(fake):
         session = comm._session("cuda")
         load_call = session.load_call
 
-        def load_few(plan, call, share=1):
+        def load_few(plan, call, share=0):
             if share > 1:
                 raise TooManyBlocks("16 blocks wait for each other")
             return load_call(plan, call, share)

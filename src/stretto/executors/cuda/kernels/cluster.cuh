@@ -14,7 +14,12 @@
 namespace stretto {
 
 __device__ __forceinline__ void cluster_arrive() {
+#ifdef STRETTO_RELAXED_CLUSTER
+  __syncthreads();
+  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+#else
   asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+#endif
 }
 __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire;" ::: "memory");

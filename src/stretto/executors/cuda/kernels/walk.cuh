@@ -71,12 +71,7 @@ __device__ __forceinline__ void begin_cluster() {
   using Words = Board<Walk<F, THREADS>>;
   u64* words = &of_block<Words>()[0][0][0];
   for (u32 i = threadIdx.x; i < sizeof(Words) / 8; i += THREADS + CLERK) words[i] = 0;
-#ifdef STRETTO_RELAXED_CLUSTER
-  __syncthreads();
-  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
-#else
   cluster_arrive();
-#endif
   if (threadIdx.x >= THREADS) cluster_wait();
 }
 
