@@ -86,7 +86,10 @@ class Serving(Worker):
             if said:
                 wrong += f"{way}: {said}; "
         checksum = int(norm.out.view(torch.int16).sum(dtype=torch.int64).item())
-        graphs = {"alone": self.capture(call, CALLS), "after": self.capture(after, CALLS)}
+        graphs = {
+            "alone": self.capture(call, CALLS),
+            "after": self.capture(after, CALLS),
+        }
         with self.strict():
             graphs["strictly"] = self.capture(after, CALLS)
         self.kept[key] = (graphs, (call, norm, mine))
@@ -210,7 +213,9 @@ class ServingTheirs(Serving):
                 one = ctypes.c_void_p()
                 self._ask("serving_import", payload["handle"], ctypes.byref(one))
             slabs[rank] = one.value
-        self.state = ctypes.c_void_p(self.lib.serving_open(args.rank, args.ranks, slabs))
+        self.state = ctypes.c_void_p(
+            self.lib.serving_open(args.rank, args.ranks, slabs)
+        )
         assert self.state.value, "the state is made"
         self.shared = int(self.lib.serving_input(slab))
         self.group.exchange({})
