@@ -187,9 +187,10 @@ class ServingOurs(Serving, Ours):
 
 
 def _capture() -> Any:
-    from stretto.executors.cuda import launch
+    from stretto.executors.cuda.captured import capture_of
+    from stretto.executors.cuda.driver import api
 
-    return launch._capture()
+    return capture_of(api())
 
 
 class ServingTheirs(Serving):

@@ -6,20 +6,19 @@ way to the SMs, 0.5 to 1 us, would come on top. In a graph an edge can say it in
 stead: it starts where all blocks of the kernel before *have begun* (its launch-order
 port). From then on nothing can keep that kernel from ending, whatever our blocks hold.
 
-That is safe because of what a kernel of ours does before `after_earlier_work` returns: it
-reads its parameters and writes its own shared memory, nothing else. That wait is for the
-*end* of the kernel before, and for all it wrote.
+That is safe because of what a kernel of ours does before `after_earlier_work` returns:
+it reads its parameters and writes its own shared memory, nothing else. That wait is for
+the *end* of the kernel before, and for all it wrote.
 """
 
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Callable
 from typing import Any
 
-from stretto.executors.cuda.driver import api
-
-__all__ = ["Capture"]
+__all__ = ["Capture", "capture_of"]
 
 CAPTURING = 1
 """CU_STREAM_CAPTURE_STATUS_ACTIVE."""
@@ -30,7 +29,8 @@ SINCE = 12030
 class Capture:
     """What a stream that is being captured will launch after."""
 
-    def __init__(self) -> None:
+    def __init__(self, driver: Any) -> None:
+        self._driver = weakref.ref(driver)
         self._status = ctypes.c_int()
         self._count = ctypes.c_size_t()
         self._nodes = ctypes.POINTER(ctypes.c_void_p)()
@@ -47,7 +47,7 @@ class Capture:
         self._ours: set[int] = set()
         self.loosened = 0
         """Launches that begin with the kernel before them."""
-        self._ask = _driver_question()
+        self._ask = _question(driver)
 
     def ours(self, function: int) -> None:
         """Tell that a kernel is one of ours, which says by itself when to go on."""
@@ -65,7 +65,8 @@ class Capture:
             return False
         if self._edges and self._edges[0]:
             return False  # somebody has said already how this edge is
-        driver = api()
+        driver = self._driver()
+        assert driver is not None, "it was there to be asked"
         node = driver.CUgraphNode(self._nodes[0])
         error, kind = driver.cuGraphNodeGetType(node)
         if int(error) or kind != driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL:
@@ -89,9 +90,19 @@ class Capture:
         return not int(error)
 
 
-def _driver_question() -> Callable[..., int] | None:
+_captures: weakref.WeakKeyDictionary[Any, Capture] = weakref.WeakKeyDictionary()
+
+
+def capture_of(driver: Any) -> Capture:
+    """Return what all launches through a driver have in common."""
+    found = _captures.get(driver)
+    if found is None:
+        found = _captures[driver] = Capture(driver)
+    return found
+
+
+def _question(driver: Any) -> Callable[..., int] | None:
     """Return `cuStreamGetCaptureInfo`, or None where edges have no ports."""
-    driver = api()
     if not hasattr(driver, "CU_GRAPH_KERNEL_NODE_PORT_LAUNCH_ORDER"):
         return None
     error, address, _ = driver.cuGetProcAddress(b"cuStreamGetCaptureInfo", SINCE, 0)

@@ -8,7 +8,6 @@ launch may be replayed for ever.
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
 import zlib
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from stretto.errors import DeviceError, PlanError
 from stretto.executors.cuda.abi import Kernel
-from stretto.executors.cuda.captured import Capture
+from stretto.executors.cuda.captured import capture_of
 from stretto.executors.cuda.driver import Device, api, ask
 
 __all__ = [
@@ -61,7 +60,7 @@ class Loaded:
         self._early = begins_early()
         self._configs: dict[int, tuple[int, Any]] = {}
         self._loose: dict[int, tuple[int, Any]] = {}
-        self._capture = _capture()
+        self._capture = capture_of(api())
         self._capture.ours(self._handle)
 
     def launch(self, stream: int, arguments: int) -> int:
@@ -90,11 +89,6 @@ class Loaded:
             early.value.programmaticStreamSerializationAllowed = 1
             config.attrs, config.numAttrs = [early], 1
         return int(config.getPtr()), config
-
-
-@functools.cache
-def _capture() -> Capture:
-    return Capture()
 
 
 def begins_early() -> bool:
