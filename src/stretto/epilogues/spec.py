@@ -52,8 +52,6 @@ class Spec:
     outputs: tuple[Named, ...]
     forms: tuple[Form, ...]
     """Of every node."""
-    result: bool = True
-    """Whether the collective's own result is stored beside the outputs."""
 
     @property
     def cell(self) -> int:
@@ -75,7 +73,7 @@ class Spec:
         named = [f"{n.name}:{n.dtype or 'number'}:{n.form.value}" for n in self.inputs]
         out = [f"{n.name}:{n.dtype}:{n.form.value}" for n in self.outputs]
         head = f"{self.dtype} row={self.row} ({' '.join(named)}) -> {' '.join(out)}"
-        return f"{head}{'' if self.result else ' alone'}\n{self.graph}"
+        return f"{head}\n{self.graph}"
 
 
 def form_of(name: str, shape: Sequence[int], result: Sequence[int], row: int) -> Form:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from stretto.epilogues import REDUCTIONS, Form, Spec
+from stretto.epilogues import REDUCTIONS, Form, Named, Spec
 from stretto.errors import CallError
 from stretto.executors.cuda.arrays import pointer
 from stretto.executors.cuda.elements import ELEMENTS
@@ -25,8 +25,8 @@ __all__ = ["conclusion", "structure", "words"]
 
 MAX_ROW_CELLS = 16 << 10
 """Cells of a row: what a block's shared memory and registers are made for."""
-ALONG = 1
-"""Cells of a thread up to which weights are loaded before packets have come."""
+BEFORE_SUMS = True
+"""Outputs that need no sum are stored while sums are on their way."""
 _INFIX = {
     "add": "+",
     "sub": "-",
@@ -159,7 +159,6 @@ class _Writer:
         yield f"  static constexpr bool near = {str(self.close).lower()};  // a cluster"
         yield f"  static constexpr u32 held = {self.held.rows};  // rows in registers"
         yield f"  static constexpr u32 slots = {self.held.slots};  // rows by warps"
-        yield f"  static constexpr u32 along = {ALONG};  // cells whose weights come early"
         yield f"  static constexpr u32 reductions = {len(self.reductions)};"
         yield from self._args()
         yield from self._cell()
@@ -254,7 +253,23 @@ class _Writer:
             )
         ]
         whole = [(o, n) for o, n in outputs if o.form is Form.ELEMENT]
-        yield "  __device__ static void store(const Args& at, const Span& row,"
+        first = [(o, n) for o, n in whole if BEFORE_SUMS and not self.stages[n]]
+        yield from self._store_elements("store_first", first)
+        yield from self._store_elements("store", [p for p in whole if p not in first])
+        yield "  __device__ static void store_row(const Args& at, const Span& row,"
+        yield "                                   const Values& v) {"
+        for named, node in outputs:
+            if named.form is Form.COLUMN:
+                kind = ELEMENTS[named.dtype]
+                place = f"at.out_{self.made[named.name]}, row.element / row_length"
+                yield f"    store_one<{kind}>({place}, {self._operand(node)});"
+        yield "  }\n  static constexpr u32 row_length = row > 0 ? row : 1;"
+
+    def _store_elements(
+        self, name: str, whole: Sequence[tuple[Named, int]]
+    ) -> Iterator[str]:
+        """Yield what stores a cell of some outputs; `first`: those that no sum is in."""
+        yield f"  __device__ static void {name}(const Args& at, const Span& row,"
         yield "                               u32 column, u32 n, bool whole,"
         yield "                               const Values& v, const Floats& f) {"
         if whole:
@@ -272,14 +287,6 @@ class _Writer:
             yield f"    {words}::rounded(out_{self.made[named.name]})"
             yield f"        .store({place}, n, whole);"
         yield "  }"
-        yield "  __device__ static void store_row(const Args& at, const Span& row,"
-        yield "                                   const Values& v) {"
-        for named, node in outputs:
-            if named.form is Form.COLUMN:
-                kind = ELEMENTS[named.dtype]
-                place = f"at.out_{self.made[named.name]}, row.element / row_length"
-                yield f"    store_one<{kind}>({place}, {self._operand(node)});"
-        yield "  }\n  static constexpr u32 row_length = row > 0 ? row : 1;"
 
     def _element(self, roots: Sequence[int]) -> Iterator[str]:
         """Yield what must be computed of an element for some nodes, in order."""

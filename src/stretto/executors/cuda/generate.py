@@ -35,11 +35,6 @@ from stretto.plan import Move, Plan, Signal, Space, Wait, primitive, spell_step
 
 __all__ = ["generate"]
 
-TRIALS: tuple[str, ...] = ()
-"""What is defined for a kernel that is tried (benchmarks/gpu_serving.py)."""
-LATE_FROM = 2
-"""Cells of a thread from which a result is stored when its sums are on their way."""
-
 
 def generate(
     plan: Plan,
@@ -72,7 +67,7 @@ def generate(
         for lane in range(len(plan.ranks[r]))
     ]
     lanes = max(map(len, plan.ranks))
-    depth = held.each if held.rows else plan.schedule.depth
+    depth = 1 if held.rows else plan.schedule.depth  # a thread has a cell of each part
     ends = [] if epilogue is None else [structure(epilogue, share, held, close)]
     text = "\n".join(
         [
@@ -80,7 +75,7 @@ def generate(
             *ends,
             *(_config(plan, r, i, names, depth) for r in ranks for i in range(lanes)),
             *bodies,
-            *_entry(plan, ranks, share if close else 1, on_sm),
+            *_entry(plan, ranks, share if close else 0, on_sm),
         ]
     )
     return Kernel(
@@ -134,7 +129,6 @@ def _head(
     who = f"rank {ranks[0]}" if len(ranks) == 1 else "all ranks, in one launch"
     yield f"// {plan.name}, {plan.num_ranks} ranks: {who}"
     yield f"// {names[0]} {names[1]}; {plan.schedule}"
-    yield from (f"#define STRETTO_{trial}" for trial in TRIALS)
     yield '#include "stretto.cuh"'
     if epilogue is not None:
         yield '#include "held.cuh"'
@@ -216,24 +210,22 @@ def _lane(
                     slice_ = f"me.slice(at.{size}, t, {turn})"
                     lines.append(f"  const Slice s{atom} = {slice_};")
                     sliced.add(atom)
-                keep = held.cells if under_way in lines else 0
-                later = keep >= LATE_FROM and batch is moves[-1]
+                keep = held.rows if under_way in lines else 0
+                later = keep > 1 and batch is moves[-1]
                 one = (rank, lane, index, step, atom, call, operands)
-                drops = bool(keep and epilogue and not epilogue.result)
-                calls.append(_move(*one, keep, later, drops))
-                clears += _clear(*one, held.each) if later else []
+                calls.append(_move(*one, keep, later))
+                clears += _clear(*one) if later else []
                 call += 1
         lines += _spell_calls(batch[0][0], calls) if calls else [f"  {_sync(batch)}"]
         if under_way not in lines:
             lines += [under_way, *before]
     if under_way not in lines:
         lines += [under_way, *before]
-    if held.rows:
-        waits = held.cells >= LATE_FROM and bool(epilogue and epilogue.result)
-        results = ["    rows.store_results();"] if waits else []
-        meanwhile = ["[&] {", *results, *clears, "  }"] if clears or results else None
-        said = "\n".join(meanwhile) if meanwhile else "Nothing{}"
-        after = [f"  rows.conclude({said}, t);"]
+    if held.rows == 1:
+        after = ["  rows.conclude(Nothing{}, t);"]
+    elif held.rows:
+        results = "    rows.store_results();"
+        after = ["  rows.conclude([&] {", results, *clears, "  }, t);"]
     return "\n".join([*lines, *after, "}\n"])
 
 
@@ -291,12 +283,10 @@ def _move(
     operands: Operands,
     keep: int,
     later: bool,
-    drops: bool,
 ) -> list[str]:
-    """Return a move: its result stays for the epilogue where threads `keep` cells.
+    """Return a move: its result stays for the epilogue where threads `keep` rows.
 
-    The epilogue stores it, and clears its packets, when that is `later`; nobody stores
-    it where the call `drops` it.
+    Of several, the epilogue stores it, and clears its packets, when that is `later`.
     """
     name = primitive(rank, step).value
     finish = ", true" if step.finish else ""
@@ -306,7 +296,7 @@ def _move(
         step.dsts, key=lambda d: (d.rank - rank - 1) % operands.plan.num_ranks
     )
     own = [d for d in order if d.rank == rank and d.space is Space.OUTPUT and keep]
-    stored = [d for d in order if d not in own] if later or drops else order
+    stored = order if keep <= 1 else [d for d in order if d not in own]
     dsts = [operands.target(rank, d, nth, call) for d in stored]
     dsts += [f"rows.hold<{d.pos + nth}>()" for d in own]
     srcs = [operands.source(rank, lane, s, nth, call, later) for s in step.srcs]
@@ -318,14 +308,7 @@ def _move(
 
 
 def _clear(
-    rank: int,
-    lane: int,
-    _: int,
-    step: Move,
-    atom: int,
-    call: int,
-    operands: Operands,
-    each: int,
+    rank: int, lane: int, _: int, step: Move, atom: int, call: int, operands: Operands
 ) -> list[str]:
     """Return what clears the packets of a move that did not."""
     nth = atom - step.start
@@ -333,7 +316,7 @@ def _clear(
         (operands.source(rank, lane, s, nth, call), s) for s in step.srcs if s.packets
     ]
     mine = [text for text, _ in spelt if ", true>" not in text]
-    return [f"    clear<{each}>(me, s{atom}, from({', '.join(mine)}));"] if mine else []
+    return [f"    clear(me, s{atom}, from({', '.join(mine)}));"] if mine else []
 
 
 def _entry(
@@ -349,8 +332,7 @@ def _entry(
     if cluster > 1:
         yield f"__cluster_dims__({cluster}, 1, 1)"
     yield "stretto_kernel(const __grid_constant__ Calls calls) {"
-    yield "  warm(calls);"
-    if cluster > 1:
+    if cluster:
         yield f"  begin_cluster<Epilogue, {threads(plan)}>();"
     indent = "  "
     if len(ranks) > 1:

@@ -1,12 +1,12 @@
 // held.cuh -- rows that stay in registers from the move that completes them.
 //
-// Where a block's part of a row has few cells for each thread, the move that stores the
-// result also leaves it with the thread that has it, and what else the epilogue reads is
-// loaded while packets are awaited. Nothing is read again; blocks of one row tell each
-// other their sums. Where the slices of a block are small, each has warps of its own
-// (Slice::turn): a thread then keeps few rows of the block's. Of several cells, the result
-// and the zeros of packet memory are stored when the sums are on their way: they are 16 to
-// 32 KB of a block, and would be in front of the sums.
+// Where a block's part of a row has a cell for each thread at most, the move that stores
+// the result also leaves it with the thread that has it, and what else the epilogue reads
+// is loaded while packets are awaited. Nothing is read again, and no barrier is needed:
+// the blocks of a row tell each other their sums. Where the slices of a block are small,
+// each has warps of its own (Slice::turn): a thread then keeps few rows of the block's.
+// Of several rows, the result and the zeros of packet memory are stored when the sums are
+// on their way: they are 16 to 32 KB of a block, and would be in front of the sums.
 #pragma once
 
 #include "epilogue.cuh"
@@ -23,13 +23,10 @@ struct Hold {
   __device__ bool aligned() const { return true; }
   __device__ void shift(const Slice&) {}
   template <class Lane>
-  __device__ u32 put(Lane&, u32 cell, Vec v) const {
-    using W = typename Rows::W;
+  __device__ u32 put(Lane&, u32, Vec v) const {
 #pragma unroll
-    for (u32 i = 0; i < W::rows * W::each; ++i) {
-      const u32 b = i / W::each, k = i % W::each;
-      const bool row = W::rows == 1 || rows->nth(b) == B;
-      if (row && (W::each == 1 || rows->cell(b, k) == cell)) rows->kept[i].hold(v);
+    for (u32 b = 0; b < Rows::W::rows; ++b) {
+      if (Rows::W::rows == 1 || rows->nth(b) == B) rows->kept[b].hold(v);
     }
     return SEEN;
   }
@@ -38,24 +35,20 @@ struct Hold {
 };
 
 // What a move that did not clear its packets leaves to be done.
-template <u32 EACH, class Lane, class S>
+template <class Lane, class S>
 __device__ __forceinline__ void clear(const Lane& lane, const Slice& s, const S& srcs) {
-  constexpr u32 threads = Lane::C::threads;
-  u32 cell = first_cell<threads>(lane.thread, s.turn);
-#pragma unroll
-  for (u32 k = 0; k < EACH; ++k, cell += threads) {
-    if (lane.ok && cell < (s.nbytes + 15) / 16) done_all(srcs, cell);
-  }
+  const u32 cell = first_cell<Lane::C::threads>(lane.thread, s.turn);
+  if (lane.ok && cell < (s.nbytes + 15) / 16) done_all(srcs, cell);
 }
 
 template <class F, class Lane>
 struct Held : Batch<F, Lane> {
   using Base = Batch<F, Lane>;
   using W = typename Base::W;
-  static_assert((W::each == 1 || W::rows == 1) && Base::whole, "generate.py sees to it");
+  static_assert(W::each == 1 && Base::whole, "generate.py sees to it");
   static constexpr bool spread = F::slots > 0;
-  // Of several cells, weights wait until packets have come: registers are short before.
-  static constexpr bool late = W::rows * W::each > F::along;
+  // Of several rows, weights wait until packets have come: registers are short before.
+  static constexpr bool late = W::rows > 1;
 
   // Slices of the result, in order, and by how much their cells are turned.
   template <u32 N>
@@ -79,14 +72,11 @@ struct Held : Batch<F, Lane> {
 #pragma unroll
     for (u32 b = 0; b < W::rows; ++b) {
       this->row[b].element -= static_cast<u64>(this->piece()) * W::length;
-#pragma unroll
-      for (u32 k = 0; k < W::each; ++k) {
-        auto& one = this->kept[b * W::each + k];
-        one = {};
-        const u32 n = this->count(b, k);
-        if (n == 0) continue;
-        one.load_given(args, this->row[b], this->column(b, k), n, true);
-        if (!late) one.load_along(args, this->column(b, k), n, true);
+      this->kept[b] = {};
+      const u32 n = this->count(b, 0);
+      if (n > 0) {
+        this->kept[b].load_given(args, this->row[b], this->column(b, 0), n, true);
+        if (!late) this->kept[b].load_along(args, this->column(b, 0), n, true);
       }
     }
   }
@@ -97,25 +87,28 @@ struct Held : Batch<F, Lane> {
   // What the moves have left to us (generate.py).
   __device__ __forceinline__ void store_results() const {
 #pragma unroll
-    for (u32 i = 0; i < W::rows * W::each; ++i) {
-      const u32 b = i / W::each, k = i % W::each;
-      if (this->count(b, k) == 0) continue;
-      this->kept[i].store_result(this->at, this->row[b], this->column(b, k));
+    for (u32 b = 0; b < W::rows; ++b) {
+      if (this->count(b, 0) == 0) continue;
+      this->kept[b].store_result(this->at, this->row[b], this->column(b, 0));
     }
   }
   template <class Meanwhile>
   __device__ __forceinline__ void conclude(Meanwhile meanwhile, u32 iteration) {
     if (F::near && iteration == 0) cluster_wait();
-    // Sums in the block's memory: all have read those of the epoch before.
-    if (F::share == 1 && iteration != 0) this->me.barrier();
+    // All have read the sums of the epoch before, where a barrier is what they wait for.
+    if (Base::in_block && iteration != 0) this->me.barrier();
 #pragma unroll
-    for (u32 i = 0; late && i < W::rows * W::each; ++i) {
-      const u32 b = i / W::each, k = i % W::each, n = this->count(b, k);
-      if (n > 0) this->kept[i].load_along(this->at, this->column(b, k), n, true);
+    for (u32 b = 0; late && b < W::rows; ++b) {
+      const u32 n = this->count(b, 0);
+      if (n > 0) this->kept[b].load_along(this->at, this->column(b, 0), n, true);
     }
     this->know();
-    this->template reduce<0>(meanwhile);
-    this->store();
+    this->template reduce<0>([&] {
+      meanwhile();
+      this->template store_cells<true, false>();
+    });
+    this->template store_cells<false, true>();
+    this->store_rows();
   }
 };
 

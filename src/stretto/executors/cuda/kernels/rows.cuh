@@ -101,7 +101,7 @@ struct Batch : Exchange<F, Lane> {
       this->give(0, cell(0, k) / 32, warp_tree<R>(part<D>(0, k)));
     }
     meanwhile();
-    if constexpr (F::share == 1) me.barrier();
+    if constexpr (Base::in_block) me.barrier();
     float some[W::warps];
 #pragma unroll
     for (u32 i = 0; i < W::warps; ++i) {
@@ -127,7 +127,7 @@ struct Batch : Exchange<F, Lane> {
       this->give(i / W::each, cell(i / W::each, i % W::each) / 32, totals[i]);
     }
     meanwhile();
-    if constexpr (F::share == 1) me.barrier();
+    if constexpr (Base::in_block) me.barrier();
     float leaves[W::rows * W::warps];
     this->template take_all<R>(leaves);
     warp_trees<R>(leaves);
@@ -151,7 +151,7 @@ struct Batch : Exchange<F, Lane> {
       // A warp with no cells says nothing by which others know that it has read.
       constexpr bool silent =
           F::slots == 0 && W::groups / F::share * 32 < Lane::C::threads;
-      if constexpr (F::share > 1 && silent) me.barrier();
+      if constexpr (!Base::in_block && silent) me.barrier();
       ++turn;
       reduce<I + 1>(Nothing{});
     } else {
@@ -159,16 +159,27 @@ struct Batch : Exchange<F, Lane> {
     }
   }
 
-  __device__ __forceinline__ void store() const {
+  // Store cells of outputs: those that no sum is in (FIRST), those with sums (LAST). An
+  // output may replace an input, so cells that are read again are stored in one go.
+  template <bool FIRST, bool LAST>
+  __device__ __forceinline__ void store_cells() const {
+    static_assert(W::keep || (FIRST && LAST), "inputs are read once");
 #pragma unroll(W::keep ? W::each : 1)
     for (u32 k = 0; k < W::each; ++k) {
 #pragma unroll
       for (u32 b = 0; b < W::rows; ++b) {
         const u32 n = count(b, k);
         if (n == 0) continue;
-        F::store(at, row[b], column(b, k), n, whole, known[b], floats(b, k));
+        const typename F::Floats f = floats(b, k);
+        if constexpr (FIRST) {
+          F::store_first(at, row[b], column(b, k), n, whole, known[b], f);
+        }
+        if constexpr (LAST) F::store(at, row[b], column(b, k), n, whole, known[b], f);
       }
     }
+  }
+  // Store what there is one of for each row.
+  __device__ __forceinline__ void store_rows() const {
 #pragma unroll
     for (u32 b = 0; b < W::rows; ++b) {
       const bool first = cell(b, 0) == 0 && piece() == 0;

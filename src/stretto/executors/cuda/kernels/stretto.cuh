@@ -56,20 +56,6 @@ __device__ __forceinline__ void under_way(const Lane&, u32 iteration) {
   let_next_begin();
 }
 
-// Fetch the lines of the parameters side by side, a warp each: every one is a miss, and
-// one after the other they would be in the way of a launch that nothing hides.
-template <class Calls>
-__device__ __forceinline__ void warm(const Calls& calls) {
-#ifdef STRETTO_WARM
-  constexpr u32 lines = (sizeof(Calls) + 63) / 64;
-  const u64* words = reinterpret_cast<const u64*>(&calls);
-  u64 all = ~0ull;
-#pragma unroll 1
-  for (u32 i = threadIdx.x / 32; i < lines; i += blockDim.x / 32) all &= words[i * 8];
-  if (all == ~1ull) clock_ns();
-#endif
-}
-
 // Run one lane of one block: all epochs of the call, of which there is one at least.
 template <class C, class Table, class Steps>
 __device__ __forceinline__ void run(const Params& p, const Table& at, u32 block,
