@@ -23,7 +23,7 @@ from stretto.executors.cuda.compile import compile_kernel
 from stretto.executors.cuda.generate import generate
 from stretto.lower import lower
 from stretto.plan import Schedule
-from stretto.runtime import Choice
+from stretto.runtime import Choice, Profile
 from stretto.runtime.fused import fused_choice
 from stretto.runtime.kinds import Kind
 from stretto.verify import verify, verify_plan
@@ -76,7 +76,9 @@ def chosen(rows: int, ranks: int, hidden: int = HIDDEN) -> str:
         epilogue=call.epilogue,
     )
     plain = Choice(algorithms.get("all_reduce/one_shot"), Schedule())
-    choice = fused_choice(plain, kind, ranks)
+    rule = Profile.shipped("cuda").rows_of(ranks)
+    assert rule is not None, "what is shipped is for all numbers of ranks"
+    choice = fused_choice(plain, kind, ranks, rule)
     words = f"blocks={choice.schedule.blocks} threads={choice.schedule.threads}"
     return f"{choice.algorithm.name}|push packets staged {words}"
 

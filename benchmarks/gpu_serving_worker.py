@@ -15,8 +15,9 @@ import time
 from typing import Any
 
 import torch
+from gpu_fused_kernels import call_of
 from gpu_fused_worker import EPS, Norm, triton_norm
-from gpu_serving_kernels import call_for, tried
+from gpu_serving_kernels import tried
 from gpu_worker import Ours, Worker
 
 CALLS = 10
@@ -173,7 +174,7 @@ class ServingOurs(Serving, Ours):
         y = self.registered[1][: norm.out.numel()].view(norm.shape)
         with tried(variant):
             plan = self._plan(variant)
-            launch = self.session.prepare(plan, call_for(norm.shape, variant))
+            launch = self.session.prepare(plan, call_of(*norm.shape))
         extra = (norm.residual, norm.weight, EPS, norm.out, norm.residual)
         return lambda: launch(x, y, extra=extra)
 
@@ -184,6 +185,44 @@ class ServingOurs(Serving, Ours):
     def loose(self) -> int:
         """Return how many launches began with the kernel before them."""
         return int(getattr(_capture(), "loosened", -1))
+
+    def soak(self, rows: int, hidden: int, variant: str, replays: int) -> Any:
+        """Replay a graph in which everybody's kernels wait for one another's arrays.
+
+        Each call follows a kernel that writes its input, and is followed by one that
+        overwrites its input and its residual: whoever began too early is found.
+        """
+        norm = norm_for(self.rank, self.ranks, rows, hidden)
+        x, calls = self.input_of(norm), 6
+        y = self.registered[1][: norm.out.numel()].view(norm.shape)
+        with tried(variant):
+            launch = self.session.prepare(self._plan(variant), call_of(rows, hidden))
+        mine = [norm.drawn(100 * n + self.rank) for n in range(calls)]
+        added = [norm.drawn(7_000 + n) for n in range(calls)]
+        residual = torch.empty_like(norm.out)
+        outs = [torch.empty_like(norm.out) for _ in range(2 * calls)]
+
+        def one(n: int) -> None:
+            torch.mul(mine[n], 1.0, out=x)
+            torch.mul(added[n], 1.0, out=residual)
+            launch(x, y, extra=(residual, norm.weight, EPS, *outs[2 * n : 2 * n + 2]))
+            residual.fill_(float("nan"))
+            x.fill_(float("nan"))
+
+        for n in range(calls):
+            one(n)
+            self.settle()
+        want = [out.clone() for out in outs]
+        graph = self.capture(lambda: [one(n) for n in range(calls)], 1)
+        wrong = 0
+        for _ in range(replays):
+            for out in outs:
+                out.view(torch.int16).fill_(0x7FA5)
+            graph.replay()
+            same = [torch.equal(a, b) for a, b in zip(outs, want, strict=True)]
+            wrong += not all(same)
+        self.settle()
+        return {"wrong": wrong}
 
 
 def _capture() -> Any:

@@ -77,7 +77,8 @@ def test_flashinfer_sees_a_vector_as_rows(count, shape):
     x, out = buffer(count), buffer(count)
     x.tensor.fill_(3)
 
-    prepared = peer.prepare(case_of("all_reduce", 2 * count, 2, dtype="bfloat16"), x, out)
+    case = case_of("all_reduce", 2 * count, 2, dtype="bfloat16")
+    prepared = peer.prepare(case, x, out)
     prepared.call()
 
     assert [shape] == comm.shapes

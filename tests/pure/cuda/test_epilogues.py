@@ -19,7 +19,7 @@ from stretto.executors.cuda.generate import generate
 from stretto.executors.cuda.rowwise import shared_by
 from stretto.lower import lower
 from stretto.plan import Schedule
-from stretto.runtime import Choice
+from stretto.runtime import Choice, Profile
 from stretto.runtime.fused import fused_choice
 from stretto.runtime.kinds import Kind
 from stretto.verify import verify, verify_plan
@@ -290,7 +290,8 @@ def test_what_the_runtime_chooses_compiles(rows, spilled):
         epilogue=spec,
     )
     any_choice = Choice(algorithms.get("all_reduce/ring"), Schedule())
-    choice = fused_choice(any_choice, kind, 4)
+    rule = Profile.shipped("cuda").rows_of(4)
+    choice = fused_choice(any_choice, kind, 4, rule)
     program = verify(choice.algorithm.build(4))
     plan = verify_plan(lower(program, choice.schedule)).value
     part = rows if choice.algorithm.name.endswith("one_shot") else -(-rows // 4)

@@ -1,10 +1,10 @@
 """Launches into a graph: placed as soon as the kernel before them has begun.
 
-A launch behind one of our kernels is placed when that kernel says so (stream.cuh). Other
-people's kernels say nothing, and a launch behind them would be placed when they end: its
-way to the SMs, 0.5 to 1 us, would come on top. In a graph an edge can say it in their
-stead: it starts where all blocks of the kernel before *have begun* (its launch-order
-port). From then on nothing can keep that kernel from ending, whatever our blocks hold.
+A launch behind one of our kernels is placed when that kernel says so (stream.cuh).
+Other people's kernels say nothing, and a launch behind them is placed when they end: it
+comes 0.45 us later then (2 H200). In a graph an edge can say it in their stead: it
+starts where all blocks of the kernel before *have begun* (its launch-order port). From
+then on nothing can keep that kernel from ending, whatever our blocks hold.
 
 That is safe because of what a kernel of ours does before `after_earlier_work` returns:
 it reads its parameters and writes its own shared memory, nothing else. That wait is for

@@ -268,7 +268,7 @@ class _Writer:
     def _store_elements(
         self, name: str, whole: Sequence[tuple[Named, int]]
     ) -> Iterator[str]:
-        """Yield what stores a cell of some outputs; `first`: those that no sum is in."""
+        """Yield what stores a cell of some outputs, all that are given."""
         yield f"  __device__ static void {name}(const Args& at, const Span& row,"
         yield "                               u32 column, u32 n, bool whole,"
         yield "                               const Values& v, const Floats& f) {"

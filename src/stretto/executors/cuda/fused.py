@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from stretto.collectives import storage
@@ -19,7 +20,7 @@ from stretto.executors.cuda.halves import hands_round_on_engine
 from stretto.executors.cuda.host import Host
 from stretto.executors.cuda.launch import Arguments, TooManyBlocks, mixed
 from stretto.executors.cuda.regions import fit, symbol_sizes
-from stretto.executors.cuda.rowwise import shared_by
+from stretto.executors.cuda.rowwise import EACH_ITS_OWN, shared_by
 from stretto.plan import Layout, Plan
 
 __all__ = ["FusedLaunch", "fused_launch"]
@@ -79,8 +80,9 @@ def fused_launch(
 ) -> FusedLaunch:
     """Bind a plan whose kernel ends with an epilogue; its rows stay whole.
 
-    With more blocks than rows, blocks share rows (`shared_by`), unless this GPU holds
-    fewer clusters of them than the schedule wants: then some blocks are idle.
+    Each block has one row, or a part of one (`shared_by`), unless there are more rows
+    than blocks, or this GPU holds fewer of such blocks at once: then blocks have rows
+    one after the other. Where two blocks do not find room on an SM, there are half.
     """
     if runs_on_engine(plan) or hands_round_on_engine(plan):
         raise PlanError(
@@ -99,6 +101,14 @@ def fused_launch(
             return _bound(session, plan, call, epilogue, mark, shared, share)
         except TooManyBlocks:
             pass
+    try:
+        return _bound(session, plan, call, epilogue, mark, where, 0)
+    except TooManyBlocks:
+        if plan.schedule.blocks <= EACH_ITS_OWN:
+            raise
+    half = replace(plan.schedule, blocks=plan.schedule.blocks // 2)
+    plan = replace(plan, schedule=half)
+    where = fit(plan, sizes, itemsize, grain=grain)
     return _bound(session, plan, call, epilogue, mark, where, 0)
 
 
@@ -112,7 +122,7 @@ def _bound(
     share: int,
 ) -> FusedLaunch:
     plan = closed(plan) if where.tiles > 1 else plan
-    said = f"{share} {epilogue}".encode()
+    said = f"{share} {plan.schedule.blocks} {epilogue}".encode()
     return FusedLaunch(
         session,
         plan,

@@ -83,11 +83,11 @@ class Loaded:
         driver, config = api(), _shape(self.kernel)
         config.hStream = driver.CUstream(stream)
         if early:
-            early = driver.CUlaunchAttribute()
+            asked = driver.CUlaunchAttribute()
             names = driver.CUlaunchAttributeID
-            early.id = names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-            early.value.programmaticStreamSerializationAllowed = 1
-            config.attrs, config.numAttrs = [early], 1
+            asked.id = names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            asked.value.programmaticStreamSerializationAllowed = 1
+            config.attrs, config.numAttrs = [asked], 1
         return int(config.getPtr()), config
 
 

@@ -17,6 +17,7 @@ from stretto.executors.cuda.operands import Operands
 from stretto.plan import Move, Plan, Schedule, Space
 
 __all__ = [
+    "EACH_ITS_OWN",
     "Held",
     "held_by_all",
     "near",
@@ -37,6 +38,9 @@ MAX_CLUSTER = 8
 """Blocks of a cluster on every GPU that has them."""
 ALONE = 256
 """Threads of a block up to which an SM has registers for two of them."""
+EACH_ITS_OWN = 128
+"""Blocks up to which each has an SM of its own; of more, two have one, whatever it
+costs in registers."""
 APART = 96
 """Larger blocks in clusters of more than two: 132 SMs in groups hold 120."""
 
@@ -68,7 +72,8 @@ def near(share: int, schedule: Schedule, held: Held) -> bool:
 
 def two_on_an_sm(schedule: Schedule, held: Held) -> bool:
     """Return whether two blocks find room on an SM, if the compiler is told to."""
-    return schedule.threads <= ALONE and held.rows == 1
+    many = schedule.blocks > EACH_ITS_OWN
+    return held.rows == 1 and (schedule.threads <= ALONE or many)
 
 
 def shared_by(spec: Spec, blocks: int, rows: int) -> int:
