@@ -240,11 +240,10 @@ class Run:
 
     def table(self) -> str:
         """Return ours and theirs, the best of each."""
-        lines = [
-            "| rows | hidden | ours | theirs | times | after: ours | theirs | times | "
-            + "follows | ours is |",
-            "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
-        ]
+        names = ["rows", "hidden", "ours", "theirs", "times", "after: ours", "theirs"]
+        names += ["times", "follows", "ours is"]
+        rules = ["---:"] * (len(names) - 1) + ["---"]
+        lines = [f"| {' | '.join(names)} |", f"| {' | '.join(rules)} |"]
         for case in sorted(self.cases, key=lambda c: (c["hidden"], c["rows"])):
             ours = [
                 f

@@ -293,7 +293,7 @@ class ServingTheirs(Serving):
             return fused
         total = torch.empty_like(norm.out)
         to = ctypes.c_void_p(total.data_ptr())
-        kernel = triton_norm()
+        kernel, block = triton_norm(), 1 << (hidden - 1).bit_length()
 
         def two() -> None:
             error = lib.serving_vllm(
@@ -302,7 +302,7 @@ class ServingTheirs(Serving):
             if error:
                 raise RuntimeError(f"vllm: {error}")
             kernel[(rows,)](
-                total, norm.residual, norm.weight, norm.out, EPS, hidden, hidden,
+                total, norm.residual, norm.weight, norm.out, EPS, hidden, block,
                 num_warps=int(how[1]),
             )  # fmt: skip
 
