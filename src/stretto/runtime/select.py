@@ -197,7 +197,10 @@ class Profile:
                 rows=rows,
                 about=str(data.get("about", "")),
             )
-        except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as e:
+        except (
+            *(tomllib.TOMLDecodeError, KeyError, TypeError, ValueError),
+            CallError,  # of a size
+        ) as e:
             raise TopologyError(
                 f"profile {source}: {type(e).__name__}: {e}; want executor, and "
                 f"[[rule]] with collective, memory, ranks = [2, 8], sizes; or [[rows]], "
