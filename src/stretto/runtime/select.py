@@ -203,7 +203,7 @@ class Profile:
         ) as e:
             raise TopologyError(
                 f"profile {source}: {type(e).__name__}: {e}; want executor, and "
-                f"[[rule]] with collective, memory, ranks = [2, 8], sizes; or [[rows]], "
+                "[[rule]] with collective, memory, ranks = [2, 8], sizes; or [[rows]] "
                 "as in h200_rows.toml"
             ) from None
 
