@@ -22,9 +22,8 @@ from stretto.verify import verify, verify_plan
 __all__ = ["candidates", "compile_one", "tried"]
 
 SETTINGS: dict[str, tuple[str, str, Any]] = {
+    "memory": ("rowwise", "MAX_CLUSTER", 1),  # blocks of a row meet in memory
     "pairs": ("rowwise", "ALONE", 512),  # registers for two blocks of 512 on an SM
-    "after": ("epilogue", "BEFORE_SUMS", False),  # all outputs wait for the sums
-    "words": ("rowwise", "WORDS_OF_ONE", True),  # no barrier in a block of one row
 }
 """The constant of a module of the executor that each setting changes."""
 
@@ -50,7 +49,7 @@ def tried(variant: str) -> Iterator[None]:
 def candidates(rows: int, hidden: int, ranks: int) -> list[str]:
     """Return the variants of a case, what the runtime takes first."""
     first = chosen(rows, ranks, hidden)
-    found = [first, f"{first}|after"]
+    found = [first]
     cells = hidden // 8
     for share in (1, 2, 4, 8):
         threads, blocks = cells // share, rows * share
@@ -59,8 +58,7 @@ def candidates(rows: int, hidden: int, ranks: int) -> list[str]:
             continue
         words = f"push packets staged blocks={blocks} threads={threads}"
         one = f"all_reduce/one_shot|{words}"
-        found += [one, *([f"{one}|words", f"{one}|after,words"] if share == 1 else [])]
-        found += [f"{one}|pairs"] if threads > 256 and blocks <= 128 else []
+        found += [one, *([f"{one}|pairs"] if threads > 256 and blocks <= 128 else [])]
     if rows >= ranks * 32:
         found.append("all_reduce/two_shot|push packets staged blocks=128 threads=512")
     return list(dict.fromkeys(found))

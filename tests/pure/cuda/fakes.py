@@ -198,9 +198,6 @@ class FakeDriver(FakeMemory):
             word = ctypes.c_uint64
             kind = ctypes.CFUNCTYPE(ctypes.c_int, pointer, ctypes.c_int, word)
             self.kept.append(kind(self._tell))
-        elif name == b"cuStreamIsCapturing":
-            kind = ctypes.CFUNCTYPE(ctypes.c_int, pointer, pointer)
-            self.kept.append(kind(self._tell_capturing))
         elif name == b"cuStreamGetCaptureInfo":
             kind = ctypes.CFUNCTYPE(ctypes.c_int, *[pointer] * 7)
             self.kept.append(kind(self._tell_capture))
@@ -217,10 +214,6 @@ class FakeDriver(FakeMemory):
         error, value = FakeMemory.cuPointerGetAttribute(self, key, address)
         ctypes.c_uint64.from_address(found).value = value or 0
         return int(error)
-
-    def _tell_capturing(self, stream, status):
-        ctypes.c_int.from_address(status).value = (stream or 0) in self.before
-        return 0
 
     def _tell_capture(self, stream, status, number, graph, nodes, edges, count):
         """Write what the next launch of a captured stream is after: `before`."""

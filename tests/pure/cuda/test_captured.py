@@ -6,6 +6,7 @@ import pytest
 from cuda.bindings import driver as real
 from cuda_fakes import OK
 
+from stretto.executors.cuda import captured
 from stretto.executors.cuda.abi import Kernel
 from stretto.executors.cuda.launch import Loaded
 
@@ -63,6 +64,18 @@ def test_a_stream_that_is_not_captured_is_launched_on_as_ever(fake):
     launch()
 
     assert [True] == fake.early
+
+
+@pytest.mark.parametrize("captures", [True, False])
+def test_torch_is_asked_first_where_it_is_in_use(fake, monkeypatch, captures):
+    """It answers in a tenth of a microsecond, and nearly always no."""
+    monkeypatch.setattr(captured, "_torch", [lambda: captures])
+    fake.kernel_nodes[41] = THEIRS
+    fake.before[STREAM] = [(41, 0)]
+
+    launch()
+
+    assert [(41, FROM_BEGUN if captures else 0)] == fake.before[STREAM]
 
 
 def test_a_driver_that_refuses_the_edge_is_not_fatal(fake):

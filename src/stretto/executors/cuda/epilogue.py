@@ -25,8 +25,6 @@ __all__ = ["conclusion", "structure", "words"]
 
 MAX_ROW_CELLS = 16 << 10
 """Cells of a row: what a block's shared memory and registers are made for."""
-BEFORE_SUMS = True
-"""Outputs that need no sum are stored while sums are on their way."""
 _INFIX = {
     "add": "+",
     "sub": "-",
@@ -253,7 +251,7 @@ class _Writer:
             )
         ]
         whole = [(o, n) for o, n in outputs if o.form is Form.ELEMENT]
-        first = [(o, n) for o, n in whole if BEFORE_SUMS and not self.stages[n]]
+        first = [(o, n) for o, n in whole if not self.stages[n]]
         yield from self._store_elements("store_first", first)
         yield from self._store_elements("store", [p for p in whole if p not in first])
         yield "  __device__ static void store_row(const Args& at, const Span& row,"

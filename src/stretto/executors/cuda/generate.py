@@ -75,7 +75,7 @@ def generate(
             *ends,
             *(_config(plan, r, i, names, depth) for r in ranks for i in range(lanes)),
             *bodies,
-            *_entry(plan, ranks, share if close else 0, on_sm),
+            *_entry(plan, ranks, share if close else 1, on_sm),
         ]
     )
     return Kernel(
@@ -332,7 +332,7 @@ def _entry(
     if cluster > 1:
         yield f"__cluster_dims__({cluster}, 1, 1)"
     yield "stretto_kernel(const __grid_constant__ Calls calls) {"
-    if cluster:
+    if cluster > 1:
         yield f"  begin_cluster<Epilogue, {threads(plan)}>();"
     indent = "  "
     if len(ranks) > 1:

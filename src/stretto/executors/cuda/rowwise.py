@@ -32,8 +32,6 @@ MOST_KEPT = 1024
 """Cells that a block has registers for."""
 MAX_SHARE = 32
 """Blocks that have a row together: as many as read its sums at once."""
-WORDS_OF_ONE = False
-"""Whether warps of one block look at words, too, in place of a barrier."""
 MAX_CLUSTER = 8
 """Blocks of a cluster on every GPU that has them."""
 ALONE = 256
@@ -64,8 +62,6 @@ def near(share: int, schedule: Schedule, held: Held) -> bool:
     A word of another block's shared memory arrives 1 us sooner (1 to 8 rows, 4 H200);
     but a cluster lies on one group of SMs, and of large blocks not as many fit.
     """
-    if share == 1:
-        return WORDS_OF_ONE and held.rows > 0
     fits = share == 2 or two_on_an_sm(schedule, held) or schedule.blocks <= APART
     return 1 < share <= MAX_CLUSTER and fits
 

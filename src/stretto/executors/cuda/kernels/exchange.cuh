@@ -26,16 +26,13 @@ struct Exchange {
   // alone has nothing to wait beside: 0.5 us sooner than what is made for several.
   static constexpr bool alone = W::rows == 1;
 
-  // Whether warps tell each other by the block's memory and a barrier.
-  static constexpr bool in_block = F::share == 1 && !F::near;
-
   // What a warp has combined, for all threads that need it. Two turns of shared memory:
   // who still reads the one is waited for in the other.
   __device__ __forceinline__ void give(u32 b, u32 group, float total) {
     constexpr u32 own = W::groups / F::share;
     const u32 lane = me.thread % 32;
     if (group >= own) return;
-    if constexpr (in_block) {
+    if constexpr (F::share == 1) {
       if (lane == 0) of_block<Groups>()[turn % 2][nth(b)][group] = total;
     } else if constexpr (F::near) {
       if (lane >= F::share || row[b].count == 0) return;
@@ -49,7 +46,7 @@ struct Exchange {
   // What a warp of some block has given to a row that is alone.
   template <class R>
   __device__ __forceinline__ float take(u32 group) {
-    if constexpr (in_block) {
+    if constexpr (F::share == 1) {
       return of_block<Groups>()[turn % 2][nth(0)][group];
     } else if constexpr (F::near) {
       const u64& word = of_block<Board<W>>()[place()][nth(0)][group];
@@ -102,7 +99,7 @@ struct Exchange {
       for (u32 i = 0; i < W::rows * W::warps; ++i) {
         const u32 b = i / W::warps, group = i % W::warps * 32 + lane;
         u32 value = R::nothing;
-        if constexpr (!in_block) {
+        if constexpr (F::share > 1) {
           const Heard heard = hear(b, group);
           value = heard.value, missing |= !heard.there;
         } else if (group < W::groups) {

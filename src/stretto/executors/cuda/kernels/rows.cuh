@@ -101,7 +101,7 @@ struct Batch : Exchange<F, Lane> {
       this->give(0, cell(0, k) / 32, warp_tree<R>(part<D>(0, k)));
     }
     meanwhile();
-    if constexpr (Base::in_block) me.barrier();
+    if constexpr (F::share == 1) me.barrier();
     float some[W::warps];
 #pragma unroll
     for (u32 i = 0; i < W::warps; ++i) {
@@ -127,7 +127,7 @@ struct Batch : Exchange<F, Lane> {
       this->give(i / W::each, cell(i / W::each, i % W::each) / 32, totals[i]);
     }
     meanwhile();
-    if constexpr (Base::in_block) me.barrier();
+    if constexpr (F::share == 1) me.barrier();
     float leaves[W::rows * W::warps];
     this->template take_all<R>(leaves);
     warp_trees<R>(leaves);
@@ -151,7 +151,7 @@ struct Batch : Exchange<F, Lane> {
       // A warp with no cells says nothing by which others know that it has read.
       constexpr bool silent =
           F::slots == 0 && W::groups / F::share * 32 < Lane::C::threads;
-      if constexpr (!Base::in_block && silent) me.barrier();
+      if constexpr (F::share > 1 && silent) me.barrier();
       ++turn;
       reduce<I + 1>(Nothing{});
     } else {
