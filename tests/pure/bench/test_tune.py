@@ -391,18 +391,3 @@ def test_a_family_far_behind_is_not_widened():
 
     assert "a" == found.pin
     assert ["a", "near"] == widened
-
-
-def test_what_a_profile_says_of_rows_stays(tmp_path):
-    """It is written by hand: tuning finds rules by size."""
-    path = tmp_path / "cuda.toml"
-    rows = Profile.shipped("cuda").rows[0]
-    said = [f"{name} = {getattr(rows, name)}" for name in rows.__slots__[2:]]
-    path.write_text(
-        "\n".join(['executor = "cuda"', "[[rows]]", "ranks = [1, 2]", *said])
-    )
-
-    for _ in range(2):
-        path.write_text(tune.merged(path, "cuda", [], "tuned"))
-
-    assert (rows,) == Profile.parse(path.read_text(), "test").rows

@@ -356,30 +356,6 @@ def test_a_row_too_long_for_a_block_is_refused():
         generate(plan, rank=0, dtype="bfloat16", epilogue=spec)
 
 
-@pytest.mark.parametrize(
-    ("row", "blocks", "rows", "share"),
-    [
-        (8192, 8, 1, 8),
-        (8192, 128, 1, 32),
-        (8192, 64, 16, 4),
-        (8192, 64, 64, 1),
-        (8192, 64, 65, 0),
-        (8192, 96, 2, 32),
-        (5120, 80, 4, 20),
-        (7168, 112, 16, 7),
-        (7168, 128, 16, 4),
-        (2880, 8, 1, 1),
-        (1 << 17, 4, 1, 1),
-        (1 << 17, 8, 1, 8),
-    ],
-)
-def test_blocks_that_would_be_idle_share_rows(row, blocks, rows, share):
-    """As long as each has whole groups of cells."""
-    spec = spec_of(add_rms_norm, "bfloat16", row, FORMS)
-
-    assert share == shared_by(spec, blocks, rows)
-
-
 def test_what_a_thread_has_is_not_read_again():
     """The move that completes a row leaves it in registers; then nothing is loaded."""
     _, plan = planned("all_reduce/one_shot", "packets blocks=8 threads=128", 2)

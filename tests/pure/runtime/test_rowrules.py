@@ -3,6 +3,7 @@
 import pytest
 
 from stretto import algorithms, epilogues
+from stretto.bench import tune
 from stretto.collectives import Operator
 from stretto.epilogues import Form, Named, resolve
 from stretto.errors import TopologyError
@@ -112,3 +113,18 @@ def test_a_table_that_cannot_be_read_is_one_clear_line(wrong, said):
     """It names the file, and what it wants."""
     with pytest.raises(TopologyError, match=rf"profile here: .*{said}.*rows"):
         Profile.parse(wrong, "here")
+
+
+def test_what_a_profile_says_of_rows_stays(tmp_path):
+    """It is written by hand: tuning finds rules by size."""
+    path = tmp_path / "cuda.toml"
+    rows = Profile.shipped("cuda").rows[0]
+    said = [f"{name} = {getattr(rows, name)}" for name in rows.__slots__[2:]]
+    path.write_text(
+        "\n".join(['executor = "cuda"', "[[rows]]", "ranks = [1, 2]", *said])
+    )
+
+    for _ in range(2):
+        path.write_text(tune.merged(path, "cuda", [], "tuned"))
+
+    assert (rows,) == Profile.parse(path.read_text(), "test").rows
