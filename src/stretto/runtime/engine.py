@@ -241,7 +241,8 @@ class Engine:
     def _prepare(self, kind: Kind, session: Session) -> Launch:
         choice = self._choose(kind)
         if kind.pin is None and kind.device != HOST:
-            choice = fused_choice(choice, kind, self.num_ranks)
+            rows = self._selectors[kind.device].rows(self.num_ranks)
+            choice = fused_choice(choice, kind, self.num_ranks, rows)
         schedule = choice.schedule
         if touches_callers(schedule) and kind.memory != ZERO_COPY:
             raise CallError(

@@ -22,6 +22,7 @@ from stretto.lang import Algorithm
 from stretto.plan import Schedule
 from stretto.runtime.arrays import HOST
 from stretto.runtime.plans import FrozenParams, serves, touches_callers
+from stretto.runtime.rowrules import RowRule
 from stretto.runtime.sizes import parse_size
 
 __all__ = [
@@ -147,6 +148,8 @@ class Profile:
 
     executor: str
     rules: tuple[Rule, ...] = ()
+    rows: tuple[RowRule, ...] = ()
+    """How rows of epilogues are divided, by the number of ranks."""
     about: str = field(default="", compare=False)
 
     def choose(
@@ -163,6 +166,10 @@ class Profile:
                 if found is not None and usable(found):
                     return found
         return None
+
+    def rows_of(self, num_ranks: int) -> RowRule | None:
+        """Return how rows are divided among so many ranks, when it says so."""
+        return next((r for r in self.rows if r.answers(num_ranks)), None)
 
     @property
     def names(self) -> set[str]:
@@ -183,15 +190,21 @@ class Profile:
         try:
             data = tomllib.loads(text)
             rules = tuple(_rule(row) for row in data.get("rule", ()))
+            rows = tuple(RowRule.parse(row) for row in data.get("rows", ()))
             return cls(
                 executor=str(data["executor"]),
                 rules=rules,
+                rows=rows,
                 about=str(data.get("about", "")),
             )
-        except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as e:
+        except (
+            *(tomllib.TOMLDecodeError, KeyError, TypeError, ValueError),
+            CallError,  # of a size
+        ) as e:
             raise TopologyError(
                 f"profile {source}: {type(e).__name__}: {e}; want executor, and "
-                f"[[rule]] with collective, memory, ranks = [2, 8], sizes"
+                "[[rule]] with collective, memory, ranks = [2, 8], sizes; or [[rows]] "
+                "as in h200_rows.toml"
             ) from None
 
     @classmethod
@@ -213,14 +226,17 @@ class Profile:
         """Return what comes with the library: a file for each kind of machine."""
         folder = resources.files("stretto.topology") / "profiles"
         rules: list[Rule] = []
+        rows: list[RowRule] = []
         about: list[str] = []
         for file in sorted(folder.iterdir(), key=lambda f: f.name):
             if file.name.endswith(".toml"):
                 found = cls.parse(file.read_text(encoding="utf-8"), file.name)
                 if found.executor == executor:
                     rules += found.rules
+                    rows += found.rows
                     about.append(found.about)
-        return cls(executor=executor, rules=tuple(rules), about="; ".join(about))
+        said = "; ".join(about)
+        return cls(executor=executor, rules=tuple(rules), rows=tuple(rows), about=said)
 
 
 def profile_folder() -> Path:

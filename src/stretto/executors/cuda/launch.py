@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from stretto.errors import DeviceError, PlanError
 from stretto.executors.cuda.abi import Kernel
+from stretto.executors.cuda.captured import capture_of
 from stretto.executors.cuda.driver import Device, api, ask
 
 __all__ = [
@@ -34,6 +35,8 @@ PADDING = 64
 """Bytes after the parameters: an empty table is a word in C."""
 KEPT = 512
 """Pairs of arrays whose parameters are kept for each plan."""
+LEGACY = 1
+"""The greatest handle of the legacy stream, which cannot be captured."""
 
 
 class TooManyBlocks(PlanError):
@@ -56,27 +59,35 @@ class Loaded:
         self._handle = int(function)
         self._early = begins_early()
         self._configs: dict[int, tuple[int, Any]] = {}
+        self._loose: dict[int, tuple[int, Any]] = {}
+        self._capture = capture_of(api())
+        self._capture.ours(self._handle)
 
     def launch(self, stream: int, arguments: int) -> int:
         """Enqueue the kernel; `arguments` is the address of its argument array.
 
         Returns the driver's error number.
         """
+        if self._early and stream > LEGACY and self._capture.loosen(stream):
+            found = self._loose.get(stream)
+            if found is None:
+                found = self._loose[stream] = self._configure(stream, early=False)
+            return self._launch(found[0], self._handle, arguments, None)
         found = self._configs.get(stream)
         if found is None:
-            found = self._configs[stream] = self._configure(stream)
+            found = self._configs[stream] = self._configure(stream, early=self._early)
         return self._launch(found[0], self._handle, arguments, None)
 
-    def _configure(self, stream: int) -> tuple[int, Any]:
+    def _configure(self, stream: int, *, early: bool) -> tuple[int, Any]:
         """Return the address of a launch's configuration, and what keeps it alive."""
         driver, config = api(), _shape(self.kernel)
         config.hStream = driver.CUstream(stream)
-        if self._early:
-            early = driver.CUlaunchAttribute()
+        if early:
+            asked = driver.CUlaunchAttribute()
             names = driver.CUlaunchAttributeID
-            early.id = names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-            early.value.programmaticStreamSerializationAllowed = 1
-            config.attrs, config.numAttrs = [early], 1
+            asked.id = names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            asked.value.programmaticStreamSerializationAllowed = 1
+            config.attrs, config.numAttrs = [asked], 1
         return int(config.getPtr()), config
 
 
