@@ -60,6 +60,8 @@ class PeerGroup:
     """One group's `executors.Group`: its ranks are numbered from 0."""
 
     def __init__(self, group: Group, host: Host) -> None:
+        self.calling = ""
+        """The method of a communicator that exchanges happen for, if it says so."""
         self.only_transfers = False
         """Whether two ranks send and receive here, and do nothing else."""
         self.group = group
@@ -95,13 +97,14 @@ class PeerGroup:
         payload: Mapping[str, Any],
         fds: Sequence[int] = (),
         *,
-        tag: str = "exchange",
+        tag: str = "",
     ) -> list[tuple[Any, tuple[int, ...]]]:
         """Give everybody's payload and descriptors to everybody (collective).
 
         The descriptors that come are the caller's to close.
         """
         self.check()
+        tag = tag or self.calling or "exchange"
         self._tell_of_exchange(tag)
         parts = self._host.exchange(self, tag, payload, fds)
         return [(said, tuple(d.take() for d in held)) for said, held in parts]

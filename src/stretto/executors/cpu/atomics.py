@@ -29,6 +29,8 @@ __all__ = [
     "sched_yield",
     "store",
     "store_release",
+    "take",
+    "thread_ident",
     "usleep",
 ]
 
@@ -42,6 +44,8 @@ sched_yield: Callable[[], int] = types.ExternalFunction("sched_yield", types.int
 clock_gettime: Callable[[int, int], int] = types.ExternalFunction(
     "clock_gettime", types.int32(types.int32, types.int64)
 )
+thread_ident: Callable[[], int] = types.ExternalFunction("pthread_self", types.int64())
+"""Return what `threading.get_ident` returns in this thread."""
 usleep: Callable[[int], int] = types.ExternalFunction(
     "usleep", types.int32(types.uint32)
 )
@@ -110,6 +114,16 @@ def _store_release(typing: Any, address: Any, value: Any) -> Any:
     return types.void(types.int64, types.int64), emit
 
 
+def _take(typing: Any, address: Any, value: Any) -> Any:
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        none = ir.Constant(_WORD, 0)
+        pointer = _pointer(builder, args[0])
+        done = builder.cmpxchg(pointer, none, args[1], "acquire", "monotonic")
+        return builder.zext(builder.extract_value(done, 1), _WORD)
+
+    return types.int64(types.int64, types.int64), emit
+
+
 def _pause(typing: Any) -> Any:
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         if _ARM or _X86:
@@ -140,6 +154,8 @@ store: Callable[[int, int], None] = intrinsic(_store)
 """Store a word at an address."""
 store_release: Callable[[int, int], None] = intrinsic(_store_release)
 """Store a word at an address, after everything before it."""
+take: Callable[[int, int], int] = intrinsic(_take)
+"""Store a word where there is none but 0, at once; return whether it was so."""
 pause: Callable[[], None] = intrinsic(_pause)
 """Tell the core that this is a spin."""
 call_kernel: Callable[[int, int, int], None] = intrinsic(_call_kernel)
