@@ -47,7 +47,7 @@ from stretto.runtime.wire import (
     wait_ready,
 )
 
-PART_LIMIT = 64 << 10
+PART_LIMIT = 1 << 20
 """Bytes of JSON that one rank may put into an exchange."""
 
 

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from llvmlite import ir
-from numba import njit, types
+from numba import config, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from stretto.executors.cpu.compiled import Kept
 
 __all__ = [
     "call_kernel",
@@ -55,12 +57,12 @@ def compiled(signature: str) -> Callable[[Compiled], Compiled]:
     """Compile a function now, for one signature, to run without the GIL."""
 
     def decorate(function: Compiled) -> Compiled:
-        function.__qualname__ += _sources()
-        done: Compiled
-        try:
-            done = njit(signature, nogil=True, cache=True)(function)
-        except RuntimeError:  # no folder to keep a cache in
-            done = njit(signature, nogil=True)(function)
+        dispatcher = njit(nogil=True)(function)
+        if not config.DISABLE_JIT:
+            dispatcher._cache = Kept(function, _sources())
+            dispatcher.compile(signature)
+            dispatcher.disable_compile()
+        done: Compiled = dispatcher
         return done
 
     return decorate
@@ -70,13 +72,12 @@ def compiled(signature: str) -> Callable[[Compiled], Compiled]:
 def _sources() -> str:
     """Return a hash of everything that is compiled together.
 
-    Numba caches by a function's name and the date of its own file; constants and
-    functions of other files are compiled in too, so they go into the name.
+    Constants and functions of other files are compiled into a function, too.
     """
     folder = Path(__file__).parent
     names = ("atomics.py", "interpreter.py", "slab.py", "words.py")
     files = [path.read_bytes() for n in names if (path := folder / n).is_file()]
-    return "_" + hashlib.sha256(b"".join(files)).hexdigest()[:12]
+    return hashlib.sha256(b"".join(files)).hexdigest()[:12]
 
 
 def _pointer(builder: Any, address: Any) -> Any:
