@@ -364,10 +364,28 @@ class Engine:
 
     def _again(self, key: tuple[Any, ...], x: Any, out: Any) -> Any:
         """Repeat a call that is known by its arrays or their kind, or return MISS."""
-        hot = self._hot.get(key)
+        try:
+            hot = self._hot.get(key)
+        except TypeError:
+            raise self._odd(key) from None
         if hot is not None and (done := hot(x, out)) is not MISS:
             return done
         return self._alike(key, x, out)
+
+    def _odd(self, key: tuple[Any, ...]) -> CallError:
+        """Return the error of a call by an argument that may change."""
+        for given in key[3:]:
+            try:
+                hash(given)
+            except TypeError:
+                what = f"{str(given)[:60]} is a {type(given).__name__}"
+                break
+        else:
+            what = "an argument may change"
+        return CallError(
+            f"rank {self.rank}: {key[0]}: {what}; want a name, a number, a tuple or "
+            "None, which stay what they are"
+        )
 
     def _alike(self, key: tuple[Any, ...], x: Any, out: Any) -> Any:
         """Repeat a call on arrays like those of an earlier one, or return MISS."""
