@@ -66,22 +66,22 @@ def candidates(rows: int, hidden: int, ranks: int) -> list[str]:
 
 def compile_one(rows: int, hidden: int, ranks: int, variant: str, rank: int) -> str:
     """Compile a kernel into the disk cache; return what went wrong, or nothing."""
-    from stretto.executors.cuda.generate import generate
+    from stretto.executors.cuda.generate import kernel_of
 
     try:
         with tried(variant):
             name, schedule = variant.split("|")[:2]
             program = verify(algorithms.get(name).build(ranks))
-            plan = verify_plan(lower(program, Schedule.parse(schedule))).value
+            plan = verify_plan(lower(program, Schedule.parse(schedule)), program)
             spec = call_of(rows, hidden).epilogue
             assert spec is not None, "the call has one"
             part = rows if "one_shot" in name else -(-rows // ranks)
-            kernel = generate(
+            kernel = kernel_of(
                 plan,
                 rank=rank,
                 dtype="bfloat16",
                 epilogue=spec,
-                share=rowwise.shared_by(spec, plan.schedule.blocks, part),
+                share=rowwise.shared_by(spec, plan.value.schedule.blocks, part),
             )
             compile_kernel(kernel, arch=(9, 0))
     except Exception as e:

@@ -29,7 +29,10 @@ __all__ = [
     "group_of",
     "numbers",
     "params_of",
+    "ranks_of",
 ]
+
+_MOST_RANKS = 1 << 16
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +63,7 @@ def params_of(args: argparse.Namespace) -> dict[str, object]:
         name, equals, value = text.partition("=")
         try:
             found[name] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
             equals = ""
         if not equals:
             raise CallError(
@@ -74,9 +77,13 @@ def numbers(text: str) -> list[int]:
     found: list[int] = []
     for part in text.split(","):
         first, dash, last = part.partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()) or int(first) < 1:
-            raise CallError(f"ranks {text!r}: {part!r}; want numbers such as 2,3,4-8")
-        found += range(int(first), int(last or first) + 1)
+        low, high = _number(first), _number(last if dash else first)
+        if low is None or high is None or not 1 <= low <= high <= _MOST_RANKS:
+            raise CallError(
+                f"ranks {text[:80]!r}: {part[:80]!r}; want numbers such as 2,3,4-8, at "
+                f"most {_MOST_RANKS}"
+            )
+        found += range(low, high + 1)
     return found
 
 
@@ -84,11 +91,30 @@ def group_of(text: str) -> list[int]:
     """Return the ranks of a machine in `0-3,8`."""
     found: list[int] = []
     for part in text.split(","):
-        low, _, high = part.partition("-")
-        if not low.isdigit() or (high and not high.isdigit()):
-            raise CallError(f"--group {text}: got {part!r}; want ranks such as 0-3,8")
-        found += range(int(low), int(high or low) + 1)
+        first, dash, last = part.partition("-")
+        low, high = _number(first), _number(last if dash else first)
+        if low is None or high is None or not low <= high <= _MOST_RANKS:
+            raise CallError(
+                f"--group {text[:80]}: got {part[:80]!r}; want ranks such as 0-3,8"
+            )
+        found += range(low, high + 1)
     return found
+
+
+def _number(text: str) -> int | None:
+    """Return a number written in plain digits, or None."""
+    plain = text.isascii() and text.isdigit() and len(text) < 10
+    return int(text) if plain else None
+
+
+def ranks_of(text: str) -> int:
+    """Return a number of ranks, for an option of the command line."""
+    number = _number(text)
+    if number is None or not 1 <= number <= _MOST_RANKS:
+        raise argparse.ArgumentTypeError(
+            f"{text[:40]!r}; want a number from 1 to {_MOST_RANKS}"
+        )
+    return number
 
 
 def find(name: str) -> Algorithm | Program:
@@ -155,7 +181,10 @@ def _from_foreign(path: Path) -> Program:
 
     if not path.is_file():
         raise CallError(f"no file {path}; want MSCCL XML or an MSCCL++ plan")
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as e:
+        raise ParseError(f"{path}: {e}; want text in UTF-8") from None
     return synth.from_xml(text) if path.suffix == ".xml" else synth.from_plan(text)
 
 

@@ -210,11 +210,15 @@ class Caller:
     def counts(self, given: Any, wanted: int) -> tuple[int, ...]:
         """Return counts of elements, as many as wanted, none negative."""
         try:
-            found = tuple(int(c) for c in np.asarray(given).ravel())
-        except (TypeError, ValueError):
+            numbers = np.asarray(given)
+            whole = numbers.dtype.kind in "iu" or numbers.size == 0
+            found = tuple(int(c) for c in numbers.ravel()) if whole else (-1,)
+        except (TypeError, ValueError, OverflowError):
             found = (-1,)
         if len(found) != wanted or min(found, default=0) < 0:
-            raise self.wrong(f"counts={given!r}; want {wanted} numbers, none negative")
+            raise self.wrong(
+                f"counts={given!r}; want {wanted} numbers, whole and none negative"
+            )
         return found
 
     def request(

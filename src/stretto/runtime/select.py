@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import tomllib
+import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import resources
@@ -17,7 +18,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from stretto import algorithms
-from stretto.errors import CallError, TopologyError, UnknownNameError
+from stretto.errors import (
+    CallError,
+    StrettoError,
+    TopologyError,
+    UnknownNameError,
+)
 from stretto.lang import Algorithm
 from stretto.plan import Schedule
 from stretto.runtime.arrays import HOST
@@ -47,6 +53,8 @@ wanted; an algorithm of one's own; or either, paired with a schedule's words."""
 
 STAGED, ZERO_COPY = "staged", "zero_copy"
 HALF, WHOLE = "half", "whole"
+MOST_CHARACTERS = 1 << 19
+"""Of a profile: rank 0 hands it to all."""
 PACKETS_UP_TO = 16 << 10
 """Bytes a chunk up to which data that announce themselves beat a flag after them."""
 
@@ -198,8 +206,13 @@ class Profile:
                 about=str(data.get("about", "")),
             )
         except (
-            *(tomllib.TOMLDecodeError, KeyError, TypeError, ValueError),
-            CallError,  # of a size
+            tomllib.TOMLDecodeError,
+            AttributeError,
+            KeyError,
+            TypeError,
+            ValueError,
+            RecursionError,
+            StrettoError,
         ) as e:
             raise TopologyError(
                 f"profile {source}: {type(e).__name__}: {e}; want executor, and "
@@ -216,9 +229,22 @@ class Profile:
         found = {}
         for path in sorted(profile_folder().glob("*.toml")):
             try:
-                found[path.stem] = path.read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as e:
-                raise TopologyError(f"profile {path}: {e}; want a TOML file") from None
+                text = path.read_text(encoding="utf-8")
+                cls.parse(text, str(path))
+                if len(text) > MOST_CHARACTERS:
+                    raise TopologyError(
+                        f"profile {path}: {len(text)} characters; want at most "
+                        f"{MOST_CHARACTERS}"
+                    )
+            except (OSError, UnicodeDecodeError, TopologyError) as e:
+                said = (
+                    str(e) if isinstance(e, TopologyError) else f"profile {path}: {e}"
+                )
+                warnings.warn(
+                    f"{said}. It is passed over", RuntimeWarning, stacklevel=2
+                )
+            else:
+                found[path.stem] = text
         return found
 
     @classmethod
