@@ -106,6 +106,7 @@ SAFE = {
     " buffers": "buffers hold what the collective says, also what nobody moves",
     "holds atoms": "operands have the move's atoms, also of what is overwritten later",
     "read by their owner": "packets are read by their owner",
+    "may still be reading what": "a unit of staging is packets or plain data, not both",
 }
 """Refusals on the safe side: what is said, and the rule that is kept. Such plans may
 compute the right thing; nobody makes them."""
