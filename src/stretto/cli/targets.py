@@ -5,18 +5,23 @@ file and line where it did.
 """
 
 from __future__ import annotations
+import __future__
 
 import argparse
 import ast
+import contextlib
 import importlib.util
+import re
 import sys
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from stretto import algorithms, collectives
 from stretto.epilogues import Epilogue
-from stretto.errors import CallError, ParseError, StrettoError
+from stretto.errors import CallError, ParseError, ProgramError, StrettoError
 from stretto.ir import Program, parse_program
 from stretto.lang import Algorithm
 
@@ -25,6 +30,7 @@ __all__ = [
     "add_target",
     "build",
     "find",
+    "find_all",
     "find_epilogue",
     "group_of",
     "numbers",
@@ -70,6 +76,10 @@ def params_of(args: argparse.Namespace) -> dict[str, object]:
                 f"--param {text}: want NAME=VALUE, VALUE as Python writes it"
             )
     return found
+
+
+_MOST_NUMBERS = 4096
+_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?\Z")
 
 
 def numbers(text: str) -> list[int]:
@@ -135,6 +145,32 @@ def find(name: str) -> Algorithm | Program:
     return algorithms.get(name)
 
 
+def find_all(name: str) -> dict[str, Algorithm | Program | StrettoError]:
+    """Return what a name means: of a file without a variable, all that is in it.
+
+    What could not be made, an algorithm with a wrong name say, is there as its error.
+    """
+    path = Path(name)
+    if path.suffix != ".py":
+        found = find(name)
+        return {found.name: found}
+    if not path.is_file():
+        raise CallError(f"no file {path}; want FILE.py or FILE.py:variable")
+    ran = _run_file(path)
+    every: dict[str, Algorithm | Program | StrettoError] = dict(ran.refused)
+    seen: set[int] = set()
+    for variable, value in _targets(ran).items():
+        if id(value) not in seen:
+            seen.add(id(value))
+            every[variable] = value
+    if not every:
+        raise ProgramError(
+            f"{path}: no algorithm in it, so nothing is proved; want a function under "
+            f"@algorithm('all_reduce/mine')"
+        )
+    return every
+
+
 def find_epilogue(name: str) -> Epilogue:
     """Return the epilogue `FILE.py:variable`, or the only one of a file."""
     head, colon, variable = name.rpartition(":")
@@ -142,7 +178,7 @@ def find_epilogue(name: str) -> Epilogue:
     variable = variable if path.name != Path(name).name else ""
     if path.suffix != ".py" or not path.is_file():
         raise CallError(f"--epilogue {name}: no such file; want FILE.py:variable")
-    here = {k: v for k, v in _run_file(path).items() if isinstance(v, Epilogue)}
+    here = {k: v for k, v in _run_file(path).names.items() if isinstance(v, Epilogue)}
     if not variable and len(here) == 1:
         return next(iter(here.values()))
     if variable not in here:
@@ -159,7 +195,8 @@ def build(
 ) -> Program:
     """Return the program for a number of ranks."""
     if isinstance(found, Algorithm):
-        return found.build(num_ranks, **params)
+        with contextlib.redirect_stdout(sys.stderr):  # what its author prints
+            return found.build(num_ranks, **params)
     if found.num_ranks != num_ranks or params:
         raise CallError(
             f"program {found.name} is for {found.num_ranks} ranks, without parameters; "
@@ -191,14 +228,19 @@ def _from_foreign(path: Path) -> Program:
 def _from_python(path: Path, variable: str) -> Algorithm | Program:
     if not path.is_file():
         raise CallError(f"no file {path}; want FILE.py:variable")
-    here = _variables(path)
+    ran = _run_file(path)
+    here = _targets(ran)
+    if variable in ran.refused:
+        raise ran.refused[variable]
     if not variable:
-        if len(here) != 1:
-            raise CallError(
-                f"{path} has {len(here)} algorithms; want {path}:NAME with NAME one of "
-                f"{', '.join(sorted(here)) or 'those that @algorithm makes'}"
-            )
-        return next(iter(here.values()))
+        if len(here) == 1 and not ran.refused:
+            return next(iter(here.values()))
+        if not here and ran.refused:
+            raise next(iter(ran.refused.values()))
+        raise CallError(
+            f"{path} has {len(here)} algorithms; want {path}:NAME with NAME one of "
+            f"{', '.join(sorted(here)) or 'those that @algorithm makes'}"
+        )
     if variable not in here:
         raise CallError(
             f"{path}: no algorithm or program named {variable!r}; it has "
@@ -207,37 +249,85 @@ def _from_python(path: Path, variable: str) -> Algorithm | Program:
     return here[variable]
 
 
-def _variables(path: Path) -> dict[str, Algorithm | Program]:
+@dataclass(frozen=True, slots=True)
+class _Ran:
+    """What a file names when it has run, and the functions it could not decorate."""
+
+    names: dict[str, Any]
+    refused: dict[str, StrettoError]
+
+
+def _targets(ran: _Ran) -> dict[str, Algorithm | Program]:
     """Return the algorithms and programs of a file, by name."""
     return {
         name: value
-        for name, value in _run_file(path).items()
+        for name, value in ran.names.items()
         if isinstance(value, Algorithm | Program)
     }
 
 
-def _run_file(path: Path) -> dict[str, Any]:
-    """Return what a file names when it has run."""
+def _run_file(path: Path) -> _Ran:
+    """Run a file, statement by statement.
+
+    A function that its decorator refuses does not keep the rest from being looked at.
+    """
     spec = importlib.util.spec_from_file_location(f"stretto_user_{path.stem}", path)
     assert spec is not None, "a .py file has a loader"
-    assert spec.loader is not None, "a .py file has a loader"
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
+    refused: dict[str, StrettoError] = {}
     try:
-        spec.loader.exec_module(module)
-    except StrettoError as e:
-        raise type(e)(f"{_place(path, e)}: {e}") from None
+        pieces = _compile(path)
     except Exception as e:
-        raise CallError(
-            f"{_place(path, e)}: {type(e).__name__}: {e}; want a file that runs"
-        ) from None
-    return vars(module)
+        raise _ended(path, e) from None
+    for name, code in pieces:
+        try:
+            with contextlib.redirect_stdout(sys.stderr):
+                exec(code, vars(module))
+        except StrettoError as e:
+            if not name:
+                raise e.at(_place(path, e)) from None
+            refused[name] = e.at(_place(path, e))
+        except (Exception, SystemExit) as e:
+            raise _ended(path, e) from None
+    return _Ran(vars(module), refused)
+
+
+def _compile(path: Path) -> list[tuple[str, CodeType]]:
+    """Return a file's statements; of a function that is decorated, with its name."""
+    text = path.read_bytes()
+    tree = ast.parse(text, str(path))
+    compile(text, str(path), "exec", dont_inherit=True)  # what only a whole file shows
+    flags = 0
+    pieces = []
+    for statement in tree.body:
+        if isinstance(statement, ast.ImportFrom) and statement.module == "__future__":
+            for alias in statement.names:
+                flags |= getattr(__future__, alias.name).compiler_flag
+        decorated = isinstance(statement, ast.FunctionDef) and statement.decorator_list
+        name = statement.name if decorated else ""  # type: ignore[attr-defined]
+        one = ast.Module([statement], [])
+        code = compile(one, str(path), "exec", flags=flags, dont_inherit=True)
+        pieces.append((name, code))
+    return pieces
+
+
+def _ended(path: Path, error: BaseException) -> ProgramError:
+    """Return why a file did not run to its end."""
+    place = _place(path, error)
+    if isinstance(error, SystemExit):
+        return ProgramError(
+            f"the file ends with sys.exit({error.code!r}), so nothing is proved; want "
+            f"a file that runs to its end (if __name__ == '__main__' before the exit)"
+        ).at(place)
+    what = f"{type(error).__name__}: {error}"
+    return ProgramError(f"{what}; want a file that runs").at(place)
 
 
 def _place(path: Path, error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.lineno:
         return f"{path}:{error.lineno}"
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if Path(frame.filename) == path:
-            return f"{path}:{frame.lineno}"
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        if frame.f_code.co_filename == str(path):
+            return f"{path}:{line}"
     return str(path)
