@@ -90,8 +90,13 @@ def numbers(text: str) -> list[int]:
         low, high = _number(first), _number(last if dash else first)
         if low is None or high is None or not 1 <= low <= high <= _MOST_RANKS:
             raise CallError(
-                f"ranks {text[:80]!r}: {part[:80]!r}; want numbers such as 2,3,4-8, at "
-                f"most {_MOST_RANKS}"
+                f"ranks {text[:80]!r}: {part[:80]!r}; want numbers such as 2,3,4-8, "
+                f"rising, to {_MOST_RANKS} at most"
+            )
+        if high - low >= _MOST_NUMBERS:
+            raise CallError(
+                f"ranks {text[:80]!r}: {part[:80]!r}; want at most {_MOST_NUMBERS} of "
+                "them"
             )
         found += range(low, high + 1)
     return found
