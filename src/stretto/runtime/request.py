@@ -217,7 +217,7 @@ class Caller:
         fit = all(0 <= c <= _MOST_ELEMENTS for c in found)
         if len(found) != wanted or not fit:
             raise self.wrong(
-                f"counts={given!r}; want {wanted} numbers, whole and none negative"
+                f"counts={given!r}; want {wanted} numbers, none negative, all whole"
             )
         return found
 
