@@ -91,7 +91,7 @@ def numbers(text: str) -> list[int]:
         if low is None or high is None or not 1 <= low <= high <= _MOST_RANKS:
             raise CallError(
                 f"ranks {text[:80]!r}: {part[:80]!r}; want numbers such as 2,3,4-8, "
-                f"rising, to {_MOST_RANKS} at most"
+                f"rising, to {_MOST_RANKS} and at most {_MOST_NUMBERS} of them"
             )
         if high - low >= _MOST_NUMBERS:
             raise CallError(

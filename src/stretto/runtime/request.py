@@ -22,6 +22,8 @@ from stretto.runtime.arrays import HOST, Operand, fresh, operand
 
 __all__ = ["Caller", "Exchanged", "Request"]
 
+_MOST_ELEMENTS = 1 << 47
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
@@ -215,9 +217,10 @@ class Caller:
             found = tuple(int(c) for c in numbers.ravel()) if whole else (-1,)
         except (TypeError, ValueError, OverflowError):
             found = (-1,)
-        if len(found) != wanted or min(found, default=0) < 0:
+        fit = all(0 <= c <= _MOST_ELEMENTS for c in found)
+        if len(found) != wanted or not fit:
             raise self.wrong(
-                f"counts={given!r}; want {wanted} numbers, whole and none negative"
+                f"counts={given!r}; want {wanted} numbers, none negative, all whole"
             )
         return found
 

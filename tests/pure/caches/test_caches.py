@@ -1,6 +1,5 @@
 """Files that may be lost: whatever is wrong with one, it is as if it had not been."""
 
-import os
 import warnings
 
 import pytest
@@ -72,7 +71,7 @@ def test_a_folder_where_a_file_should_be_is_no_error():
         caches.store(caches.folder("i") / "j", b"data")
         assert caches.load(caches.folder("i") / "j") is None
     caches.store(caches.folder("g") / ("k" * 300), b"data")
-    assert ["h"] == [name for name in os.listdir(caches.folder("g"))]
+    assert ["h"] == [path.name for path in caches.folder("g").iterdir()]
 
 
 def test_a_spoilt_kernel_is_compiled_anew():

@@ -1,4 +1,4 @@
-"""Whatever is passed at the door of the public interface: a clear error, or it works."""
+"""Whatever is passed at the door of the public interface: a clear error."""
 
 import math
 
@@ -32,7 +32,7 @@ def test_a_number_of_ranks_is_one_that_can_meet(given):
 def test_spawn_and_connect_check_first():
     """In no time."""
     for options in ({"num_ranks": 10**8}, {"num_ranks": 2, "deadline_s": math.nan}):
-        with pytest.raises(StrettoError, match="want|needed"):
+        with pytest.raises(StrettoError, match=r"want|needed"):
             stretto.spawn(print, **options)
     with pytest.raises(StrettoError, match="at least one rank is needed"):
         stretto.connect(0, 10**8, "job")
