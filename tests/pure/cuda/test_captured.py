@@ -1,12 +1,14 @@
 """Launches into graphs: behind which kernels they begin early, and how the edge is."""
 
 import ctypes
+from types import SimpleNamespace
 
 import pytest
 from cuda.bindings import driver as real
 from cuda_fakes import OK
 
 from stretto.executors.cuda import captured
+from stretto.executors.cuda import launch as launch_module
 from stretto.executors.cuda.abi import Kernel
 from stretto.executors.cuda.launch import Loaded
 
@@ -16,9 +18,10 @@ FROM_BEGUN = 2 | 1 << 16
 """An edge from the launch-order port, programmatic: cuda.h's numbers."""
 
 
-def launch(stream=STREAM):
+def launch(stream=STREAM, **how):
     arguments = (ctypes.c_void_p * 1)(4096)
-    assert Loaded(None, OURS, KERNEL).launch(stream, ctypes.addressof(arguments)) == 0
+    loaded = Loaded(None, OURS, KERNEL, **how)
+    assert loaded.launch(stream, ctypes.addressof(arguments)) == 0
 
 
 def test_behind_somebody_elses_kernel_a_captured_launch_begins_with_it(fake):
@@ -76,6 +79,28 @@ def test_torch_is_asked_first_where_it_is_in_use(fake, monkeypatch, captures):
     launch()
 
     assert [(41, FROM_BEGUN if captures else 0)] == fake.before[STREAM]
+
+
+def test_a_kernel_that_cannot_wait_on_the_device_never_begins_early(fake):
+    """Before sm_90 there is no such instruction: it would read what is not there."""
+    fake.kernel_nodes[41] = THEIRS
+    fake.before[STREAM] = [(41, 0)]
+
+    launch(waits=False)
+
+    assert [(41, 0)] == fake.before[STREAM]
+    assert [False] == fake.early
+
+
+@pytest.mark.parametrize(("arch", "waits"), [((8, 0), False), ((9, 0), True)])
+def test_who_loads_a_kernel_says_whether_it_waits(fake, monkeypatch, arch, waits):
+    """It is compiled for the GPU that it is loaded on."""
+    monkeypatch.setattr(launch_module, "_resident", lambda *_: 3)
+    for name in ("cuModuleLoadData", "cuModuleGetFunction", "cuFuncLoad"):
+        monkeypatch.setattr(fake, name, lambda *_: (OK, OURS), raising=False)
+    device = SimpleNamespace(arch=arch, shared_bytes=0, name="any")
+
+    assert waits == launch_module.load(device, KERNEL, b"").waits
 
 
 def test_a_driver_that_refuses_the_edge_is_not_fatal(fake):

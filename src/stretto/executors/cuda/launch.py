@@ -51,13 +51,17 @@ class Loaded:
     a launch.
     """
 
-    def __init__(self, module: Any, function: Any, kernel: Kernel) -> None:
+    def __init__(
+        self, module: Any, function: Any, kernel: Kernel, *, waits: bool = True
+    ) -> None:
+        """`waits`: on the device, for the kernel before it; from sm_90 on."""
         self.module = module
         self.function = function
         self.kernel = kernel
         self._launch = _driver_launch()
         self._handle = int(function)
-        self._early = begins_early()
+        self.waits = waits
+        self._early = waits and begins_early()
         self._configs: dict[int, tuple[int, Any]] = {}
         self._loose: dict[int, tuple[int, Any]] = {}
         self._capture = capture_of(api())
@@ -125,7 +129,7 @@ def load(device: Device, kernel: Kernel, image: bytes) -> Loaded:
             f"and {device.name} holds {resident} at once; choose fewer blocks or "
             "threads"
         )
-    return Loaded(module, function, kernel)
+    return Loaded(module, function, kernel, waits=device.arch >= (9, 0))
 
 
 def _resident(device: Device, function: Any, kernel: Kernel) -> int:
