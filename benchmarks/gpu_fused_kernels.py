@@ -23,7 +23,7 @@ from stretto.executors.cuda.compile import compile_kernel
 from stretto.executors.cuda.generate import kernel_of
 from stretto.lower import lower
 from stretto.plan import Schedule
-from stretto.runtime import Choice
+from stretto.runtime import Choice, Profile
 from stretto.runtime.fused import fused_choice
 from stretto.runtime.kinds import Kind
 from stretto.verify import verify, verify_plan
@@ -49,7 +49,7 @@ def how(variant: str) -> Iterator[tuple[str, str]]:
         rowwise.MAX_CLUSTER = before
 
 
-def call_of(rows: int) -> Call:
+def call_of(rows: int, hidden: int = HIDDEN) -> Call:
     """Return the kind of call that is measured."""
 
     @ep.epilogue
@@ -63,20 +63,22 @@ def call_of(rows: int) -> Call:
         "weight": Named("weight", "bfloat16", Form.ROW),
         "eps": Named("eps", "", Form.SCALAR),
     }
-    spec = resolve(add_rms_norm.graph, named, dtype="bfloat16", row=HIDDEN)
-    return Call(dtype="bfloat16", counts=(rows * HIDDEN,), epilogue=spec)
+    spec = resolve(add_rms_norm.graph, named, dtype="bfloat16", row=hidden)
+    return Call(dtype="bfloat16", counts=(rows * hidden,), epilogue=spec)
 
 
-def chosen(rows: int, ranks: int) -> str:
+def chosen(rows: int, ranks: int, hidden: int = HIDDEN) -> str:
     """Return what a communicator runs when nobody says how."""
-    call = call_of(rows)
+    call = call_of(rows, hidden)
     kind = Kind(
         *("cuda", "all_reduce", call.dtype, Operator.SUM, call.counts, ()),
         *("staged", True, None),
         epilogue=call.epilogue,
     )
     plain = Choice(algorithms.get("all_reduce/one_shot"), Schedule())
-    choice = fused_choice(plain, kind, ranks)
+    rule = Profile.shipped("cuda").rows_of(ranks)
+    assert rule is not None, "what is shipped is for all numbers of ranks"
+    choice = fused_choice(plain, kind, ranks, rule)
     words = f"blocks={choice.schedule.blocks} threads={choice.schedule.threads}"
     return f"{choice.algorithm.name}|push packets staged {words}"
 

@@ -57,8 +57,8 @@ def triton_norm() -> Any:
 class Norm:
     """The arrays of one number of rows, and what they should become."""
 
-    def __init__(self, rank: int, ranks: int, rows: int) -> None:
-        self.shape, self.rank, self.ranks = (rows, HIDDEN), rank, ranks
+    def __init__(self, rank: int, ranks: int, rows: int, hidden: int = HIDDEN) -> None:
+        self.shape, self.rank, self.ranks = (rows, hidden), rank, ranks
         self.weight = self.drawn(9_000)[0]
         self.residual, self.out = self.drawn(8_000), self.drawn(8_000)
 
@@ -85,7 +85,7 @@ class Norm:
     @functools.cached_property
     def bits(self) -> list[Any]:
         """Return what out and residual have to be, by the reference, bit for bit."""
-        spec = call_of(self.shape[0]).epilogue
+        spec = call_of(*self.shape).epilogue
         assert spec is not None, "the call has one"
 
         def raw(one: Any) -> Any:

@@ -234,6 +234,10 @@ def main() -> None:
         from gpu_fused_worker import FUSED
 
         kinds.update(FUSED)
+    if args.kind.startswith("serving_"):
+        from gpu_serving_worker import SERVING
+
+        kinds.update(SERVING)
     try:
         worker = kinds[args.kind](args)
         answer({"ready": True})

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Self
 
 __all__ = [
     "BoundsError",
@@ -64,6 +65,13 @@ class StrettoError(Exception):
 
     where: str = ""
     """The file and line of an algorithm's author, where the error is about one."""
+
+    def at(self, where: str) -> Self:
+        """Return this error, saying once where it is: the author's file and line."""
+        if where and not self.where:
+            self.where = where
+            self.args = (f"{where}: {self}", *self.args[1:])
+        return self
 
 
 class ProgramError(StrettoError):

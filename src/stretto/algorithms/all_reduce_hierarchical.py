@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stretto.errors import BoundsError
+from stretto.errors import RanksError
 from stretto.lang import Ranks, algorithm, reduce
 
 __all__ = ["hierarchical"]
@@ -17,7 +17,7 @@ def hierarchical(ranks: Ranks, group: int = 0) -> None:
     n = len(ranks)
     g = group or box_size(n)
     if n % g:
-        raise BoundsError(f"group={group}: {n} ranks make no boxes of {g}")
+        raise RanksError(f"group={group}: {n} ranks make no boxes of {g}")
     m = n // g
     width = len(ranks[0].output) // g
     for r in ranks:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stretto.errors import BoundsError
+from stretto.errors import RanksError
 from stretto.lang import Ranks, algorithm
 
 __all__ = ["hierarchical"]
@@ -17,7 +17,7 @@ def hierarchical(ranks: Ranks, group: int = 0) -> None:
     n = len(ranks)
     g = group or max(x for x in range(1, 9) if n % x == 0)
     if n % g:
-        raise BoundsError(f"group={group}: {n} ranks make no boxes of {g}")
+        raise RanksError(f"group={group}: {n} ranks make no boxes of {g}")
     k = len(ranks[0].input) // n
     for r in ranks:
         for to in (r, *r.others):

@@ -95,6 +95,8 @@ class Prepared:
     note: str = ""
     settle: Call | None = None
     """Wait for what was only enqueued."""
+    captured: Call | None = None
+    """What follows when the call has been captured into a graph (collective)."""
 
 
 class Contender(Protocol):

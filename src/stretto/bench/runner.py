@@ -139,6 +139,13 @@ class Runner:
         except Exception as e:
             self._trouble = trouble_of(e, self._control)
         settled(self._control, self._trouble, self.found, called=False)
+        if self.prepared.captured is None or self.found.refused:
+            return
+        try:
+            self.prepared.captured()
+        except Exception as e:
+            self._trouble = trouble_of(e, self._control)
+        settled(self._control, self._trouble, self.found, called=False)
 
     def calibrate(self) -> float:
         """Warm up, and decide how many calls make a batch; return its microseconds."""

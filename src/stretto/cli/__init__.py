@@ -66,6 +66,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _MISUSED
     except KeyboardInterrupt:
         return 130
+    except Exception as e:  # 1 would say that something was judged
+        if os.environ.get("STRETTO_TRACEBACK"):
+            raise
+        what = " ".join(str(e).split())[:200]
+        sys.stderr.write(
+            f"stretto {args.command}: cannot be done: {type(e).__name__}: {what} "
+            "(STRETTO_TRACEBACK=1 shows where)\n"
+        )
+        return _MISUSED
     return status
 
 

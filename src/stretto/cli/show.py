@@ -7,7 +7,14 @@ from pathlib import Path
 
 from stretto import executors
 from stretto.cli.draw import svg
-from stretto.cli.targets import add_target, build, find, find_epilogue, params_of
+from stretto.cli.targets import (
+    add_target,
+    build,
+    find,
+    find_epilogue,
+    params_of,
+    ranks_of,
+)
 from stretto.collectives import Operator, dtype_name
 from stretto.epilogues import CASTS, Form, Named, Spec, resolve
 from stretto.errors import CallError
@@ -28,7 +35,7 @@ FORMS = {form.value: form for form in Form if form is not Form.SCALAR}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
     add_target(parser)
-    parser.add_argument("--ranks", type=int, help="how many [4]")
+    parser.add_argument("--ranks", type=ranks_of, help="how many [4]")
     parser.add_argument("--plan", action="store_true", help="the plan, proved")
     parser.add_argument("--cuda", action="store_true", help="the kernel of the plan")
     parser.add_argument("--svg", metavar="FILE", help="write a space-time picture")

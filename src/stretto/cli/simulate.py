@@ -10,7 +10,7 @@ from typing import Any
 
 from stretto import executors, topology
 from stretto.cli.output import Progress, add_json, print_rows
-from stretto.cli.targets import add_target, build, find, group_of, params_of
+from stretto.cli.targets import add_target, build, find, group_of, params_of, ranks_of
 from stretto.collectives import storage
 from stretto.errors import PlanError
 from stretto.ir import Program, Verified
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--machine", default="h200x8", help="of `stretto list` [h200x8]"
     )
-    parser.add_argument("--ranks", type=int, help="how many [all of the machine]")
+    parser.add_argument("--ranks", type=ranks_of, help="how many [all of the machine]")
     parser.add_argument(
         "--group", default="", help="on these ranks of it, such as 0-3,8 [the first]"
     )

@@ -5,18 +5,23 @@ file and line where it did.
 """
 
 from __future__ import annotations
+import __future__
 
 import argparse
 import ast
+import contextlib
 import importlib.util
+import re
 import sys
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from stretto import algorithms, collectives
 from stretto.epilogues import Epilogue
-from stretto.errors import CallError, ParseError, StrettoError
+from stretto.errors import CallError, ParseError, ProgramError, StrettoError
 from stretto.ir import Program, parse_program
 from stretto.lang import Algorithm
 
@@ -25,11 +30,15 @@ __all__ = [
     "add_target",
     "build",
     "find",
+    "find_all",
     "find_epilogue",
     "group_of",
     "numbers",
     "params_of",
+    "ranks_of",
 ]
+
+_MOST_RANKS = 1 << 16
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +69,7 @@ def params_of(args: argparse.Namespace) -> dict[str, object]:
         name, equals, value = text.partition("=")
         try:
             found[name] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
             equals = ""
         if not equals:
             raise CallError(
@@ -69,14 +78,27 @@ def params_of(args: argparse.Namespace) -> dict[str, object]:
     return found
 
 
+_MOST_NUMBERS = 4096
+_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?\Z")
+
+
 def numbers(text: str) -> list[int]:
     """Return the numbers of ranks in `2,3,4-8`."""
     found: list[int] = []
     for part in text.split(","):
         first, dash, last = part.partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()) or int(first) < 1:
-            raise CallError(f"ranks {text!r}: {part!r}; want numbers such as 2,3,4-8")
-        found += range(int(first), int(last or first) + 1)
+        low, high = _number(first), _number(last if dash else first)
+        if low is None or high is None or not 1 <= low <= high <= _MOST_RANKS:
+            raise CallError(
+                f"ranks {text[:80]!r}: {part[:80]!r}; want numbers such as 2,3,4-8, "
+                f"rising, to {_MOST_RANKS} and at most {_MOST_NUMBERS} of them"
+            )
+        if high - low >= _MOST_NUMBERS:
+            raise CallError(
+                f"ranks {text[:80]!r}: {part[:80]!r}; want at most {_MOST_NUMBERS} of "
+                "them"
+            )
+        found += range(low, high + 1)
     return found
 
 
@@ -84,11 +106,30 @@ def group_of(text: str) -> list[int]:
     """Return the ranks of a machine in `0-3,8`."""
     found: list[int] = []
     for part in text.split(","):
-        low, _, high = part.partition("-")
-        if not low.isdigit() or (high and not high.isdigit()):
-            raise CallError(f"--group {text}: got {part!r}; want ranks such as 0-3,8")
-        found += range(int(low), int(high or low) + 1)
+        first, dash, last = part.partition("-")
+        low, high = _number(first), _number(last if dash else first)
+        if low is None or high is None or not low <= high <= _MOST_RANKS:
+            raise CallError(
+                f"--group {text[:80]}: got {part[:80]!r}; want ranks such as 0-3,8"
+            )
+        found += range(low, high + 1)
     return found
+
+
+def _number(text: str) -> int | None:
+    """Return a number written in plain digits, or None."""
+    plain = text.isascii() and text.isdigit() and len(text) < 10
+    return int(text) if plain else None
+
+
+def ranks_of(text: str) -> int:
+    """Return a number of ranks, for an option of the command line."""
+    number = _number(text)
+    if number is None or not 1 <= number <= _MOST_RANKS:
+        raise argparse.ArgumentTypeError(
+            f"{text[:40]!r}; want a number from 1 to {_MOST_RANKS}"
+        )
+    return number
 
 
 def find(name: str) -> Algorithm | Program:
@@ -109,6 +150,32 @@ def find(name: str) -> Algorithm | Program:
     return algorithms.get(name)
 
 
+def find_all(name: str) -> dict[str, Algorithm | Program | StrettoError]:
+    """Return what a name means: of a file without a variable, all that is in it.
+
+    What could not be made, an algorithm with a wrong name say, is there as its error.
+    """
+    path = Path(name)
+    if path.suffix != ".py":
+        found = find(name)
+        return {found.name: found}
+    if not path.is_file():
+        raise CallError(f"no file {path}; want FILE.py or FILE.py:variable")
+    ran = _run_file(path)
+    every: dict[str, Algorithm | Program | StrettoError] = dict(ran.refused)
+    seen: set[int] = set()
+    for variable, value in _targets(ran).items():
+        if id(value) not in seen:
+            seen.add(id(value))
+            every[variable] = value
+    if not every:
+        raise ProgramError(
+            f"{path}: no algorithm in it, so nothing is proved; want a function under "
+            f"@algorithm('all_reduce/mine')"
+        )
+    return every
+
+
 def find_epilogue(name: str) -> Epilogue:
     """Return the epilogue `FILE.py:variable`, or the only one of a file."""
     head, colon, variable = name.rpartition(":")
@@ -116,7 +183,7 @@ def find_epilogue(name: str) -> Epilogue:
     variable = variable if path.name != Path(name).name else ""
     if path.suffix != ".py" or not path.is_file():
         raise CallError(f"--epilogue {name}: no such file; want FILE.py:variable")
-    here = {k: v for k, v in _run_file(path).items() if isinstance(v, Epilogue)}
+    here = {k: v for k, v in _run_file(path).names.items() if isinstance(v, Epilogue)}
     if not variable and len(here) == 1:
         return next(iter(here.values()))
     if variable not in here:
@@ -133,7 +200,8 @@ def build(
 ) -> Program:
     """Return the program for a number of ranks."""
     if isinstance(found, Algorithm):
-        return found.build(num_ranks, **params)
+        with contextlib.redirect_stdout(sys.stderr):  # what its author prints
+            return found.build(num_ranks, **params)
     if found.num_ranks != num_ranks or params:
         raise CallError(
             f"program {found.name} is for {found.num_ranks} ranks, without parameters; "
@@ -155,21 +223,29 @@ def _from_foreign(path: Path) -> Program:
 
     if not path.is_file():
         raise CallError(f"no file {path}; want MSCCL XML or an MSCCL++ plan")
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as e:
+        raise ParseError(f"{path}: {e}; want text in UTF-8") from None
     return synth.from_xml(text) if path.suffix == ".xml" else synth.from_plan(text)
 
 
 def _from_python(path: Path, variable: str) -> Algorithm | Program:
     if not path.is_file():
         raise CallError(f"no file {path}; want FILE.py:variable")
-    here = _variables(path)
+    ran = _run_file(path)
+    here = _targets(ran)
+    if variable in ran.refused:
+        raise ran.refused[variable]
     if not variable:
-        if len(here) != 1:
-            raise CallError(
-                f"{path} has {len(here)} algorithms; want {path}:NAME with NAME one of "
-                f"{', '.join(sorted(here)) or 'those that @algorithm makes'}"
-            )
-        return next(iter(here.values()))
+        if len(here) == 1 and not ran.refused:
+            return next(iter(here.values()))
+        if not here and ran.refused:
+            raise next(iter(ran.refused.values()))
+        raise CallError(
+            f"{path} has {len(here)} algorithms; want {path}:NAME with NAME one of "
+            f"{', '.join(sorted(here)) or 'those that @algorithm makes'}"
+        )
     if variable not in here:
         raise CallError(
             f"{path}: no algorithm or program named {variable!r}; it has "
@@ -178,37 +254,85 @@ def _from_python(path: Path, variable: str) -> Algorithm | Program:
     return here[variable]
 
 
-def _variables(path: Path) -> dict[str, Algorithm | Program]:
+@dataclass(frozen=True, slots=True)
+class _Ran:
+    """What a file names when it has run, and the functions it could not decorate."""
+
+    names: dict[str, Any]
+    refused: dict[str, StrettoError]
+
+
+def _targets(ran: _Ran) -> dict[str, Algorithm | Program]:
     """Return the algorithms and programs of a file, by name."""
     return {
         name: value
-        for name, value in _run_file(path).items()
+        for name, value in ran.names.items()
         if isinstance(value, Algorithm | Program)
     }
 
 
-def _run_file(path: Path) -> dict[str, Any]:
-    """Return what a file names when it has run."""
+def _run_file(path: Path) -> _Ran:
+    """Run a file, statement by statement.
+
+    A function that its decorator refuses does not keep the rest from being looked at.
+    """
     spec = importlib.util.spec_from_file_location(f"stretto_user_{path.stem}", path)
     assert spec is not None, "a .py file has a loader"
-    assert spec.loader is not None, "a .py file has a loader"
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
+    refused: dict[str, StrettoError] = {}
     try:
-        spec.loader.exec_module(module)
-    except StrettoError as e:
-        raise type(e)(f"{_place(path, e)}: {e}") from None
+        pieces = _compile(path)
     except Exception as e:
-        raise CallError(
-            f"{_place(path, e)}: {type(e).__name__}: {e}; want a file that runs"
-        ) from None
-    return vars(module)
+        raise _ended(path, e) from None
+    for name, code in pieces:
+        try:
+            with contextlib.redirect_stdout(sys.stderr):
+                exec(code, vars(module))
+        except StrettoError as e:
+            if not name:
+                raise e.at(_place(path, e)) from None
+            refused[name] = e.at(_place(path, e))
+        except (Exception, SystemExit) as e:
+            raise _ended(path, e) from None
+    return _Ran(vars(module), refused)
+
+
+def _compile(path: Path) -> list[tuple[str, CodeType]]:
+    """Return a file's statements; of a function that is decorated, with its name."""
+    text = path.read_bytes()
+    tree = ast.parse(text, str(path))
+    compile(text, str(path), "exec", dont_inherit=True)  # what only a whole file shows
+    flags = 0
+    pieces = []
+    for statement in tree.body:
+        if isinstance(statement, ast.ImportFrom) and statement.module == "__future__":
+            for alias in statement.names:
+                flags |= getattr(__future__, alias.name).compiler_flag
+        decorated = isinstance(statement, ast.FunctionDef) and statement.decorator_list
+        name = statement.name if decorated else ""  # type: ignore[attr-defined]
+        one = ast.Module([statement], [])
+        code = compile(one, str(path), "exec", flags=flags, dont_inherit=True)
+        pieces.append((name, code))
+    return pieces
+
+
+def _ended(path: Path, error: BaseException) -> ProgramError:
+    """Return why a file did not run to its end."""
+    place = _place(path, error)
+    if isinstance(error, SystemExit):
+        return ProgramError(
+            f"the file ends with sys.exit({error.code!r}), so nothing is proved; want "
+            f"a file that runs to its end (if __name__ == '__main__' before the exit)"
+        ).at(place)
+    what = f"{type(error).__name__}: {error}"
+    return ProgramError(f"{what}; want a file that runs").at(place)
 
 
 def _place(path: Path, error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.lineno:
         return f"{path}:{error.lineno}"
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if Path(frame.filename) == path:
-            return f"{path}:{frame.lineno}"
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        if frame.f_code.co_filename == str(path):
+            return f"{path}:{line}"
     return str(path)

@@ -1,6 +1,7 @@
 """Prove that an algorithm is the collective it claims to be.
 
-Exit status 0: proved; 1: not, with the reason; 2: unreadable or misused.
+Exit status 0: all that was asked is proved; 1: something is not, with the reason; 2:
+unreadable or misused. Nothing proved is never 0.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ import argparse
 import sys
 from typing import Any
 
+from stretto import collectives
 from stretto.cli.output import Progress, add_json, print_rows
-from stretto.cli.targets import add_target, build, find, numbers, params_of
-from stretto.errors import CallError, ProgramError, StrettoError
+from stretto.cli.targets import add_target, build, find_all, numbers, params_of
+from stretto.collectives import Shape
+from stretto.errors import CallError, ProgramError, RanksError, StrettoError
 from stretto.ir import Program
 from stretto.lang import Algorithm
 from stretto.lower import lower
@@ -27,7 +30,7 @@ _SCHEDULES = ("push packets", "push bulk", "pull bulk")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
     add_target(parser)
-    parser.add_argument("--ranks", default="", help="such as 2,3,4-8 [2,3,4,8]")
+    parser.add_argument("--ranks", default="", help="such as 2,3,4-8 [2-9,16]")
     parser.add_argument(
         "--schedule",
         action="append",
@@ -42,25 +45,80 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prove the program and its plans for every number of ranks."""
-    found = find(args.algorithm)
+    """Prove the programs and their plans for every number of ranks."""
     schedules = [Schedule.parse(words) for words in args.schedule or _SCHEDULES]
-    default = "2,3,4,8" if isinstance(found, Algorithm) else str(found.num_ranks)
-    rows = []
-    ranks = numbers(args.ranks or default)
-    with Progress(len(ranks)) as progress:
-        for n in ranks:
-            progress.step(f"proving {found.name} for {n} ranks")
-            rows.append(_judge(found, n, params_of(args), schedules, args.in_place))
-    hidden = () if args.json else ("error",)
-    print_rows(args, [{k: row[k] for k in row if k not in hidden} for row in rows])
+    asked = numbers(args.ranks) if args.ranks else []
+    params = params_of(args)
+    found = find_all(args.algorithm)
+    rows: list[dict[str, Any]] = []
+    with Progress(len(found) * len(asked or range(9))) as progress:
+        for label, one in found.items():
+            if isinstance(one, StrettoError):
+                rows.append(_row(label, None) | {"error": _tell(one), "label": label})
+                continue
+            for n in asked or _usual(one):
+                progress.step(f"proving {one.name} for {n} ranks")
+                row = _judge(one, n, params, schedules, args.in_place)
+                if row["ok"] is None and asked:  # it was asked for by name
+                    row["ok"] = False
+                rows.append(row | {"label": label})
+    if all(row["misused"] for row in rows):
+        raise CallError(rows[0]["error"].removeprefix("CallError: "))
+    _print(args, rows)
+    return _status(rows)
+
+
+def _usual(found: Algorithm | Program) -> list[int]:
+    """Return the numbers of ranks to prove when none is asked for."""
+    if isinstance(found, Program):
+        return [found.num_ranks]
+    fewest = max(2, found.members[-1] + 1 if found.members else 2)
+    return [*range(fewest, fewest + 8), fewest + 14]
+
+
+def _print(args: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+    inner = ("label", "misused")
+    shown = [{k: row[k] for k in row if k not in inner} for row in rows]
+    if not args.json:
+        words = {True: "yes", False: "no", None: "declined"}
+        shown = [
+            {k: row[k] for k in row if k != "error"} | {"ok": words[row["ok"]]}
+            for row in shown
+        ]
+    print_rows(args, shown)
     for row in rows:
         if row["error"]:
-            sys.stderr.write(f"{row['ranks']} ranks: {row['error']}\n")
-    verdicts = [row["ok"] for row in rows]
-    if False in verdicts:
-        return 1
-    return 0 if True in verdicts else 2
+            ranks = "" if row["ranks"] is None else f", {row['ranks']} ranks"
+            declined = "declined: " if row["ok"] is None else ""
+            sys.stderr.write(f"{row['name']}{ranks}: {declined}{row['error']}\n")
+
+
+def _status(rows: list[dict[str, Any]]) -> int:
+    """Return 0 only when nothing failed and every algorithm was proved somewhere."""
+    names = {row["label"] for row in rows}
+    proved = {row["label"] for row in rows if row["ok"]}
+    if rows and names == proved and not any(row["ok"] is False for row in rows):
+        return 0
+    for name in sorted(names - proved):
+        sys.stderr.write(f"{name}: nothing was proved\n")
+    return 1
+
+
+def _row(name: str, ranks: int | None) -> dict[str, Any]:
+    return {
+        "name": name,
+        "ranks": ranks,
+        "ok": False,
+        "operations": 0,
+        "plans": 0,
+        "ms": 0.0,
+        "error": "",
+        "misused": False,
+    }
+
+
+def _tell(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _judge(
@@ -70,29 +128,40 @@ def _judge(
     schedules: list[Schedule],
     in_place: bool,
 ) -> dict[str, Any]:
-    """Return one row; ok is None when the number of ranks is not served."""
-    row: dict[str, Any] = {"name": found.name, "ranks": num_ranks}
-    if isinstance(found, Algorithm) and (why := found.refuses(num_ranks)):
-        return row | {"ok": None, "operations": 0, "plans": 0, "ms": 0.0, "error": why}
-    start_us, plans, operations, error = MONOTONIC.now_us(), 0, 0, ""
+    """Return one row; ok is None when its author declines the number of ranks."""
+    row = _row(found.name, num_ranks)
+    start_us = MONOTONIC.now_us()
     try:
         program = build(found, num_ranks, params)
-        operations = len(program.ops)
+        row["operations"] = len(program.ops)
+        _check_promises(program)
         proved = verify(program)
         for schedule in schedules:
             verify_plan(lower(proved, schedule, in_place=in_place))
-            plans += 1
-    except CallError:
-        raise
-    except StrettoError as e:
-        if not isinstance(e, ProgramError):
-            raise
-        error = f"{type(e).__name__}: {e}"
-    elapsed_ms = (MONOTONIC.now_us() - start_us) / 1e3
-    return row | {
-        "ok": not error,
-        "operations": operations,
-        "plans": plans,
-        "ms": round(elapsed_ms, 3),
-        "error": error,
-    }
+            row["plans"] += 1
+        row["ok"] = row["plans"] > 0
+    except RanksError as e:
+        row |= {"ok": None, "error": _tell(e)}
+    except CallError as e:  # parameters that this number of ranks cannot have
+        row |= {"ok": False if e.where else None, "error": _tell(e)}
+        row["misused"] = not e.where
+    except ProgramError as e:
+        row["error"] = _tell(e)
+    row["ms"] = round((MONOTONIC.now_us() - start_us) / 1e3, 3)
+    return row
+
+
+def _check_promises(program: Program) -> None:
+    """Raise when the collective promises nothing here, so that there is no proof."""
+    kind = collectives.get(program.collective)
+    shape = Shape(
+        num_ranks=program.num_ranks, split=program.split, params=program.params
+    )
+    kind.check(shape)
+    if kind.num_parts(shape) and not any(
+        kind.promise(shape, rank) for rank in range(program.num_ranks)
+    ):
+        raise ProgramError(
+            f"{program.name}: nothing to prove: with these parameters {kind.name} "
+            f"promises nothing; want some, such as --param 'pairs=((0, 1),)'"
+        )

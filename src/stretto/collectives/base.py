@@ -183,6 +183,6 @@ class Pattern(abc.ABC):
             _ = shape.root
         if (chunks := self.num_symbols(shape)) > _MOST_SYMBOLS:
             raise CallError(
-                f"{self.name} among {shape.num_ranks:,} ranks with split={shape.split}: "
+                f"{self.name} among {shape.num_ranks:,} ranks, split={shape.split}: "
                 f"{chunks:,} chunks; want at most {_MOST_SYMBOLS:,}"
             )

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Generic, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 __all__ = [
     "INPUT",
@@ -103,6 +103,11 @@ class Program:
         return self.places[op.where] if 0 <= op.where < len(self.places) else str(op)
 
     @property
+    def summary(self) -> str:
+        """Return what it is, in one line."""
+        return f"{self.name} for {self.num_ranks} ranks, {len(self.ops)} operations"
+
+    @property
     def digest(self) -> str:
         """Return the identity of the program: a hash of its text."""
         return hashlib.sha256(str(self).encode()).hexdigest()[:12]
@@ -140,11 +145,20 @@ def spell_op(op: Op) -> str:
     return f"{op.dst} = {' + '.join(map(str, op.srcs))}"
 
 
-T_co = TypeVar("T_co", covariant=True)
+class _Summed(Protocol):
+    @property
+    def summary(self) -> str: ...
 
 
-@dataclass(frozen=True, slots=True)
+T_co = TypeVar("T_co", bound=_Summed, covariant=True)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Verified(Generic[T_co]):
     """Something that `verify` has proved. Nobody else makes one."""
 
     value: T_co
+
+    def __repr__(self) -> str:
+        """Return what was proved, in one line."""
+        return f"<proved: {self.value.summary}>"

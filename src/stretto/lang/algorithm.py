@@ -16,7 +16,7 @@ from stretto.ir import Program, freeze, undisturbed
 from stretto.lang.hand import Handwritten
 from stretto.lang.params import settled
 from stretto.lang.ranks import Ranks, Sides, Trace
-from stretto.lang.trace import LIMIT, blame, located, most_operations
+from stretto.lang.trace import LIMIT, blame, most_operations
 
 __all__ = ["Algorithm", "Requires", "algorithm", "power_of_two"]
 
@@ -75,7 +75,10 @@ class Algorithm:
             return f"{self.name}: {num_ranks} ranks; want at least 1"
         if self.members and self.members[-1] >= num_ranks:
             return f"{self.name}: {num_ranks} ranks; its members are {self.members}"
-        reason = self.requires(num_ranks) if self.requires else None
+        try:
+            reason = self.requires(num_ranks) if self.requires else None
+        except (Exception, SystemExit) as e:
+            raise self._wrong(f"requires= raised {type(e).__name__}: {e}") from e
         if reason is not None and not isinstance(reason, str):
             raise self._wrong(
                 f"requires= gave {reason!r} for {num_ranks} ranks; want why they are "
@@ -168,8 +171,8 @@ class Algorithm:
             gigabytes = told * _BYTES / 1e9
             raise ProgramError(
                 f"{self.name}: {n:,} ranks are about {_round(told):,} operations, some "
-                f"{_round(gigabytes):,} GB of memory; the limit is {most:,}. Want fewer "
-                f"ranks, or {LIMIT}=N in the environment for a larger limit"
+                f"{_round(gigabytes):,} GB of memory; the limit is {most:,}. Want "
+                f"fewer ranks, or {LIMIT}=N in the environment for a larger limit"
             )
 
     def _run(
@@ -187,13 +190,11 @@ class Algorithm:
             made = self.function(Ranks(trace, sides), **own)  # type: ignore[func-returns-value]
             trace.settle()
         except StrettoError as e:
-            located(e, blame(e.__traceback__, self.function))
-            raise
+            raise e.at(blame(e.__traceback__, self.function))  # noqa: B904 - it is e
         except (Exception, SystemExit) as e:
             what = f"{type(e).__name__}: {e}" if str(e) else type(e).__name__
-            told = ProgramError(f"{self.name}, {n} ranks: {what}")
-            located(told, blame(e.__traceback__, self.function))
-            raise told from e
+            place = blame(e.__traceback__, self.function)
+            raise ProgramError(f"{self.name}, {n} ranks: {what}").at(place) from e
         if inspect.isgenerator(made) or inspect.iscoroutine(made):
             made.close()
             raise self._wrong("its function yields or awaits; want plain assignments")
@@ -211,9 +212,7 @@ class Algorithm:
 
     def _wrong(self, what: str) -> ProgramError:
         """Return an error about the function itself, at its line."""
-        error = ProgramError(f"{self.name}: {what}")
-        located(error, self.place)
-        return error
+        return ProgramError(f"{self.name}: {what}").at(self.place)
 
 
 def _round(value: float) -> int:

@@ -200,6 +200,19 @@ class Rank(int):
 
     _ranks: Ranks
 
+    def __setattr__(self, name: str, value: object) -> None:
+        """Refuse: what is assigned to is chunks of a buffer, not a name of a rank."""
+        told = f"r{int(self)}.{name}"
+        if name == INPUT:
+            raise ProgramError(
+                f"{told} = {value!r}: an input is never written; write to output or "
+                f"scratch"
+            )
+        raise ProgramError(
+            f"{told} = {value!r}: this names no chunks; write {told}[:] = ... for all "
+            f"of a buffer, or {told}[i] = ... for one chunk"
+        )
+
     def _side(self, name: str, chunks: int) -> Buffer:
         if not chunks:
             raise BoundsError(
@@ -213,25 +226,10 @@ class Rank(int):
         """What the caller passed, from the first line to the last."""
         return self._side(INPUT, self._ranks.sides.inputs[self])
 
-    @input.setter
-    def input(self, value: object) -> NoReturn:
-        raise ProgramError(
-            f"r{int(self)}.input = {value!r}: an input is never written; write to "
-            f"r{int(self)}.output[...] or to scratch"
-        )
-
     @property
     def output(self) -> Buffer:
         """What the caller will get."""
         return self._side(OUTPUT, self._ranks.sides.outputs[self])
-
-    @output.setter
-    def output(self, value: object) -> NoReturn:
-        name = f"r{int(self)}.output"
-        raise ProgramError(
-            f"{name} = {value!r}: this names no chunks; write {name}[:] = ... for all "
-            f"of it, or {name}[i] = ... for one"
-        )
 
     def scratch(self, name: str, chunks: int) -> Buffer:
         """Return room of this rank's own, the same number of chunks on all ranks."""
@@ -273,7 +271,7 @@ class Ranks(Sequence[Rank]):
         self.trace, self.sides = trace, sides
         self._all = tuple(Rank(r) for r in range(len(sides.inputs)))
         for rank in self._all:
-            rank._ranks = self
+            object.__setattr__(rank, "_ranks", self)
         self.places = {rank: place for place, rank in enumerate(sides.members)}
 
     @property

@@ -13,10 +13,10 @@ from pathlib import Path
 from types import CodeType, TracebackType
 from typing import Any
 
-from stretto.errors import CallError, ProgramError, StrettoError
+from stretto.errors import CallError, ProgramError
 from stretto.ir import Op, Ref
 
-__all__ = ["LIMIT", "Reduction", "Trace", "blame", "located", "most_operations"]
+__all__ = ["LIMIT", "Reduction", "Trace", "blame", "most_operations"]
 
 LIMIT = "STRETTO_MOST_OPERATIONS"
 """The environment variable that raises the limit."""
@@ -125,24 +125,15 @@ class Trace:
 def _unstored(value: Reduction) -> ProgramError:
     ref, by = value.srcs
     assert value.updated_at is not None  # only += is ever unstored
-    error = ProgramError(
+    return ProgramError(
         f"+= on a variable that names {ref}: this stores nothing in {ref}; write "
         f"r.{ref.buffer}[{ref.chunks}] += {by} to update the buffer, or "
         f"total = total + {by} to build a longer sum"
-    )
-    located(error, _spell(value.updated_at))
-    return error
+    ).at(_spell(value.updated_at))
 
 
 def _spell(line: Line) -> str:
     return f"{line[0].co_filename}:{line[1]}"
-
-
-def located(error: StrettoError, where: str) -> None:
-    """Put the author's file and line before what an error says, once."""
-    if where and not error.where:
-        error.where = where
-        error.args = (f"{where}: {error}", *error.args[1:])
 
 
 def blame(trace: TracebackType | None, function: Callable[..., object]) -> str:

@@ -70,6 +70,12 @@ class Plan:
         """Return how many ranks contribute: what an average divides by."""
         return len(members_of(self.num_ranks, self.params))
 
+    @property
+    def summary(self) -> str:
+        """Return what it is, in one line."""
+        place = " in place" if self.in_place else ""
+        return f"{self.name} for {self.num_ranks} ranks, {self.schedule}{place}"
+
     def steps(self) -> Iterator[tuple[int, int, int, Step]]:
         """Yield rank, lane, index and step."""
         for rank, lanes in enumerate(self.ranks):

@@ -233,6 +233,8 @@ def _renamed(name: str, dtype: str | None, what: str) -> str:
     """Return the type that the caller says raw bits are of."""
     if dtype is None:
         return name
+    if not isinstance(dtype, str) and not hasattr(dtype, "name"):
+        raise CallError(f"{what}: dtype={str(dtype)[:40]!r}; want the name of a type")
     want = dtype_name(dtype)
     if want != name and (storage(want) != storage(name)):
         raise CallError(

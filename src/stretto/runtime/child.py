@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import spawn as preparation
+from pathlib import Path
 from typing import Any
 
 from stretto.errors import CommunicatorBroken, PeerLost
@@ -95,7 +96,7 @@ def _run(rank: int, sock: socket.socket, task_fd: int) -> Outcome:
             meeting.close(line[:1000])
         return Outcome(
             failure=line,
-            trace=traceback.format_exc(),
+            trace=_trace(e),
             is_consequence=_is_consequence(e, rank),
         )
 
@@ -127,6 +128,20 @@ def _ensure_module(task: Task) -> None:
         module = importlib.util.module_from_spec(spec)
         sys.modules[task.module] = module
         spec.loader.exec_module(module)
+
+
+def _trace(error: BaseException) -> str:
+    """Return where the user's own lines raised; `failure` says what was raised.
+
+    Lines of the library are left out, as long as one of the user's is there.
+    """
+    told = traceback.TracebackException.from_exception(error)
+    here = str(Path(__file__).parents[1])
+    own = [frame for frame in told.stack if not frame.filename.startswith(here)]
+    told.stack[:] = own or list(told.stack)
+    if told.__cause__ is not None or own == []:
+        return "".join(told.format())
+    return "".join(["Traceback (most recent call last):\n", *told.stack.format()])
 
 
 def _pickle_outcome(outcome: Outcome) -> bytes:

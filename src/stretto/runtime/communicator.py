@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from numbers import Integral
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from stretto.collectives import dtype_name
-from stretto.errors import CallError, CommunicationError
+from stretto.errors import CallError
 from stretto.executors import Group
 from stretto.runtime.arrays import HOST
 from stretto.runtime.asynchronous import AsyncVerbs
 from stretto.runtime.channels import ChannelVerbs
+from stretto.runtime.limits import check_deadline
 from stretto.runtime.measured import Measured, agree
 
 __all__ = ["Communicator"]
+
+_MOST_BYTES = 1 << 47
 
 
 class Communicator(ChannelVerbs, AsyncVerbs):
@@ -57,16 +63,51 @@ class Communicator(ChannelVerbs, AsyncVerbs):
         zero-copy: peers read and write them directly. bfloat16 comes as raw uint16, a
         float8 as raw uint8.
         """
-        self._ready("empty")
-        sizes = tuple(int(n) for n in np.ravel(shape))
+        sizes, name = self._sizes(shape), self._dtype(dtype)
+        with self._exchanging("empty"):
+            return self._session(device).empty(sizes, name)
+
+    def _sizes(self, shape: Any) -> tuple[int, ...]:
+        """Return a shape, when it is one."""
+        given = np.ravel(np.asarray(shape, dtype=object)).tolist()
+        sizes = tuple(int(n) for n in given if _is_whole(n) and 0 <= n <= _MOST_BYTES)
+        if len(sizes) < len(given) or math.prod(sizes) > _MOST_BYTES:
+            raise CallError(
+                f"rank {self.rank}: empty: shape={str(shape)[:80]}; want whole "
+                f"numbers, none negative, and at most {_MOST_BYTES} in all"
+            )
+        return sizes
+
+    def _dtype(self, dtype: Any) -> str:
         name = str(dtype).removeprefix("torch.")
-        if not isinstance(dtype, str) and name == str(dtype):
-            name = np.dtype(dtype).name
-        session = self._session(device)
         try:
-            return session.empty(sizes, dtype_name(name))
-        except CommunicationError as e:
-            raise self._broke(e) from None
+            if not isinstance(dtype, str) and name == str(dtype):
+                name = np.dtype(dtype).name
+        except TypeError as e:
+            raise CallError(
+                f"rank {self.rank}: empty: dtype={str(dtype)[:80]}: {e}"
+            ) from None
+        return dtype_name(name)
+
+    @contextmanager
+    def _exchanging(self, what: str) -> Iterator[None]:
+        """Be inside, in a method that exchanges parts with the other ranks."""
+        self._enter(what)
+        try:
+            if hasattr(self._group, "calling"):
+                self._group.calling = what
+            yield
+        except CallError:
+            raise
+        except Exception as e:
+            raise self._broke(e) from e.__cause__
+        except BaseException as e:
+            self._broke(e)
+            raise
+        finally:
+            if hasattr(self._group, "calling"):
+                self._group.calling = ""
+            self._leave()
 
     def channels(
         self,
@@ -90,10 +131,8 @@ class Communicator(ChannelVerbs, AsyncVerbs):
                 f"channels(device={device!r}): they are for kernels on GPUs; "
                 'want device="cuda"'
             )
-        try:
+        with self._exchanging("channels"):
             return make(nbytes, blocks=blocks, kind=kind)
-        except CommunicationError as e:
-            raise self._broke(e) from None
 
     def register(self, array: Any) -> bool:
         """Let calls on a GPU array be zero-copy, as those on `empty()` (collective).
@@ -115,9 +154,8 @@ class Communicator(ChannelVerbs, AsyncVerbs):
         if change is None:
             return False
         try:
-            return change(array)
-        except CommunicationError as e:
-            raise self._broke(e) from None
+            with self._exchanging(verb):
+                return change(array)
         finally:  # what is hot was chosen by what was registered then
             self._table.clear()
             self._recipes.clear()
@@ -141,16 +179,31 @@ class Communicator(ChannelVerbs, AsyncVerbs):
         They are numbered by `key`, then by their rank here. A rank whose color is None
         gets None. Without `deadline_s` its waits may last as long as those here.
         """
-        self._ready("split")
-        try:
-            group = self._group.split(color, self.rank if key is None else key)  # type: ignore[attr-defined]
-        except CommunicationError as e:
-            raise self._broke(e) from None
-        if group is None:
-            return None
         if deadline_s is not None:
-            group.deadline_s = deadline_s
-        return type(self)(group, profiles=self._profiles)
+            deadline_s = check_deadline(deadline_s, f"rank {self.rank}: split")
+        color = self._whole("color", color) if color is not None else None
+        key = self.rank if key is None else self._whole("key", key)
+        with self._exchanging("split"):
+            group = self._group.split(color, key)  # type: ignore[attr-defined]
+            if group is None:
+                return None
+            if deadline_s is not None:
+                group.deadline_s = deadline_s
+            try:
+                return type(self)(group, profiles=self._profiles)
+            except BaseException as e:
+                group.abandon(f"raised {type(e).__name__}: {e}"[:1000])
+                group.close()
+                raise
+
+    def _whole(self, name: str, given: Any) -> int:
+        if _is_whole(given) and abs(int(given)) < 1 << 63:
+            return int(given)
+        none = " or None" if name == "color" else ""
+        raise CallError(
+            f"rank {self.rank}: split: {name}={str(given)[:40]!r}; want a whole "
+            f"number{none}"
+        )
 
     def close(self) -> None:
         """Give everything back, once; started calls are waited for first."""
@@ -173,3 +226,7 @@ class Communicator(ChannelVerbs, AsyncVerbs):
         if error is not None and abandon is not None and not self._closed:
             abandon(f"raised {type(error).__name__}: {error}")
         self.close()
+
+
+def _is_whole(given: Any) -> bool:
+    return isinstance(given, Integral) and not isinstance(given, bool)

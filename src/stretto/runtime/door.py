@@ -2,6 +2,8 @@
 
     hub: Challenge(nonce)   rank: Proof(nonce, mac, host)   hub: Moved(path, mac, host)
 
+Whoever does not know it is told so. Those who only stand there are sent away: by a
+timer, and the oldest of the address that has most of them when there are too many.
 Ranks of this version share a host, so the door only has to find out that they do.
 """
 
@@ -10,19 +12,30 @@ from __future__ import annotations
 import selectors
 import socket
 import time
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
 
-from stretto.errors import CollectiveTimeout, RendezvousError, WireError
+from stretto.errors import CollectiveTimeout, RendezvousError
 from stretto.runtime import messages
-from stretto.runtime.faults import several_hosts
+from stretto.runtime.faults import Fault, several_hosts
 from stretto.runtime.hub import Hub
-from stretto.runtime.messages import Challenge, Message, Moved, Proof
+from stretto.runtime.messages import Challenge, Message, Moved, Proof, Verdict
 from stretto.runtime.process import host_id, is_same_host
-from stretto.runtime.rendezvous import GiveUp
+from stretto.runtime.rendezvous import GiveUp, TurnedAway
 from stretto.runtime.secret import is_proof, new_nonce, prove
-from stretto.runtime.wire import Connection, wait_ready
+from stretto.runtime.wire import Connection, Refused, wait_ready
 
-_ANSWER_S = 5.0
-_MOST_KNOCKING = 128
+ANSWER_S = 5.0
+MOST_KNOCKING = 128
+_PAUSE_S = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Knock:
+    nonce: str
+    address: str
+    until: float
 
 
 class Door:
@@ -32,46 +45,85 @@ class Door:
         self, hub: Hub, address: tuple[str, int], path: str, secret: bytes
     ) -> None:
         self._hub, self._path, self._secret = hub, path, secret
-        self._knocking: dict[Connection, tuple[str, float]] = {}
+        self._knocking: dict[Connection, _Knock] = {}
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         try:
-            self._listener = socket.create_server(address, backlog=128)
-        except OSError as e:
+            self._listener = socket.create_server(address, family=family, backlog=128)
+        except (OSError, UnicodeError) as e:
             raise RendezvousError(f"cannot serve {address[0]}:{address[1]}: {e}") from e
         self._listener.setblocking(False)
         hub.selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        hub.enter(self)
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When the first of those who stand there has done so for long enough."""
+        return min((k.until for k in self._knocking.values()), default=None)
+
+    def tick(self, now: float) -> None:
+        """Send away who has not answered."""
+        for connection, knock in list(self._knocking.items()):
+            if knock.until <= now:
+                self._hang_up(connection)
+
+    def close(self, fault: Fault | None) -> None:
+        """Open to nobody any more; those who stand there will find out why."""
+        for connection in list(self._knocking):
+            self._hang_up(connection)
+        self._hub.selector.unregister(self._listener)
+        self._listener.close()
+
+    def forget(self) -> None:
+        """Close this process's descriptors."""
+        for connection in self._knocking:
+            connection.close()
+        self._listener.close()
 
     def _accept(self) -> None:
         try:
-            sock, _ = self._listener.accept()
-        except OSError:
+            sock, address = self._listener.accept()
+        except OSError:  # gone again, or no descriptor is left: somebody must go
+            self._drop_one()
             return
-        self._forget_the_slow()
-        if len(self._knocking) >= _MOST_KNOCKING:
-            sock.close()
-            return
+        if len(self._knocking) >= MOST_KNOCKING:
+            self._drop_one()
         connection, nonce = Connection(sock), new_nonce()
-        self._knocking[connection] = (nonce, time.monotonic())
+        until = time.monotonic() + ANSWER_S
+        where = str(address[0])
+        self._knocking[connection] = _Knock(nonce=nonce, address=where, until=until)
         self._hub.selector.register(
-            connection, selectors.EVENT_READ, lambda: self._answer(connection)
+            connection, selectors.EVENT_READ, partial(self._answer, connection)
         )
         self._say(connection, Challenge(nonce=nonce))
 
+    def _drop_one(self) -> None:
+        """Send away the oldest of the address that most have come from."""
+        counted = Counter(knock.address for knock in self._knocking.values())
+        if counted:
+            busiest = counted.most_common(1)[0][0]
+            of_it = (c for c, k in self._knocking.items() if k.address == busiest)
+            self._hang_up(next(of_it))
+        else:
+            time.sleep(1e-3)  # so that a process without descriptors does not spin
+
     def _answer(self, connection: Connection) -> None:
-        if connection not in self._knocking:
+        knock = self._knocking.get(connection)
+        if knock is None:
             return
         try:
             frames = connection.receive()
-            if not frames:
-                return
-            proof = messages.from_body(frames[0].body)
-        except (EOFError, OSError, WireError):
+        except (EOFError, OSError):
             self._hang_up(connection)
             return
-        nonce, _ = self._knocking[connection]
-        if isinstance(proof, Proof) and is_proof(
-            proof.mac, self._secret, "rank", nonce, proof.nonce, proof.host
-        ):
-            self._show_in(connection, nonce, proof)
+        if not frames:
+            return
+        proof = messages.read(frames[0])
+        if isinstance(proof, Proof):
+            said = (knock.nonce, proof.nonce, proof.host)
+            if is_proof(proof.mac, self._secret, "rank", *said):
+                self._show_in(connection, knock.nonce, proof)
+            else:
+                self._turn_away(connection, knock.address)
         self._hang_up(connection)
 
     def _show_in(self, connection: Connection, nonce: str, proof: Proof) -> None:
@@ -82,17 +134,18 @@ class Door:
         if not is_same_host(here, proof.host):
             self._hub.feed(GiveUp(fault=several_hosts((here, proof.host))))
 
+    def _turn_away(self, connection: Connection, address: str) -> None:
+        text = "rank 0 has another secret; give all ranks the same file"
+        verdict = Verdict(group="", error="RendezvousError", text=text, blamed=())
+        self._say(connection, verdict)
+        why = "it has another secret; give all ranks the same file"
+        self._hub.feed(TurnedAway(who=f"somebody at {address}", why=why))
+
     def _say(self, connection: Connection, message: Message) -> None:
         try:
             connection.post(messages.to_body(message))
         except OSError:
             self._hang_up(connection)
-
-    def _forget_the_slow(self) -> None:
-        oldest = time.monotonic() - _ANSWER_S
-        for connection, (_, since) in list(self._knocking.items()):
-            if since < oldest:
-                self._hang_up(connection)
 
     def _hang_up(self, connection: Connection) -> None:
         if self._knocking.pop(connection, None) is not None:
@@ -100,20 +153,41 @@ class Door:
             connection.close()
 
 
-def knock(address: tuple[str, int], secret: bytes, until: float) -> str:
-    """Return the path of the Unix socket that the hub behind the door serves."""
+def knock(address: tuple[str, int], secret: bytes, until: float) -> str | None:
+    """Return the path of the Unix socket that the hub behind the door serves.
+
+    None when nobody answered, or hung up in the midst: try again, until it is late.
+    """
     where = f"{address[0]}:{address[1]}"
-    connection = _reach(address, until)
-    if connection is None:
-        raise CollectiveTimeout(f"rank 0 did not come: nobody answers at {where}")
-    challenge = _hear(connection, where)
+    try:
+        left_s = min(1.0, max(0.01, until - time.monotonic()))
+        connection = Connection(socket.create_connection(address, timeout=left_s))
+    except (OSError, UnicodeError):
+        time.sleep(_PAUSE_S)
+        return None
+    try:
+        return _ask(connection, where, secret, until)
+    finally:
+        connection.close()
+
+
+def _ask(connection: Connection, where: str, secret: bytes, until: float) -> str | None:
+    challenge = _hear(connection, where, until)
+    if challenge is None:
+        return None
     if not isinstance(challenge, Challenge):
         raise RendezvousError(f"{where} is not a stretto rendezvous")
     nonce, here = new_nonce(), host_id()
     mac = prove(secret, "rank", challenge.nonce, nonce, here)
-    connection.post(messages.to_body(Proof(nonce=nonce, mac=mac, host=here)))
-    moved = _hear(connection, where)
-    connection.close()
+    try:
+        connection.post(messages.to_body(Proof(nonce=nonce, mac=mac, host=here)))
+    except OSError:
+        return None
+    moved = _hear(connection, where, until)
+    if moved is None:
+        return None
+    if isinstance(moved, Verdict):
+        raise RendezvousError(f"{where}: {moved.text}")
     if not isinstance(moved, Moved):
         raise RendezvousError(f"{where} is not a stretto rendezvous")
     said = (challenge.nonce, nonce, moved.path, moved.host)
@@ -124,24 +198,31 @@ def knock(address: tuple[str, int], secret: bytes, until: float) -> str:
     return moved.path
 
 
-def _reach(address: tuple[str, int], until: float) -> Connection | None:
-    while time.monotonic() < until:
-        try:
-            return Connection(socket.create_connection(address, timeout=1.0))
-        except OSError:
-            time.sleep(0.02)
-    return None
+def nobody_answers(address: tuple[str, int], timeout_s: float) -> CollectiveTimeout:
+    """Return the error of a rank that was not let in before its deadline."""
+    error = CollectiveTimeout(
+        f"rank 0 did not come within {timeout_s:g} s: nobody answers at "
+        f"{address[0]}:{address[1]} as rank 0 of a stretto job does; read its log, or "
+        "allow more time with deadline_s"
+    )
+    error.blamed = (0,)
+    return error
 
 
-def _hear(connection: Connection, where: str) -> Message:
-    until = time.monotonic() + _ANSWER_S
+def _hear(connection: Connection, where: str, until: float) -> Message | None:
+    """Return what the other end says; None when it hangs up or keeps silent."""
+    until = min(until, time.monotonic() + ANSWER_S)
     while (left_s := until - time.monotonic()) > 0:
         wait_ready(connection, left_s)
         try:
             frames = connection.receive()
-        except (EOFError, OSError) as e:
-            text = f"{where} hung up; does it have another secret?"
-            raise RendezvousError(text) from e
+        except (EOFError, OSError):
+            time.sleep(min(_PAUSE_S, max(0.0, until - time.monotonic())))
+            return None
         if frames:
-            return messages.from_body(frames[0].body)
-    raise RendezvousError(f"{where} does not answer like a stretto rendezvous")
+            heard = messages.read(frames[0])
+            if isinstance(heard, Refused):
+                text = f"{where} is not a stretto rendezvous: {heard.why}"
+                raise RendezvousError(text)
+            return heard
+    return None

@@ -9,6 +9,7 @@ bound to the executor, once.
 from __future__ import annotations
 
 import functools
+import threading
 from typing import Any
 
 from stretto import collectives, executors
@@ -80,10 +81,13 @@ class Engine:
             alone=not executor,
         )
         self._fault: BaseException | None = None
-        self._closed = False
+        self._closed = self._is_busy = False
+        self._owner = threading.Lock()
+        self._inside = 0
+        """The thread that has taken the long way, and is not through."""
         on_break = getattr(group, "on_break", None)
         if on_break is not None:  # a rank that is elsewhere hears it at its next call
-            on_break.append(self._slow_down)
+            on_break.append(self._choose_table)
         if executor:
             self._session(executor)
 
@@ -100,10 +104,11 @@ class Engine:
         """Return the executor's session, opening it at the first use (collective)."""
         session = self._sessions.get(executor)
         if session is None:
+            module = executors.get(executor)
             try:
-                session = executors.get(executor).open_session(self._group)
-            except CommunicationError as e:
-                raise self._broke(e) from None
+                session = module.open_session(self._group)
+            except BaseException as e:
+                raise self._broke(e) from e.__cause__
             self._sessions[executor] = session
         return session
 
@@ -118,7 +123,20 @@ class Engine:
         epilogue: Bound | None = None,
     ) -> Any:
         """Run a request; `seen` is what to know it by next time: a key, x and out."""
-        self._ready(request.collective)
+        self._enter(request.collective)
+        try:
+            return self._run_inside(request, pin, stream, seen, epilogue)
+        finally:
+            self._leave()
+
+    def _run_inside(
+        self,
+        request: Request,
+        pin: Pin,
+        stream: Any,
+        seen: tuple[tuple[Any, ...], Any, Any] | None,
+        epilogue: Bound | None,
+    ) -> Any:
         session = self._session(request.device)
         fused = None
         if epilogue is not None:
@@ -164,9 +182,40 @@ class Engine:
         if self._group.broken[0]:
             raise self._broke(self._group.fail((), f"rank {self.rank}: {what}"))
 
-    def _slow_down(self) -> None:
-        """Send every call the long way, where it hears that the group is broken."""
+    def _enter(self, what: str) -> None:
+        """Be the one thread that uses this communicator, from here to `_leave`.
+
+        Calls that are known take another way, as long as nobody is on this one: there
+        the executor sees to it.
+        """
+        self._ready(what)
+        taken = self._owner.acquire(blocking=False)
         self._hot = {}
+        inside = 0 if taken else self._inside
+        for session in () if inside else tuple(self._sessions.values()):
+            inside = inside or getattr(session, "inside", int)()
+        if taken and not inside:
+            self._inside = threading.get_ident()
+            return
+        if taken:
+            self._owner.release()
+            self._choose_table()
+        raise CallError(
+            f"rank {self.rank}: {what}: {_thread(inside)} is inside this communicator; "
+            f"one thread at a time may use it: give each one of its own, by split(0)"
+        )
+
+    def _leave(self) -> None:
+        self._inside = 0
+        self._owner.release()
+        self._choose_table()
+
+    def _choose_table(self) -> None:
+        """While anything is unusual every call goes the long way, and hears why."""
+        usual = not (self._is_busy or self._inside or self._closed or self._fault)
+        self._hot = self._table if usual else {}
+        if self._group.broken[0]:  # also just now
+            self._hot = {}
 
     def _broke(self, error: BaseException) -> BaseException:
         """Remember the first fault; nothing works after it. Return what to raise."""
@@ -176,6 +225,9 @@ class Engine:
             self._fault = error
             self._table.clear()
             self._hot = {}
+            abandon = getattr(self._group, "abandon", None)
+            if abandon is not None and not isinstance(error, CommunicationError):
+                abandon(f"raised {type(error).__name__}: {error}"[:1000])
         return error
 
     # Launches, and how they are found.
@@ -241,7 +293,8 @@ class Engine:
     def _prepare(self, kind: Kind, session: Session) -> Launch:
         choice = self._choose(kind)
         if kind.pin is None and kind.device != HOST:
-            choice = fused_choice(choice, kind, self.num_ranks)
+            rows = self._selectors[kind.device].rows(self.num_ranks)
+            choice = fused_choice(choice, kind, self.num_ranks, rows)
         schedule = choice.schedule
         if touches_callers(schedule) and kind.memory != ZERO_COPY:
             raise CallError(
@@ -324,10 +377,28 @@ class Engine:
 
     def _again(self, key: tuple[Any, ...], x: Any, out: Any) -> Any:
         """Repeat a call that is known by its arrays or their kind, or return MISS."""
-        hot = self._hot.get(key)
+        try:
+            hot = self._hot.get(key)
+        except TypeError:
+            raise self._odd(key) from None
         if hot is not None and (done := hot(x, out)) is not MISS:
             return done
         return self._alike(key, x, out)
+
+    def _odd(self, key: tuple[Any, ...]) -> CallError:
+        """Return the error of a call by an argument that may change."""
+        for given in key[3:]:
+            try:
+                hash(given)
+            except TypeError:
+                what = f"{str(given)[:60]} is a {type(given).__name__}"
+                break
+        else:
+            what = "an argument may change"
+        return CallError(
+            f"rank {self.rank}: {key[0]}: {what}; want a name, a number, a tuple or "
+            "None, which stay what they are"
+        )
 
     def _alike(self, key: tuple[Any, ...], x: Any, out: Any) -> Any:
         """Repeat a call on arrays like those of an earlier one, or return MISS."""
@@ -356,8 +427,8 @@ class Engine:
 
     def _set_busy(self, busy: bool) -> None:
         """Send every call the long way while started calls are under way."""
-        unusual = busy or self._fault is not None or self._group.broken[0]
-        self._hot = {} if unusual else self._table
+        self._is_busy = busy
+        self._choose_table()
 
     def _end(self) -> None:
         """Wait for started calls, then give sessions and the group back."""
@@ -369,6 +440,15 @@ class Engine:
         self._launches.clear()
         for session in self._sessions.values():
             session.close()
+        self._sessions.clear()
         close = getattr(self._group, "close", None)
         if close is not None:
             close()
+
+
+def _thread(ident: int) -> str:
+    """Return the words for a thread, in a sentence about it."""
+    if ident == threading.get_ident():
+        return "this thread (by a signal's handler, or a started call)"
+    names = [t.name for t in threading.enumerate() if t.ident == ident]
+    return f"thread {names[0]!r}" if names else "another thread"

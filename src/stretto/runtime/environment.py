@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from numbers import Integral
 
 from stretto.errors import LaunchEnvironmentError
 
@@ -43,6 +44,15 @@ def find_place(
     """
     env = os.environ if environment is None else environment
     launcher = os.getppid() if launcher_pid is None else launcher_pid
+    for name, given in (("rank", rank), ("num_ranks", num_ranks)):
+        if given is not None and (
+            not isinstance(given, Integral) or isinstance(given, bool)
+        ):
+            raise LaunchEnvironmentError(
+                f"{name}={str(given)[:40]!r}; want a whole number"
+            )
+    if address is not None and not isinstance(address, str):
+        raise LaunchEnvironmentError(f"address={str(address)[:40]!r}; want a text")
     if rank is not None or num_ranks is not None:
         if rank is None or num_ranks is None:
             raise LaunchEnvironmentError(
@@ -176,7 +186,12 @@ def _at(place: Place, address: str) -> Place:
     tcp = None
     if address.startswith("tcp://"):
         host, _, port = address.removeprefix("tcp://").rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        if (
+            not host
+            or not port.isascii()
+            or not port.isdigit()
+            or not 0 < int(port) < 65536
+        ):
             raise LaunchEnvironmentError(
                 f"address {address!r}: wanted tcp://HOST:PORT, a name for the job, or "
                 "unix:NAME"

@@ -17,8 +17,12 @@ _KINDS = {
         errors.LaunchEnvironmentError,
         errors.PeerLost,
         errors.RendezvousError,
+        errors.SharedMemoryError,
     )
 }
+
+
+_MOST_NAMED = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +54,16 @@ class Fault:
 
 
 def name_ranks(ranks: Iterable[int]) -> str:
-    """Return `rank 1` or `ranks 1, 3`.
+    """Return `rank 1` or `ranks 1, 3`; of many only the first few.
 
     >>> name_ranks([3, 1])
     'ranks 1, 3'
     """
-    names = sorted(set(ranks))
-    return f"rank{'s' * (len(names) != 1)} {', '.join(map(str, names)) or 'none'}"
+    found = sorted(set(ranks))
+    named = ", ".join(map(str, found[:_MOST_NAMED])) or "none"
+    if len(found) > _MOST_NAMED:
+        named += f", ... {found[-1]} ({len(found)} in all)"
+    return f"rank{'s' * (len(found) != 1)} {named}"
 
 
 def lost_fault(rank: int, how: str, name: str = "") -> Fault:

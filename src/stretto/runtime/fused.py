@@ -22,26 +22,13 @@ from stretto.plan import Schedule
 from stretto.runtime.arrays import GPU, HOST, Operand, fresh, operand
 from stretto.runtime.kinds import Kind, full_size
 from stretto.runtime.request import Caller, Request
+from stretto.runtime.rowrules import RowRule
 from stretto.runtime.select import Choice
 
 __all__ = ["Fused", "fuse", "fused_choice"]
 
-ONE_SHOT_UP_TO = 768 << 10
-"""Bytes that a rank receives up to which everybody had better reduce everything: as
-fast as two shots at 16 rows of 8192 bf16 on 4 H200, 1.0 us ahead at 8, behind at 32."""
-MOST_SHARE = 8
-"""Blocks that have a row together: a cluster, 1 us ahead of those that use memory."""
-SHARE_OF_MANY = 4
-"""The same where there would be more than HALF_OF_ALL blocks: 4 % less time for 16 rows
-of 8192 bf16 on 4 H200, 8 % for 64, since the next launch finds SMs that are free."""
-HALF_OF_ALL = 64
-LEAST_CELLS = 128
-"""Cells of 16 bytes that a block has of a row that it shares."""
-MOST_THREADS = 512
-"""Of a block: more have too few registers for what they keep."""
 PACKETS_UP_TO = 8 << 20
-MOST_BLOCKS = 128
-"""Of a kernel with an epilogue: each on an SM of its own."""
+"""Bytes up to which data announce themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +210,7 @@ def _keep_apart(
         held.append((f"output {named.name}", out, False))
 
 
-def fused_choice(choice: Choice, kind: Kind, num_ranks: int) -> Choice:
+def fused_choice(choice: Choice, kind: Kind, num_ranks: int, rule: RowRule) -> Choice:
     """Return how a GPU had better run a call that is more than its collective.
 
     Copy engines compute nothing and know no pitch; rows of an epilogue stay whole, so
@@ -235,7 +222,7 @@ def fused_choice(choice: Choice, kind: Kind, num_ranks: int) -> Choice:
     size = full_size(kind, num_ranks)
     protocol = "packets" if size <= PACKETS_UP_TO else "bulk"
     if spec is not None and spec.row:
-        return _by_rows(kind.collective, spec, size, num_ranks, protocol)
+        return _by_rows(kind.collective, spec, size, num_ranks, protocol, rule)
     phases = (choice.schedule, *map(choice.schedule.of, choice.schedule.phases))
     by_threads = all(how.protocol in ("packets", "bulk") for how in phases)
     if by_threads and not pitched:
@@ -248,26 +235,32 @@ def fused_choice(choice: Choice, kind: Kind, num_ranks: int) -> Choice:
 
 
 def _by_rows(
-    collective: str, spec: Spec, size: int, num_ranks: int, protocol: str
+    collective: str,
+    spec: Spec,
+    size: int,
+    num_ranks: int,
+    protocol: str,
+    rule: RowRule,
 ) -> Choice:
     """Return a schedule whose threads have one cell of one row, as long as it can.
 
     Several blocks have a row together (executors/cuda/rowwise.py). Of two shots, which
     give everybody all parts, each thread keeps a cell of one of them, or of few.
     """
-    small = collective == "all_reduce" and size * (num_ranks - 1) <= ONE_SHOT_UP_TO
+    received = size * (num_ranks - 1)
+    small = collective == "all_reduce" and received <= rule.one_shot_up_to
     two_shot = collective == "all_reduce" and not small
     name = f"{collective}/{'two_shot' if two_shot else 'one_shot'}"
     row_bytes = spec.row * storage(spec.dtype).itemsize
     rows = max(1, -(-(size if small else size // num_ranks) // row_bytes))
     cells = -(-row_bytes // 16)
-    most = MOST_SHARE if rows * MOST_SHARE <= HALF_OF_ALL else SHARE_OF_MANY
-    share = spec.parts(min(most, MOST_BLOCKS // rows, cells // LEAST_CELLS))
+    share = rule.share(spec, rows, cells, alone=small)
     part = -(-cells // share)
-    parts = min(num_ranks if two_shot else 1, max(1, MOST_THREADS // part))
+    parts = min(num_ranks if two_shot else 1, max(1, rule.most_threads // part))
+    most = rule.most_in_pairs if small and part <= rule.most_threads else 0
     schedule = Schedule(
         protocol=protocol,
-        blocks=min(rows * share, MOST_BLOCKS),
-        threads=min(MOST_THREADS, -(-parts * part // 32) * 32),
+        blocks=min(rows * share, max(most, rule.most_blocks)),
+        threads=min(rule.most_threads, -(-parts * part // 32) * 32),
     )
     return Choice(algorithms.get(name), schedule)

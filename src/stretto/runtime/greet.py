@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 from stretto._version import __version__
 from stretto.errors import CollectiveTimeout, RendezvousError
 from stretto.runtime import messages
 from stretto.runtime.faults import Fault
 from stretto.runtime.meeting import Meeting
-from stretto.runtime.messages import Hello, Verdict, Welcome
+from stretto.runtime.messages import Hello, Leave, Verdict, Welcome
 from stretto.runtime.process import host_id, open_pidfd
-from stretto.runtime.wire import Connection, Descriptor, Frame, wait_ready
+from stretto.runtime.wire import Connection, Descriptor, Frame, Refused, wait_ready
+
+
+class HungUp(RendezvousError):
+    """The hub ended the connection before it said anything."""
 
 
 def greet(
@@ -25,53 +30,78 @@ def greet(
     start_s: float,
     launcher: Descriptor | None = None,
 ) -> Meeting:
-    """Return this rank's meeting once all have come; raise what the hub says."""
+    """Return this rank's meeting once all have come; raise what the hub says.
+
+    Whatever ends the wait, the hub hears why, and the connection is given back.
+    """
     hello = Hello(
         rank=rank,
         num_ranks=num_ranks,
         pid=os.getpid(),
         host=host_id(),
         version=__version__,
+        start_s=start_s,
+        within_s=max(start_s, deadline_s),
     )
     pidfd = open_pidfd(os.getpid())
     try:
-        connection.post(messages.to_body(hello), () if pidfd is None else (pidfd,))
-    except OSError as e:
-        raise RendezvousError(f"rank {rank}: the rendezvous hung up: {e}") from e
-    connection.trust()
-    frames = _first_frames(connection, rank, start_s)
-    match messages.from_body(frames[0].body):
-        case Welcome() as welcome:
+        frames = _ask(connection, hello, () if pidfd is None else (pidfd,))
+        first = messages.read(frames[0])
+        if isinstance(first, Welcome) and isinstance(frames[0], Frame):
             return Meeting(
                 connection,
                 rank=rank,
                 num_ranks=num_ranks,
-                welcome=welcome,
+                welcome=first,
                 pidfds=frames[0].descriptors,
                 launcher=launcher,
                 deadline_s=deadline_s,
                 early=frames[1:],
             )
+    except BaseException as e:
+        _take_leave(connection, e)
+        raise
+    connection.close()
+    match first:
         case Verdict(error=error, text=text, blamed=blamed):
-            connection.close()
             raise Fault(error=error, text=text, blamed=blamed).to_error()
+        case Refused(why=why):
+            raise RendezvousError(f"rank {rank}: the rendezvous speaks oddly: {why}")
         case other:
-            connection.close()
             said = type(other).__name__
             raise RendezvousError(f"rank {rank}: the rendezvous answered {said}")
 
 
-def _first_frames(connection: Connection, rank: int, start_s: float) -> Sequence[Frame]:
-    until = time.monotonic() + start_s + 1.0  # the hub names the absent before
+def _ask(
+    connection: Connection, hello: Hello, held: Sequence[Descriptor]
+) -> Sequence[Frame | Refused]:
+    """Say hello and return what comes first."""
+    try:
+        connection.post(messages.to_body(hello), held)
+    except OSError as e:
+        raise _hung_up(hello) from e
+    connection.trust()
+    until = time.monotonic() + hello.start_s + 1.0  # the hub names the absent before
     while (left_s := until - time.monotonic()) > 0:
         wait_ready(connection, left_s)
         try:
             connection.flush()
             frames = connection.receive()
         except (EOFError, OSError) as e:
-            text = "the rendezvous hung up without a word; its host has died"
-            raise RendezvousError(f"rank {rank}: {text}") from e
+            raise _hung_up(hello) from e
         if frames:
             return frames
-    text = f"the rendezvous did not answer within {start_s:g} s; its host hangs"
-    raise CollectiveTimeout(f"rank {rank}: {text}")
+    text = f"the rendezvous did not answer within {hello.start_s:g} s; its host hangs"
+    raise CollectiveTimeout(f"rank {hello.rank}: {text}")
+
+
+def _hung_up(hello: Hello) -> HungUp:
+    text = "the rendezvous hung up without a word; its host has died"
+    return HungUp(f"rank {hello.rank}: {text}")
+
+
+def _take_leave(connection: Connection, error: BaseException) -> None:
+    why = f"gave up before all had come: {type(error).__name__}: {error}"[:1000]
+    with suppress(OSError, ValueError, RendezvousError):
+        connection.post(messages.to_body(Leave(failure=why)))
+    connection.close()

@@ -14,6 +14,13 @@ class Group:
 
     name: str
     members: tuple[int, ...]
+    part_of: Group | None = None
+    """The group whose fate it shares: what breaks one breaks the other."""
+
+    @property
+    def fate(self) -> Group:
+        """The largest group that breaks with this one."""
+        return self if self.part_of is None else self.part_of.fate
 
     def index(self, world_rank: int) -> int:
         """Return the group's own number of a world rank."""

@@ -1,22 +1,30 @@
 """The thin shell around `Rendezvous`: sockets in, events to it, its actions out.
 
 Whoever hosts the meeting runs one: rank 0 in a thread, or `spawn`'s parent in its
-own loop. It sleeps in one selector call and never waits for any single peer.
+own loop. It sleeps in one selector call and never waits for any single peer. Whatever
+comes on a connection ends that connection at most. Entrances close when all have come.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import selectors
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
+from typing import Protocol
 
 from stretto.errors import WireError
 from stretto.runtime import messages
+from stretto.runtime.faults import Fault
+from stretto.runtime.forks import forget_in_children
+from stretto.runtime.messages import Verdict
 from stretto.runtime.process import peer_uid, uid_refusal
 from stretto.runtime.rendezvous import (
     Action,
@@ -29,11 +37,33 @@ from stretto.runtime.rendezvous import (
     Send,
     Tick,
 )
-from stretto.runtime.wire import Connection
+from stretto.runtime.wire import LONGEST_WAIT_S, Connection, Refused
 
 STRANGER_S = 5.0
 """How long a connection may stay without saying who it is."""
+CLOSING_S = 2.0
+"""How long a connection may take to read the last that it is told."""
 MAX_STRANGERS = 256
+NO_ROOM_S = 0.05
+"""How long nobody is let in when this process can open no more descriptors."""
+_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Entrance(Protocol):
+    """A way in for strangers, from the start until the meeting is settled."""
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When `tick` is due."""
+
+    def tick(self, now: float) -> None:
+        """Do what is due."""
+
+    def close(self, fault: Fault | None) -> None:
+        """Let nobody in any more; `fault` is why there is no meeting, if so."""
+
+    def forget(self) -> None:
+        """Close this process's descriptors, and do nothing else."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,7 +72,7 @@ class _Link:
     rank: int | None
     """Known from the start when it is our own child."""
     since: float
-    closing: bool = False
+    closing_since: float | None = None
 
 
 class Hub:
@@ -58,26 +88,21 @@ class Hub:
         self.selector = selectors.DefaultSelector()
         """Others may register here too, with a callback as data."""
         self._explain = explain
+        self._entrances: list[Entrance] = []
         self._links: dict[int, _Link] = {}
         self._next_link = 0
+        self._is_closed = False
+        forget_in_children(self)
 
-    def serve(self, listener: socket.socket) -> None:
-        """Take whoever comes to this socket."""
-        listener.setblocking(False)
+    def serve(
+        self, listener: socket.socket, end: Callable[[Fault | None], None] | None = None
+    ) -> None:
+        """Take whoever comes to this socket; `end` is called once it is closed."""
+        self.enter(Listener(self, listener, end))
 
-        def accept() -> None:
-            try:
-                sock, _ = listener.accept()
-            except OSError:
-                return
-            strangers = sum(link.rank is None for link in self._links.values())
-            refusal = uid_refusal(peer_uid(sock), os.getuid())
-            if refusal is not None or strangers >= MAX_STRANGERS:
-                sock.close()
-            else:
-                self.adopt(sock)
-
-        self.selector.register(listener, selectors.EVENT_READ, accept)
+    def enter(self, entrance: Entrance) -> None:
+        """Have an entrance closed when the meeting is settled."""
+        self._entrances.append(entrance)
 
     def adopt(self, sock: socket.socket, rank: int | None = None) -> None:
         """Take a connection, of our own child where a rank is named."""
@@ -86,12 +111,36 @@ class Hub:
         link = _Link(connection=Connection(sock), rank=rank, since=time.monotonic())
         self._links[number] = link
         self.selector.register(
-            link.connection, selectors.EVENT_READ, lambda: self._serve(number)
+            link.connection, selectors.EVENT_READ, partial(self._serve, number)
         )
+
+    @property
+    def num_strangers(self) -> int:
+        """How many are here that have not said who they are."""
+        return sum(link.rank is None for link in self._links.values())
+
+    def drop_oldest_stranger(self) -> bool:
+        """End the connection that has been silent longest; return whether one was."""
+        silent = [n for n, link in self._links.items() if link.rank is None]
+        if silent:
+            self._end(silent[0])
+        return bool(silent)
 
     def feed(self, event: Event) -> None:
         """Give the machine an event and do what it says."""
-        self._do(self.machine.on(event, time.monotonic()))
+        actions = self.machine.on(event, time.monotonic())
+        if self.machine.is_settled and self._entrances:
+            self._settle()  # before anybody hears of it: the place is free by then
+        self._do(actions)
+
+    def _settle(self) -> None:
+        entrances, self._entrances = self._entrances, []
+        for entrance in entrances:
+            entrance.close(self.machine.fault)
+        for number, link in list(self._links.items()):
+            known = link.rank is not None or self.machine.rank_of(number) is not None
+            if not known and link.closing_since is None:
+                self._end(number)
 
     def died(self, rank: int, how: str) -> None:
         """Tell that a rank's process has ended."""
@@ -102,56 +151,70 @@ class Hub:
         for key, _ in self.selector.select(self._patience(timeout_s)):
             key.data()
         self.feed(Tick())
-        self._drop_strangers()
+        now = time.monotonic()
+        for entrance in self._entrances:
+            entrance.tick(now)
+        self._drop_the_slow(now)
 
     def _patience(self, timeout_s: float | None) -> float | None:
         now = time.monotonic()
-        due = [link.since + STRANGER_S for link in self._strangers()]
+        due = [until for link in self._links.values() if (until := _until(link))]
+        due += [d for e in self._entrances if (d := e.next_deadline) is not None]
         if (deadline := self.machine.next_deadline) is not None:
             due.append(deadline)
         if timeout_s is not None:
             due.append(now + timeout_s)
-        return max(0.0, min(due) - now) if due else None
+        return min(max(0.0, min(due) - now), LONGEST_WAIT_S) if due else None
 
-    def _strangers(self) -> list[_Link]:
-        return [k for k in self._links.values() if k.rank is None]
-
-    def _drop_strangers(self) -> None:
-        oldest = time.monotonic() - STRANGER_S
+    def _drop_the_slow(self, now: float) -> None:
         for number, link in list(self._links.items()):
-            if link.rank is None and link.since <= oldest:
+            until = _until(link)
+            if until is not None and until <= now:
                 self._end(number)
 
     def _serve(self, number: int) -> None:
+        try:
+            self._read(number)
+        except (EOFError, OSError):
+            self._end(number)
+        except Exception as e:  # a bug of ours must not end everybody's meeting
+            self._end(number, f"could not be served ({type(e).__name__}: {e})")
+
+    def _read(self, number: int) -> None:
         link = self._links.get(number)
         if link is None:
             return
-        try:
-            link.connection.flush()
-            frames = link.connection.receive()
-        except (EOFError, OSError):
-            self._end(number)
-            return
-        except WireError as e:
-            self._end(number, f"sent what is no message ({e})")
-            return
-        if link.closing:
+        link.connection.flush()
+        frames = link.connection.receive()
+        if link.closing_since is not None:
             if not link.connection.is_sending:
                 self._end(number)
             return
         for frame in frames:
-            try:
-                message = messages.from_body(frame.body)
-            except WireError as e:
-                self._end(number, f"sent what is no message ({e})")
+            message = messages.read(frame)
+            if isinstance(frame, Refused) or isinstance(message, Refused):
+                assert isinstance(message, Refused)
+                if link.rank is not None:  # its own descriptors may have run out
+                    self._refuse(link, f"rank {link.rank}: {message.why}")
+                self._end(number, f"sent what is no message ({message.why})")
                 return
-            event = Heard(link=number, message=message, descriptors=frame.descriptors)
-            self.feed(event)
+            held = frame.descriptors
+            self.feed(Heard(link=number, message=message, descriptors=held))
             if link.rank is None:
                 link.rank = self.machine.rank_of(number)
             if self.machine.rank_of(number) is not None:
                 link.connection.trust()
         self._mind(number)
+
+    def refuse_all(self, text: str) -> None:
+        """Tell everybody that there is no meeting any more."""
+        for link in self._links.values():
+            self._refuse(link, text)
+
+    def _refuse(self, link: _Link, text: str) -> None:
+        verdict = Verdict(group="", error="RendezvousError", text=text, blamed=())
+        with suppress(OSError, WireError):
+            link.connection.post(messages.to_body(verdict))
 
     def _mind(self, number: int) -> None:
         """Watch for room to send while something waits to be sent."""
@@ -173,14 +236,14 @@ class Hub:
                 case Send(message=message, descriptors=held):
                     try:
                         link.connection.post(messages.to_body(message), held)
-                    except OSError:
+                    except (OSError, ValueError):
                         continue  # its end will be read in its turn
                     except WireError as e:
                         self._end(action.link, f"hangs ({e})")
                         continue
                     self._mind(action.link)
                 case Drop() if link.connection.is_sending:
-                    link.closing = True
+                    link.closing_since = time.monotonic()
                 case Drop():
                     self._end(action.link)
 
@@ -200,34 +263,119 @@ class Hub:
 
     def close(self) -> None:
         """End all connections; whoever is still there sees it."""
+        self._is_closed = True
+        for entrance in self._entrances:
+            entrance.close(self.machine.fault)
+        self._entrances.clear()
         for link in self._links.values():
             self.selector.unregister(link.connection)
             link.connection.close()
         self._links.clear()
         self.selector.close()
 
+    def forget(self) -> None:
+        """Close what a forked child has of it."""
+        if not self._is_closed:
+            for entrance in self._entrances:
+                entrance.forget()
+            for link in self._links.values():
+                link.connection.close()
+            self.selector.close()
+
+
+def _until(link: _Link) -> float | None:
+    """Return when a connection has been patient with us, or we with it, for long."""
+    if link.closing_since is not None:
+        return link.closing_since + CLOSING_S
+    return link.since + STRANGER_S if link.rank is None else None
+
+
+class Listener:
+    """The entrance for processes of this user on this host."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        sock: socket.socket,
+        end: Callable[[Fault | None], None] | None = None,
+    ) -> None:
+        """Listen on a bound socket."""
+        sock.setblocking(False)
+        self._hub, self._socket, self._on_end = hub, sock, end
+        self._paused_until: float | None = None
+        hub.selector.register(sock, selectors.EVENT_READ, self._accept)
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When it listens again."""
+        return self._paused_until
+
+    def tick(self, now: float) -> None:
+        """Listen again after a pause."""
+        if self._paused_until is not None and now >= self._paused_until:
+            self._paused_until = None
+            selector = self._hub.selector
+            selector.register(self._socket, selectors.EVENT_READ, self._accept)
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._socket.accept()
+        except OSError as e:
+            if e.errno in _NO_ROOM and not self._hub.drop_oldest_stranger():
+                self._hub.selector.unregister(self._socket)
+                self._paused_until = time.monotonic() + NO_ROOM_S
+            return
+        refusal = uid_refusal(peer_uid(sock), os.getuid())
+        if refusal is not None or self._hub.num_strangers >= MAX_STRANGERS:
+            sock.close()
+        else:
+            self._hub.adopt(sock)
+
+    def close(self, fault: Fault | None) -> None:
+        """Stop listening."""
+        if self._paused_until is None:
+            self._hub.selector.unregister(self._socket)
+        self._socket.close()
+        if self._on_end is not None:
+            self._on_end(fault)
+
+    def forget(self) -> None:
+        """Close this process's descriptor."""
+        self._socket.close()
+
 
 class HubThread:
     """A hub that rank 0 hosts, in a daemon thread of its own."""
 
-    def __init__(self, hub: Hub, path: Path) -> None:
+    def __init__(self, hub: Hub) -> None:
         self.hub = hub
-        self._path = path
+        self.on_end: Callable[[], None] = lambda: None
+        """Called in the thread when nobody is left to serve."""
         self._thread = threading.Thread(
             target=self._run, name="stretto-hub", daemon=True
         )
         self._thread.start()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody is served any more."""
+        return not self._thread.is_alive()
+
     def _run(self) -> None:
         machine = self.hub.machine
         try:
-            while not (machine.is_finished and machine.fault is None):
-                self.hub.step()  # after a fault too: for the late comers
+            while not (machine.is_finished and not self.hub._links):
+                self.hub.step()
+        except Exception as e:  # even an error of ours must not leave them waiting
+            self._give_up(f"the rendezvous failed: {type(e).__name__}: {e}")
         finally:
-            self.hub.close()  # even an error of ours must not leave them waiting
-            self._path.unlink(missing_ok=True)
+            self.hub.close()
+            self.on_end()
+
+    def _give_up(self, text: str) -> None:
+        sys.stderr.write(f"stretto: pid {os.getpid()}: {text}\n")
+        self.hub.refuse_all(text)
 
     def wait_finished(self, timeout_s: float) -> None:
         """Wait until everybody has left, at most so long."""
-        if self.hub.machine.fault is None:  # else the socket stays, as a tombstone
-            self._thread.join(timeout_s)
+        self._thread.join(timeout_s)

@@ -284,7 +284,9 @@ def _pack(
         num_ranks=num_ranks,
         deadline_s=deadline_s,
         start_s=max(START_S, deadline_s),
-        preparation=_preparation(needs_main=b"__main__" in work),
+        preparation=_preparation(
+            needs_main=b"__main__" in work or b"__mp_main__" in work
+        ),
         module=name,
         file=None if name == "__main__" else file,
         work=work,

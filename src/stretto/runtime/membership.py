@@ -89,9 +89,12 @@ class Membership:
     def join(self, group: Group) -> Fault | None:
         """Watch a group from now on; return the fault it was born with, if any."""
         self.groups[group.name] = group
+        fate = group.fate
+        if fate.name in self.broken:
+            self.broken.setdefault(group.name, self.broken[fate.name])
         for rank, how in self.lost.items():
-            if rank in group.members:
-                fault = lost_fault(rank, how, group.name_ranks([rank]))
+            if rank in fate.members:
+                fault = lost_fault(rank, how, fate.name_ranks([rank]))
                 self.broken.setdefault(group.name, fault)
         return self.broken.get(group.name)
 
@@ -161,14 +164,19 @@ class Membership:
             return []
         self.lost[rank] = how
         actions: list[Action] = []
-        for group in self.groups.values():
-            if rank in group.members:
-                fault = lost_fault(rank, how, group.name_ranks([rank]))
+        for group in list(self.groups.values()):
+            if rank in group.fate.members:
+                fault = lost_fault(rank, how, group.fate.name_ranks([rank]))
                 actions += self._break([group.name], fault)
         return actions
 
     def _break(self, names: list[str] | None, fault: Fault) -> list[Action]:
-        chosen = list(self.groups) if names is None else names
-        fresh = [n for n in chosen if n in self.groups and n not in self.broken]
+        chosen = list(self.groups) if names is None else list(names)
+        chosen += [g.name for g in self.groups.values() if g.fate.name in chosen]
+        fresh = [
+            name
+            for name in dict.fromkeys(chosen)
+            if name in self.groups and name not in self.broken
+        ]
         self.broken.update(dict.fromkeys(fresh, fault))
         return [Break(group=name, fault=fault) for name in fresh]

@@ -1,7 +1,8 @@
 """What ranks and the hub say to each other: one dataclass a message.
 
 `to_body` and `from_body` turn them into JSON objects and back. Everything that
-comes back is checked field by field, since it came from a socket.
+comes back is checked field by field, since it came from a socket: what is returned is a
+message, or what is wrong.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from stretto.errors import WireError
+from stretto.runtime.wire import Frame, Refused
+
+LONGEST_S = 1e9
+"""The longest time that anybody may want to wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +31,18 @@ class Hello(Message):
     pid: int
     host: str
     version: str
+    start_s: float
+    """How long it still waits for the others to come."""
+    within_s: float
+    """How long it waits in all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome(Message):
     """All have come. With it travel their pidfds, in rank order, or none."""
 
+    generation: int
+    """Larger than that of every earlier meeting of this name on this host."""
     pids: tuple[int, ...]
     host_rank: int
     """The rank that hosts the hub; -1 when it is the spawning parent."""
@@ -142,9 +152,16 @@ def _exactly(*kinds: type) -> Callable[[Any], Any]:
     return check
 
 
+def _seconds(value: Any) -> float:
+    number = _exactly(int, float)(value)
+    if not 0 <= number <= LONGEST_S:
+        raise TypeError
+    return float(number)
+
+
 _READERS: dict[str, Callable[[Any], Any]] = {
     "int": _exactly(int),
-    "float": _exactly(int, float),
+    "float": _seconds,
     "str": _exactly(str),
     "tuple[int, ...]": _ints,
     "list[Any]": _exactly(list),
@@ -158,18 +175,22 @@ def to_body(message: Message) -> dict[str, Any]:
     return {"say": type(message).__name__, **asdict(message)}
 
 
-def from_body(body: Mapping[str, Any]) -> Message:
-    """Return the message of a JSON object; WireError when it is none of ours."""
-    kind = _KINDS.get(str(body.get("say")))
+def from_body(body: Mapping[str, Any]) -> Message | Refused:
+    """Return the message of a JSON object, or why it is none of ours."""
+    kind = _KINDS.get(str(body.get("say"))[:40])
     if kind is None:
-        raise WireError(f"no message is called {str(body.get('say'))[:40]!r}")
+        return Refused(why=f"no message is called {str(body.get('say'))[:40]!r}")
     found: dict[str, Any] = {}
     for field in fields(kind):
         try:
             found[field.name] = _READERS[str(field.type)](body[field.name])
         except (KeyError, TypeError):
             got = repr(body.get(field.name, "nothing"))[:40]
-            raise WireError(
-                f"{kind.__name__}.{field.name} is {got}, not {field.type}"
-            ) from None
+            name = f"{kind.__name__}.{field.name}"
+            return Refused(why=f"{name} is {got}, not {field.type}")
     return kind(**found)
+
+
+def read(frame: Frame | Refused) -> Message | Refused:
+    """Return the message of what came, or why it is none."""
+    return frame if isinstance(frame, Refused) else from_body(frame.body)

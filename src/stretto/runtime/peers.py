@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -59,6 +60,8 @@ class PeerGroup:
     """One group's `executors.Group`: its ranks are numbered from 0."""
 
     def __init__(self, group: Group, host: Host) -> None:
+        self.calling = ""
+        """The method of a communicator that exchanges happen for, if it says so."""
         self.only_transfers = False
         """Whether two ranks send and receive here, and do nothing else."""
         self.group = group
@@ -68,6 +71,10 @@ class PeerGroup:
         """How long a wait may last without progress."""
         self.on_break: list[Callable[[], None]] = []
         """Called once, in the watcher thread, when the group breaks: wake sleepers."""
+        self.on_exchange: list[Callable[[int, str], None]] = []
+        """Called with the number and the name of every exchange that begins: who waits
+        in a collective for this rank then sees that it is elsewhere."""
+        self._exchanges = 0
         self._host = host
         self._cell: NDArray[np.int64] = np.zeros(1, np.int64)
         self._departed: set[int] = set()
@@ -90,19 +97,22 @@ class PeerGroup:
         payload: Mapping[str, Any],
         fds: Sequence[int] = (),
         *,
-        tag: str = "exchange",
+        tag: str = "",
     ) -> list[tuple[Any, tuple[int, ...]]]:
         """Give everybody's payload and descriptors to everybody (collective).
 
         The descriptors that come are the caller's to close.
         """
         self.check()
+        tag = tag or self.calling or "exchange"
+        self._tell_of_exchange(tag)
         parts = self._host.exchange(self, tag, payload, fds)
         return [(said, tuple(d.take() for d in held)) for said, held in parts]
 
     def split(self, color: int | None, key: int = 0) -> PeerGroup | None:
         """Return the group of those with this color, ordered by key (collective)."""
         self.check()
+        self._tell_of_exchange("split")
         return self._host.split(self, color, key)
 
     def subgroup(self, name: str, members: Sequence[int]) -> PeerGroup:
@@ -116,12 +126,19 @@ class PeerGroup:
     def close(self) -> None:
         """Leave the group; with its last group a process leaves the meeting."""
         self._host.leave(self)
+        self.on_break.clear()
+        self.on_exchange.clear()
+
+    def _tell_of_exchange(self, tag: str) -> None:
+        self._exchanges += 1
+        for tell in self.on_exchange:
+            tell(self._exchanges, tag)
 
     def abandon(self, how: str) -> None:
         """Break the group because this rank gives up; `how` follows "rank 1"."""
         if self._fault is None:
-            rank = self._host.rank
-            self._report(lost_fault(rank, how, self.group.name_ranks([rank])))
+            rank, fate = self._host.rank, self.group.fate
+            self._settle(lost_fault(rank, how, fate.name_ranks([rank])))
 
     def check(self) -> None:
         """Raise why the group is broken, if it is."""
@@ -141,28 +158,29 @@ class PeerGroup:
         The first fault that reaches the hub is everybody's.
         """
         if self._fault is None:
-            fault = self._judge(waiting_for, where, mismatch)
+            mine = self._judge(waiting_for, where, mismatch)
             if refused:
-                fault = Fault(error="CallError", text=refused)
-            self._report(fault)
-            if not self._ended.wait(VERDICT_S):
-                self.break_(fault)
-        assert self._fault is not None
-        text = self._fault.text
-        if where and where not in text:
-            text = f"{text} [{where}]"
-        error, blamed = self._fault.error, self._fault.blamed
-        return Fault(error=error, text=text, blamed=blamed).to_error()
+                mine = Fault(error="CallError", text=refused)
+            self._settle(mine)
+        fault = self._fault
+        assert fault is not None
+        if where and where not in fault.text and fault.error != "CollectiveMismatch":
+            return replace(fault, text=f"{fault.text} [{where}]").to_error()
+        return fault.to_error()  # a mismatch says of every rank where it is
 
-    def _report(self, fault: Fault) -> None:
+    def _settle(self, fault: Fault) -> None:
+        """Report a fault, and wait for the hub to say whose was the first."""
+        fate = self.group.fate
         report = Report(
-            group=self.group.name,
-            members=self.group.members,
+            group=fate.name,
+            members=fate.members,
             error=fault.error,
             text=fault.text,
             blamed=fault.blamed,
         )
         self._host.say(report)
+        if not self._ended.wait(VERDICT_S):
+            self.break_(fault)
 
     def _judge(self, waiting_for: Sequence[int], where: str, mismatch: str) -> Fault:
         if mismatch:
@@ -181,6 +199,16 @@ class PeerGroup:
         )
         return Fault(error="CollectiveTimeout", text=text, blamed=blamed)
 
+    def disown(self) -> None:
+        """Break the view of a forked child; it says nothing to anybody."""
+        text = (
+            f"this process was forked from rank {self._host.rank} and is no rank "
+            "itself; call from the process that connected, or use spawn"
+        )
+        self._lock = threading.Lock()  # the parent's other threads may hold the old
+        self._ended = threading.Event()
+        self.break_(Fault(error="CommunicatorBroken", text=text))
+
     # -- the watcher thread's side ----------------------------------------------
 
     def break_(self, fault: Fault) -> None:
@@ -191,7 +219,7 @@ class PeerGroup:
             self._fault = fault
             self._cell[0] = 1
         self._ended.set()
-        for wake in self.on_break:
+        for wake in list(self.on_break):
             wake()
 
     def mark_departed(self, rank: int) -> None:

@@ -92,15 +92,42 @@ def uid_refusal(theirs: int | None, ours: int) -> str | None:
     return f"the peer belongs to {whose}, we are uid {ours}; only our own may join"
 
 
-def started_at_s(pid: int) -> float | None:
-    """Return when a process started, as seconds since 1970."""
+def start_ticks(pid: int) -> int | None:
+    """Return when a process started, in the kernel's ticks since boot."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-        ticks = int(text.rpartition(")")[2].split()[19])
+        state, *fields = text.rpartition(")")[2].split()
+        return None if state in "ZX" else int(fields[18])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def started_at_s(pid: int) -> float | None:
+    """Return when a process started, as seconds since 1970."""
+    ticks = start_ticks(pid)
+    if ticks is None:
+        return None
+    try:
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, AttributeError, ValueError, IndexError):
+    except (OSError, AttributeError, ValueError):
         return None
     return time.clock_gettime(time.CLOCK_REALTIME) - age
+
+
+def uptime_ns() -> int:
+    """Return nanoseconds since this host started, also those it slept."""
+    return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+def most_descriptors() -> str:
+    """Return what to say when a process may open no more descriptors."""
+    try:
+        import resource
+
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    except (ImportError, OSError):
+        return "see `ulimit -n`"
+    return f"this process may have {soft} open (`ulimit -n`)"
 
 
 def exit_words(returncode: int) -> str:

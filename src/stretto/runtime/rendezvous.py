@@ -71,6 +71,14 @@ class GiveUp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TurnedAway:
+    """Somebody was not let in. It may have been a rank that others wait for."""
+
+    who: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
     """Time passed."""
 
@@ -91,7 +99,9 @@ class Drop:
     link: int
 
 
-Event = Heard | Closed | Died | GiveUp | Tick
+_MOST_TURNED_AWAY = 8
+
+Event = Heard | Closed | Died | GiveUp | TurnedAway | Tick
 Action = Send | Drop
 
 
@@ -105,9 +115,16 @@ class Rendezvous:
     """The state of the hub. It never waits and never fails."""
 
     def __init__(
-        self, num_ranks: int, *, deadline: float, timeout_s: float, host_rank: int = -1
+        self,
+        num_ranks: int,
+        *,
+        deadline: float,
+        timeout_s: float,
+        host_rank: int = -1,
+        generation: int = 0,
     ) -> None:
         self.num_ranks = num_ranks
+        self.generation = generation
         self._deadline = deadline
         self._timeout_s = timeout_s
         self._host_rank = host_rank
@@ -118,6 +135,7 @@ class Rendezvous:
         self._departed: set[int] = set()
         self._over: Fault | None = None
         self._complete = False
+        self._turned_away: dict[str, str] = {}
         self._gatherings: dict[str, Gathering] = {}
         self._broken: dict[str, Fault] = {}
 
@@ -131,16 +149,20 @@ class Rendezvous:
         return self._over
 
     @property
+    def is_settled(self) -> bool:
+        """Whether all have come, or never will: nobody is let in any more."""
+        return self._complete or self._over is not None
+
+    @property
     def is_finished(self) -> bool:
         """Whether nobody is left to serve."""
-        ended = self._complete or self._over is not None
-        return ended and not self._rank_of
+        return self.is_settled and not self._rank_of
 
     @property
     def next_deadline(self) -> float | None:
         """When the next `Tick` is due."""
         due = [g.deadline for g in self._gatherings.values()]
-        if not self._complete and self._over is None:
+        if not self.is_settled:
             due.append(self._deadline)
         return min(due, default=None)
 
@@ -148,7 +170,7 @@ class Rendezvous:
         """Take an event; return what to do about it, in order."""
         match event:
             case Heard(link=link, message=Hello() as hello, descriptors=held):
-                return self._arrive(link, hello, held)
+                return self._arrive(link, hello, held, now)
             case Heard(link=link) if link not in self._rank_of:
                 return [Drop(link=link)]
             case Heard(link=link, message=message, descriptors=held):
@@ -161,8 +183,10 @@ class Rendezvous:
             case Died(rank=rank, how=how):
                 return self._lose(rank, how)
             case GiveUp(fault=fault):
-                settled = self._complete or self._over is not None
-                return [] if settled else self._end(fault)
+                return [] if self.is_settled else self._end(fault)
+            case TurnedAway(who=who, why=why):
+                self._turn_away(who, why)
+                return []
             case Tick():
                 return self._tick(now)
             case _:
@@ -171,11 +195,17 @@ class Rendezvous:
     # -- coming ---------------------------------------------------------------
 
     def _arrive(
-        self, link: int, hello: Hello, held: tuple[Descriptor, ...]
+        self, link: int, hello: Hello, held: tuple[Descriptor, ...], now: float
     ) -> list[Action]:
+        if self._complete:  # it is for the next generation, which is served elsewhere
+            return [Drop(link=link)]
         refusal = self._refusal(hello)
         if refusal is not None:
+            if 0 <= hello.rank < self.num_ranks and hello.rank not in self._present:
+                self._turn_away(f"rank {hello.rank}", refusal.text)
             return [self._verdict(link, refusal), Drop(link=link)]
+        if now + hello.start_s < self._deadline:
+            self._deadline, self._timeout_s = now + hello.start_s, hello.within_s
         self._rank_of[link] = hello.rank
         self._present[hello.rank] = _Present(link=link, hello=hello)
         self._pidfds[hello.rank] = held[:1]
@@ -189,7 +219,9 @@ class Rendezvous:
         pidfds = tuple(d for r in range(self.num_ranks) for d in self._pidfds[r])
         self._pidfds.clear()
         welcome = Welcome(
-            pids=tuple(p.hello.pid for p in order), host_rank=self._host_rank
+            generation=self.generation,
+            pids=tuple(p.hello.pid for p in order),
+            host_rank=self._host_rank,
         )
         held = pidfds if len(pidfds) == self.num_ranks else ()
         return [Send(link=p.link, message=welcome, descriptors=held) for p in order]
@@ -222,6 +254,10 @@ class Rendezvous:
                 "give each job an address of its own"
             )
         return None
+
+    def _turn_away(self, who: str, why: str) -> None:
+        if who in self._turned_away or len(self._turned_away) < _MOST_TURNED_AWAY:
+            self._turned_away[who] = why
 
     # -- meeting --------------------------------------------------------------
 
@@ -316,13 +352,15 @@ class Rendezvous:
         return [Send(link=link, message=lost) for link in self._links()]
 
     def _tick(self, now: float) -> list[Action]:
-        if not self._complete and self._over is None and now >= self._deadline:
+        if not self.is_settled and now >= self._deadline:
             missing = sorted(set(range(self.num_ranks)) - self._present.keys())
             text = (
                 f"{name_ranks(missing)} of {self.num_ranks} did not come within "
                 f"{self._timeout_s:g} s ({name_ranks(self._present)} did); read the "
                 "logs of the missing, or allow more time with deadline_s"
             )
+            away = self._turned_away.items()
+            text += "".join(f"; {who} was not let in: {why}" for who, why in away)
             blamed = tuple(missing)
             return self._end(Fault(error="CollectiveTimeout", text=text, blamed=blamed))
         actions: list[Action] = []

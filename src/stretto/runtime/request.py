@@ -22,6 +22,8 @@ from stretto.runtime.arrays import HOST, Operand, fresh, operand
 
 __all__ = ["Caller", "Exchanged", "Request"]
 
+_MOST_ELEMENTS = 1 << 47
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
@@ -210,11 +212,16 @@ class Caller:
     def counts(self, given: Any, wanted: int) -> tuple[int, ...]:
         """Return counts of elements, as many as wanted, none negative."""
         try:
-            found = tuple(int(c) for c in np.asarray(given).ravel())
-        except (TypeError, ValueError):
+            numbers = np.asarray(given)
+            whole = numbers.dtype.kind in "iu" or numbers.size == 0
+            found = tuple(int(c) for c in numbers.ravel()) if whole else (-1,)
+        except (TypeError, ValueError, OverflowError):
             found = (-1,)
-        if len(found) != wanted or min(found, default=0) < 0:
-            raise self.wrong(f"counts={given!r}; want {wanted} numbers, none negative")
+        fit = all(0 <= c <= _MOST_ELEMENTS for c in found)
+        if len(found) != wanted or not fit:
+            raise self.wrong(
+                f"counts={given!r}; want {wanted} numbers, none negative, all whole"
+            )
         return found
 
     def request(

@@ -7,6 +7,7 @@ the secret itself never travels.
 from __future__ import annotations
 
 import hmac
+import json
 import os
 import secrets
 from collections.abc import Mapping
@@ -51,10 +52,11 @@ def new_nonce() -> str:
 
 def prove(secret: bytes, role: str, *said: str) -> str:
     """Return the proof that `role` knows the secret, bound to what was said."""
-    return hmac.new(secret, "\n".join((role, *said)).encode(), "sha256").hexdigest()
+    words = json.dumps((role, *said)).encode()  # any text has such a form, and one only
+    return hmac.new(secret, words, "sha256").hexdigest()
 
 
 def is_proof(mac: str, secret: bytes, role: str, *said: str) -> bool:
     """Return whether a proof is right."""
     wanted = prove(secret, role, *said)
-    return hmac.compare_digest(mac.encode(), wanted.encode())
+    return hmac.compare_digest(mac.encode("utf-8", "replace"), wanted.encode())

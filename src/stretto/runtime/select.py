@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import tomllib
+import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import resources
@@ -17,11 +18,17 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from stretto import algorithms
-from stretto.errors import CallError, TopologyError, UnknownNameError
+from stretto.errors import (
+    CallError,
+    StrettoError,
+    TopologyError,
+    UnknownNameError,
+)
 from stretto.lang import Algorithm
 from stretto.plan import Schedule
 from stretto.runtime.arrays import HOST
 from stretto.runtime.plans import FrozenParams, serves, touches_callers
+from stretto.runtime.rowrules import RowRule
 from stretto.runtime.sizes import parse_size
 
 __all__ = [
@@ -46,6 +53,8 @@ wanted; an algorithm of one's own; or either, paired with a schedule's words."""
 
 STAGED, ZERO_COPY = "staged", "zero_copy"
 HALF, WHOLE = "half", "whole"
+MOST_CHARACTERS = 1 << 19
+"""Of a profile: rank 0 hands it to all."""
 PACKETS_UP_TO = 16 << 10
 """Bytes a chunk up to which data that announce themselves beat a flag after them."""
 
@@ -147,6 +156,8 @@ class Profile:
 
     executor: str
     rules: tuple[Rule, ...] = ()
+    rows: tuple[RowRule, ...] = ()
+    """How rows of epilogues are divided, by the number of ranks."""
     about: str = field(default="", compare=False)
 
     def choose(
@@ -163,6 +174,10 @@ class Profile:
                 if found is not None and usable(found):
                     return found
         return None
+
+    def rows_of(self, num_ranks: int) -> RowRule | None:
+        """Return how rows are divided among so many ranks, when it says so."""
+        return next((r for r in self.rows if r.answers(num_ranks)), None)
 
     @property
     def names(self) -> set[str]:
@@ -183,15 +198,26 @@ class Profile:
         try:
             data = tomllib.loads(text)
             rules = tuple(_rule(row) for row in data.get("rule", ()))
+            rows = tuple(RowRule.parse(row) for row in data.get("rows", ()))
             return cls(
                 executor=str(data["executor"]),
                 rules=rules,
+                rows=rows,
                 about=str(data.get("about", "")),
             )
-        except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as e:
+        except (
+            tomllib.TOMLDecodeError,
+            AttributeError,
+            KeyError,
+            TypeError,
+            ValueError,
+            RecursionError,
+            StrettoError,
+        ) as e:
             raise TopologyError(
                 f"profile {source}: {type(e).__name__}: {e}; want executor, and "
-                f"[[rule]] with collective, memory, ranks = [2, 8], sizes"
+                "[[rule]] with collective, memory, ranks = [2, 8], sizes; or [[rows]] "
+                "as in h200_rows.toml"
             ) from None
 
     @classmethod
@@ -203,9 +229,22 @@ class Profile:
         found = {}
         for path in sorted(profile_folder().glob("*.toml")):
             try:
-                found[path.stem] = path.read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as e:
-                raise TopologyError(f"profile {path}: {e}; want a TOML file") from None
+                text = path.read_text(encoding="utf-8")
+                cls.parse(text, str(path))
+                if len(text) > MOST_CHARACTERS:
+                    raise TopologyError(
+                        f"profile {path}: {len(text)} characters; want at most "
+                        f"{MOST_CHARACTERS}"
+                    )
+            except (OSError, UnicodeDecodeError, TopologyError) as e:
+                said = (
+                    str(e) if isinstance(e, TopologyError) else f"profile {path}: {e}"
+                )
+                warnings.warn(
+                    f"{said}. It is passed over", RuntimeWarning, stacklevel=2
+                )
+            else:
+                found[path.stem] = text
         return found
 
     @classmethod
@@ -213,14 +252,17 @@ class Profile:
         """Return what comes with the library: a file for each kind of machine."""
         folder = resources.files("stretto.topology") / "profiles"
         rules: list[Rule] = []
+        rows: list[RowRule] = []
         about: list[str] = []
         for file in sorted(folder.iterdir(), key=lambda f: f.name):
             if file.name.endswith(".toml"):
                 found = cls.parse(file.read_text(encoding="utf-8"), file.name)
                 if found.executor == executor:
                     rules += found.rules
+                    rows += found.rows
                     about.append(found.about)
-        return cls(executor=executor, rules=tuple(rules), about="; ".join(about))
+        said = "; ".join(about)
+        return cls(executor=executor, rules=tuple(rules), rows=tuple(rows), about=said)
 
 
 def profile_folder() -> Path:

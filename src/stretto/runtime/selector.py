@@ -12,6 +12,7 @@ from stretto.executors import Session
 from stretto.ir import Verified
 from stretto.plan import Plan, Schedule
 from stretto.runtime.plans import proved_plan, serves, touches_callers
+from stretto.runtime.rowrules import RowRule
 from stretto.runtime.select import (
     STAGED,
     Choice,
@@ -58,6 +59,13 @@ class Selector:
             found = self._pinned(asked, pin) if pin is not None else self._best(key[0])
             self._known[key] = found
         return found
+
+    def rows(self, num_ranks: int) -> RowRule:
+        """Return how rows of epilogues are divided; what is shipped is for all."""
+        found = [p.rows_of(num_ranks) for p in self._profiles]
+        said = next((one for one in found if one is not None), None)
+        assert said is not None, "h200_rows.toml has all that an executor serves"
+        return said
 
     def _pinned(self, asked: Question, pin: Pin) -> Choice:
         assert pin is not None

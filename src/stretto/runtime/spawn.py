@@ -26,7 +26,10 @@ def spawn(
     of those that returned are in its `results`. No process outlives the call.
     """
     from stretto.runtime.launch import launch  # ranks themselves need none of it
+    from stretto.runtime.limits import check_deadline, check_num_ranks
 
+    num_ranks = check_num_ranks(num_ranks, "spawn")
+    deadline_s = check_deadline(deadline_s, "spawn")
     return launch(_work, (fn, *args), num_ranks=num_ranks, deadline_s=deadline_s)
 
 
@@ -47,12 +50,21 @@ def connect(
     from stretto.runtime.join import join
 
     place = find_place(rank, num_ranks, address)
-    return Communicator(join(place, deadline_s=deadline_s).world)
+    return _open(join(place, deadline_s=deadline_s))
+
+
+def _open(meeting: Meeting) -> Communicator:
+    """Return a meeting's communicator; without one the rank leaves, and says why."""
+    try:
+        return Communicator(meeting.world)
+    except BaseException as e:
+        meeting.close(f"raised {type(e).__name__}: {e}"[:1000])
+        raise
 
 
 def _work(meeting: Meeting, fn: Callable[..., Any], *args: Any) -> Any:
     """Run on one rank; after an error the meeting closes with the reason."""
-    comm = Communicator(meeting.world)
+    comm = _open(meeting)
     result = fn(comm, *args)
     comm.close()
     return result

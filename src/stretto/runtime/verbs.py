@@ -46,7 +46,10 @@ class Verbs(Engine):
     ) -> Any:
         """Combine everybody's `x`, in `x` itself or in `out`."""
         key = ("all_reduce", id(x), id(out), op, algorithm, stream, dtype)
-        hot = self._hot.get(key) if epilogue is None else None
+        try:
+            hot = self._hot.get(key) if epilogue is None else None
+        except TypeError:
+            raise self._odd(key) from None
         if hot is not None and (done := hot(x, out)) is not MISS:
             return done
         if epilogue is None and (done := self._alike(key, x, out)) is not MISS:
@@ -78,7 +81,10 @@ class Verbs(Engine):
         The root gets the result, the others None; their `x` stays as it is.
         """
         key = ("reduce", id(x), id(out), op, root, algorithm, stream, dtype)
-        hot = self._hot.get(key)
+        try:
+            hot = self._hot.get(key)
+        except TypeError:
+            raise self._odd(key) from None
         if hot is not None and (done := hot(x, out)) is not MISS:
             return done
         if (done := self._alike(key, x, out)) is not MISS:
@@ -114,7 +120,10 @@ class Verbs(Engine):
         A rank other than the root that passes `out` may pass None as `x`.
         """
         key = ("broadcast", id(x), id(out), root, algorithm, stream, dtype)
-        hot = self._hot.get(key)
+        try:
+            hot = self._hot.get(key)
+        except TypeError:
+            raise self._odd(key) from None
         if hot is not None and (done := hot(x, out)) is not MISS:
             return done
         if (done := self._alike(key, x, out)) is not MISS:
@@ -150,7 +159,10 @@ class Verbs(Engine):
         In place, `x` is `out[rank]`.
         """
         key = ("all_gather", id(x), id(out), algorithm, stream, dtype)
-        hot = self._hot.get(key) if epilogue is None else None
+        try:
+            hot = self._hot.get(key) if epilogue is None else None
+        except TypeError:
+            raise self._odd(key) from None
         if hot is not None and (done := hot(x, out)) is not MISS:
             return done
         if epilogue is None and (done := self._alike(key, x, out)) is not MISS:
@@ -177,7 +189,10 @@ class Verbs(Engine):
         `out` counts at the root only.
         """
         key = ("gather", id(x), id(out), root, algorithm, stream, dtype)
-        hot = self._hot.get(key)
+        try:
+            hot = self._hot.get(key)
+        except TypeError:
+            raise self._odd(key) from None
         if hot is not None and (done := hot(x, out)) is not MISS:
             return done
         if (done := self._alike(key, x, out)) is not MISS:
@@ -207,7 +222,10 @@ class Verbs(Engine):
         In place, `out` is the rank's own part of `x`.
         """
         key = ("reduce_scatter", id(x), id(out), op, algorithm, stream, dtype)
-        hot = self._hot.get(key) if epilogue is None else None
+        try:
+            hot = self._hot.get(key) if epilogue is None else None
+        except TypeError:
+            raise self._odd(key) from None
         if hot is not None and (done := hot(x, out)) is not MISS:
             return done
         if epilogue is None and (done := self._alike(key, x, out)) is not MISS:
@@ -240,7 +258,10 @@ class Verbs(Engine):
         `x` counts at the root only; the others pass `out`, which tells the size.
         """
         key = ("scatter", id(x), id(out), root, algorithm, stream, dtype)
-        hot = self._hot.get(key)
+        try:
+            hot = self._hot.get(key)
+        except TypeError:
+            raise self._odd(key) from None
         if hot is not None and (done := hot(x, out)) is not MISS:
             return done
         if (done := self._alike(key, x, out)) is not MISS:
@@ -279,7 +300,10 @@ class Verbs(Engine):
         first, and the result has the shape of `x`; in place, `out` is then `x`.
         """
         key = ("all_to_all", id(x), id(out), algorithm, stream, dtype, split, concat)
-        hot = self._hot.get(key)
+        try:
+            hot = self._hot.get(key)
+        except TypeError:
+            raise self._odd(key) from None
         if hot is not None and (done := hot(x, out)) is not MISS:
             return done
         if (done := self._alike(key, x, out)) is not MISS:
@@ -321,7 +345,10 @@ class Verbs(Engine):
         """
         key = ("permute", id(x), id(out), pairs, algorithm, stream, dtype)
         hashable = type(pairs) is tuple and all(type(p) is tuple for p in pairs)
-        hot = self._hot.get(key) if hashable else None
+        try:
+            hot = self._hot.get(key) if hashable else None
+        except TypeError:
+            raise self._odd(key) from None
         if hot is not None and (done := hot(x, out)) is not MISS:
             return done
         if hashable and (done := self._alike(key, x, out)) is not MISS:
@@ -349,7 +376,10 @@ class Verbs(Engine):
     def barrier(self, *, stream: Any = None) -> None:
         """Return when everybody has come."""
         key = ("barrier", stream)
-        hot = self._hot.get(key)
+        try:
+            hot = self._hot.get(key)
+        except TypeError:
+            raise self._odd(key) from None
         if hot is not None:
             hot(None, None)
             return

@@ -2,14 +2,16 @@
 
 A frame is a magic word, the length of its body, the number of file descriptors
 that travel with it (SCM_RIGHTS), and the body: one JSON object in UTF-8. What
-comes from a socket is never unpickled, never larger than the reader's limit, and
-whatever is wrong with it is a `WireError` for that connection alone.
+comes from a socket is never unpickled and never larger than the reader's limit.
+Reading is total: any bytes give frames, or one `Refused` that says what is wrong, after
+which nothing of that connection is read. Nothing that was read can raise later.
 """
 
 from __future__ import annotations
 
 import array
 import json
+import math
 import os
 import select
 import socket
@@ -27,6 +29,12 @@ STRANGER_LIMIT = 4 << 10
 """Bytes of a body from somebody who has not said who they are."""
 MEMBER_LIMIT = 16 << 20
 MAX_DESCRIPTORS = 4096
+STRANGER_DESCRIPTORS = 4
+LONGEST_WAIT_S = 3600.0
+"""How long one look at a descriptor may take; the kernel counts in 32 bits."""
+_DEEPEST = 64
+"""How deep lists and objects of a body may lie in one another."""
+_LONGEST_NUMBER = 40
 _DESCRIPTORS_A_MESSAGE = 250  # the kernel's SCM_MAX_FD is 253
 _BACKLOG_LIMIT = 64 << 20
 
@@ -57,63 +65,125 @@ class Frame:
     descriptors: tuple[Descriptor, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """What came is no message of ours; `why` says what is wrong with it."""
+
+    why: str
+
+    def to_error(self) -> WireError:
+        """Return the error that a caller is told."""
+        return WireError(self.why)
+
+
 def encode(body: Mapping[str, Any], num_descriptors: int = 0) -> bytes:
     """Return the bytes of a frame."""
-    text = json.dumps(body, separators=(",", ":")).encode()
+    text = json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
     return HEADER.pack(MAGIC, len(text), num_descriptors) + text
 
 
 class Decoder:
-    """Bytes in any portions in, whole frames out; no I/O."""
+    """Bytes in any portions in, whole frames out; no I/O, and nothing is raised."""
 
-    def __init__(self, limit: int = STRANGER_LIMIT) -> None:
+    def __init__(
+        self, limit: int = STRANGER_LIMIT, descriptors: int = MAX_DESCRIPTORS
+    ) -> None:
         self.limit = limit
+        self.most_descriptors = descriptors
         self._bytes = bytearray()
         self._descriptors: deque[Descriptor] = deque()
+        self._is_over = False
 
-    def feed(self, data: bytes, descriptors: Iterable[Descriptor] = ()) -> list[Frame]:
-        """Return the frames that these bytes complete."""
+    def feed(
+        self, data: bytes, descriptors: Iterable[Descriptor] = ()
+    ) -> list[Frame | Refused]:
+        """Return the frames that these bytes complete; a refusal is the last."""
+        found: list[Frame | Refused] = []
+        if self._is_over:
+            return found
         self._bytes += data
         self._descriptors.extend(descriptors)
-        if len(self._descriptors) > MAX_DESCRIPTORS:
-            raise WireError(f"more than {MAX_DESCRIPTORS} file descriptors waiting")
-        frames = []
-        while (frame := self._next()) is not None:
-            frames.append(frame)
-        return frames
+        if len(self._descriptors) > self.most_descriptors:
+            most = self.most_descriptors
+            found.append(Refused(why=f"more than {most} file descriptors waiting"))
+        while not (found and isinstance(found[-1], Refused)):
+            frame = self._next()
+            if frame is None:
+                return found
+            found.append(frame)
+        self._is_over = True
+        self._bytes.clear()
+        self._descriptors.clear()
+        return found
 
-    def _next(self) -> Frame | None:
+    def _next(self) -> Frame | Refused | None:
         if len(self._bytes) < HEADER.size:
             if not MAGIC.startswith(self._bytes[: len(MAGIC)]):
-                raise WireError(f"not a stretto frame: {bytes(self._bytes)[:8]!r}")
+                return Refused(why=f"not a stretto frame: {bytes(self._bytes)[:8]!r}")
             return None
         magic, nbytes, wanted = HEADER.unpack_from(self._bytes)
         if magic != MAGIC:
-            raise WireError(f"not a stretto frame: it starts with {magic!r}")
-        if nbytes > self.limit or wanted > MAX_DESCRIPTORS:
-            raise WireError(
-                f"a frame of {nbytes} bytes and {wanted} descriptors; "
-                f"at most {self.limit} and {MAX_DESCRIPTORS} are taken"
+            return Refused(why=f"not a stretto frame: it starts with {magic!r}")
+        if nbytes > self.limit or wanted > self.most_descriptors:
+            return Refused(
+                why=f"a frame of {nbytes} bytes and {wanted} descriptors; "
+                f"at most {self.limit} and {self.most_descriptors} are taken"
             )
         end = HEADER.size + nbytes
         if len(self._bytes) < end:
             return None
         if len(self._descriptors) < wanted:
-            raise WireError(f"{wanted} descriptors promised, fewer came")
+            return Refused(why=f"{wanted} descriptors promised, fewer came")
         body = _parse(bytes(self._bytes[HEADER.size : end]))
         del self._bytes[:end]
+        if isinstance(body, Refused):
+            return body
         came = tuple(self._descriptors.popleft() for _ in range(wanted))
         return Frame(body=body, descriptors=came)
 
 
-def _parse(text: bytes) -> Mapping[str, Any]:
+def _parse(text: bytes) -> Mapping[str, Any] | Refused:
     try:
-        body = json.loads(text)
+        body = json.loads(
+            text.decode(),
+            parse_int=_whole,
+            parse_float=_finite,
+            parse_constant=_no_number,
+        )
+        if text.count(b"[") + text.count(b"{") > _DEEPEST and not _is_flat(body):
+            return Refused(why=f"a frame's body is deeper than {_DEEPEST}")
+        if b"\\u" in text:  # half of a surrogate pair: JSON has it, UTF-8 has not
+            json.dumps(body, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as e:
-        raise WireError(f"a frame's body is not JSON: {e}") from None
+        return Refused(why=f"a frame's body is not JSON: {str(e)[:200]}")
     if not isinstance(body, dict):
-        raise WireError(f"a frame's body is a {type(body).__name__}, not an object")
+        return Refused(why=f"a frame's body is a {type(body).__name__}, not an object")
     return body
+
+
+def _whole(text: str) -> int:
+    if len(text) > _LONGEST_NUMBER:
+        raise ValueError(f"a number of {len(text)} digits")
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"the number {text[:_LONGEST_NUMBER]}")
+    return number
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"the number {text}")
+
+
+def _is_flat(value: Any, left: int = _DEEPEST) -> bool:
+    """Return whether lists and objects lie no deeper in one another than is taken."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if not isinstance(value, list):
+        return True
+    return left > 0 and all(_is_flat(one, left - 1) for one in value)
 
 
 def wait_ready(connection: Connection, timeout_s: float) -> bool:
@@ -121,7 +191,7 @@ def wait_ready(connection: Connection, timeout_s: float) -> bool:
     poll = select.poll()
     wanted = select.POLLIN | (select.POLLOUT if connection.is_sending else 0)
     poll.register(connection.fileno(), wanted)
-    return bool(poll.poll(max(0.0, timeout_s) * 1e3))
+    return bool(poll.poll(min(max(0.0, timeout_s), LONGEST_WAIT_S) * 1e3))
 
 
 class Connection:
@@ -130,7 +200,7 @@ class Connection:
     def __init__(self, sock: socket.socket, *, limit: int = STRANGER_LIMIT) -> None:
         sock.setblocking(False)
         self._socket = sock
-        self._decoder = Decoder(limit)
+        self._decoder = Decoder(limit, STRANGER_DESCRIPTORS)
         self._out: deque[tuple[bytes, tuple[Descriptor, ...]]] = deque()
         self._backlog = 0
 
@@ -146,6 +216,7 @@ class Connection:
     def trust(self) -> None:
         """Take frames of a member's size from now on."""
         self._decoder.limit = MEMBER_LIMIT
+        self._decoder.most_descriptors = MAX_DESCRIPTORS
 
     def post(
         self, body: Mapping[str, Any], descriptors: Iterable[Descriptor] = ()
@@ -184,7 +255,7 @@ class Connection:
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, numbers)
         return self._socket.sendmsg([data], [rights])
 
-    def receive(self) -> list[Frame]:
+    def receive(self) -> list[Frame | Refused]:
         """Return the frames that have come; EOFError when the peer has ended."""
         try:
             data, held = self._read()
@@ -194,9 +265,13 @@ class Connection:
             raise EOFError(str(e)) from None
         if not data:
             raise EOFError
+        if held is None:
+            why = "file descriptors were cut off on the way; see `ulimit -n`"
+            return [Refused(why=why)]
         return self._decoder.feed(data, held)
 
-    def _read(self) -> tuple[bytes, list[Descriptor]]:
+    def _read(self) -> tuple[bytes, list[Descriptor] | None]:
+        """Return bytes and descriptors; None for these when some were cut off."""
         if self._socket.family != getattr(socket, "AF_UNIX", None):
             return self._socket.recv(1 << 16), []
         space = socket.CMSG_SPACE(_DESCRIPTORS_A_MESSAGE * 4)
@@ -209,7 +284,7 @@ class Connection:
                 numbers.frombytes(raw[: len(raw) - len(raw) % numbers.itemsize])
                 held.extend(map(Descriptor, numbers))
         if flags & socket.MSG_CTRUNC:
-            raise WireError("file descriptors were cut off on the way")
+            return data or b"\0", None
         return data, held
 
     def close(self) -> None:

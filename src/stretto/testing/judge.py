@@ -58,12 +58,34 @@ def program_is_right(program: Program, seed: int) -> bool:
     return _same(got, _oracle(program, inputs, counts))
 
 
+def _paired(counts: list[int], plan: Plan) -> list[int]:
+    """Return counts of which each part has the size of those that it lies over."""
+    kind, shape = collectives.get(plan.collective), shape_of(plan)
+    parts = kind.chunks_per_part(shape)
+    partners: list[tuple[int, int]] = []
+    for rank in range(plan.num_ranks):
+        sides = kind.input_runs(shape, rank), kind.output_runs(shape, rank)
+        if kind.in_place(shape, rank) != 0 or not all(sides):
+            continue
+        partners += zip(*(_parts(side, parts) for side in sides), strict=False)
+    found = list(counts)
+    while any(found[a] != found[b] for a, b in partners):
+        for a, b in partners:
+            found[a] = found[b] = min(found[a], found[b])
+    return found
+
+
+def _parts(runs: tuple[Run, ...], chunks: int) -> list[int]:
+    """Return the part of every chunk of a buffer."""
+    return [(r.first + i) // chunks for r in runs for i in range(r.stop - r.start)]
+
+
 def plan_is_right(plan: Plan, seed: int, tries: int = 4) -> bool:
     """Return whether a plan computes its collective in random orders, over epochs."""
     several = collectives.get(plan.collective).num_parts(shape_of(plan)) > 1
     counts = counts_for(plan, _EACH * (1 if several else plan.num_ranks * plan.split))
-    if plan.in_place:  # then parts lie at the same places in input and output
-        counts = counts[:1] * len(counts)
+    if plan.in_place:  # what lies over each other has one size, or is not in place
+        counts = _paired(counts, plan)
     inputs = _draw(plan, counts, seed)
     want = _oracle(plan, inputs, counts)
     run = executors.get("sim").interleave

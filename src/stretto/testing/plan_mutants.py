@@ -296,6 +296,8 @@ def _unsignalled(plan: Plan, rank: int, lane: int, i: int, gone: Signal) -> Plan
             step = step._replace(n=step.n - 1)
         steps.append(step)
     changed = _with(plan, rank, lane, tuple(steps))
+    if gone.lane >= len(changed.ranks[gone.rank]):
+        return changed
     waits: list[Step] = []
     for step in changed.ranks[gone.rank][gone.lane]:
         if isinstance(step, Wait) and step[:2] == (rank, lane) and step.n >= gone.n:

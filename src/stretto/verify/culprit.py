@@ -245,7 +245,8 @@ def explain_sizes(
         sides.append(f"{chunk} has the size of {size}{since}")
     return (
         f"{at_line(program, op)}: the sides differ in size: {', '.join(sides)}. A call "
-        f"may give these different numbers of elements; want chunks of one size on both sides"
+        f"may give these different numbers of elements; want chunks of one size on "
+        f"both sides"
     )
 
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stretto.bench.cases import case_of
 from stretto.bench.contender import Prepared
 from stretto.bench.runner import Found, Limits, Runner
 from stretto.bench.timing import SHORTEST_US, run_batch, turns_for
@@ -98,3 +99,26 @@ def test_a_stall_while_calibrating_makes_no_batch_too_short():
     runner.calibrate()
 
     assert runner.found.turns >= 50
+
+
+def test_what_follows_a_capture_is_done_before_a_graph_is_replayed():
+    """A peer that registers what a graph has captured does it then, once."""
+    said = []
+    prepared = Prepared(
+        call=lambda: said.append("call"), x=None, out=None,
+        captured=lambda: said.append("captured"),
+    )  # fmt: skip
+
+    def capture(call, calls):
+        for _ in range(calls):
+            call()
+        return lambda: said.append("replayed")
+
+    limits = Limits(batch_us=100, batches=5, budget_us=1e5, capture=capture)
+    runner = Runner(Alone(), prepared, Found(), limits)
+
+    runner.capture(case_of("all_reduce", 1024, 1))
+    runner.call()
+
+    assert ["captured", "replayed"] == said[-2:]
+    assert 1 == said.count("captured")

@@ -19,7 +19,7 @@ NORM = Path(__file__).parents[3] / "examples" / "fuse_a_norm.py"
 INPUTS = ("--input", "weight=row:float32", "--input", "eps=number")
 
 
-@pytest.mark.parametrize(("rows", "share"), [(2, 4), (None, 1)])
+@pytest.mark.parametrize(("rows", "share"), [(2, 4), (None, 0)])
 def test_the_kernel_is_the_one_that_a_call_runs(stretto, rows, share):
     """Its rows are divided among blocks where there are fewer of them."""
     status, out, _ = stretto(

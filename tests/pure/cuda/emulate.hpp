@@ -174,6 +174,7 @@ inline std::atomic<unsigned> ended[1024];  // threads of a block
 inline std::atomic<unsigned> late = 0;     // words for blocks that had ended
 namespace stretto {
 inline void cluster_arrive() { ++arrived[blockIdx.x / of_cluster]; }
+inline void cluster_arrive_relaxed() { cluster_arrive(); }
 inline void cluster_wait() {
   while (arrived[blockIdx.x / of_cluster] % in_cluster) std::this_thread::yield();
 }

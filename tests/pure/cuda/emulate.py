@@ -114,7 +114,7 @@ class Emulated:
         deadline_s=60,
         epilogue=None,
         rows=(0, 0),
-        share=1,
+        share=0,
         edit=lambda text: text,
     ):
         """`edit` changes the kernel's text, to make a rank fail in it."""

@@ -39,6 +39,9 @@ class FakeDriver(FakeMemory):
         super().__init__(vmm)
         self.launches = []
         self.early = []
+        self.before = {}
+        """Nodes and edges before the next launch of each stream that is captured."""
+        self.kernel_nodes, self.refuses_edges = {}, OK
         self.queues = {}
         self.who = threading.local()
         self.uuids = {}
@@ -215,6 +218,9 @@ class FakeDriver(FakeMemory):
             word = ctypes.c_uint64
             kind = ctypes.CFUNCTYPE(ctypes.c_int, pointer, ctypes.c_int, word)
             self.kept.append(kind(self._tell))
+        elif name == b"cuStreamGetCaptureInfo":
+            kind = ctypes.CFUNCTYPE(ctypes.c_int, *[pointer] * 7)
+            self.kept.append(kind(self._tell_capture))
         else:
             assert name == b"cuLaunchKernelEx", "nothing else is called by address"
             kind = ctypes.CFUNCTYPE(ctypes.c_int, pointer, pointer, pointer, pointer)
@@ -228,6 +234,35 @@ class FakeDriver(FakeMemory):
         error, value = FakeMemory.cuPointerGetAttribute(self, key, address)
         ctypes.c_uint64.from_address(found).value = value or 0
         return int(error)
+
+    def _tell_capture(self, stream, status, number, graph, nodes, edges, count):
+        """Write what the next launch of a captured stream is after: `before`."""
+        known = self.before.get(stream or 0)
+        ctypes.c_int.from_address(status).value = known is not None
+        found = list(known or ())
+        self.told = (ctypes.c_void_p * max(1, len(found)))(*(n for n, _ in found))
+        self.edges = (ctypes.c_uint64 * max(1, len(found)))(*(e for _, e in found))
+        ctypes.c_void_p.from_address(nodes).value = ctypes.addressof(self.told)
+        ctypes.c_void_p.from_address(edges).value = ctypes.addressof(self.edges)
+        ctypes.c_size_t.from_address(count).value = len(found)
+        return 0
+
+    def cuGraphNodeGetType(self, node):
+        kinds = real.CUgraphNodeType
+        kernel = int(node) in self.kernel_nodes
+        memcpy = kinds.CU_GRAPH_NODE_TYPE_MEMCPY
+        return OK, kinds.CU_GRAPH_NODE_TYPE_KERNEL if kernel else memcpy
+
+    def cuGraphKernelNodeGetParams(self, node):
+        return OK, SimpleNamespace(func=self.kernel_nodes[int(node)], kern=0)
+
+    def cuStreamUpdateCaptureDependencies(self, stream, nodes, edges, count, flags):
+        assert count == len(nodes) == len(edges), "one edge a node"
+        self.before[int(stream)] = [
+            (int(n), e.from_port | e.to_port << 8 | e.type << 16)
+            for n, e in zip(nodes, edges, strict=True)
+        ]
+        return (self.refuses_edges,)
 
     def _launch(self, config, function, arguments, _):
         """Note a launch; the layout of `CUlaunchConfig` is cuda.h's."""

@@ -18,7 +18,7 @@ from stretto.executors.cuda.compile import build, usage
 from stretto.executors.cuda.rowwise import shared_by
 from stretto.lower import closed, lower
 from stretto.plan import Schedule
-from stretto.runtime import Choice
+from stretto.runtime import Choice, Profile
 from stretto.runtime.fused import fused_choice
 from stretto.runtime.kinds import Kind
 from stretto.verify import verify, verify_plan
@@ -112,6 +112,26 @@ CASES = {
         *("float32", 1024, 5, {"residual": E, "least": 1e-9}),
         *(4,),
     ),
+    "a row of one block that stays, tile after tile": (
+        *(add_rms_norm, "all_reduce/one_shot", "packets threads=128 blocks=2", 2),
+        *("bfloat16", 1024, 5, {"residual": E, "weight": R, "eps": 1e-6}),
+        *(1,),
+    ),
+    "a row of one block that stays, some threads without a cell": (
+        *(layer_norm, "all_reduce/one_shot", "packets threads=224 blocks=2", 3),
+        *("float32", 776, 4, {"weight": R, "bias": R, "keep": C}),
+        *(1,),
+    ),
+    "a row that is read again and replaces what it was made of": (
+        *(add_rms_norm, "all_reduce/one_shot", "packets threads=32 blocks=2", 2),
+        *("bfloat16", 4096, 2, {"residual": E, "weight": R, "eps": 1e-6}),
+        *(1,),
+    ),
+    "whole rows of parts with warps of their own": (
+        *(add_rms_norm, "all_reduce/two_shot", "packets threads=128 blocks=2", 2),
+        *("bfloat16", 512, 3, {"residual": E, "weight": R, "eps": 1e-6}),
+        *(1,),
+    ),
     "no rows": (
         *(scaled, "all_gather/one_shot", "pull bulk threads=32 tile_bytes=512", 3),
         *("float32", 0, 701, {"scale": S}),
@@ -179,7 +199,7 @@ def test_kernels_give_the_bits_of_numpy(tmp_path, case):
         op=Operator.SUM,
         counts=rows * max(row, 1),
         epilogue=spec,
-        share=share[0] if share else 1,
+        share=share[0] if share else 0,
     )
     rng = np.random.default_rng(0)
     for _ in range(2):
@@ -272,7 +292,8 @@ def test_what_the_runtime_chooses_compiles(rows, spilled):
         epilogue=spec,
     )
     any_choice = Choice(algorithms.get("all_reduce/ring"), Schedule())
-    choice = fused_choice(any_choice, kind, 4)
+    rule = Profile.shipped("cuda").rows_of(4)
+    choice = fused_choice(any_choice, kind, 4, rule)
     program = verify(choice.algorithm.build(4))
     plan = verify_plan(lower(program, choice.schedule)).value
     part = rows if choice.algorithm.name.endswith("one_shot") else -(-rows // 4)
@@ -335,29 +356,6 @@ def test_a_row_too_long_for_a_block_is_refused():
 
     with pytest.raises(CallError, match="a block takes rows of up to 131072"):
         generated(plan, rank=0, dtype="bfloat16", epilogue=spec)
-
-
-@pytest.mark.parametrize(
-    ("row", "blocks", "rows", "share"),
-    [
-        (8192, 8, 1, 8),
-        (8192, 128, 1, 32),
-        (8192, 64, 16, 4),
-        (8192, 64, 64, 1),
-        (8192, 96, 2, 32),
-        (5120, 80, 4, 20),
-        (7168, 112, 16, 7),
-        (7168, 128, 16, 4),
-        (2880, 8, 1, 1),
-        (1 << 17, 4, 1, 1),
-        (1 << 17, 8, 1, 8),
-    ],
-)
-def test_blocks_that_would_be_idle_share_rows(row, blocks, rows, share):
-    """As long as each has whole groups of cells."""
-    spec = spec_of(add_rms_norm, "bfloat16", row, FORMS)
-
-    assert share == shared_by(spec, blocks, rows)
 
 
 def test_what_a_thread_has_is_not_read_again():

@@ -177,14 +177,14 @@ def model(fake, monkeypatch):
     return Model(fake, monkeypatch)
 
 
-def launch_of(session):
+def launch_of(session, name="all_reduce/one_shot", **params):
     """Return a launch of any kernel."""
     kernel = Kernel(text="any", ranks=(0,), grid=1, threads=64)
     session.load_call = lambda plan, call, rank=None: Loaded(None, 5, kernel)
-    program = algorithms.get("all_reduce/one_shot").build(session.group.num_ranks)
+    program = algorithms.get(name).build(session.group.num_ranks, **params)
     words = Schedule.parse("push packets staged")
     plan = verify_plan(lower(verify(program), words))
-    return session.prepare(plan, Call(dtype="uint8", counts=(64,)))
+    return session.prepare(plan, Call(dtype="uint8", counts=(64,) * (1 + bool(params))))
 
 
 def fifty(model, group, shift=0):
@@ -225,6 +225,38 @@ def test_fifty_streams_never_meet_in_one_set(model):
         places.setdefault(rank, []).append(numbers)
     assert places[0] == places[1]
     assert len(places[0]) == 3
+
+
+def test_transfers_of_a_channel_follow_one_another(model):
+    """Its first stream asks for nothing, and captures, until there is a second."""
+
+    def work(group):
+        group.only_transfers = True
+        session = CudaSession(group)
+        assert len(session.regions) == 1
+        launch = launch_of(session, "permute/direct", pairs=((0, 1),))
+        again = launch.repeat(4096, 4096)
+        assert again is not None
+        launch(4096, 4096, stream=7)
+        model.captures[group.rank, 7] = 70
+        with mock.patch.object(session.flags, "of", None):
+            launch(4096, 4096, stream=7)
+            del model.captures[group.rank, 7]
+            launch(4096, 4096, stream=7)
+        drawn = random.Random(group.rank)
+        streams = list(range(7, 30))
+        for _ in range(100):
+            stream = drawn.choice(streams)
+            launch(4096, 4096, stream=stream)
+            if drawn.random() < 0.2:
+                model.destroy(stream)
+                streams.remove(stream)
+        model.synchronize()
+        session.close()
+
+    on_ranks(model.fake, 2, work)
+    assert not model.clashes
+    assert not model.bad
 
 
 @pytest.mark.parametrize("broken", ["no waits", "early"])

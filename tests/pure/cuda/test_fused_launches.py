@@ -8,6 +8,7 @@ from cuda_fakes import on_ranks
 
 from stretto import epilogues as ep
 from stretto.errors import CallError, PlanError
+from stretto.executors.cuda import regions
 from stretto.executors.cuda.abi import PARAMS
 from stretto.executors.cuda.generate import generate
 from stretto.executors.cuda.launch import Loaded, TooManyBlocks
@@ -58,7 +59,7 @@ def opened(group, kernels):
     comm = Communicator(group, executor="cuda")
     session = comm._session("cuda")
 
-    def load_call(plan, call, share=1):
+    def load_call(plan, call, share=0):
         kernel = generate(
             plan,
             rank=group.rank,
@@ -116,7 +117,7 @@ def test_rows_are_whole_where_their_clusters_do_not_fit(fake):
         session = comm._session("cuda")
         load_call = session.load_call
 
-        def load_few(plan, call, share=1):
+        def load_few(plan, call, share=0):
             if share > 1:
                 raise TooManyBlocks("16 blocks wait for each other")
             return load_call(plan, call, share)
@@ -132,6 +133,38 @@ def test_rows_are_whole_where_their_clusters_do_not_fit(fake):
             tile = PARAMS.fields["tile"][1]
             raw = ctypes.string_at(fake.launches[-1][3] + tile, 8)
             assert 8192 == int.from_bytes(raw, "little")
+        group.exchange({})
+
+    on_ranks(fake, 2, work)
+
+
+@pytest.mark.parametrize("room", [256, 128])
+def test_a_gpu_with_little_room_has_half_the_blocks(fake, monkeypatch, room):
+    """128 rows of 8192 are 256 blocks where two find room on an SM."""
+    monkeypatch.setitem(regions.HALVES, "packets", 4 << 20)
+
+    def work(group):
+        kernels = []
+        comm = opened(group, kernels)
+        session = comm._session("cuda")
+        load_call = session.load_call
+
+        def load_few(plan, call, share=0):
+            if plan.schedule.blocks > room:
+                raise TooManyBlocks("256 blocks wait for each other")
+            return load_call(plan, call, share)
+
+        session.load_call = load_few
+        x, residual = Tensor(4096, (128, 8192)), Tensor(1 << 22, (128, 8192))
+        weight = Tensor(1 << 24, (8192,))
+        if group.rank == 0:
+            fused = add_rms_norm(residual=residual, weight=weight, eps=0.5)
+            out = Tensor(1 << 26, (128, 8192))
+            into = fused.into(residual=residual, out=out)
+            comm.all_reduce(x, epilogue=into, stream=5)
+
+            assert room == kernels[-1].grid
+            assert f"share = {room // 128};" in kernels[-1].text
         group.exchange({})
 
     on_ranks(fake, 2, work)

@@ -30,7 +30,8 @@ from stretto.runtime.rendezvous import (
 
 def hello(rank, num_ranks=3, **changes):
     """A rank's hello; its link is 10 + rank unless a test says otherwise."""
-    said = {"pid": 100 + rank, "host": "box/b1", "version": "1", **changes}
+    said = {"pid": 100 + rank, "host": "box/b1", "version": "1"}
+    said |= {"start_s": 100.0, "within_s": 100.0, **changes}
     return Heard(link=10 + rank, message=Hello(rank=rank, num_ranks=num_ranks, **said))
 
 

@@ -18,18 +18,22 @@ from stretto.bench.contender import Buffer, Contender, Prepared, Setup
 from stretto.bench.peers._arrays import GpuArrays
 from stretto.bench.peers._torch import TorchPeer, as_tensor
 from stretto.bench.timing import Call
+from stretto.errors import CallError
 
-__all__ = ["Make", "OwnMemory", "beside_ours"]
+__all__ = ["Make", "OwnMemory", "beside_ours", "plain_memory"]
 
 Make = Callable[[int], list[Any]]
 """Returns two arrays of so many bytes (collective)."""
 
 
 class OwnMemory:
-    """A peer, and two arrays that are cut to size."""
+    """A peer, and two arrays that are cut to size.
+
+    `peer` is a contender; calls can be started where it can start them.
+    """
 
     def __init__(
-        self, torch: Any, peer: TorchPeer, make: Make, *, largest: int, note: str
+        self, torch: Any, peer: Any, make: Make, *, largest: int, note: str
     ) -> None:
         self._torch, self._peer, self._make = torch, peer, make
         self._largest, self._note = largest, note
@@ -37,12 +41,15 @@ class OwnMemory:
 
     def prepare(self, case: Case, x: Buffer, out: Buffer) -> Prepared:
         """Bind a case to arrays of the same sizes."""
-        prepared = self._peer.prepare(case, *self._mine(case, x, out))
+        prepared: Prepared = self._peer.prepare(case, *self._mine(case, x, out))
         return replace(prepared, note=f"{self._note}; {prepared.note}".rstrip("; "))
 
     def start(self, case: Case, x: Buffer, out: Buffer) -> Call:
         """Return what starts a call on them."""
-        return self._peer.start(case, *self._mine(case, x, out))
+        if not hasattr(self._peer, "start"):
+            raise CallError("this peer starts no calls to be waited for later")
+        started: Call = self._peer.start(case, *self._mine(case, x, out))
+        return started
 
     def _mine(self, case: Case, x: Buffer, out: Buffer) -> tuple[Buffer, Buffer]:
         given = [as_tensor(b, case.dtype) for b in (x, out)]
@@ -71,8 +78,11 @@ class OwnMemory:
 
 def beside_ours(torch: Any, peer: TorchPeer, setup: Setup) -> Contender:
     """Return a peer of NCCL; on plain memory where ours is that of `comm.empty()`."""
-    if not setup.registered:
-        return peer
+    return plain_memory(torch, peer, setup) if setup.registered else peer
+
+
+def plain_memory(torch: Any, peer: Any, setup: Setup) -> Contender:
+    """Return a peer whose calls work on memory of PyTorch's own allocator."""
 
     def make(nbytes: int) -> list[Any]:
         return [torch.zeros(nbytes, dtype=torch.uint8, device="cuda") for _ in "io"]

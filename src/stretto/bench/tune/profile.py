@@ -67,8 +67,12 @@ def rule_of(
 def merged(
     path: Path, executor: str, rules: Sequence[Mapping[str, Any]], about: str
 ) -> str:
-    """Return a profile's text: the file's rules, with these in place of their like."""
+    """Return a profile's text: the file's rules, with these in place of their like.
+
+    What it says of rows stays: nobody tunes that.
+    """
     kept: list[Mapping[str, Any]] = []
+    divided: Sequence[Mapping[str, Any]] = ()
     if path.is_file():
         try:
             data = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -76,8 +80,16 @@ def merged(
             raise TopologyError(f"profile {path}: {e}; want it whole, or gone") from e
         fresh = {_key(rule) for rule in rules}
         kept = [r for r in data.get("rule", ()) if _key(r) not in fresh]
+        divided = data.get("rows", ())
     both = sorted((*kept, *rules), key=lambda r: (not r.get("dtypes"), _key(r)))
-    return text_of(executor, both, about)
+    return text_of(executor, both, about) + _text_of_rows(divided)
+
+
+def _text_of_rows(divided: Sequence[Mapping[str, Any]]) -> str:
+    lines = []
+    for rows in divided:
+        lines += ["", "[[rows]]", *(f"{k} = {json.dumps(v)}" for k, v in rows.items())]
+    return "\n".join([*lines, ""]) if lines else ""
 
 
 def text_of(executor: str, rules: Sequence[Mapping[str, Any]], about: str) -> str:

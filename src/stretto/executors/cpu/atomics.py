@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from llvmlite import ir
-from numba import njit, types
+from numba import config, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from stretto.executors.cpu.compiled import Kept
 
 __all__ = [
     "call_kernel",
@@ -29,6 +31,8 @@ __all__ = [
     "sched_yield",
     "store",
     "store_release",
+    "take",
+    "thread_ident",
     "usleep",
 ]
 
@@ -42,6 +46,8 @@ sched_yield: Callable[[], int] = types.ExternalFunction("sched_yield", types.int
 clock_gettime: Callable[[int, int], int] = types.ExternalFunction(
     "clock_gettime", types.int32(types.int32, types.int64)
 )
+thread_ident: Callable[[], int] = types.ExternalFunction("pthread_self", types.int64())
+"""Return what `threading.get_ident` returns in this thread."""
 usleep: Callable[[int], int] = types.ExternalFunction(
     "usleep", types.int32(types.uint32)
 )
@@ -51,12 +57,12 @@ def compiled(signature: str) -> Callable[[Compiled], Compiled]:
     """Compile a function now, for one signature, to run without the GIL."""
 
     def decorate(function: Compiled) -> Compiled:
-        function.__qualname__ += _sources()
-        done: Compiled
-        try:
-            done = njit(signature, nogil=True, cache=True)(function)
-        except RuntimeError:  # no folder to keep a cache in
-            done = njit(signature, nogil=True)(function)
+        dispatcher = njit(nogil=True)(function)
+        if not config.DISABLE_JIT:
+            dispatcher._cache = Kept(function, _sources())
+            dispatcher.compile(signature)
+            dispatcher.disable_compile()
+        done: Compiled = dispatcher
         return done
 
     return decorate
@@ -66,13 +72,12 @@ def compiled(signature: str) -> Callable[[Compiled], Compiled]:
 def _sources() -> str:
     """Return a hash of everything that is compiled together.
 
-    Numba caches by a function's name and the date of its own file; constants and
-    functions of other files are compiled in too, so they go into the name.
+    Constants and functions of other files are compiled into a function, too.
     """
     folder = Path(__file__).parent
     names = ("atomics.py", "interpreter.py", "slab.py", "words.py")
     files = [path.read_bytes() for n in names if (path := folder / n).is_file()]
-    return "_" + hashlib.sha256(b"".join(files)).hexdigest()[:12]
+    return hashlib.sha256(b"".join(files)).hexdigest()[:12]
 
 
 def _pointer(builder: Any, address: Any) -> Any:
@@ -110,6 +115,16 @@ def _store_release(typing: Any, address: Any, value: Any) -> Any:
     return types.void(types.int64, types.int64), emit
 
 
+def _take(typing: Any, address: Any, value: Any) -> Any:
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        none = ir.Constant(_WORD, 0)
+        pointer = _pointer(builder, args[0])
+        done = builder.cmpxchg(pointer, none, args[1], "acquire", "monotonic")
+        return builder.zext(builder.extract_value(done, 1), _WORD)
+
+    return types.int64(types.int64, types.int64), emit
+
+
 def _pause(typing: Any) -> Any:
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         if _ARM or _X86:
@@ -140,6 +155,8 @@ store: Callable[[int, int], None] = intrinsic(_store)
 """Store a word at an address."""
 store_release: Callable[[int, int], None] = intrinsic(_store_release)
 """Store a word at an address, after everything before it."""
+take: Callable[[int, int], int] = intrinsic(_take)
+"""Store a word where there is none but 0, at once; return whether it was so."""
 pause: Callable[[], None] = intrinsic(_pause)
 """Tell the core that this is a spin."""
 call_kernel: Callable[[int, int, int], None] = intrinsic(_call_kernel)

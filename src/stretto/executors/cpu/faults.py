@@ -6,13 +6,14 @@ This is slow and may be: it runs a few hundred times a second at most.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.errors import CallError
+from stretto.errors import CallError, StrettoError
 from stretto.executors import Group
 from stretto.executors.cpu.encode import Encoded
 from stretto.executors.cpu.slab import Slab
@@ -32,6 +33,7 @@ __all__ = ["Watch"]
 _Line: TypeAlias = tuple[int, int, int, int]
 
 _RESUME = -1
+_FAR = 1 << 62
 _FIRST_SLEEP_US, _LAST_SLEEP_US = 20, 8000
 _LATE = 32
 """A sleep is at most that part of the wait so far: nobody is much later for it."""
@@ -66,13 +68,30 @@ class Watch:
                 f"{self._encoded.text}: peers touch this call's memory, which is not "
                 "from comm.empty() of this communicator; use a staged plan"
             )
+        if status == Status.BUSY:
+            raise CallError(
+                f"{self._encoded.text}: {name_thread(self._inside())} is inside this "
+                "communicator; one thread at a time may use it: give each one of its "
+                "own, by split(0)"
+            )
         try:
             self._until_done(status)
-        except KeyboardInterrupt:
-            self._group.fail((), f"interrupted in {self._where()}")
+        except StrettoError:
+            raise
+        except BaseException as e:  # of a signal's handler: the others must hear of it
+            how = f"raised {type(e).__name__} in {self._where()}"
+            abandon = getattr(self._group, "abandon", None)
+            if abandon is None:
+                self._group.fail((), how)
+            else:
+                abandon(how)
             raise
         finally:
             self._words[SessionWord.SLEEP_US] = _FIRST_SLEEP_US
+            self._words[SessionWord.INSIDE] = 0
+
+    def _inside(self) -> int:
+        return int(self._words[SessionWord.INSIDE])
 
     def _until_done(self, status: int) -> None:
         since, seen = self._clock.now_us(), self._progress()
@@ -87,7 +106,8 @@ class Watch:
                 self._words[SessionWord.SLEEP_US] = _FIRST_SLEEP_US
 
     def _look_around(self, status: int, waited_us: float) -> None:
-        if status == Status.MISMATCH or self._somebody_elsewhere():
+        elsewhere = self._somebody_elsewhere() or self._in_exchanges()
+        if status == Status.MISMATCH or elsewhere:
             raise self._group.fail((), self._where(), mismatch=self._who_called_what())
         if int(self._group.broken[0]):
             raise self._group.fail(self._missing(), self._where())
@@ -116,6 +136,22 @@ class Watch:
             call[Line.EPOCH] == mine[Line.EPOCH] and _differ(mine, call)
             for call in calls
         )
+
+    def _in_exchanges(self) -> dict[int, int]:
+        """Return who is in an exchange instead of this call, and in which.
+
+        Whoever has begun more of them than we have is ahead of us, or elsewhere; it is
+        elsewhere when it has not been in this call before.
+        """
+        begun = [slab.exchange() for slab in self._slabs]  # before the calls: see them
+        calls = self._calls()
+        mine, epoch = begun[self._group.rank][0], calls[self._group.rank][Line.EPOCH]
+        return {
+            q: fingerprint
+            for q, (number, fingerprint) in enumerate(begun)
+            if number > mine and calls[q][Line.EPOCH] not in range(epoch, _FAR)
+            if calls[q][Line.EPOCH]  # 0: just changing
+        }
 
     def _missing(self) -> list[int]:
         """Return who has not come; if all have, whom we wait for."""
@@ -157,8 +193,12 @@ class Watch:
     def _who_called_what(self) -> str:
         calls = self._calls()
         mine = calls[self._group.rank][Line.EPOCH]
+        elsewhere = self._in_exchanges()
         said = []
         for rank, (slab, line) in enumerate(zip(self._slabs, calls, strict=True)):
+            if rank in elsewhere:
+                said.append(f"rank {rank} called {slab.describe(elsewhere[rank])}")
+                continue
             if line[Line.EPOCH] < mine:
                 said.append(f"rank {rank} has not come")
                 continue
@@ -168,6 +208,14 @@ class Watch:
             verb = "called" if line[Line.EPOCH] == mine else "has gone on to"
             said.append(f"rank {rank} {verb} {what}{at}")
         return "; ".join(said)
+
+
+def name_thread(ident: int) -> str:
+    """Return the words for a thread, in a sentence about it."""
+    if ident == threading.get_ident():
+        return "this thread (by a signal's handler, or while it collects garbage)"
+    names = [t.name for t in threading.enumerate() if t.ident == ident]
+    return f"thread {names[0]!r}" if names else "another thread"
 
 
 def _differ(mine: _Line, other: _Line) -> bool:

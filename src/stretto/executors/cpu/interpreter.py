@@ -23,6 +23,8 @@ from stretto.executors.cpu.atomics import (
     sched_yield,
     store,
     store_release,
+    take,
+    thread_ident,
     usleep,
 )
 from stretto.executors.cpu.slab import (
@@ -68,6 +70,7 @@ _SLEEPS, _SLEEP_US = 8 * SessionWord.SLEEPS, 8 * SessionWord.SLEEP_US
 _LONG, _BRIEF = 8 * SessionWord.LONG_SPINS, 8 * SessionWord.BRIEF_SPINS
 _MOST_YIELDS, _WARY = 8 * SessionWord.MOST_YIELDS, -1000
 _AWAY, _CLOCK = 8 * SessionWord.AWAY_NS, 8 * SessionWord.CLOCK
+_INSIDE = 8 * SessionWord.INSIDE
 _MONOTONIC = int(getattr(time, "CLOCK_MONOTONIC", 0))
 _SWITCHED_NS, _TAKEN_NS = 2_000, 500_000
 """A yield that took longer let another process run; one that took much longer, another
@@ -77,7 +80,7 @@ _FROM_OUTPUT = 8 * Line.OUTPUT_OFFSET
 _MOVE, _SIGNAL, _WAIT, _END = (int(c) for c in Code)
 _STAGE_BASE, _INPUT_BASE = int(Base.STAGE), int(Base.INPUT)
 _OUTPUT_BASE, _PACKET_BASE = int(Base.OUTPUT), int(Base.PACKET)
-_DONE, _WAITING, _MISMATCH, _UNREGISTERED = (int(s) for s in Status)
+_DONE, _WAITING, _MISMATCH, _UNREGISTERED, _BUSY = (int(s) for s in Status)
 _OPERANDS, _WORDS = 64, 24
 _PAYLOAD, _UNREACHABLE = PACKET_HEADER, -2
 
@@ -303,12 +306,18 @@ def _relax(session: int, idle: int) -> int:
 
 @compiled("int64(int64,int64,int64)")
 def run(call: int, x: int, out: int) -> int:
-    """Run a call on two arrays, given by id(); return a `Status`."""
+    """Run a call on two arrays, given by id(); return a `Status`.
+
+    One thread is inside from the start of a call to its end, however it resumes.
+    """
     session = load(call + _SESSION)
     idle = 0
     if x == RESUME:
         idle = load(session + _SPINS) + max(load(session + _YIELDS), 0)
+    elif not take(session + _INSIDE, thread_ident()):
+        return _BUSY
     elif _begin(call, x, out) != _DONE:
+        store_release(session + _INSIDE, 0)
         return _UNREGISTERED
     lanes, num_lanes = load(call + _LANES), load(call + _NUM_LANES)
     tiles = load(call + _TILES)
@@ -334,4 +343,5 @@ def run(call: int, x: int, out: int) -> int:
             store(session + _EPOCH, load(session + _EPOCH) + 1)
             store(call + _TILE, load(call + _TILE) + 1)
             _rewind(call)
+    store_release(session + _INSIDE, 0)
     return _DONE

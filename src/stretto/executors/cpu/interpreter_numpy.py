@@ -47,6 +47,7 @@ _RESUME, _UNREACHABLE = -1, -2
 _DATA = object.__basicsize__
 _ORDERED = platform.machine().lower() in ("x86_64", "amd64", "i686")
 _LOCK = threading.Lock()
+_ENTERING = threading.Lock()
 
 _Kernel = tuple[str, Operator, int, tuple[int, ...]]
 _KERNELS: list[_Kernel] = []
@@ -131,7 +132,10 @@ class _Run:
         if x == _RESUME:
             spins = self.setting(SessionWord.SPINS)
             idle = spins + self.setting(SessionWord.YIELDS)
+        elif not self.enter():
+            return Status.BUSY
         elif not self.begin(x, out):
+            self.leave()
             return Status.UNREGISTERED
         while self.word(Header.TILE) < self.word(Header.TILES):
             before = [_load(lane + 8) for lane in self.lanes]
@@ -149,7 +153,21 @@ class _Run:
                 _store(epoch, _load(epoch) + 1)
                 self.put(Header.TILE, self.word(Header.TILE) + 1)
                 self.rewind()
+        self.leave()
         return Status.DONE
+
+    def enter(self) -> bool:
+        """Be the thread that is inside, unless another is."""
+        word = self.session + 8 * SessionWord.INSIDE
+        with _ENTERING:
+            if _load(word):
+                return False
+            _store(word, threading.get_ident())
+        return True
+
+    def leave(self) -> None:
+        """Let others in."""
+        _store(self.session + 8 * SessionWord.INSIDE, 0)
 
     def begin(self, x: int, out: int) -> bool:
         """Bind the table to the caller's memory, and tell peers which call this is."""

@@ -42,6 +42,10 @@ class CpuSession:
         self._engine: Engine = engine_named(interpreter)
         self._layout = SlabLayout(num_ranks=group.num_ranks)
         self._slabs, cores = _share(group, self._layout)
+        self._slabs[group.rank].begin()
+        on_exchange = getattr(group, "on_exchange", None)
+        if on_exchange is not None:
+            on_exchange.append(self._slabs[group.rank].begin_exchange)
         self._heap = Heap(group)
         self._heap_at = self._heap.addresses[group.rank]
         self._heap_bytes = 0
@@ -52,7 +56,7 @@ class CpuSession:
         self._words[SessionWord.HEAP] = self._heap.addresses[group.rank]
         self._set_patience(crowded=group.num_ranks > cores)
         self._known: set[str] = set()
-        self._memory = Memory(
+        self._memory: Memory | None = Memory(
             rank=group.rank,
             slabs=tuple(s.address for s in self._slabs),
             heaps=self._heap.addresses,
@@ -95,6 +99,10 @@ class CpuSession:
         at = address - self._heap_at
         return at if 0 <= at < self._heap_bytes else None
 
+    def inside(self) -> int:
+        """Return the thread that is in a call of this session, or 0."""
+        return int(self._words[SessionWord.INSIDE])
+
     def prepare(self, plan: Verified[Plan], call: Call) -> Launch:
         """Bind a plan to a kind of call. Nothing is exchanged."""
         if plan.value.num_ranks != self._group.num_ranks:
@@ -102,6 +110,7 @@ class CpuSession:
                 f"plan {plan.value.name} is for {plan.value.num_ranks} ranks; "
                 f"want {self._group.num_ranks}"
             )
+        assert self._memory is not None, "it is open"
         check(call.op, call.dtype)
         encoded = encode(plan.value, call, self._memory, self._engine.kernel_of)
         for address, nbytes in encoded.touched:
@@ -139,6 +148,7 @@ class CpuSession:
     def close(self) -> None:
         """Give memory back; what launchers and arrays still hold goes with them."""
         self._slabs = ()
+        self._memory = None
         self._known.clear()
 
 

@@ -1,6 +1,7 @@
 """The memory of one rank that all its peers map: what lies where.
 
-    page 0       the call this rank is in, for peers that wonder whether it is theirs
+    page 0       the call this rank is in, for peers that wonder whether it is theirs,
+                 and the last exchange that it began
     catalogue    the calls this rank has prepared, as text, by fingerprint
     flags        a 64-byte line for every lane of every rank that may signal a lane here
     packets      slots in classes of 64 B, 128 B, ... each class a region of its own
@@ -13,6 +14,7 @@ Pages are touched only when a plan needs them; the sizes below cost addresses on
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +24,7 @@ from stretto.executors.cpu.memory import Mapping
 __all__ = [
     "ABI",
     "CALL",
+    "EXCHANGE",
     "LINE",
     "MAX_LANES",
     "MAX_SLOT",
@@ -33,13 +36,18 @@ __all__ = [
     "slot_class",
 ]
 
-ABI = 1
+ABI = 2
 """Changes with the meaning of any byte of a slab; ranks compare it when they meet."""
 LINE = 64
 MAX_LANES = 8
 """Lanes of a rank that may signal or be signalled."""
 CALL = LINE
 """Offset of the line that says which call this rank is in: see `interpreter`."""
+EXCHANGE = 2 * LINE
+"""Offset of two words: how many exchanges this rank has begun, and the last one's name.
+"""
+NEVER = -1
+"""The epoch of a rank's line before its first call."""
 PACKET_HEADER = 16
 """Bytes of a slot before its payload: epoch and fingerprint."""
 PACKET_REGION = 1 << 20
@@ -111,6 +119,25 @@ class Slab:
             line = again
         epoch, fingerprint, source, target = line
         return epoch, fingerprint, source, target
+
+    def exchange(self) -> tuple[int, int]:
+        """Return how many exchanges its owner has begun, and the last's fingerprint."""
+        first = EXCHANGE // 8
+        begun, fingerprint = self._head[first : first + 2].tolist()
+        return begun, fingerprint
+
+    def begin_exchange(self, number: int, text: str) -> None:
+        """Let peers see that this rank is in an exchange, and not in a call."""
+        fingerprint = zlib.crc32(text.encode()) + 1
+        if self.describe(fingerprint) != text:
+            self.register(fingerprint, text)
+        first = EXCHANGE // 8
+        self._head[first + 1] = fingerprint
+        self._head[first] = number
+
+    def begin(self) -> None:
+        """Say that there has been no call."""
+        self._head[CALL // 8] = NEVER
 
     def register(self, fingerprint: int, text: str) -> None:
         """Let peers read what one of my fingerprints means."""

@@ -43,6 +43,8 @@ class Status(enum.IntEnum):
     """A peer's fingerprint is not ours."""
     UNREGISTERED = 3
     """Peers would touch memory that they cannot reach; nothing was done."""
+    BUSY = 4
+    """Another thread is in a call of this session; nothing was done."""
 
 
 class Code(enum.IntEnum):
@@ -112,7 +114,9 @@ class SessionWord(enum.IntEnum):
     """Two words for the system's clock."""
     MOST_YIELDS = 13
     """What YIELDS is while no stranger takes the core; below 0 it counts up to that."""
-    END = 14
+    INSIDE = 14
+    """The thread that is in a call of this session, or 0."""
+    END = 15
 
 
 class Line(enum.IntEnum):

@@ -78,6 +78,11 @@ class KernelLaunch:
         watch.know(fingerprint, plan)
         if self._peers:
             space.tell(self.forget)
+        self._flags.tell(self.share)
+
+    def share(self) -> None:
+        """Ask for a turn from now on: a stream's flags are no longer its own."""
+        self._streams.clear()
 
     def forget(self) -> None:
         """Look up anew where arrays lie: what was registered has changed."""
@@ -139,7 +144,7 @@ class KernelLaunch:
         if arguments is None:
             arguments = Arguments(self.packed(flags.region), self._bind)
             self._opened[flags.nth] = arguments
-        if flags.owned:
+        if flags.is_owned_by(handle):
             self._streams[handle] = arguments
         found = self.place(arguments, x, out)
         with flags.turn(handle) as early:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from stretto.epilogues import REDUCTIONS, Form, Spec
+from stretto.epilogues import REDUCTIONS, Form, Named, Spec
 from stretto.errors import CallError
 from stretto.executors.cuda.arrays import pointer
 from stretto.executors.cuda.elements import ELEMENTS
@@ -51,8 +51,8 @@ _REDUCTIONS = {"row_sum": "RowSum", "row_max": "RowMax"}
 def structure(spec: Spec, share: int, held: Held, close: bool) -> str:
     """Return the text of `struct Epilogue`.
 
-    `share` blocks have each row together, in a cluster when they are `close`; `held`
-    says what is kept as it comes.
+    `share` blocks have each row together, in a cluster when they are `close` (0: blocks
+    have several rows); `held` says what is kept as it comes.
     """
     if spec.row > MAX_ROW_CELLS * spec.cell:
         raise CallError(
@@ -153,7 +153,7 @@ class _Writer:
             yield f"// {line}"
         yield "struct Epilogue {"
         yield f"  static constexpr u32 row = {spec.row}, cell = {spec.cell};"
-        yield f"  static constexpr u32 share = {self.share};  // blocks to a row"
+        yield f"  static constexpr u32 share = {self.share or 1};  // blocks to a row"
         yield f"  static constexpr bool near = {str(self.close).lower()};  // a cluster"
         yield f"  static constexpr u32 held = {self.held.rows};  // rows in registers"
         yield f"  static constexpr u32 slots = {self.held.slots};  // rows by warps"
@@ -251,7 +251,23 @@ class _Writer:
             )
         ]
         whole = [(o, n) for o, n in outputs if o.form is Form.ELEMENT]
-        yield "  __device__ static void store(const Args& at, const Span& row,"
+        first = [(o, n) for o, n in whole if not self.stages[n]]
+        yield from self._store_elements("store_first", first)
+        yield from self._store_elements("store", [p for p in whole if p not in first])
+        yield "  __device__ static void store_row(const Args& at, const Span& row,"
+        yield "                                   const Values& v) {"
+        for named, node in outputs:
+            if named.form is Form.COLUMN:
+                kind = ELEMENTS[named.dtype]
+                place = f"at.out_{self.made[named.name]}, row.element / row_length"
+                yield f"    store_one<{kind}>({place}, {self._operand(node)});"
+        yield "  }\n  static constexpr u32 row_length = row > 0 ? row : 1;"
+
+    def _store_elements(
+        self, name: str, whole: Sequence[tuple[Named, int]]
+    ) -> Iterator[str]:
+        """Yield what stores a cell of some outputs, all that are given."""
+        yield f"  __device__ static void {name}(const Args& at, const Span& row,"
         yield "                               u32 column, u32 n, bool whole,"
         yield "                               const Values& v, const Floats& f) {"
         if whole:
@@ -269,14 +285,6 @@ class _Writer:
             yield f"    {words}::rounded(out_{self.made[named.name]})"
             yield f"        .store({place}, n, whole);"
         yield "  }"
-        yield "  __device__ static void store_row(const Args& at, const Span& row,"
-        yield "                                   const Values& v) {"
-        for named, node in outputs:
-            if named.form is Form.COLUMN:
-                kind = ELEMENTS[named.dtype]
-                place = f"at.out_{self.made[named.name]}, row.element / row_length"
-                yield f"    store_one<{kind}>({place}, {self._operand(node)});"
-        yield "  }\n  static constexpr u32 row_length = row > 0 ? row : 1;"
 
     def _element(self, roots: Sequence[int]) -> Iterator[str]:
         """Yield what must be computed of an element for some nodes, in order."""

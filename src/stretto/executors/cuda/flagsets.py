@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -65,13 +65,14 @@ class Turn:
 class FlagSet:
     """A set that one stream has for itself: whose order is the stream's."""
 
-    owned = True
-    """Whether calls may go on without asking for a turn."""
-
     def __init__(self, nth: int, region: Region) -> None:
         self.nth = nth
         self.region = region
         self._free = Turn(self, 0, True)
+
+    def is_owned_by(self, stream: int) -> bool:
+        """Return whether calls on a stream may go on without asking for a turn."""
+        return True
 
     def turn(self, stream: int) -> Turn:
         """Return the time for a call on a stream, which has begun."""
@@ -84,11 +85,13 @@ class FlagSet:
 class SharedSet(FlagSet):
     """A set of several streams, in order by events once there are two of them."""
 
-    owned = False
-
-    def __init__(self, nth: int, region: Region) -> None:
+    def __init__(
+        self, nth: int, region: Region, share: Callable[[], None] | None = None
+    ) -> None:
+        """With `share`, to be called when a second stream comes, the first owns it."""
         super().__init__(nth, region)
         self._lock = threading.RLock()
+        self._share = share
         self._only: int | None = None
         """The one stream that it has been used on; what is asked while it is one."""
         self._number: int | None = None
@@ -101,6 +104,10 @@ class SharedSet(FlagSet):
         """Return the stream whose work no event follows."""
         only = self._event is None and self._only is not None
         return (self._only,) if only else ()  # type: ignore[return-value]
+
+    def is_owned_by(self, stream: int) -> bool:
+        """Return whether a stream is the only one, and will be told when it is not."""
+        return self._share is not None and self.is_alone(stream)
 
     def is_alone(self, stream: int) -> bool:
         """Return whether no other stream has used it."""
@@ -150,6 +157,8 @@ class SharedSet(FlagSet):
                 "captures a graph and has a call under way from before; make one call "
                 "on each of the two before capturing, or set STRETTO_CUDA_STREAMS"
             )
+        if self._share is not None:
+            self._share()
         event = untimed_event()
         weakref.finalize(self, attempt, "cuEventDestroy", event)
         if state is None or stream_number(only) != self._number:
@@ -162,14 +171,16 @@ class SharedSet(FlagSet):
 class GraphSet(FlagSet):
     """A set for what is captured: in order by events inside of one capture."""
 
-    owned = False
-
     def __init__(self, nth: int, region: Region) -> None:
         super().__init__(nth, region)
         self._lock = threading.RLock()
         self._captures: dict[int, tuple[int, Any]] = {}
         """The stream of a capture's last launch, and an event behind that."""
         self._now = 0
+
+    def is_owned_by(self, stream: int) -> bool:
+        """Return that it is nobody's own."""
+        return False
 
     def turn(self, stream: int) -> Turn:
         """Return the time for a call, which follows those of the same graph."""
@@ -217,7 +228,9 @@ class FlagSets:
         self._free.reverse()
         self._own: dict[int, FlagSet] = {}
         self._channel = channel
-        self._shared = SharedSet(own, regions[own])
+        self._told: list[weakref.WeakMethod[Callable[[], None]]] = []
+        share = self._take_away if channel else None
+        self._shared = SharedSet(own, regions[own], share)
         self._graphs: GraphSet | None = None
         if channel:
             self._graphs = GraphSet(own, regions[own])
@@ -234,6 +247,18 @@ class FlagSets:
         if self._gone:
             self._gone.discard(stream)  # a new one has its handle, and its flags
         return found
+
+    def tell(self, function: Callable[[], None]) -> None:
+        """Call a method whenever a stream no longer owns its set."""
+        if self._channel:
+            self._told.append(weakref.WeakMethod(function))
+
+    def _take_away(self) -> None:
+        for reference in self._told:
+            function = reference()
+            if function is not None:
+                function()
+        self._told = []  # it happens once
 
     def _give(self, stream: int) -> FlagSet:
         found = self._own[stream] = self._free.pop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from stretto.collectives import storage
@@ -17,10 +18,11 @@ from stretto.executors.cuda.epilogue import words
 from stretto.executors.cuda.host import Host
 from stretto.executors.cuda.launch import Arguments, TooManyBlocks, mixed
 from stretto.executors.cuda.regions import fit, symbol_sizes
-from stretto.executors.cuda.rowwise import shared_by
+from stretto.executors.cuda.rowwise import EACH_ITS_OWN, shared_by
 from stretto.ir import Verified
 from stretto.lower import batched, closed, hands_round_on_engine
 from stretto.plan import Layout, Plan
+from stretto.verify import verify_plan
 
 __all__ = ["FusedLaunch", "fused_launch"]
 
@@ -55,7 +57,7 @@ class FusedLaunch(KernelLaunch):
         """Launch with arrays that are new here, or on a stream that shares flags."""
         handle, arguments = key[0], None
         flags = self._flags.of(handle)
-        if not flags.owned:
+        if not flags.is_owned_by(handle):
             key = (-1 - flags.nth, *key[1:])
             arguments = self._sets_of_arrays.get(key)
         if arguments is None:
@@ -68,6 +70,11 @@ class FusedLaunch(KernelLaunch):
         found = self.place(arguments, x, out)
         with flags.turn(handle) as early:
             self.enqueue(handle, found, early)
+
+    def share(self) -> None:
+        """Ask for a turn from now on: a stream's flags are no longer its own."""
+        super().share()
+        self._sets_of_arrays.clear()
 
     def forget(self) -> None:
         """Look up anew where arrays lie: what was registered has changed."""
@@ -93,8 +100,9 @@ def fused_launch(
 ) -> FusedLaunch:
     """Bind a plan whose kernel ends with an epilogue; its rows stay whole.
 
-    With more blocks than rows, blocks share rows (`shared_by`), unless this GPU holds
-    fewer clusters of them than the schedule wants: then some blocks are idle.
+    Each block has one row, or a part of one (`shared_by`), unless there are more rows
+    than blocks, or this GPU holds fewer of such blocks at once: then blocks have rows
+    one after the other. Where two blocks do not find room on an SM, there are half.
     """
     plan = proved.value
     if runs_on_engine(plan) or hands_round_on_engine(plan):
@@ -108,13 +116,21 @@ def fused_launch(
     where = fit(plan, sizes, itemsize, grain=grain)
     rows = int(where.atom_sizes.max(initial=0)) // grain
     share = shared_by(epilogue, plan.schedule.blocks, rows)
-    if share > 1 and session.device.arch >= (9, 0):
+    if share == 1 or (share > 1 and session.device.arch >= (9, 0)):
         shared = fit(plan, sizes, itemsize, grain=grain, share=share)
         try:
             return _bound(session, proved, call, epilogue, mark, shared, share)
         except TooManyBlocks:
             pass
-    return _bound(session, proved, call, epilogue, mark, where, 1)
+    try:
+        return _bound(session, proved, call, epilogue, mark, where, 0)
+    except TooManyBlocks:
+        if plan.schedule.blocks <= EACH_ITS_OWN:
+            raise
+    half = replace(plan.schedule, blocks=plan.schedule.blocks // 2)
+    proved = verify_plan(replace(plan, schedule=half), proved)
+    where = fit(proved.value, sizes, itemsize, grain=grain)
+    return _bound(session, proved, call, epilogue, mark, where, 0)
 
 
 def _bound(
@@ -127,7 +143,7 @@ def _bound(
     share: int,
 ) -> FusedLaunch:
     plan = batched(closed(proved) if where.tiles > 1 else proved)
-    said = f"{share} {epilogue}".encode()
+    said = f"{share} {plan.plan.schedule.blocks} {epilogue}".encode()
     return FusedLaunch(
         session,
         plan.plan,

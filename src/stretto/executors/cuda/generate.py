@@ -59,11 +59,11 @@ def generate(
     op: Operator = Operator.SUM,
     epilogue: Spec | None = None,
     rows: tuple[int, int] = (0, 0),
-    share: int = 1,
+    share: int = 0,
 ) -> Kernel:
     """Return the kernel of one rank, or (`rank=None`) of all ranks in one launch.
 
-    `share` blocks have each row of an epilogue together (epilogue.py: `shared_by`).
+    `share` blocks have each row of an epilogue together (rowwise.py: `shared_by`).
     """
     plan = run.plan
     _refuse(plan)
@@ -76,7 +76,7 @@ def generate(
     operands = PitchedOperands(plan, rows) if any(rows) else Operands(plan)
     held = held_by_all(run, ranks, operands, epilogue, share)
     close = near(share, plan.schedule, held)
-    on_sm = 2 if share > 1 and two_on_an_sm(plan.schedule, held) else 1
+    on_sm = 2 if two_on_an_sm(plan.schedule, held) else 1
     bodies = [
         _lane(run, r, lane, operands, epilogue, held)
         for r in ranks

@@ -38,7 +38,7 @@ class Host(Home, Protocol):
     def offset(self, array: Any) -> int | None:
         """Return where registered memory begins, the same on every rank, or None."""
 
-    def load_call(self, plan: Batched, call: Call, share: int = 1) -> Loaded:
+    def load_call(self, plan: Batched, call: Call, share: int = 0) -> Loaded:
         """Return the kernel of a plan for a kind of call, compiled and loaded."""
 
     def load_kernel(self, kernel: Kernel) -> Loaded:

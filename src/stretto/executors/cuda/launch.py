@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from stretto.errors import DeviceError, PlanError
 from stretto.executors.cuda.abi import Kernel
+from stretto.executors.cuda.captured import capture_of
 from stretto.executors.cuda.driver import Device, api, ask
 
 __all__ = [
@@ -34,6 +35,8 @@ PADDING = 64
 """Bytes after the parameters: an empty table is a word in C."""
 KEPT = 512
 """Pairs of arrays whose parameters are kept for each plan."""
+LEGACY = 1
+"""The greatest handle of the legacy stream, which cannot be captured."""
 
 
 class TooManyBlocks(PlanError):
@@ -48,43 +51,54 @@ class Loaded:
     a launch.
     """
 
-    def __init__(self, module: Any, function: Any, kernel: Kernel) -> None:
+    def __init__(
+        self, module: Any, function: Any, kernel: Kernel, *, waits: bool = True
+    ) -> None:
+        """`waits`: on the device, for the kernel before it; from sm_90 on."""
         self.module = module
         self.function = function
         self.kernel = kernel
         self._launch = _driver_launch()
         self._handle = int(function)
-        self._early = begins_early()
+        self.waits = waits
+        self._early = waits and begins_early()
         self._configs: dict[int, tuple[int, Any]] = {}
         self._late: dict[int, tuple[int, Any]] = {}
+        self._capture = capture_of(api())
+        self._capture.ours(self._handle)
 
     def launch(self, stream: int, arguments: int) -> int:
         """Enqueue the kernel; `arguments` is the address of its argument array.
 
         Returns the driver's error number.
         """
+        if self._early and stream > LEGACY and self._capture.loosen(stream):
+            return self.launch_late(stream, arguments)
         found = self._configs.get(stream)
         if found is None:
-            found = self._configs[stream] = self._configure(stream, self._early)
+            found = self._configs[stream] = self._configure(stream, early=self._early)
         return self._launch(found[0], self._handle, arguments, None)
 
     def launch_late(self, stream: int, arguments: int) -> int:
-        """Enqueue the kernel after all that the stream was given before."""
+        """Enqueue the kernel, after what the stream was given before has ended.
+
+        In a graph, what its edge says counts.
+        """
         found = self._late.get(stream)
         if found is None:
             found = self._late[stream] = self._configure(stream, early=False)
         return self._launch(found[0], self._handle, arguments, None)
 
-    def _configure(self, stream: int, early: bool) -> tuple[int, Any]:
+    def _configure(self, stream: int, *, early: bool) -> tuple[int, Any]:
         """Return the address of a launch's configuration, and what keeps it alive."""
         driver, config = api(), _shape(self.kernel)
         config.hStream = driver.CUstream(stream)
         if early:
-            attribute = driver.CUlaunchAttribute()
+            asked = driver.CUlaunchAttribute()
             names = driver.CUlaunchAttributeID
-            attribute.id = names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-            attribute.value.programmaticStreamSerializationAllowed = 1
-            config.attrs, config.numAttrs = [attribute], 1
+            asked.id = names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            asked.value.programmaticStreamSerializationAllowed = 1
+            config.attrs, config.numAttrs = [asked], 1
         return int(config.getPtr()), config
 
 
@@ -122,7 +136,7 @@ def load(device: Device, kernel: Kernel, image: bytes) -> Loaded:
             f"and {device.name} holds {resident} at once; choose fewer blocks or "
             "threads"
         )
-    return Loaded(module, function, kernel)
+    return Loaded(module, function, kernel, waits=device.arch >= (9, 0))
 
 
 def _resident(device: Device, function: Any, kernel: Kernel) -> int:

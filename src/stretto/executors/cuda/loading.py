@@ -49,7 +49,8 @@ class Kernels:
         if found is None:
             found = self._mine[kernel.digest] = self._take(kernel)
         if found.kernel != kernel:
-            found = Loaded(found.module, found.function, kernel)
+            same = found.module, found.function
+            found = Loaded(*same, kernel, waits=found.waits)
         return found
 
     def _take(self, kernel: Kernel) -> Loaded:

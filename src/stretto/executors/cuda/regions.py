@@ -103,18 +103,19 @@ def fit(
     itemsize: int,
     *,
     grain: int = 1,
-    share: int = 1,
+    share: int = 0,
     region: Region | None = None,
 ) -> Layout:
     """Return the layout with the largest tiles whose staging fits on every rank.
 
     `grain` elements are never divided (an epilogue's row): `sizes` counts them. With a
-    `share` above 1, so many blocks that follow one another have a row together.
+    `share`, a slice is one row, or a part of it: so many blocks that follow one another
+    have a row together.
     """
     rooms = {kind: region.half(kind) if region else HALVES[kind] for kind in HALVES}
-    sizes, grain = sizes * share, grain // share
+    sizes, grain = sizes * max(1, share), grain // max(1, share)
     nbytes = itemsize * grain
-    tile_bytes = min(plan.schedule.tile_bytes, MOST_TILE) if share == 1 else nbytes
+    tile_bytes = nbytes if share else min(plan.schedule.tile_bytes, MOST_TILE)
     while True:
         where = layout(plan, sizes, nbytes, tile_bytes=tile_bytes)
         needs = [footprint(plan, where, r) for r in range(plan.num_ranks)]

@@ -272,7 +272,7 @@ class CudaSession:
         )
 
     def load_call(
-        self, plan: Batched, call: Call, share: int = 1, rank: int | None = None
+        self, plan: Batched, call: Call, share: int = 0, rank: int | None = None
     ) -> Loaded:
         """Return the kernel of a plan for a kind of call, compiled and loaded."""
         from stretto.executors.cuda.generate import generate

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from stretto import collectives
 from stretto.ir import Program
-from stretto.plan import BufferRun, Plan
+from stretto.plan import BufferRun, Groups, Plan
 from stretto.testing.cases import shape_of
 from stretto.testing.referee.values import Values
 from stretto.testing.referee.verdict import Fault, Outcome
@@ -39,6 +39,8 @@ class Call:
     """The ranks whose output is in their input."""
     program: Program | None = None
     """What the plan was made of, when the order of sums is to be judged by it."""
+    groups: Groups | None = None
+    """By rank and lane, how many steps run at once, one group after the other."""
 
     def __str__(self) -> str:
         """Return what tells calls of a plan apart."""
@@ -76,6 +78,15 @@ class LaidOut(NamedTuple):
     """The first epoch of the call."""
     summed: bool
     """Whether final values are divided when the operator is avg."""
+
+    def groups(self, rank: int, lane: int) -> list[range]:
+        """Return the steps of a lane, those together that run at once."""
+        many = len(self.call.plan.ranks[rank][lane])
+        if self.call.groups is None:
+            return [range(i, i + 1) for i in range(many)]
+        ends = [0, *accumulate(self.call.groups[rank][lane])]
+        assert ends[-1] == many  # they are the plan's
+        return [range(a, b) for a, b in pairwise(ends)]
 
 
 def lay_out(call: Call, epoch: int) -> LaidOut:

@@ -1,4 +1,4 @@
-"""The proof and the referee side by side, over many plans: where do they disagree?
+"""The proof and the referee side by side, over many plans: whoever disagrees is noted.
 
 A task is a number, and what it draws: a mutant of some plan, a random program, calls of
 several plans that follow one another, or (every one of them, one a task) a plan of the
@@ -14,10 +14,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from stretto.errors import StrettoError
-from stretto.ir import Program
+from stretto.ir import Program, Verified
 from stretto.lower import lower
 from stretto.plan import Plan, Schedule
 from stretto.testing.cases import SCHEDULES, programs
@@ -31,7 +30,7 @@ from stretto.testing.referee.judge import judge, judge_plan, program_verdict
 from stretto.testing.referee.machine import Machine
 from stretto.testing.referee.scopes import (
     cut,
-    everybody,
+    paired,
     scopes,
     touches_peers,
     unequal,
@@ -94,8 +93,8 @@ class Found:
 
 
 SAFE = {
-    "may leave before": "closed, also where there is nothing to protect",
-    "counted from 1": "signals of a channel are 1, 2, ...: no number is left out",
+    "not closed": "closed, also where there is nothing to protect",
+    "they rise": "signals of a channel rise: none is said twice",
     "want the opposite": "what is final is marked, also where nothing is divided",
     "is finished": "what is final is marked, also where nothing is divided",
     "a second time": "a unit of staging is stored once an epoch",
@@ -107,6 +106,7 @@ SAFE = {
     " buffers": "buffers hold what the collective says, also what nobody moves",
     "holds atoms": "operands have the move's atoms, also of what is overwritten later",
     "read by their owner": "packets are read by their owner",
+    "may still be reading what": "a unit of staging is packets or plain data, not both",
 }
 """Refusals on the safe side: what is said, and the rule that is kept. Such plans may
 compute the right thing; nobody makes them."""
@@ -127,13 +127,29 @@ def class_of(text: str) -> str:
     return ": ".join(parts[-2:])[:120]
 
 
-def refused(proof: Callable[[Any], object], subject: object) -> str | None:
+def refused(proof: Callable[..., object], *subject: object) -> str | None:
     """Return why a proof refuses a subject, or None."""
     try:
-        proof(subject)
+        proof(*subject)
     except StrettoError as e:
         return str(e)
     return None
+
+
+def _prove(plan: Plan, program: Verified[Program]) -> None:
+    """Prove a plan as calls do: staged ones that may be in place, for both."""
+    verify_plan(plan, program)
+    if plan.in_place and not touches_peers(plan):
+        verify_plan(replace(plan, in_place=False), program)
+
+
+def _judged(plan: Plan, program: Program, *, wide: bool = False) -> Verdict:
+    """Judge a plan in all the ways in which it may be called."""
+    verdict = judge_plan(plan, program, wide=wide)
+    if verdict.right and plan.in_place and not touches_peers(plan):
+        apart: frozenset[int] = frozenset()
+        return judge_plan(plan, program, in_place=apart, wide=wide)
+    return verdict
 
 
 # Tasks.
@@ -148,7 +164,8 @@ def run_task(task: str, seed: int) -> Found:
 
 def _mutants(found: Found, rng: random.Random, seed: int) -> None:
     """Judge some mutants of one plan, a few of them with two things wrong."""
-    label, program, plan = _drawn_plan(rng)
+    label, proved, plan = _drawn_plan(rng)
+    program = proved.value
     edits = list(plan_edits(plan))
     for _ in range(min(40, len(edits))):
         what, make = rng.choice(edits)
@@ -157,15 +174,11 @@ def _mutants(found: Found, rng: random.Random, seed: int) -> None:
             more = list(plan_edits(mutant))
             also, make = rng.choice(more)
             what, mutant = f"{what}, {also}", make()
-        why = refused(verify_plan, mutant)
-        verdict = judge_plan(mutant, program)
+        why = refused(_prove, mutant, proved)
+        verdict = _judged(mutant, program)
         told = f"{what}: seed {seed}: {label} {plan.schedule}"
         if why is not None and verdict.right and not _safe(why):
-            verdict = judge_plan(mutant, program, wide=True)
-        if verdict.outcome is Outcome.ORDER and judge_plan(mutant).right:
-            # All ranks agree, and the program says otherwise: seen only beside it.
-            found.counts[f"mutants {'refused' if why else 'accepted'} OTHER_ORDER"] += 1
-            continue
+            verdict = _judged(mutant, program, wide=True)
         found.note("mutants", _first(what), why, verdict, f"{told}\n{mutant}")
 
 
@@ -185,12 +198,13 @@ def _programs(found: Found, rng: random.Random, seed: int) -> None:
 def _plans_of(found: Found, rng: random.Random, program: Program, told: str) -> None:
     schedule = Schedule.parse(rng.choice(SCHEDULES + MIXED))
     in_place = rng.random() < 0.5
+    proved = verify(program)
     try:
-        plan = lower(verify(program), schedule, in_place=in_place)
+        plan = lower(proved, schedule, in_place=in_place)
     except StrettoError as e:
         found.counts[f"plans not lowered: {class_of(str(e))}"] += 1
         return
-    why = refused(verify_plan, plan)
+    why = refused(_prove, plan, proved)
     place = "in place" if in_place else "not in place"
     memory = "zero_copy" if touches_peers(plan) else "staged"
     verdict = judge_plan(plan, program, wide=rng.random() < 0.02)
@@ -198,9 +212,22 @@ def _plans_of(found: Found, rng: random.Random, program: Program, told: str) -> 
     subject = f"{told}\n{program}\n{plan}"
     found.note("plans", what, why, verdict, subject)
     if why is None and in_place and memory == "staged":
-        some = frozenset(r for r in range(plan.num_ranks) if rng.random() < 0.5)
-        verdict = judge_plan(plan, program, in_place=some)
+        verdict = _in_place_on_some(rng, plan, program)
         found.note("plans", f"{what} on some", why, verdict, subject)
+
+
+def _in_place_on_some(rng: random.Random, plan: Plan, program: Program) -> Verdict:
+    """Return what comes of calls in place on some of the ranks that can be."""
+    verdict = Verdict(outcome=Outcome.RIGHT)
+    for scope in scopes(plan, program):
+        calls = [
+            replace(c, in_place=frozenset(r for r in c.in_place if rng.random() < 0.5))
+            for c in scope.calls
+        ]
+        verdict = judge(calls, threads=scope.threads)
+        if not verdict.right:
+            break
+    return verdict
 
 
 def _sequences(found: Found, rng: random.Random, seed: int) -> None:
@@ -208,16 +235,18 @@ def _sequences(found: Found, rng: random.Random, seed: int) -> None:
     n = rng.randint(2, 4)
     chosen = [_drawn_plan(rng, n) for _ in range(rng.randint(2, 3))]
     calls = []
-    for _, program, plan in chosen:
+    for _, proved, plan in chosen:
         pattern = tuple(rng.randint(0, 3) for _ in range(rng.randint(1, 4)))
-        if plan.in_place and plan.collective == "all_to_all":
-            pattern = (rng.randint(1, 3),)
+        extra, mirrored = rng.choice((0, 0, 1, -1)), rng.random() < 0.5
+        counts = unequal(plan, pattern, extra, mirrored=mirrored)
+        if plan.in_place and touches_peers(plan):
+            counts = unequal(plan, (rng.randint(1, 3),))  # else they are staged
         call = Call(
             plan=cut(plan, rng.choice((1, 1, 2, 3))),
-            counts=unequal(plan, pattern, rng.choice((0, 0, 1, -1))),
+            counts=counts,
             most=rng.choice((1, 1, 2, 8)),
-            in_place=everybody(plan),
-            program=program,
+            in_place=paired(plan, counts),
+            program=proved.value,
         )
         calls += [call] * rng.choice((1, 1, 2))
     rng.shuffle(calls)
@@ -229,7 +258,8 @@ def _sequences(found: Found, rng: random.Random, seed: int) -> None:
 
 def _explored(found: Found, rng: random.Random, seed: int) -> None:
     """Hold the referee against itself: what must be ordered, and what really comes."""
-    label, program, plan = _drawn_plan(rng)
+    label, proved, plan = _drawn_plan(rng)
+    program = proved.value
     edits = list(plan_edits(plan))
     what, mutant = ("nothing", plan)
     if rng.random() < 0.8:
@@ -260,18 +290,19 @@ def _explored(found: Found, rng: random.Random, seed: int) -> None:
 def _catalogue(found: Found, rng: random.Random, seed: int) -> None:
     """Judge one plan of the catalogue in wide scopes, and by running all its orders."""
     label, program, text, in_place = catalogue()[seed % len(catalogue())]
+    proved = verify(program)
     try:
-        plan = lower(verify(program), Schedule.parse(text), in_place=in_place)
+        plan = lower(proved, Schedule.parse(text), in_place=in_place)
     except StrettoError as e:
         found.counts[f"catalogue not lowered: {class_of(str(e))}"] += 1
         return
-    why = refused(verify_plan, plan)
+    why = refused(_prove, plan, proved)
     what = f"{program.collective} {text}{' in place' * in_place}"
     verdict = judge_plan(plan, program, wide=why is None)
     found.note("catalogue", what, why, verdict, f"{label}\n{plan}")
     if why is None and in_place and not touches_peers(plan):
-        for some in (frozenset(), frozenset({rng.randrange(plan.num_ranks)})):
-            verdict = judge_plan(plan, program, in_place=some)
+        for _ in range(2):
+            verdict = _in_place_on_some(rng, plan, program)
             found.note("catalogue", what, None, verdict, f"{label}\n{plan}")
     if why is None and verdict.right:
         for weak in (True, False):
@@ -319,7 +350,9 @@ def _listed(num_ranks: int) -> list[tuple[str, Program]]:
     return list(_sources(num_ranks))
 
 
-def _drawn_plan(rng: random.Random, num_ranks: int = 0) -> tuple[str, Program, Plan]:
+def _drawn_plan(
+    rng: random.Random, num_ranks: int = 0
+) -> tuple[str, Verified[Program], Plan]:
     """Return a random plan that the proof accepts, of the catalogue or drawn."""
     while True:
         n = num_ranks or rng.choice((1, 2, 2, 3, 3, 3, 4))
@@ -329,16 +362,13 @@ def _drawn_plan(rng: random.Random, num_ranks: int = 0) -> tuple[str, Program, P
             label, program = rng.choice(_listed(n))
         text = rng.choice(SCHEDULES + (MIXED if rng.random() < 0.3 else ()))
         in_place = rng.random() < 0.4
-        if in_place and program.collective in ("all_to_all", "permute"):
-            in_place = rng.random() < 0.2
         try:
-            plan = lower(verify(program), Schedule.parse(text), in_place=in_place)
-            verify_plan(plan)
+            proved = verify(program)
+            plan = lower(proved, Schedule.parse(text), in_place=in_place)
+            _prove(plan, proved)
         except StrettoError:
             continue
-        if plan.in_place and not judge_plan(plan, program).right:
-            continue  # counted elsewhere: a mutant is to be wrong by itself
-        return label, program, replace(plan)
+        return label, proved, plan
 
 
 def _safe(why: str) -> bool:

@@ -14,9 +14,16 @@ class Checker:
 
     def __init__(self, values: Values) -> None:
         self._values = values
-        self._agreed: dict[tuple[int, ...], tuple[int, str]] = {}
+        self.agreed: dict[tuple[int, ...], tuple[int, str]] = {}
+        """By what they are made of, the sums that were found, and where first."""
 
-    def check(self, want: Want, got: int, *trace: str) -> None:
+    def copy(self) -> Checker:
+        """Return another one that remembers the same."""
+        other = Checker(self._values)
+        other.agreed = self.agreed.copy()
+        return other
+
+    def check(self, want: Want, got: int) -> None:
         """Raise `Fault` unless the value is the one that is wanted."""
         if got == want.value:
             return
@@ -24,16 +31,16 @@ class Checker:
         spelt = f"{want.what} is {values.spell(got)}"
         if not want.leaves:  # exactly one value would do
             assert want.value is not None
-            raise Fault(Outcome.WRONG, f"{spelt}; want {self._spell(want)}", *trace)
+            raise Fault(Outcome.WRONG, f"{spelt}; want {self._spell(want)}")
         whole = values.undivided(got) if want.divided else got
         if whole is None or values.leaves(whole) != want.leaves:
-            raise Fault(Outcome.WRONG, f"{spelt}; want {self._spell(want)}", *trace)
+            raise Fault(Outcome.WRONG, f"{spelt}; want {self._spell(want)}")
         if want.value is not None:
-            raise Fault(Outcome.ORDER, f"{spelt}; want {self._spell(want)}", *trace)
-        other, where = self._agreed.setdefault(want.leaves, (got, want.what))
+            raise Fault(Outcome.ORDER, f"{spelt}; want {self._spell(want)}")
+        other, where = self.agreed.setdefault(want.leaves, (got, want.what))
         if other != got:
             text = f"{spelt}, and {where} is {values.spell(other)}"
-            raise Fault(Outcome.ORDER, text, *trace)
+            raise Fault(Outcome.ORDER, text)
 
     def _spell(self, want: Want) -> str:
         values = self._values

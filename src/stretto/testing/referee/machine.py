@@ -21,21 +21,22 @@ from stretto.testing.referee.values import NOTHING, Values
 from stretto.testing.referee.verdict import Fault, Outcome
 
 __all__ = [
-    "GIVE", "LOAD", "MEET", "PLAIN", "SIGNAL", "STORE", "TAKE", "WAIT", "Action",
-    "Machine",
+    "GIVE", "LOAD", "MEET", "NOWHERE", "PLAIN", "SIGNAL", "STORE", "TAKE", "WAIT",
+    "Action", "Machine",
 ]  # fmt: skip
 
 LOAD, STORE, SIGNAL, WAIT, MEET, GIVE, TAKE = range(7)
 """What agents do. Each is a tuple: the kind, the number of its event, and
 
-    LOAD    ((cell, tag), ...), whether to combine them
-    STORE   cell, tag, whether to divide
+    LOAD    ((cell, tag), ...), where to keep their combination (NOWHERE: not at all)
+    STORE   cell, tag, whether to divide, where the value was kept
     SIGNAL  channel, value, whether it releases
     WAIT    channel, value
     MEET    a key, how many agents meet
     GIVE    cell, value
     TAKE    cell, a `Want`
 """
+NOWHERE = -1
 Action: TypeAlias = tuple[Any, ...]
 
 
@@ -137,12 +138,17 @@ class Machine:
                     agent = self._agent(name)
                     body: list[Action] = []
                     for tile in range(laid.tiles):
-                        for index, step in enumerate(steps):
-                            event = self._event((*name, tile, index))
-                            if isinstance(step, Move):
-                                body += self._move(event, step, (block, tile, part))
-                            else:
-                                body += self._sync(event, step, len(parts))
+                        at = (block, tile, part)
+                        for group in laid.groups(rank, lane):
+                            done: list[Action] = []
+                            for index in group:
+                                step = steps[index]
+                                event = self._event((*name, tile, index))
+                                if isinstance(step, Move):
+                                    done += self._move(event, step, at)
+                                else:
+                                    done += self._sync(event, step, len(parts))
+                            body += _side_by_side(done) if len(group) > 1 else done
                     yield agent, body
 
     def _sync(self, event: int, step: Signal | Wait, threads: int) -> Iterator[Action]:
@@ -186,11 +192,11 @@ class Machine:
             for i in part[: max(0, count - part.start)]:
                 one = (block, start, i)
                 srcs = tuple(place(number, s, nth, one, epoch) for s in step.srcs)
-                yield LOAD, event, srcs, True
+                yield LOAD, event, srcs, 0
                 for nr, dst in enumerate(step.dsts):
                     cell, tag = place(number, dst, nth, one, epoch)
                     divide = laid.summed and step.finish and dst.space is Space.OUTPUT
-                    yield STORE, event, cell, tag, divide
+                    yield STORE, event, cell, tag, divide, 0
                     who = (nth, i, nr if dst.packets else -1)
                     if written.setdefault(cell, who) != who:
                         raise self._unordered(event, cell)
@@ -199,7 +205,7 @@ class Machine:
             for dst in step.dsts:
                 if dst.packets and heads:
                     cell = self.cells.head(number, dst, nth, (block, part.start), epoch)
-                    yield STORE, event, cell, epoch, False
+                    yield STORE, event, cell, epoch, False, 0
         for cell, (nth, i, _) in written.items():  # type: ignore[misc]
             if read.get(cell, (nth, i)) != (nth, i):
                 raise self._unordered(event, cell)
@@ -221,7 +227,7 @@ class Machine:
             if src.packets
         )
         if heads and wait:
-            yield LOAD, event, heads, False
+            yield LOAD, event, heads, NOWHERE
 
     def _unordered(self, event: int, cell: int) -> Fault:
         text = f"a move reads and writes {self.cells.name(cell)} in no order"
@@ -247,3 +253,20 @@ class Machine:
     def call_of(self, event: int) -> int:
         """Return the call that an event is part of."""
         return int(self.events[event][1])
+
+
+def _side_by_side(done: Sequence[Action]) -> list[Action]:
+    """Return what moves do at once: all that they load, then all that they store."""
+    if not done or done[0][0] in (SIGNAL, WAIT, MEET):
+        return list(done)
+    polls: list[Action] = []
+    loads: list[Action] = []
+    stores: list[Action] = []
+    for action in done:
+        if action[0] == LOAD and action[3] == NOWHERE:
+            polls.append(action)
+        elif action[0] == LOAD:
+            loads.append((*action[:3], len(loads)))
+        else:
+            stores.append((*action[:5], max(0, len(loads) - 1)))
+    return [*polls, *loads, *stores]

@@ -9,7 +9,8 @@ about the order of everything is carried along, as sets of events:
     seen     the stores among it that have landed for this agent: handed on by signals
              that release. A packet hands on itself and nothing else.
 
-With strong memory what came before has been seen.
+With strong memory what came before has been seen. A store that somebody has read, be
+it who made it, has landed: such loads ask where it lands (memory-model.md, A1 and A2).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from stretto.testing.referee.machine import (
     GIVE,
     LOAD,
     MEET,
+    NOWHERE,
     PLAIN,
     SIGNAL,
     STORE,
@@ -37,7 +39,7 @@ class _Agent:
     def __init__(self, index: int, ops: list) -> None:  # type: ignore[type-arg]
         self.index, self.ops = index, ops
         self.at = self.before = self.seen = 0
-        self.value = NOTHING
+        self.value: dict[int, int] = {}
 
 
 def run_ordered(machine: Machine, *, weak: bool = True) -> None:
@@ -88,7 +90,7 @@ class _Run:
                 if not self._load(agent, op):
                     return
             elif kind == STORE:
-                value = agent.value
+                value = agent.value.get(op[5], NOTHING)
                 if op[4]:
                     value = self.machine.values.divided(value)
                 self._store(agent, op[1], op[2], value, op[3])
@@ -118,9 +120,11 @@ class _Run:
                 self.readers[op[2]] = self.writer[op[2]]  # landed when lanes begin
             else:
                 self._read(agent, op[1], op[2], PLAIN)
-                got = self.value[op[2]]
-                who = self._last_writer(op[2])
-                self.checker.check(op[3], got, *who)
+                try:
+                    self.checker.check(op[3], self.value[op[2]])
+                except Fault as e:
+                    last = self._last_writer(op[2])
+                    raise Fault(e.outcome, e.text, *last) from None
             agent.at += 1
 
     # Memory.
@@ -134,11 +138,11 @@ class _Run:
         for cell, tag in cells:
             self._read(agent, event, cell, tag)
             values.append(self.value[cell])
-        if op[3]:
+        if op[3] != NOWHERE:
             for (cell, _), value in zip(cells, values, strict=True):
                 if value == NOTHING:
                     self._undefined(event, cell)
-            agent.value = self.machine.values.combined(tuple(values))
+            agent.value[op[3]] = self.machine.values.combined(tuple(values))
         return True
 
     def _read(self, agent: _Agent, event: int, cell: int, tag: int) -> None:

@@ -7,9 +7,10 @@ so that staging is used again while somebody may still read it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from itertools import product
+from typing import NamedTuple, cast
 
 from stretto import collectives
 from stretto.ir import Program
@@ -17,7 +18,7 @@ from stretto.plan import Move, Plan, Space
 from stretto.testing.cases import shape_of
 from stretto.testing.referee.calls import Call
 
-__all__ = ["Scope", "cut", "everybody", "scopes", "touches_peers", "unequal"]
+__all__ = ["Scope", "cut", "paired", "scopes", "touches_peers", "unequal"]
 
 
 class Scope(NamedTuple):
@@ -32,9 +33,29 @@ def cut(plan: Plan, blocks: int) -> Plan:
     return replace(plan, schedule=replace(plan.schedule, blocks=blocks))
 
 
-def everybody(plan: Plan) -> frozenset[int]:
-    """Return who is called in place when the plan is."""
-    return frozenset(range(plan.num_ranks)) if plan.in_place else frozenset()
+def paired(plan: Plan, counts: tuple[int, ...]) -> frozenset[int]:
+    """Return the ranks that a plan in place is run in place on, by so many elements.
+
+    Those on which each part of the output lies over one of its own size; the others
+    work on a copy of their input.
+    """
+    if not plan.in_place:
+        return frozenset()
+    ranks = frozenset(range(plan.num_ranks))
+    if plan.collective == "permute":
+        pairs = cast("Sequence[tuple[int, int]]", plan.params.get("pairs", ()))
+        sends = {source for source, _ in pairs}
+        apart = {b for a, b in pairs if b in sends and counts[a] != counts[b]}
+        return ranks - apart
+    if plan.collective == "all_to_all":
+        members = list(shape_of(plan).members)
+        m = len(members)
+        return ranks - {
+            members[p]
+            for p in range(m)
+            if any(counts[p * m + q] != counts[q * m + p] for q in range(m))
+        }
+    return ranks
 
 
 def touches_peers(plan: Plan) -> bool:
@@ -48,17 +69,23 @@ def touches_peers(plan: Plan) -> bool:
 
 
 def unequal(
-    plan: Plan | Program, pattern: tuple[int, ...], extra: int = 0
+    plan: Plan | Program,
+    pattern: tuple[int, ...],
+    extra: int = 0,
+    *,
+    mirrored: bool = False,
 ) -> tuple[int, ...]:
     """Return counts: the i-th part has so many elements a chunk, in turn.
 
-    The parts of a matrix are a circulant: each row begins one further.
+    The parts of a matrix are a circulant: each row begins one further, or (`mirrored`)
+    one sooner, so that the matrix is its own transpose.
     """
     kind = collectives.get(plan.collective)
     shape = shape_of(plan)
     parts, chunks = kind.num_parts(shape), kind.chunks_per_part(shape)
     m = shape.num_members
-    turned = [i % m - i // m if parts == m * m else i for i in range(parts)]
+    way = 1 if mirrored else -1
+    turned = [i % m + way * (i // m) if parts == m * m else i for i in range(parts)]
     return tuple(max(0, pattern[i % len(pattern)] * chunks + extra) for i in turned)
 
 
@@ -85,15 +112,25 @@ def scopes(
 ) -> Iterator[Scope]:
     """Yield the scopes that a plan is judged with, the most telling ones first.
 
-    `in_place` says on which ranks, where it is not what the plan allows. `wide` yields
-    many more.
+    Plans in place are run so on the ranks that are `paired`, or on those of `in_place`
+    if that is given; where peers reach into one another, all of them are, or none.
+    `wide` yields many more.
     """
-    here = everybody(plan) if in_place is None else in_place
+    mixed = in_place is not None or not (plan.in_place and touches_peers(plan))
+    for scope in _every(plan, program, in_place, wide):
+        if mixed or all(len(c.in_place) == plan.num_ranks for c in scope.calls):
+            yield scope
+
+
+def _every(
+    plan: Plan, program: Program | None, in_place: frozenset[int] | None, wide: bool
+) -> Iterator[Scope]:
     two = cut(plan, 2)
 
     def calls(
         by: Plan, counts: tuple[int, ...], most: int, times: int
     ) -> tuple[Call, ...]:
+        here = paired(plan, counts) if in_place is None else in_place
         one = Call(plan=by, counts=counts, most=most, in_place=here, program=program)
         return (one,) * times
 
@@ -113,13 +150,18 @@ def scopes(
     yield Scope(calls(plan, unequal(plan, (1,), 1), 2, 2), threads=True)
     if several:
         yield Scope(calls(plan, tuple(reversed(steps)), 8, 1))
+    if several and plan.in_place:
+        like = unequal(plan, (2, 0, 3, 1), mirrored=True)
+        yield Scope(calls(plan, like, 2, 1), threads=True)
+        yield Scope(calls(two, like, 1, 2))
     if not wide:
         return
     for pattern in ((1, 2), (2, 1), (0, 1, 3), (3, 1, 0, 0), (5, 2, 1), (4,), (2,)):
         for extra in (0, 1, -1):
-            counts = unequal(plan, pattern, extra)
-            for blocks in (1, 2, 3):
-                for most in (1, 2, 3, 8):
-                    for threads in (False, True):
-                        yield Scope(calls(cut(plan, blocks), counts, most, 2), threads)
+            for mirrored in (False, True) if plan.in_place else (False,):
+                counts = unequal(plan, pattern, extra, mirrored=mirrored)
+                for blocks, most in product((1, 2, 3), (1, 2, 3, 8)):
+                    twice = calls(cut(plan, blocks), counts, most, 2)
+                    yield Scope(twice)
+                    yield Scope(twice, threads=True)
     yield Scope(calls(plan, unequal(plan, (0,)), 1, 3))

@@ -113,6 +113,9 @@ rank 1 input 0:1@1 output 0:2@0 stage 1
 """
 """Lane 0 waits for nobody: in the third tile it stores where nobody has read."""
 
+FORCED = {"unequal counts in place": frozenset({0, 1, 2})}
+"""What is wrong only where it is run in place though nobody should."""
+
 WRONG = {
     "unequal counts in place": parse_plan(UNEQUAL_IN_PLACE),
     "other cuts in place": parse_plan(OTHER_CUTS),

@@ -3,13 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from stretto.executors.cuda.closing import closed
 
-from stretto.lower import lower
+from stretto.lower import closed, lower
 from stretto.plan import Move, Schedule, Signal, parse_plan
 from stretto.testing import programs
 from stretto.testing.referee import Call, Outcome, judge, judge_plan
-from stretto.verify import verify
+from stretto.verify import verify, verify_plan
 
 GATHER = """plan all_gather/one_shot collective=all_gather ranks=2 split=1
 schedule push bulk staged
@@ -116,7 +115,8 @@ def test_slices_that_announce_nothing_need_the_gpus_closing(name):
     plan, _ = plan_of(name, "push packets staged")
     parts = 9 if "all_to_all" in name else 3
     counts = (0, 5, 0, 0, 0, 0, 0, 0, 0)[:parts]
-    call, safe = (Call(plan=p, counts=counts, most=1) for p in (plan, closed(plan)))
+    kept = closed(verify_plan(plan)).value
+    call, safe = (Call(plan=p, counts=counts, most=1) for p in (plan, kept))
 
     assert judge([safe, safe], threads=True, silent=True).right
     found = judge([call, call], threads=True, silent=True)

@@ -1,69 +1,91 @@
 """What a GPU's kernel makes of a plan is judged like a plan: closed, and in batches."""
 
 from dataclasses import replace
+from itertools import islice
 
 import pytest
-from stretto.executors.cuda.batches import batches
-from stretto.executors.cuda.closing import closed
 
 from stretto.errors import StrettoError
-from stretto.lower import lower
-from stretto.plan import Move, Schedule
+from stretto.lower import batched, closed, lower
+from stretto.plan import Schedule
 from stretto.testing import SCHEDULES, programs
 from stretto.testing.referee import Call, Outcome, judge
-from stretto.testing.referee.scopes import everybody, unequal
+from stretto.testing.referee.scopes import paired, unequal
 from stretto.verify import verify, verify_plan
 
 
-def in_batches(plan, *, backwards):
-    """Return a plan with its steps in the order of batches, moves of one turned round.
-
-    Side by side, moves have no order: the first of them may be the last.
-    """
-
-    def steps(rank, lane):
-        for batch in batches(plan, rank, lane):
-            moves = isinstance(batch[0][1], Move)
-            for _, step in reversed(batch) if moves and backwards else batch:
-                yield step
-
-    ranks = tuple(
-        tuple(tuple(steps(rank, lane)) for lane in range(len(lanes)))
+def in_batches(proved):
+    """Return a plan in the order of a kernel's batches, and how many steps each has."""
+    plan, made = proved.value, batched(proved)
+    lanes = [
+        [made.batches(rank, lane) for lane in range(len(lanes))]
         for rank, lanes in enumerate(plan.ranks)
+    ]
+    steps = tuple(
+        tuple(tuple(s for batch in one for _, s in batch) for one in each)
+        for each in lanes
     )
-    return replace(plan, ranks=ranks)
+    groups = tuple(tuple(tuple(map(len, one)) for one in each) for each in lanes)
+    return replace(plan, ranks=steps), groups
 
 
 def plans(n):
-    """Yield every plan of the catalogue that the proof accepts."""
+    """Yield every plan of the catalogue that the proof accepts, proved."""
     for label, program in programs(n):
         for text in SCHEDULES:
             for in_place in (False, True):
-                plan = lower(verify(program), Schedule.parse(text), in_place=in_place)
-                if in_place and program.collective == "all_to_all":
-                    continue  # by unequal counts: test_catches.py
+                right = verify(program)
+                plan = lower(right, Schedule.parse(text), in_place=in_place)
                 try:
-                    verify_plan(plan)
+                    yield (
+                        f"{label} {text} {in_place}",
+                        program,
+                        verify_plan(plan, right),
+                    )
                 except StrettoError:
-                    continue
-                yield f"{label} {plan.schedule} {in_place}", program, plan
+                    assert in_place
 
 
-@pytest.mark.parametrize("backwards", [False, True])
-def test_plans_are_right_as_kernels_run_them(backwards):
-    """Threads on their own, empty slices that announce nothing, and the roll call."""
-    for label, program, plan in plans(3):
-        counts = unequal(plan, (3, 0, 1))
-        for most, times, by in ((99, 3, plan), (1, 1, closed(plan))):
+def test_plans_are_right_as_kernels_run_them():
+    """Moves side by side, threads on their own, empty slices that announce nothing."""
+    together = 0
+    for label, program, proved in islice(plans(3), 0, None, 3):
+        counts = unequal(proved.value, (3, 0, 1), mirrored=True)
+        for most, times, by in ((99, 3, proved), (1, 1, closed(proved))):
+            plan, groups = in_batches(by)
+            together += any(k > 1 for each in groups for one in each for k in one)
             call = Call(
-                plan=in_batches(by, backwards=backwards),
+                plan=plan,
                 counts=counts,
                 most=most,
-                in_place=everybody(plan),
+                in_place=paired(plan, counts),
                 program=program,
+                groups=groups,
             )
             verdict = judge([call] * times, threads=True, silent=True, roll_call=True)
             assert verdict.right, f"{label}: {verdict}"
+
+    assert together > 20
+
+
+def test_moves_that_need_one_another_are_not_side_by_side():
+    """All of a group is loaded before any of it is stored."""
+    _, program = next(iter(programs(2, "all_gather/one_shot")))
+    plan = lower(verify(program), Schedule.parse("push packets staged"))
+    first, *rest = plan.ranks[0][0]
+    stored = first._replace(dsts=first.dsts[:1])
+    passed = first._replace(dsts=first.dsts[1:], srcs=stored.dsts)
+    changed = replace(plan, ranks=(((stored, passed, *rest),), *plan.ranks[1:]))
+    one_by_one = (((1, 1, 1),), ((1, 1),))
+    at_once = (((2, 1),), ((1, 1),))
+
+    assert first.dsts[0].rank == 0
+    for groups, found in ((one_by_one, Outcome.RIGHT), (at_once, Outcome.UNDEFINED)):
+        call = Call(plan=changed, counts=(2, 3), groups=groups)
+        assert found is judge([call], threads=True).outcome
+    verify_plan(changed, groups=one_by_one)
+    with pytest.raises(StrettoError):
+        verify_plan(changed, groups=at_once)
 
 
 def test_launches_of_one_tile_lean_on_the_roll_call():

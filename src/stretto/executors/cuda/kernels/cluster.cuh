@@ -6,7 +6,8 @@
 //
 // Nobody writes to a block that has not begun, or that has ended: all threads arrive
 // when they begin, data threads wait before their first word; and a block ends only when
-// it has seen the words of all for its last exchange, also when it has given up.
+// it has seen the words of all for its last exchange, also when it has given up. Only who
+// has emptied the words releases them: the fence takes 0.25 us, and data need not wait.
 #pragma once
 
 #include "memory.cuh"
@@ -15,6 +16,9 @@ namespace stretto {
 
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 }
 __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire;" ::: "memory");

@@ -41,7 +41,8 @@ __device__ __forceinline__ void conclude_rows(Lane& me, const typename F::Args& 
     }
     batch.begin();
     batch.template reduce<0>(Nothing{});
-    batch.store();
+    batch.template store_cells<true, true>();
+    batch.store_rows();
   }
 }
 
@@ -68,8 +69,11 @@ __device__ __forceinline__ void conclude_cells(Lane& me, const typename F::Args&
 #pragma unroll
     for (u32 d = 0; d < DEPTH; ++d) {
       if (n[d] == 0) continue;
-      F::store(at, span, (first + d * T) * G, n[d], aligned && n[d] == G, known,
-               cells[d].widen());
+      const u32 column = (first + d * T) * G;
+      const bool all = aligned && n[d] == G;
+      const typename F::Floats f = cells[d].widen();
+      F::store_first(at, span, column, n[d], all, known, f);
+      F::store(at, span, column, n[d], all, known, f);
     }
   }
 }

@@ -33,7 +33,7 @@ struct Exchange {
     const u32 lane = me.thread % 32;
     if (group >= own) return;
     if constexpr (F::share == 1) {
-      if (lane == 0) of_block<Groups>()[turn % 2][b][group] = total;
+      if (lane == 0) of_block<Groups>()[turn % 2][nth(b)][group] = total;
     } else if constexpr (F::near) {
       if (lane >= F::share || row[b].count == 0) return;
       auto& board = of_block<Board<W>>();
@@ -47,7 +47,7 @@ struct Exchange {
   template <class R>
   __device__ __forceinline__ float take(u32 group) {
     if constexpr (F::share == 1) {
-      return of_block<Groups>()[turn % 2][0][group];
+      return of_block<Groups>()[turn % 2][nth(0)][group];
     } else if constexpr (F::near) {
       const u64& word = of_block<Board<W>>()[place()][nth(0)][group];
       u64 value = told(word);
@@ -103,7 +103,7 @@ struct Exchange {
           const Heard heard = hear(b, group);
           value = heard.value, missing |= !heard.there;
         } else if (group < W::groups) {
-          value = as_bits(of_block<Groups>()[turn % 2][b][group]);
+          value = as_bits(of_block<Groups>()[turn % 2][nth(b)][group]);
         }
         leaves[i] = as_float(group < W::groups ? value : R::nothing);
       }
@@ -119,7 +119,7 @@ struct Exchange {
     const u32 at = (place() * W::slots + nth(b)) * W::groups + group;
     return board_of(me.p, Lane::C::rank, me.block - piece()) + at;
   }
-  using Groups = float[2][W::rows][W::groups];
+  using Groups = float[2][W::slots][W::groups];
   // Turns of two epochs, two in each, have places of their own; and who posts in a turn
   // has read what was posted in the one before.
   __device__ u32 place() const { return (me.epoch & 1) * 2 + turn % 2; }

@@ -2,9 +2,9 @@
 //
 // Where a block's part of a row has a cell for each thread at most, the move that stores
 // the result also leaves it with the thread that has it, and what else the epilogue reads
-// is loaded while packets are awaited. Nothing is read again, and no barrier is needed:
-// the blocks of a row tell each other their sums. Where the slices of a block are small,
-// each has warps of its own (Slice::turn): a thread then keeps few rows of the block's.
+// is loaded while packets are awaited. Nothing is read again: warps tell each other their
+// sums, and outputs without sums are stored meanwhile. Where the slices of a block are
+// small, each has warps of its own (Slice::turn): a thread then keeps few rows of them.
 // Of several rows, the result and the zeros of packet memory are stored when the sums are
 // on their way: they are 16 to 32 KB of a block, and would be in front of the sums.
 #pragma once
@@ -45,7 +45,7 @@ template <class F, class Lane>
 struct Held : Batch<F, Lane> {
   using Base = Batch<F, Lane>;
   using W = typename Base::W;
-  static_assert(F::share > 1 && W::each == 1 && Base::whole, "generate.py sees to it");
+  static_assert(W::each == 1 && Base::whole, "generate.py sees to it");
   static constexpr bool spread = F::slots > 0;
   // Of several rows, weights wait until packets have come: registers are short before.
   static constexpr bool late = W::rows > 1;
@@ -95,14 +95,20 @@ struct Held : Batch<F, Lane> {
   template <class Meanwhile>
   __device__ __forceinline__ void conclude(Meanwhile meanwhile, u32 iteration) {
     if (F::near && iteration == 0) cluster_wait();
+    // In a block alone: all have read the sums of the epoch before.
+    if (F::share == 1 && iteration != 0) this->me.barrier();
 #pragma unroll
     for (u32 b = 0; late && b < W::rows; ++b) {
       const u32 n = this->count(b, 0);
       if (n > 0) this->kept[b].load_along(this->at, this->column(b, 0), n, true);
     }
     this->know();
-    this->template reduce<0>(meanwhile);
-    this->store();
+    this->template reduce<0>([&] {
+      meanwhile();
+      this->template store_cells<true, false>();
+    });
+    this->template store_cells<false, true>();
+    this->store_rows();
   }
 };
 

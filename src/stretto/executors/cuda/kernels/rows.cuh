@@ -159,16 +159,27 @@ struct Batch : Exchange<F, Lane> {
     }
   }
 
-  __device__ __forceinline__ void store() const {
+  // Store cells of outputs: those that no sum is in (FIRST), those with sums (LAST). An
+  // output may replace an input, so cells that are read again are stored in one go.
+  template <bool FIRST, bool LAST>
+  __device__ __forceinline__ void store_cells() const {
+    static_assert(W::keep || (FIRST && LAST), "inputs are read once");
 #pragma unroll(W::keep ? W::each : 1)
     for (u32 k = 0; k < W::each; ++k) {
 #pragma unroll
       for (u32 b = 0; b < W::rows; ++b) {
         const u32 n = count(b, k);
         if (n == 0) continue;
-        F::store(at, row[b], column(b, k), n, whole, known[b], floats(b, k));
+        const typename F::Floats f = floats(b, k);
+        if constexpr (FIRST) {
+          F::store_first(at, row[b], column(b, k), n, whole, known[b], f);
+        }
+        if constexpr (LAST) F::store(at, row[b], column(b, k), n, whole, known[b], f);
       }
     }
+  }
+  // Store what there is one of for each row.
+  __device__ __forceinline__ void store_rows() const {
 #pragma unroll
     for (u32 b = 0; b < W::rows; ++b) {
       const bool first = cell(b, 0) == 0 && piece() == 0;

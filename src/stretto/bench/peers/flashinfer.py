@@ -1,0 +1,112 @@
+"""FlashInfer's all_reduce for serving (TensorRT-LLM's kernels), where it is installed.
+
+Its kernels are compiled when they are first called, by nvcc. Their workspace has no
+multicast.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from functools import partial
+from typing import Any
+
+from stretto.bench.cases import Case
+from stretto.bench.contender import Buffer, Prepared, Setup
+from stretto.bench.peers._torch import as_tensor
+from stretto.bench.peers._torch_gpu import (
+    FOR_GRAPHS,
+    NO_MULTICAST,
+    claim_gpu,
+    start_nccl,
+)
+from stretto.errors import CallError, MissingExtraError
+
+__all__ = ["DEVICES", "FlashInfer", "environment", "open_peer"]
+
+DEVICES = ("cuda",)
+_RANKS = (2, 4, 8, 16)
+_LARGEST = 64 << 20
+_ROW = 8192
+"""Elements of a row, at most: a row is a cluster's."""
+
+
+def environment() -> dict[str, str]:
+    """Return what must be set before it starts."""
+    return NO_MULTICAST | FOR_GRAPHS
+
+
+def open_peer(setup: Setup) -> FlashInfer:
+    """Return it on all ranks (collective)."""
+    if importlib.util.find_spec("flashinfer") is None:
+        raise MissingExtraError("no flashinfer: pip install flashinfer-python")
+    if setup.num_ranks not in _RANKS:
+        raise CallError(f"flashinfer is for 2, 4, 8 or 16 ranks, not {setup.num_ranks}")
+    torch = claim_gpu(setup)
+    group = start_nccl(setup, "flashinfer")
+    comm = importlib.import_module("flashinfer.comm")
+    return FlashInfer(torch, comm, group, setup)
+
+
+class FlashInfer:
+    """One workspace, as large as the largest buffer."""
+
+    def __init__(self, torch: Any, comm: Any, group: Any, setup: Setup) -> None:
+        self._torch, self._comm, self._group, self._setup = torch, comm, group, setup
+        self._workspace: Any = None
+        self._room = 0
+
+    def prepare(self, case: Case, x: Buffer, out: Buffer) -> Prepared:
+        """Bind an all_reduce (collective where the workspace must grow)."""
+        given = as_tensor(x, case.dtype)
+        row = _row(given.numel())
+        if case.collective != "all_reduce" or case.op != "sum":
+            raise CallError("flashinfer sums in all_reduce")
+        if case.dtype not in ("bfloat16", "float16"):
+            raise CallError(
+                f"flashinfer's workspace is for 16-bit floats: {case.dtype}"
+            )
+        if not row or case.nbytes > _LARGEST:
+            raise CallError("flashinfer takes whole cells of 16 bytes, to 64 MB")
+        if case.nbytes > self._room:
+            self._grow(max(case.nbytes, min(self._setup.largest, _LARGEST)))
+        target = as_tensor(out, case.dtype)
+        call = partial(
+            self._comm.allreduce_fusion,
+            given.view(-1, row),
+            self._workspace,
+            self._comm.AllReduceFusionPattern.kAllReduce,
+            launch_with_pdl=True,
+            output=target.view(-1, row),
+            fp32_acc=True,
+        )
+        return Prepared(call=call, x=x, out=out, settle=self._torch.cuda.synchronize)
+
+    def close(self) -> None:
+        """Let go of the workspace."""
+        if self._workspace is not None:
+            self._workspace.destroy()
+        self._workspace, self._room = None, 0
+
+    def _grow(self, nbytes: int) -> None:
+        """Make a workspace for so many bytes (collective)."""
+        self._torch.cuda.synchronize()
+        self.close()
+        self._workspace = self._comm.create_allreduce_fusion_workspace(
+            backend="trtllm",
+            world_size=self._setup.num_ranks,
+            rank=self._setup.rank,
+            max_token_num=-(-nbytes // (2 * _ROW)),
+            hidden_dim=_ROW,
+            dtype=self._torch.bfloat16,
+            group=self._group,
+        )
+        self._room = nbytes
+
+
+def _row(count: int) -> int:
+    """Return the elements of a row: the most that divide a vector; 0: none do."""
+    row = _ROW
+    while row >= 8 and count % row:
+        row //= 2
+    return row if row >= 8 and count else 0

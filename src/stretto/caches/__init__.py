@@ -1,0 +1,95 @@
+"""Files that may be lost: ours alone, checksummed, deleted and made anew at any fault.
+
+In: bytes under a name. Out: the same bytes, or None. Never: an error, or bytes that
+somebody else could have written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import tempfile
+import warnings
+from pathlib import Path
+
+__all__ = ["discard", "folder", "load", "store"]
+
+_MAGIC = b"stretto kept 1\n"
+_DIGEST = hashlib.sha256().digest_size
+
+
+def folder(*names: str) -> Path:
+    """Return where such files lie; `STRETTO_CACHE_DIR` moves it."""
+    chosen = os.environ.get("STRETTO_CACHE_DIR")
+    if chosen:
+        return Path(chosen, *names)
+    base = os.environ.get("XDG_CACHE_HOME")
+    if base:
+        return Path(base, "stretto", *names)
+    try:
+        return Path(Path.home(), ".cache", "stretto", *names)
+    except RuntimeError:  # a user without a home
+        return Path(tempfile.gettempdir(), f"stretto-cache-{os.getuid()}", *names)
+
+
+def load(path: Path) -> bytes | None:
+    """Return what was stored there; what is wrong is deleted, with a warning.
+
+    The user alone may be able to write it, and the folder that it lies in.
+    """
+    try:
+        with path.open("rb") as file:
+            why = _not_ours(os.fstat(file.fileno())) or _not_ours(path.parent.stat())
+            data = b"" if why else file.read()
+    except FileNotFoundError:
+        return None
+    except OSError as e:
+        why, data = e.strerror or str(e), b""
+    if not why:
+        head = len(_MAGIC) + _DIGEST
+        body = data[head:]
+        if data[:head] == _MAGIC + hashlib.sha256(body).digest() and body:
+            return body
+        why = "its checksum is wrong"
+    discard(path, why)
+    return None
+
+
+def discard(path: Path, why: str) -> None:
+    """Delete a file that is not what it should be, and warn of it."""
+    with contextlib.suppress(OSError):
+        path.unlink()
+    warnings.warn(f"{path}: {why}; it is made anew", RuntimeWarning, stacklevel=3)
+
+
+def store(path: Path, data: bytes) -> None:
+    """Keep bytes; whoever reads meanwhile finds all of them or none.
+
+    What cannot be written costs the work of making it again, no more.
+    """
+    name = None
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path.parent.stat().st_uid == os.getuid():
+            path.parent.chmod(0o700)
+        handle, name = tempfile.mkstemp(dir=path.parent)
+        with os.fdopen(handle, "wb") as file:
+            file.write(_MAGIC + hashlib.sha256(data).digest() + data)
+        Path(name).replace(path)
+    except OSError:
+        if name is not None:
+            with contextlib.suppress(OSError):
+                Path(name).unlink()
+
+
+def _not_ours(about: os.stat_result) -> str:
+    """Return why others could have written something, or nothing."""
+    if not hasattr(os, "getuid"):
+        return ""
+    if about.st_uid != os.getuid():
+        return f"it or its folder belongs to uid {about.st_uid}"
+    if about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"others may write it or its folder (mode {about.st_mode & 0o777:o})"
+    return ""

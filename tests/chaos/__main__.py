@@ -1,0 +1,97 @@
+"""Run chaos for as long as you like: `python -m tests.chaos --cheap 2000 --dear 50`.
+
+The seed is printed; with it the same scenarios come again. The last lines are a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import gc
+import os
+import random
+import secrets
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.chaos.scenarios import CHEAP, DEAR
+
+
+def used() -> dict[str, int]:
+    """Return what this process holds that must not grow."""
+    gc.collect()
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+    return {
+        "descriptors": len(list(Path("/proc/self/fd").iterdir())),
+        "threads": threading.active_count(),
+        "processes": len(children.split()),
+        "shared memory": len(list(Path("/dev/shm").iterdir())),
+    }
+
+
+def plan(cheap: int, dear: int) -> Iterator[tuple[str, object]]:
+    """Yield kinds, in turn; `flood` one time in ten of the others."""
+    for name, scenario in CHEAP.items():
+        times = cheap // 10 if name.startswith("hostile") else cheap
+        yield from ((name, scenario) for _ in range(times))
+    for name, scenario in DEAR.items():
+        yield from ((name, scenario) for _ in range(dear))
+
+
+def run(seed: int, cheap: int, dear: int, stop_s: float = 1e9) -> tuple[dict, list]:
+    """Run scenarios; return how many of each kind, and what was not survived."""
+    done: dict[str, list[float]] = collections.defaultdict(lambda: [0, 0, 0.0])
+    failed: list[str] = []
+    until = time.monotonic() + stop_s
+    before: dict[str, int] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for nth, (name, scenario) in enumerate(plan(cheap, dear)):
+            if time.monotonic() > until:
+                break
+            rng = random.Random(f"{seed}:{name}:{nth}")
+            begin = time.monotonic()
+            try:
+                steps = scenario(rng, Path(folder))
+            except BaseException as e:
+                if isinstance(e, KeyboardInterrupt):
+                    raise
+                failed.append(f"{name} {nth}: {type(e).__name__}: {e}"[:500])
+                steps = 0
+            row = done[name]
+            row[0], row[1] = row[0] + 1, row[1] + steps
+            row[2] += time.monotonic() - begin
+            if row[0] == 3:
+                before[name] = used()["descriptors"]
+            if name in before and row[0] % 100 == 0:
+                grown = used()["descriptors"] - before[name]
+                if grown > 0:
+                    failed.append(f"{name} {nth}: {grown} descriptors leaked")
+    return dict(done), failed
+
+
+def main() -> int:
+    """Print the seed, run, print the table; 1 when something was not survived."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=secrets.randbits(32))
+    parser.add_argument("--cheap", type=int, default=200, help="of each kind")
+    parser.add_argument("--dear", type=int, default=5)
+    parser.add_argument("--stop-s", type=float, default=1e9)
+    args = parser.parse_args()
+    print(f"seed {args.seed}", flush=True)
+    done, failed = run(args.seed, args.cheap, args.dear, args.stop_s)
+    left = used()
+    print("| scenario | times | steps | seconds |\n| --- | --- | --- | --- |")
+    for name, (times, steps, seconds) in done.items():
+        print(f"| {name} | {times} | {steps} | {seconds:.1f} |")
+    total = sum(int(times) for times, _, _ in done.values())
+    print(f"{total} scenarios, {len(failed)} not survived; left: {left}")
+    print("\n".join(failed), file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

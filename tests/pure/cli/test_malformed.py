@@ -1,0 +1,67 @@
+"""Malformed input on the command line: exit 2 and one line, whatever it is."""
+
+import pytest
+
+from stretto import cli
+
+DEEP = "[" * 100_000
+FILES = {
+    "a.xml": b"\xff\x00\xfe",
+    "b.json": b"\x80\x81",
+    "c.json": DEEP.encode(),
+    "d.xml": b"<a>" * 100_000,
+    "e.json": b"[]",
+    "f.json": b"{}",
+    "g.xml": b"",
+    "h.txt": b"\xff",
+    "i.json": b'{"name": 1, "gpus": "x"}',
+}
+
+
+def run(capsys, *argv):
+    """Return the status and what was written to stderr."""
+    try:
+        status = cli.main(list(argv))
+    except SystemExit as e:
+        status = e.code
+    return status, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_that_are_no_programs(tmp_path, capsys, name):
+    """Binary, deep, empty, or of another kind."""
+    path = tmp_path / name
+    path.write_bytes(FILES[name])
+    status, said = run(capsys, "show", str(path))
+
+    assert 2 == status
+    assert 1 == len(said.strip().splitlines())
+
+
+@pytest.mark.parametrize("ranks", ["0", "-1", "²", "1-9", "99999999999", "x", ""])
+def test_numbers_of_ranks_of_show(capsys, ranks):
+    """It never shows another number than was asked for."""
+    status, said = run(capsys, "show", "all_reduce/ring", f"--ranks={ranks}")
+
+    assert 2 == status
+    assert "want a number from 1 to" in said
+
+
+@pytest.mark.parametrize("ranks", ["²", "1-99999999999", "4-2", "0", "-", "1,,2", "٣"])
+def test_numbers_of_ranks_of_bound(capsys, ranks):
+    """Neither digits of other scripts nor all the memory there is."""
+    status, said = run(capsys, "verify", "all_reduce/ring", f"--ranks={ranks}")
+
+    assert 2 == status
+    assert 1 == len(said.strip().splitlines())
+
+
+def test_a_machine_file_of_any_depth(tmp_path, capsys):
+    """TOML, too."""
+    path = tmp_path / "m.toml"
+    path.write_text("a = " + DEEP)
+    status, _ = run(
+        capsys, "simulate", "all_reduce/ring", "--machine", str(path), "--sizes", "8"
+    )
+
+    assert 2 == status
