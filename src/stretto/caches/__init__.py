@@ -43,7 +43,7 @@ def load(path: Path) -> bytes | None:
         with path.open("rb") as file:
             why = _not_ours(os.fstat(file.fileno())) or _not_ours(path.parent.stat())
             data = b"" if why else file.read()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as e:
         why, data = e.strerror or str(e), b""

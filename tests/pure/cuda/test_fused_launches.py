@@ -150,7 +150,7 @@ def test_a_gpu_with_little_room_has_half_the_blocks(fake, monkeypatch, room):
         load_call = session.load_call
 
         def load_few(plan, call, share=0):
-            if plan.schedule.blocks > room:
+            if plan.plan.schedule.blocks > room:
                 raise TooManyBlocks("256 blocks wait for each other")
             return load_call(plan, call, share)
 

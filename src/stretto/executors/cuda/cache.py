@@ -11,7 +11,7 @@ __all__ = ["folder", "load", "store"]
 
 def folder() -> Path:
     """Return where kernels are kept; `STRETTO_CACHE_DIR` moves it."""
-    return caches.folder("kernels")
+    return caches.folder("cubins")
 
 
 def load(key: str) -> bytes | None:
