@@ -22,6 +22,8 @@ OK = real.CUresult.CUDA_SUCCESS
 NO = real.CUresult.CUDA_ERROR_NOT_SUPPORTED
 FIXED, NORESERVE, PRIVATE, SHARED, ANONYMOUS = 0x10, 0x4000, 2, 1, 0x20
 GRAIN = 2 << 20
+_host = []
+"""Host memory, kept for ever: sessions that no test closed have threads that use it."""
 
 
 class FakeMemory:
@@ -168,7 +170,8 @@ class FakeMemory:
         return (OK,)
 
     def cuMemHostAlloc(self, nbytes, flags):
-        return self.cuMemAlloc(nbytes)
+        _host.append(ctypes.create_string_buffer(nbytes))
+        return OK, ctypes.addressof(_host[-1])
 
     def cuMemHostGetDevicePointer(self, start, flags):
         return OK, start
