@@ -22,6 +22,7 @@ def load(name, file):
 
 load("cuda_fake_memory", "fake_memory.py")
 _fakes = load("cuda_fakes", "fakes.py")
+load("cuda_model", "model.py")
 load("cuda_emulate", "emulate.py")
 load("cuda_emulate_own", "emulate_own.py")
 

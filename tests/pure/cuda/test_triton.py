@@ -67,7 +67,9 @@ def test_triton_knows_the_same_structures_as_c():
 def test_the_record_is_written_where_it_is_read():
     """Every field of the record is stored at its own offset."""
     text = SOURCE.read_text()
-    stored = [f"record + {v[1]}," for k, v in RECORD.fields.items() if v[1]]
+    by_host = ("leave",)
+    fields = [(k, v[1]) for k, v in RECORD.fields.items() if v[1] and k not in by_host]
+    stored = [f"record + {at}," for _, at in fields]
 
     assert [] == [s for s in stored if s not in text]
 
