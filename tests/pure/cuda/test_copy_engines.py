@@ -277,12 +277,11 @@ def test_copy_engine_ranks_that_call_different_things_are_told(by_streams):
         group.exchange({})
         (engine if group.rank else other).launch(engine.x, engine.out, stream=1)
         wait_for_fault(session)
-        with pytest.raises((CollectiveMismatch, CollectiveTimeout)) as caught:
+        with pytest.raises(CollectiveMismatch) as caught:
             session.check()
-        return f"{type(caught.value).__name__}: {caught.value}"
+        return str(caught.value)
 
     for text in on_ranks(by_streams, 2, work, deadline_s=0.4):
-        assert text.startswith("CollectiveMismatch")
         for rank, count in ((0, 17), (1, 16)):
             assert f"rank {rank} called all_gather of {count} int32" in text
 
