@@ -287,14 +287,27 @@ class Engine:
         return ZERO_COPY
 
     def explain(
-        self, collective: str, count: int, dtype: str = "float32", **how: Any
+        self,
+        collective: str,
+        count: int,
+        dtype: str = "float32",
+        *,
+        registered: bool = False,
+        device: str = HOST,
+        algorithm: Pin = None,
+        **params: object,
     ) -> str:
         """Return which algorithm and schedule would serve such a call, as a pin.
 
-        `how` is registered, device, algorithm, or a parameter of the collective. What
-        stands on less than a proof is said after a `#`, which a pin may have.
+        What stands on less than a proof is said after a `#`, which a pin may have.
         """
-        return self._chooser.explain(collective, count, dtype, **how)
+        return self._chooser.explain(
+            *(collective, count, dtype),
+            registered=registered,
+            device=device,
+            algorithm=algorithm,
+            **params,
+        )
 
     def _again(self, key: tuple[Any, ...], x: Any, out: Any) -> Any:
         """Repeat a call that is known by its arrays or their kind, or return MISS."""

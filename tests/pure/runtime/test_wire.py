@@ -205,4 +205,4 @@ def test_a_peer_that_does_not_read_is_given_up():
 
         with pytest.raises(WireError, match=r"the peer has not read \d+ bytes"):
             for _ in range(1000):
-                one.send({"text": "x" * 60_000})
+                one.post({"text": "x" * 60_000})
