@@ -30,6 +30,7 @@ import stage_counts  # noqa: E402, F401  (importing registers stages)
 import stage_members  # noqa: E402, F401
 import stage_shared  # noqa: E402, F401
 import stage_started  # noqa: E402, F401
+import stage_streams  # noqa: E402, F401
 from calls import warm  # noqa: E402
 from stage import STAGES, Stage  # noqa: E402
 from stages import empty_cases, type_cases, verb_cases  # noqa: E402
@@ -109,7 +110,7 @@ def main() -> int:
         os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
         os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
     began, compiled = time.monotonic(), (0, 0.0)
-    if args.device != "cpu":
+    if args.device != "cpu" and not args.only:
         n = args.ranks
         cases = [*verb_cases(n), *type_cases(n), *empty_cases(n)]
         compiled = warm(cases)

@@ -12,13 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
+from stretto import collectives
 from stretto.collectives import Operator
 from stretto.epilogues import Spec
 from stretto.errors import UnknownNameError
 from stretto.ir import Verified
 from stretto.plan import Plan
 
-__all__ = ["Call", "Executor", "Group", "Launch", "Session", "get", "names"]
+__all__ = ["Call", "Executor", "Group", "Launch", "Session", "describe", "get", "names"]
 
 Launch: TypeAlias = Callable[[Any, Any], None]
 """Run a prepared plan on (input, output); returns when done, or when enqueued.
@@ -46,6 +47,19 @@ class Call:
     aside: bool = False
     """Whether this rank's output lies over its input otherwise than plans are proved
     for: its launch works on a copy of the input. Peers do not notice."""
+
+
+def describe(plan: Plan, call: Call) -> str:
+    """Return what a call is, in words: the same text means the same call."""
+    counts = call.counts
+    count = counts[0] if len(set(counts)) == 1 else ",".join(map(str, counts))
+    reduces = collectives.get(plan.collective).reduces
+    op = f" op={call.op.value}" if reduces else ""
+    params = "".join(f" {k}={v}" for k, v in plan.params.items())
+    return (
+        f"{plan.collective}{params} of {count} {call.dtype}{op}"
+        f" by {plan.name} {plan.schedule} ({plan.digest})"
+    )
 
 
 class Group(Protocol):

@@ -10,9 +10,9 @@ import pytest
 from stretto import algorithms, executors
 from stretto.collectives import Operator
 from stretto.errors import CallError, PlanError, UnknownNameError
-from stretto.executors import Call
+from stretto.executors import Call, describe
 from stretto.executors.cpu import engine, interpreter_numpy
-from stretto.executors.cpu.encode import describe, fingerprint
+from stretto.executors.cpu.encode import fingerprint
 from stretto.ir import Verified
 from stretto.lower import lower
 from stretto.plan import Plan, Schedule, parse_plan

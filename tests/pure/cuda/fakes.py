@@ -118,6 +118,12 @@ class FakeDriver(FakeMemory):
     def cuEventCreate(self, flags):
         return OK, SimpleNamespace(recorded=0, done=0)
 
+    def cuStreamGetId(self, stream):
+        return OK, int(stream)
+
+    def cuEventSynchronize(self, event):
+        return (OK,)
+
     def cuEventQuery(self, event):
         ready = event.done >= event.recorded
         return (OK if ready else real.CUresult.CUDA_ERROR_NOT_READY,)
@@ -187,6 +193,10 @@ class FakeDriver(FakeMemory):
                 word = ctypes.c_uint32.from_address(int(part.address))
                 enqueued.append(_equals(word, int(part.value)))
         return self._enqueue(stream, *enqueued)
+
+    def cuStreamWriteValue32(self, stream, address, value, flags):
+        word = ctypes.c_uint32.from_address(int(address))
+        return self._enqueue(stream, _writes(word, int(value)))
 
     def cuStreamWriteValue64(self, stream, address, value, flags):
         word = ctypes.c_uint64.from_address(int(address))

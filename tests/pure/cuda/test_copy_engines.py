@@ -150,7 +150,7 @@ def test_engine_calls_may_be_enqueued_back_to_back(by_streams):
                 engine.launch(engine.x, engine.out, stream=1)
         session.synchronize(1)
         group.exchange({})
-        region = session.region_of(1).engine
+        region = session.flags.of(1).region.engine
         left = (ctypes.c_uint8 * 2048).from_address(session.slab.base + region)
         answer = engine.right(given), any(left)
         session.close()
@@ -279,9 +279,12 @@ def test_copy_engine_ranks_that_call_different_things_are_told(by_streams):
         wait_for_fault(session)
         with pytest.raises((CollectiveMismatch, CollectiveTimeout)) as caught:
             session.check()
-        return type(caught.value).__name__
+        return f"{type(caught.value).__name__}: {caught.value}"
 
-    assert "CollectiveMismatch" in on_ranks(by_streams, 2, work, deadline_s=0.4)
+    for text in on_ranks(by_streams, 2, work, deadline_s=0.4):
+        assert text.startswith("CollectiveMismatch")
+        assert "rank 0 called all_gather of 17 int32" in text
+        assert "rank 1 called all_gather of 16 int32" in text
 
 
 def test_engines_refuse_what_they_cannot_do(by_streams):
@@ -312,21 +315,28 @@ class Elsewhere:
     }
 
 
-def test_the_stream_after_the_last_set_of_flags_is_refused(by_streams):
-    """Two sets here: the third stream is told what to do."""
+@pytest.mark.parametrize("name", ["all_gather/ring", "all_to_all/one_shot"])
+def test_streams_that_share_flags_follow_one_another(by_streams, name):
+    """Five streams, two sets: a call's flags are down before the next raises them."""
 
     def work(group):
         session = CudaSession(group)
-        engine = Engine(session, "all_gather/one_shot", 16)
-        for stream in (1, 2):
-            engine.launch(engine.x, engine.out, stream=stream)
-            session.synchronize(stream)
-        with pytest.raises(CallError, match="STRETTO_CUDA_STREAMS"):
-            engine.launch(engine.x, engine.out, stream=3)
-        group.exchange({})
+        engine = Engine(session, name, 16)
+        right = []
+        for seed, stream in enumerate((1, 2, 3, 4, 5, 2, 5, 1, 4)):
+            given = engine.fill(seed)
+            group.exchange({})
+            time.sleep(0.002 * ((seed + group.rank) % 3))
+            for on in (stream, 2, 3):  # once more elsewhere, which may not overtake
+                engine.launch(engine.x, engine.out, stream=on)
+            for on in (1, 2, 3, 4, 5):
+                session.synchronize(on)
+            right.append(engine.right(given))
+            group.exchange({})
         session.close()
+        return right
 
-    on_ranks(by_streams, 2, work)
+    assert [[True] * 9] * 2 == on_ranks(by_streams, 2, work)
 
 
 def test_plans_that_copy_once_meet_by_two_barriers(fake):

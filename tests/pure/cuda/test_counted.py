@@ -284,7 +284,7 @@ def test_a_launch_gathers_counts_and_then_moves(fake):
             head = np.frombuffer(raw[: PARAMS.itemsize], PARAMS)[0]
             words = np.frombuffer(raw[PARAMS.itemsize :], np.int64).tolist()
             assert (4096, 8192) == (head["input"][0], head["output"][0])
-            matrix = session.slab.base + session.region_of(5).counts
+            matrix = session.slab.base + session.flags.of(5).region.counts
             assert [matrix, 4, 64, 100, 128, 128] == words
             gathered = ctypes.string_at(fake.launches[0][3], PARAMS.itemsize)
             assert matrix == np.frombuffer(gathered, PARAMS)[0]["output"][0]

@@ -1,6 +1,8 @@
 """Generated kernels run on this CPU, and give the reference interpreter's bits."""
 
 import shutil
+import threading
+import time
 
 import cuda_emulate as _emulate
 import numpy as np
@@ -174,6 +176,20 @@ def test_who_stops_inside_a_call_is_missed_where_it_stopped(
     assert "timeout" == abi.KINDS[record["kind"]]
     assert (1, missed) == (record["epoch"], record["step"])
     assert (0, 0) == (record["peer"], record["absent"])
+
+
+def test_kernels_leave_when_the_host_says_so(tmp_path):
+    """Long before the deadline; those that are not told hear it from who was."""
+    words = "push packets staged blocks=2 threads=32"
+    run = emulated(tmp_path, "all_reduce/one_shot", words, 3, counts=8, deadline_s=60)
+    told = threading.Timer(0.3, lambda: run.record(1).__setitem__("leave", 1))
+    told.start()
+    began = time.monotonic()
+
+    run.launch(run.draw(np.random.default_rng(4))[0], absent=1)
+
+    assert time.monotonic() - began < 20
+    assert 2 == run.record(1)["state"] == run.record(2)["state"]
 
 
 def test_who_calls_something_else_is_named(tmp_path):

@@ -69,7 +69,7 @@ def test_a_staged_launch_packs_own_arrays_and_everybodys_staging(fake):
             answer = (shape, stream, same, list(head["input"][:2]), head["tiles"])
             bases = [int(b) for b in head["control"][:2]]
             assert bases == [
-                b + session.region_of(5).control for b in session.slab.peers
+                b + session.flags.of(5).region.control for b in session.slab.peers
             ]
             assert head["fingerprint"]
             assert head["deadline_ns"] == 20_000_000_000

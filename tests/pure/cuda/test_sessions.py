@@ -214,7 +214,7 @@ def test_two_ranks_that_only_transfer_stage_less(fake):
         kernel = Kernel(text="any", ranks=(0,), grid=1, threads=64)
         session.load_call = lambda plan, call, rank=None: Loaded(None, 5, kernel)
         launch = session._prepare(plan, Call(dtype="int8", counts=(64 << 20,) * 2))
-        packed = launch.packed(5)[: PARAMS.itemsize].view(PARAMS)[0]
+        packed = launch.packed(session.regions[0])[: PARAMS.itemsize].view(PARAMS)[0]
         group.exchange({})
         found = session.slab.nbytes, int(packed["stage_half"]), launch._where.tile
         session.close()
@@ -268,11 +268,12 @@ def states(fake, monkeypatch, **by_stream):
 )
 def test_loading_waits_for_all_that_may_run(fake, monkeypatch, streams, waits):
     """Graphs are replayed on streams that we do not know; a capture is not spoiled."""
+    monkeypatch.setenv("STRETTO_CUDA_STREAMS", "4")
 
     def work(group):
         session = CudaSession(group)
         for stream in (7, 8):
-            session.region_of(stream)
+            session.flags.of(stream)
         waited = states(fake, monkeypatch, **streams)
         with session.quiet():
             found = sorted(waited, key=str)
@@ -287,10 +288,10 @@ def test_a_stream_that_is_gone_is_not_asked_again(fake, monkeypatch):
 
     def work(group):
         session = CudaSession(group)
-        session.region_of(7)
+        session.flags.of(7)
         states(fake, monkeypatch, s7="gone")
         with session.quiet():
-            gone = set(session._gone)
+            gone = set(session.flags._gone)
         asked = []
         monkeypatch.setattr(
             fake, "cuStreamIsCapturing", lambda s: asked.append(int(s)) or (0, 0)
@@ -298,7 +299,7 @@ def test_a_stream_that_is_gone_is_not_asked_again(fake, monkeypatch):
         with session.quiet():
             pass
         before = list(asked)
-        session.region_of(7)
+        session.flags.of(7)
         with session.quiet():
             pass
         session.close()

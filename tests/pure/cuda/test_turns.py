@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from cuda_fakes import OK, on_ranks, real
 
 from stretto.executors.cuda.session import CudaSession
-from stretto.executors.cuda.turns import Beside, InTurn
+from stretto.executors.cuda.turns import Beside
 
 
 def of_a_pair(group):
@@ -21,7 +20,7 @@ def test_a_channel_has_one_set_of_flags_for_all_streams(fake):
     def work(group):
         session = of_a_pair(group)
         streams = (7, 8, 9) if group.rank else (3,)
-        found = {session.region_of(s).control for s in streams}
+        found = {session.flags.of(s).region.control for s in streams}
         session.close()
         return found
 
@@ -37,13 +36,13 @@ def test_a_transfer_waits_for_the_one_before_it_on_another_stream(fake):
         session = of_a_pair(group)
         seen, held = [], [False]
 
-        def launch(x, out, stream):
-            fake._enqueue(stream, lambda: seen.append(stream) or True)
+        def launch(stream):
+            with session.flags.of(stream).turn(stream):
+                fake._enqueue(stream, lambda: seen.append(stream) or True)
 
-        turn = InTurn(launch, session._turns, session.device.ordinal)
         fake._enqueue(7, lambda: held[0])
         for stream in (7, 7, 8):
-            turn(None, None, stream=stream)
+            launch(stream)
         before = list(seen)
         held[0] = True
         session.synchronize(8)
@@ -59,18 +58,19 @@ def test_a_graph_does_not_wait_for_what_lies_outside(fake):
     active = status.CU_STREAM_CAPTURE_STATUS_ACTIVE
     idle = status.CU_STREAM_CAPTURE_STATUS_NONE
     fake.cuStreamIsCapturing = lambda s: (OK, active if int(s) == 8 else idle)
+    fake.cuStreamGetCaptureInfo = lambda s: (OK, active, 70)
     waits = []
-    fake.cuStreamWaitEvent = lambda *args: waits.append(args) or (OK,)
+    fake.cuStreamWaitEvent = lambda *args: waits.append(int(args[0])) or (OK,)
 
     def work(group):
         session = of_a_pair(group)
-        for stream in (7, 8, 7):
-            session._turns.take(stream)
-        session._turns.take(9)
+        for stream in (7, 8, 7, 9):
+            with session.flags.of(stream).turn(stream):
+                pass
         session.close()
 
     on_ranks(fake, 2, work)
-    assert len(waits) == 2
+    assert waits == [9, 9]
 
 
 def test_started_calls_run_beside_the_callers_stream(fake):
@@ -90,17 +90,3 @@ def test_started_calls_run_beside_the_callers_stream(fake):
         return mine != 3, reached
 
     assert [(True, ["before", "beside"])] == on_ranks(fake, 1, work)
-
-
-@pytest.mark.parametrize("transfers", [False, True])
-def test_only_channels_take_turns(fake, transfers):
-    """A collective's streams have flags of their own."""
-
-    def work(group):
-        group.only_transfers = transfers
-        session = CudaSession(group)
-        found = session._turns is not None
-        session.close()
-        return found
-
-    assert [transfers] * 2 == on_ranks(fake, 2, work)

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
 
+import numpy as np
 import pytest
-from cuda_fakes import on_ranks
+from cuda_fakes import OK, on_ranks
 
-from stretto.errors import CollectiveTimeout, DeviceError
+from stretto import algorithms
+from stretto.errors import CollectiveMismatch, CollectiveTimeout, DeviceError
+from stretto.executors import Call
 from stretto.executors.cuda import watch as watch_module
+from stretto.executors.cuda.abi import CONTROL, RECORD, Kernel
+from stretto.executors.cuda.launch import Loaded
 from stretto.executors.cuda.session import CudaSession
+from stretto.lower import lower
+from stretto.plan import Schedule
+from stretto.verify import verify, verify_plan
 
 
 def faulty(session):
@@ -81,3 +90,136 @@ def test_plans_are_remembered_up_to_a_number(fake, monkeypatch):
         return known
 
     assert [[3, 4, 5]] == on_ranks(fake, 1, work)
+
+
+def word(address):
+    """Return a word of memory that a kernel would read."""
+    return ctypes.c_uint64.from_address(address).value
+
+
+def leave(session):
+    """Return the word in host memory that lets kernels leave."""
+    return word(session.watch.record + RECORD.fields["leave"][1])
+
+
+def soon(condition):
+    """Return whether something comes true in a second."""
+    stop_at = time.monotonic() + 1
+    while not condition() and time.monotonic() < stop_at:
+        time.sleep(0.005)
+    return condition()
+
+
+def broken(session):
+    """Return the broken words of all sets of flags."""
+    first = session.slab.base + CONTROL["broken"]
+    return [word(first + region.control) for region in session.regions]
+
+
+def test_when_the_group_breaks_every_kernel_may_leave(fake):
+    """By a word of each set of flags, and by one in host memory."""
+
+    def work(group):
+        session = CudaSession(group)
+        before = leave(session), broken(session)
+        group.exchange({})
+        if group.rank == 0:
+            group.broken[0] = 1  # as the meeting does when a rank was lost
+        found = soon(lambda: leave(session) == 1 and all(broken(session)))
+        group.exchange({})
+        session.close()
+        return before, found
+
+    assert [((0, [0, 0]), True)] * 2 == on_ranks(fake, 2, work)
+
+
+def test_the_host_needs_no_driver_to_let_kernels_leave(fake, monkeypatch):
+    """A driver that is full of launches takes nothing before one of them ends."""
+    stuck = threading.Event()
+    monkeypatch.setattr(
+        fake, "cuStreamWriteValue32", lambda *_: (OK,) * stuck.wait(20), raising=False
+    )
+
+    def work(group):
+        session = CudaSession(group)
+        group.broken[0] = 1
+        found = soon(lambda: leave(session) == 1)
+        stuck.set()
+        session.close()
+        return found
+
+    assert [True] == on_ranks(fake, 1, work)
+
+
+def test_a_fault_that_a_call_has_found_lets_all_sets_of_flags_go(fake):
+    """The kernel that gave up broke its own set; others wait in theirs."""
+
+    def work(group):
+        session = CudaSession(group)
+        record = np.zeros(1, RECORD)
+        record["kind"], record["absent"], record["peer"] = 1, 2, 1
+        record["state"] = 2
+        with session.watch._lock:  # the thread finds that a call has read it
+            ctypes.memmove(session.watch.record, record.tobytes(), RECORD.itemsize)
+            session.watch.fault = session.watch._read()
+        found = soon(lambda: all(broken(session)))
+        session.close()
+        return found
+
+    assert [True] == on_ranks(fake, 1, work)
+
+
+def called(session, count):
+    """Prepare an all_reduce of so many numbers; return its fingerprint."""
+    kernel = Kernel(text="any", ranks=(0,), grid=1, threads=64)
+    session.load_call = lambda plan, call: Loaded(None, 5, kernel)
+    program = algorithms.get("all_reduce/one_shot").build(session.group.num_ranks)
+    plan = lower(verify(program), Schedule.parse("push packets staged"))
+    call = Call(dtype="float32", counts=(count,))
+    return session.prepare(verify_plan(plan), call)._fingerprint
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_a_mismatch_names_every_call_with_its_size(fake, told):
+    """Rank 2 called something else; it may only have been told that somebody did."""
+
+    def work(group):
+        session = CudaSession(group)
+        record = np.zeros(1, RECORD)
+        odd = group.rank == 2
+        record["fingerprint"] = called(session, 1001 if odd else 1000)
+        record["kind"], record["differ"] = 2, 0b011 if odd else 0b100
+        record["rank"], record["state"] = group.rank, 2
+        if told and odd:
+            record["kind"], record["got"], record["peer"] = 3, 2 << 48, 0
+        group.exchange({})
+        if odd:
+            time.sleep(0.1)
+        ctypes.memmove(session.watch.record, record.tobytes(), RECORD.itemsize)
+        with pytest.raises(CollectiveMismatch) as caught:
+            session.check()
+        group.exchange({})
+        session.close()
+        return str(caught.value)
+
+    for text in on_ranks(fake, 3, work):
+        for rank, count in ((0, 1000), (1, 1000), (2, 1001)):
+            assert f"rank {rank} called all_reduce of {count} float32 op=sum" in text
+
+
+def test_a_mismatch_of_places_says_where_arrays_lie(fake):
+    """Peers reach registered memory by its offset; equal calls may differ in it."""
+
+    def work(group):
+        watch = CudaSession(group).watch
+        watch.name(7, "all_gather of 5 int8")
+        watch.know(8, None, 7, (64, None))
+        said = watch.called(8), watch.called(7), watch.called(9)
+        watch.close()
+        return said
+
+    ((mixed, plain, unknown),) = on_ranks(fake, 1, work)
+
+    assert mixed == "all_gather of 5 int8 in registered memory at 0x40 and nowhere"
+    assert plain == "all_gather of 5 int8"
+    assert unknown == "a call that left no name (fingerprint 0x9)"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from stretto.collectives import Operator, Shape, storage
 from stretto.collectives import get as get_collective
 from stretto.errors import PlanError
-from stretto.executors import Call
+from stretto.executors import Call, describe
 from stretto.executors.cpu.slab import (
     MAX_LANES,
     MAX_SLOT,
@@ -30,7 +30,7 @@ from stretto.executors.cpu.slab import (
 from stretto.executors.cpu.words import Base, Code, Header
 from stretto.plan import Layout, Loc, Move, Plan, Signal, Space, layout
 
-__all__ = ["Encoded", "KernelOf", "Memory", "describe", "encode", "fingerprint"]
+__all__ = ["Encoded", "KernelOf", "Memory", "encode", "fingerprint"]
 
 KernelOf = Callable[[str, Operator, int, tuple[int, ...], bool], int]
 """Gives a kernel: type, operator, sources, divisors of destinations, streaming."""
@@ -58,18 +58,6 @@ class Encoded:
     tiles: int
     touched: tuple[tuple[int, int], ...]
     """Ranges of staging that the call uses: address and bytes."""
-
-
-def describe(plan: Plan, call: Call) -> str:
-    """Return what a call is, in words."""
-    counts = call.counts
-    count = counts[0] if len(set(counts)) == 1 else ",".join(map(str, counts))
-    op = f" op={call.op.value}" if get_collective(plan.collective).reduces else ""
-    params = "".join(f" {k}={v}" for k, v in plan.params.items())
-    return (
-        f"{plan.collective}{params} of {count} {call.dtype}{op}"
-        f" by {plan.name} {plan.schedule} ({plan.digest})"
-    )
 
 
 def fingerprint(text: str) -> int:

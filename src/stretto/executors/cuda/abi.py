@@ -135,6 +135,7 @@ RECORD = np.dtype(
         ("got", "<u8"),  # the flag's value, the peer's fingerprint or broken word
         ("want", "<u8"),
         ("launch", "<u8"),
+        ("leave", "<u8"),  # the host writes: not 0 once everybody is to give up
     ]
 )
 """What the first thread to give up writes, once, in host memory."""

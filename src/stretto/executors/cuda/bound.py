@@ -13,6 +13,7 @@ from stretto.executors import Group
 from stretto.executors.cuda.abi import PARAMS, Footprint, Kernel, footprint, pack
 from stretto.executors.cuda.arrays import pointer, require_near
 from stretto.executors.cuda.driver import current_stream
+from stretto.executors.cuda.flagsets import FlagSets
 from stretto.executors.cuda.launch import Arguments, Loaded, enqueue, mixed
 from stretto.executors.cuda.regions import Region
 from stretto.executors.cuda.space import AddressSpace
@@ -36,9 +37,7 @@ class Home(Protocol):
     group: Group
     space: AddressSpace
     watch: Watch
-
-    def region_of(self, stream: int) -> Region:
-        """Return the flag set of a stream, the next free one at its first use."""
+    flags: FlagSets
 
 
 class KernelLaunch:
@@ -64,7 +63,7 @@ class KernelLaunch:
         self._space = space
         self._watch = watch
         self._state = watch.state
-        self._sets = home.region_of
+        self._flags = home.flags
         self._where = where
         self._needs = needs or footprint(plan, where, space.rank)
         self._fingerprint = fingerprint
@@ -73,13 +72,21 @@ class KernelLaunch:
         self._ordinal = space.device.ordinal
         self._peers = peer_spaces(plan, space.rank) if shares is None else shares
         self._streams: dict[int, Arguments] = {}
+        """Those of streams whose flags nobody shares: all that most calls look up."""
+        self._opened: dict[int, Arguments] = {}
+        """Those of each set of flags."""
         watch.know(fingerprint, plan)
         if self._peers:
             space.tell(self.forget)
+        self._flags.tell(self.share)
+
+    def share(self) -> None:
+        """Ask for a turn from now on: a stream's flags are no longer its own."""
+        self._streams.clear()
 
     def forget(self) -> None:
         """Look up anew where arrays lie: what was registered has changed."""
-        for arguments in self._streams.values():
+        for arguments in self._opened.values():
             arguments.forget()
 
     def __call__(self, x: Any, out: Any = None, stream: Any = None) -> None:
@@ -94,13 +101,13 @@ class KernelLaunch:
         )
         arguments = self._streams.get(handle)
         if arguments is None:
-            arguments = self._open(handle)
+            self._in_turn(handle, x, out)
+            return
         source = x if type(x) is int else pointer(x)
         target = source if out is x else pointer(out)
         found = arguments.kept.get((source, target))
         if found is None:
-            require_near(x, self._ordinal)
-            require_near(out, self._ordinal)
+            self._examine(x, out)
             found = arguments.pack(source, target)
         if self._loaded.launch(handle, found):
             enqueue(self._space.device, self._loaded, handle, found)
@@ -120,7 +127,8 @@ class KernelLaunch:
             handle = current_stream(ordinal)
             arguments = streams.get(handle)
             if arguments is None:
-                arguments = self._open(handle)
+                self._in_turn(handle, *key)
+                return
             found = arguments.kept.get(key)
             if found is None:
                 found = arguments.pack(*key)
@@ -129,14 +137,35 @@ class KernelLaunch:
 
         return again
 
-    def _open(self, handle: int) -> Arguments:
-        opened = Arguments(self.packed(handle), self._bind)
-        self._streams[handle] = opened
-        return opened
+    def _in_turn(self, handle: int, x: Any, out: Any) -> None:
+        """Launch on a stream that is new here, or whose flags others use too."""
+        flags = self._flags.of(handle)
+        arguments = self._opened.get(flags.nth)
+        if arguments is None:
+            arguments = Arguments(self.packed(flags.region), self._bind)
+            self._opened[flags.nth] = arguments
+        if flags.is_owned_by(handle):
+            self._streams[handle] = arguments
+        found = self.place(arguments, x, out)
+        with flags.turn(handle) as early:
+            self.enqueue(handle, found, early)
 
-    def packed(self, handle: int, extra: Sequence[int] = ()) -> NDArray[np.uint8]:
-        """Return the parameters of a stream's launches, without arrays."""
-        region = self._sets(handle)
+    def place(self, arguments: Arguments, x: Any, out: Any) -> int:
+        """Return where the parameters for a pair of arrays lie."""
+        pair = pointer(x), pointer(out)
+        found = arguments.kept.get(pair)
+        if found is None:
+            self._examine(x, out)
+            found = arguments.pack(*pair)
+        return found
+
+    def _examine(self, x: Any, out: Any) -> None:
+        """Refuse arrays that are not on this rank's GPU."""
+        require_near(x, self._ordinal)
+        require_near(out, self._ordinal)
+
+    def packed(self, region: Region, extra: Sequence[int] = ()) -> NDArray[np.uint8]:
+        """Return the parameters of launches with a set of flags, without arrays."""
         bases = self._space.peers
         return pack(
             self.kernel,
@@ -164,10 +193,11 @@ class KernelLaunch:
             return current_stream(self._ordinal)
         return stream_handle(stream)
 
-    def enqueue(self, handle: int, arguments: int) -> None:
+    def enqueue(self, handle: int, arguments: int, early: bool = True) -> None:
         """Launch with parameters that lie at an address."""
-        if self._loaded.launch(handle, arguments):
-            enqueue(self._space.device, self._loaded, handle, arguments)
+        launch = self._loaded.launch if early else self._loaded.launch_late
+        if launch(handle, arguments):
+            enqueue(self._space.device, self._loaded, handle, arguments, early)
 
     def _bind(self, words: memoryview, source: int, target: int) -> None:
         """Write the arrays' addresses, the peers' too where the plan touches them."""
@@ -194,7 +224,7 @@ class KernelLaunch:
                 words[first + q] = self._space.peer_address(q, offset)
             words[first + rank] = address
         fingerprint = mixed(self._fingerprint, tuple(offsets))
-        self._watch.know(fingerprint, self.plan)
+        self._watch.know(fingerprint, self.plan, self._fingerprint, offsets)
         words[_MARK] = words[_MARK] & _TILES | fingerprint << 32
 
 

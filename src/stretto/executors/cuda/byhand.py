@@ -67,13 +67,15 @@ def hand_launch(
     rank = session.group.rank
     kernel = hand_kernel(own, plan, rank=rank, dtype=call.dtype, op=call.op)
     zero_copy = plan.schedule.memory == "zero_copy"
+    text = zlib.crc32(own.source.encode())
+    said = f", by a kernel of its own ({text:#x})"
     return KernelLaunch(
         session,
         plan,
         session.load_kernel(kernel),
         where=hand_layout(plan, sizes, call),
         needs=hand_footprint(own, plan, call),
-        fingerprint=mixed(mark, (zlib.crc32(own.source.encode()),)),
+        fingerprint=session.watch.part(mixed(mark, (text,)), mark, said),
         shares=_reachable(plan) if zero_copy else frozenset(),
     )
 

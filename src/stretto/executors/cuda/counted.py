@@ -21,6 +21,7 @@ from stretto.executors.cuda.abi import PARAMS, Kernel
 from stretto.executors.cuda.arrays import require_near, where
 from stretto.executors.cuda.bound import KernelLaunch, peer_spaces
 from stretto.executors.cuda.host import Host
+from stretto.executors.cuda.regions import Region
 from stretto.plan import BufferRun, Plan
 
 __all__ = ["CountedLaunch", "counted", "require_kernel_of_own_memory"]
@@ -153,20 +154,21 @@ class CountedLaunch:
     ) -> None:
         """Enqueue on the caller's stream: `counts` are int64, this rank's own."""
         handle = self._main.begin(stream)
+        flags = self._session.flags.of(handle)
         source, target = where(x), where(out)
         told = 0 if received is None else self._told(received)
-        key = (handle, *source, *target, told)
+        key = (flags.nth, *source, *target, told)
         found = self._kept.get(key)
         if found is None:
             for array in (x, counts, out, received):
                 require_near(array, self._session.device.ordinal)
-            found = self._pack(key)
-        self._gather(counts, _At(self._matrix(handle)), stream=handle)
-        self._main.enqueue(handle, found[2])
+            found = self._pack(flags.region, key)
+        with flags.turn(handle) as early:
+            self._gather(counts, _At(self._matrix(flags.region)), stream=handle)
+            self._main.enqueue(handle, found[2], early)
 
-    def _matrix(self, handle: int) -> int:
-        """Return where a stream's launches find the counts of all ranks."""
-        region = self._session.region_of(handle)
+    def _matrix(self, region: Region) -> int:
+        """Return where launches with a set of flags find the counts of all ranks."""
         return self._session.slab.base + region.counts
 
     def _told(self, received: Any) -> int:
@@ -178,19 +180,19 @@ class CountedLaunch:
             )
         return at.pointer
 
-    def _pack(self, key: tuple[int, ...]) -> tuple[Any, Any, int]:
-        handle, source, source_bytes, target, target_bytes, told = key
+    def _pack(self, region: Region, key: tuple[int, ...]) -> tuple[Any, Any, int]:
+        _, source, source_bytes, target, target_bytes, told = key
         if len(self._kept) >= KEPT:
             self._kept.clear()
         words = (
-            self._matrix(handle),
+            self._matrix(region),
             self.number,
             self._most,
             source_bytes // self._itemsize,
             target_bytes // self._itemsize,
             told,
         )
-        packed = self._main.packed(handle, words)
+        packed = self._main.packed(region, words)
         head = packed[: PARAMS.itemsize].view(PARAMS)[0]
         rank = self._session.group.rank
         head["input"][rank], head["output"][rank] = source, target

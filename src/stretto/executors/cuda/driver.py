@@ -23,11 +23,13 @@ __all__ = [
     "api",
     "ask",
     "attempt",
+    "capture_number",
     "capturing",
     "current_stream",
     "here",
     "open_device",
     "require_no_multicast",
+    "stream_number",
 ]
 
 NO_MULTICAST = {
@@ -204,6 +206,27 @@ def capturing(stream: int) -> bool | None:
     return bool(
         status[0] == driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE
     )
+
+
+def capture_number(stream: int) -> int:
+    """Return which capture a stream takes part in; others give other numbers."""
+    driver = api()
+    error, _, number, *_ = driver.cuStreamGetCaptureInfo(driver.CUstream(stream))
+    if int(error):
+        raise DeviceError(f"cuStreamGetCaptureInfo({stream}): {_explain(error)}")
+    return int(number)
+
+
+def stream_number(stream: int) -> int | None:
+    """Return what tells a stream from later ones with its handle; None: it is gone.
+
+    Drivers older than 12.0 do not number streams: 0.
+    """
+    driver = api()
+    if not hasattr(driver, "cuStreamGetId"):
+        return 0
+    error, number = driver.cuStreamGetId(driver.CUstream(stream))
+    return None if int(error) else int(number)
 
 
 class Pinned:

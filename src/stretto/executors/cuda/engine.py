@@ -28,6 +28,7 @@ from stretto.executors.cuda.arrays import pointer, require_near
 from stretto.executors.cuda.bound import KernelLaunch, peer_spaces, stream_handle
 from stretto.executors.cuda.driver import api, ask, current_stream
 from stretto.executors.cuda.enginewatch import EngineWatch
+from stretto.executors.cuda.flagsets import FlagSet
 from stretto.executors.cuda.host import Host
 from stretto.executors.cuda.launch import KEPT, mixed
 from stretto.executors.cuda.regions import ENGINE_SLOTS, Region, engine_word
@@ -110,16 +111,23 @@ class EngineLaunch:
         ordinal = session.device.ordinal
         handle = current_stream(ordinal) if stream is None else stream_handle(stream)
         session.device.require_context()
+        flags = session.flags.of(handle)
+        with flags.turn(handle):
+            self._enqueue(flags, handle, x, out)
+
+    def _enqueue(self, flags: FlagSet, handle: int, x: Any, out: Any) -> None:
+        """Enqueue the kernels and copies of one call."""
+        ordinal = self._session.device.ordinal
         if self._enter is not None:
             self._enter(x, out, stream=handle)
-        key = (handle, pointer(x), pointer(out))
+        key = (flags.nth, pointer(x), pointer(out))
         acts = self._kept.get(key)
         if acts is None:
             require_near(x, ordinal)
             require_near(out, ordinal)
             if len(self._kept) >= KEPT:
                 self._kept.clear()
-            acts = self._kept[key] = self._bind(*key)
+            acts = self._kept[key] = self._bind(flags.region, *key[1:])
         main = api().CUstream(handle)
         for act in acts:
             if isinstance(act, Copies):
@@ -148,9 +156,8 @@ class EngineLaunch:
             ask("cuEventRecord", side.end, side.stream)
             ask("cuStreamWaitEvent", main, side.end, 0)
 
-    def _bind(self, handle: int, source: int, target: int) -> list[Sync | Copies]:
-        """Return what to enqueue for a pair of arrays on a stream."""
-        region = self._session.region_of(handle)
+    def _bind(self, region: Region, source: int, target: int) -> list[Sync | Copies]:
+        """Return what to enqueue for a pair of arrays, with a set of flags."""
         addresses = {Space.INPUT: source, Space.OUTPUT: target}
         space = self._session.space
         offsets = {k: space.offset(a) if a else None for k, a in addresses.items()}
@@ -163,7 +170,7 @@ class EngineLaunch:
                 )
         shared = tuple(offsets[k] for k in sorted(self._peers))
         mark = mixed(self._mark, shared) if shared else self._mark
-        self._session.watch.know(mark, self.plan)
+        self._session.watch.know(mark, self.plan, self._mark, shared)
 
         def locate(loc: Loc) -> int:
             """Return the address of a location."""

@@ -60,8 +60,16 @@ class EngineWatch:
                 return index
         return None
 
-    def tick(self, plans: dict[int, Plan], stream: object) -> Exception | None:
-        """Look once; return the fault of a stuck call, having freed it."""
+    def tick(
+        self,
+        plans: dict[int, Plan],
+        stream: object,
+        who_called_what: Callable[[int, Sequence[int]], str],
+    ) -> Exception | None:
+        """Look once; return the fault of a stuck call, having freed it.
+
+        `who_called_what` says so of a call and of the ranks that called another.
+        """
         index = self.stuck()
         if index is None:
             return None
@@ -69,8 +77,10 @@ class EngineWatch:
         step = max(0, self._last[index][0] - 1)
         words = self._read(index, stream)
         waiting, text = explain(self._group.rank, plans.get(mark), mark, step, words)
-        other = next((int(w) for w in words.ravel() if int(w) not in (0, 1, mark)), 0)
-        error = self._group.fail(waiting, text, **({"mismatch": text} if other else {}))
+        others = ~np.isin(words[0], (0, 1, mark))
+        differ = [q for q in range(self._group.num_ranks) if others[q].any()]
+        mismatch = who_called_what(mark, differ) or text if differ else ""
+        error = self._group.fail(waiting, text, mismatch=mismatch)
         self.release(mark, stream)
         return error
 

@@ -46,25 +46,44 @@ class FusedLaunch(KernelLaunch):
         key = (handle, *words(self._epilogue, extra))
         arguments = self._sets_of_arrays.get(key)
         if arguments is None:
+            self._in_turn_with(key, x, out, extra)
+            return
+        found = arguments.kept.get((pointer(x), pointer(out)))
+        self.enqueue(handle, found or self.place(arguments, x, out))
+
+    def _in_turn_with(
+        self, key: tuple[int, ...], x: Any, out: Any, extra: Sequence[Any]
+    ) -> None:
+        """Launch with arrays that are new here, or on a stream that shares flags."""
+        handle, arguments = key[0], None
+        flags = self._flags.of(handle)
+        if not flags.is_owned_by(handle):
+            key = (-1 - flags.nth, *key[1:])
+            arguments = self._sets_of_arrays.get(key)
+        if arguments is None:
             if len(self._sets_of_arrays) >= KEPT:
                 self._sets_of_arrays.clear()
-            arguments = Arguments(self.packed(handle, key[1:]), self._bind)
+            arguments = Arguments(self.packed(flags.region, key[1:]), self._bind)
             for one in extra:
                 require_near(one, self._ordinal)
             self._sets_of_arrays[key] = arguments
-        pair = (pointer(x), pointer(out))
-        found = arguments.kept.get(pair)
-        if found is None:
-            require_near(x, self._ordinal)
-            require_near(out, self._ordinal)
-            self._check(out)
-            found = arguments.pack(*pair)
-        self.enqueue(handle, found)
+        found = self.place(arguments, x, out)
+        with flags.turn(handle) as early:
+            self.enqueue(handle, found, early)
+
+    def share(self) -> None:
+        """Ask for a turn from now on: a stream's flags are no longer its own."""
+        super().share()
+        self._sets_of_arrays.clear()
 
     def forget(self) -> None:
         """Look up anew where arrays lie: what was registered has changed."""
         super().forget()
         self._sets_of_arrays.clear()
+
+    def _examine(self, x: Any, out: Any) -> None:
+        super()._examine(x, out)
+        self._check(out)
 
     def _check(self, out: Any) -> None:
         """Refuse a result that rows of whole cells cannot be read from."""
@@ -130,6 +149,8 @@ def _bound(
         plan.plan,
         session.load_call(plan, call, share),
         where=where,
-        fingerprint=mixed(mark, (zlib.crc32(said),)),
+        fingerprint=session.watch.part(
+            mixed(mark, (zlib.crc32(said),)), mark, f", with the epilogue {epilogue}"
+        ),
         epilogue=epilogue,
     )

@@ -63,7 +63,7 @@ class Loaded:
         self.waits = waits
         self._early = waits and begins_early()
         self._configs: dict[int, tuple[int, Any]] = {}
-        self._loose: dict[int, tuple[int, Any]] = {}
+        self._late: dict[int, tuple[int, Any]] = {}
         self._capture = capture_of(api())
         self._capture.ours(self._handle)
 
@@ -73,13 +73,20 @@ class Loaded:
         Returns the driver's error number.
         """
         if self._early and stream > LEGACY and self._capture.loosen(stream):
-            found = self._loose.get(stream)
-            if found is None:
-                found = self._loose[stream] = self._configure(stream, early=False)
-            return self._launch(found[0], self._handle, arguments, None)
+            return self.launch_late(stream, arguments)
         found = self._configs.get(stream)
         if found is None:
             found = self._configs[stream] = self._configure(stream, early=self._early)
+        return self._launch(found[0], self._handle, arguments, None)
+
+    def launch_late(self, stream: int, arguments: int) -> int:
+        """Enqueue the kernel, after what the stream was given before has ended.
+
+        In a graph, what its edge says counts.
+        """
+        found = self._late.get(stream)
+        if found is None:
+            found = self._late[stream] = self._configure(stream, early=False)
         return self._launch(found[0], self._handle, arguments, None)
 
     def _configure(self, stream: int, *, early: bool) -> tuple[int, Any]:
@@ -218,12 +225,15 @@ def mixed(fingerprint: int, offsets: tuple[int | None, ...]) -> int:
     return zlib.crc32(text) or 1
 
 
-def enqueue(device: Device, loaded: Loaded, stream: Any, arguments: int) -> None:
+def enqueue(
+    device: Device, loaded: Loaded, stream: Any, arguments: int, early: bool = True
+) -> None:
     """Launch, entering the context when this thread has not been seen before."""
-    error = loaded.launch(int(stream), arguments)
+    launch = loaded.launch if early else loaded.launch_late
+    error = launch(int(stream), arguments)
     if error:
         device.enter()
-        error = loaded.launch(int(stream), arguments)
+        error = launch(int(stream), arguments)
         if error:
             raise DeviceError(
                 f"launch of {loaded.kernel.symbol}: {api().CUresult(error).name}"

@@ -83,4 +83,6 @@ def pitched_launch(
             "contiguous, and the call has a permutation; want packets or bulk"
         )
     words = pitches(plan, call, storage(call.dtype).itemsize)
-    return session.kernel_launch(proved, call, sizes, mixed(mark, call.rows), words)
+    said = f", in rows of {call.rows[0]} and {call.rows[1]}"
+    mark = session.watch.part(mixed(mark, call.rows), mark, said)
+    return session.kernel_launch(proved, call, sizes, mark, words)

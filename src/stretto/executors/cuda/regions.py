@@ -1,8 +1,6 @@
-"""How the first part of a slab is divided: control and staging, a set per stream.
+"""How the first part of a slab is divided: sets of control memory and staging.
 
-Signals of two streams must not meet in one set of flags: kernels of two streams run in
-any order. So each stream that a session is used on gets a set of its own, in the order
-of first use, which is the same on every rank as long as their calls are.
+Which launches use which set, and in what order, `flagsets.py` says.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from numpy.typing import NDArray
 
 from stretto import collectives
 from stretto.collectives import Shape, storage
-from stretto.errors import PlanError
+from stretto.errors import CallError, PlanError
 from stretto.executors import Call
 from stretto.executors.cuda.abi import MAX_RANKS, control_bytes, footprint
 from stretto.plan import Layout, Plan, layout
@@ -64,11 +62,15 @@ class Region:
         return HALVES[kind] // self.share
 
 
-def regions(num_ranks: int, share: int = 1) -> tuple[tuple[Region, ...], int]:
-    """Return the sets of a session and the bytes they take together."""
+def regions(num_ranks: int, *, channel: bool = False) -> tuple[tuple[Region, ...], int]:
+    """Return the sets of a session and the bytes they take together.
+
+    Two ranks that only transfer have one, with a part of the staging.
+    """
     found = []
     at = 0
-    for _ in range(int(os.environ.get("STRETTO_CUDA_STREAMS", "4"))):
+    share = PAIR_SHARE if channel else 1
+    for _ in range(1 if channel else _wanted_sets()):
         starts = {"control": at}
         at += -(-control_bytes(num_ranks) // PAGE) * PAGE
         starts["engine"] = at
@@ -80,6 +82,13 @@ def regions(num_ranks: int, share: int = 1) -> tuple[tuple[Region, ...], int]:
             at += 2 * (nbytes // share)
         found.append(Region(**starts, share=share))
     return tuple(found), at
+
+
+def _wanted_sets() -> int:
+    text = os.environ.get("STRETTO_CUDA_STREAMS", "4")
+    if not text.isdecimal() or not int(text):
+        raise CallError(f"STRETTO_CUDA_STREAMS={text}; want a number from 1 on")
+    return int(text)
 
 
 def engine_word(region: Region, kind: str, peer: int, n: int) -> int:

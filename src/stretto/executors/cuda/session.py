@@ -11,7 +11,7 @@ import numpy as np
 
 from stretto.collectives import storage
 from stretto.errors import CallError, DeviceError, PlanError
-from stretto.executors import Call, Group, Launch
+from stretto.executors import Call, Group, Launch, describe
 from stretto.executors.cuda.abi import CONTROL, MAX_RANKS, Kernel, fingerprint
 from stretto.executors.cuda.arena import Arena
 from stretto.executors.cuda.arrays import DeviceArray, where
@@ -32,12 +32,12 @@ from stretto.executors.cuda.driver import (
     Side,
     api,
     ask,
-    capturing,
     current_stream,
     open_device,
 )
 from stretto.executors.cuda.engine import EngineLaunch, runs_on_engine
 from stretto.executors.cuda.enginewatch import EngineWatch
+from stretto.executors.cuda.flagsets import FlagSets
 from stretto.executors.cuda.fused import fused_launch
 from stretto.executors.cuda.launch import Loaded
 from stretto.executors.cuda.loading import Kernels
@@ -46,14 +46,12 @@ from stretto.executors.cuda.memory import open_slab
 from stretto.executors.cuda.pitched import pitched_launch
 from stretto.executors.cuda.proxy import Proxy
 from stretto.executors.cuda.regions import (
-    PAIR_SHARE,
-    Region,
     fit,
     regions,
     symbol_sizes,
 )
 from stretto.executors.cuda.space import AddressSpace, local_rank
-from stretto.executors.cuda.turns import InTurn, Turns
+from stretto.executors.cuda.testimony import PAGE_BYTES, Testimony
 from stretto.executors.cuda.watch import Watch
 from stretto.ir import Verified
 from stretto.lower import (
@@ -83,7 +81,8 @@ class CudaSession:
         self.group = group
         self.device = open_device(local_rank(group))
         self._pair = bool(getattr(group, "only_transfers", False))
-        self.regions, total = regions(group.num_ranks, PAIR_SHARE if self._pair else 1)
+        self.regions, total = regions(group.num_ranks, channel=self._pair)
+        page, total = total, total + PAGE_BYTES
         self.slab = open_slab(self.device, group, total)
         self.space = AddressSpace(self.device, group, self.slab)
         self.offset_at = self.space.offset
@@ -94,14 +93,12 @@ class CudaSession:
             self.device,
             group,
             [self.slab.base + r.control + CONTROL["broken"] for r in self.regions],
+            Testimony(self.slab.peers, group.rank, page),
         )
-        self._sets: dict[int, Region] = {}
-        self._gone: set[int] = set()
-        """Streams of ours that somebody has destroyed."""
+        self.flags = FlagSets(self.regions, channel=self._pair)
         self._engine_watch: EngineWatch | None = None
         self._proxy: Proxy | None = None
         self._sides: list[Side] = []
-        self._turns = Turns(self.device) if self._pair else None
         self._kernels = Kernels(self.device, self.quiet)
         self._closed = False
 
@@ -175,11 +172,7 @@ class CudaSession:
     def prepare(self, plan: Verified[Plan], call: Call) -> Launch:
         """Bind a plan to a kind of call: generate, compile, load, pack."""
         launch = self._prepare(plan, call)
-        if call.aside:
-            launch = aside(self, launch, plan.value, call)
-        if self._turns is None:
-            return launch
-        return InTurn(launch, self._turns, self.device.ordinal)
+        return aside(self, launch, plan.value, call) if call.aside else launch
 
     def _prepare(self, plan: Verified[Plan], call: Call) -> Launch:
         value = plan.value
@@ -191,6 +184,7 @@ class CudaSession:
         sizes = symbol_sizes(value, call)
         itemsize = storage(call.dtype).itemsize
         mark = fingerprint(value, call.dtype, call.op.value, call.counts)
+        self.watch.name(mark, describe(value, call))
         if call.epilogue is not None:
             return fused_launch(self, plan, call, call.epilogue, mark)
         if any(call.rows):
@@ -205,7 +199,7 @@ class CudaSession:
         where = fit(value, sizes, itemsize, region=self.regions[0])
         halves = in_halves(closed(plan) if where.tiles > 1 else plan)
         enter = self._bound(halves.kernel, call, where, mark)
-        mark = mark ^ 1 or 1
+        mark = self.watch.part(mark ^ 1 or 1, mark)
         return EngineLaunch(halves.copies, self, sizes, itemsize, mark, enter=enter)
 
     def prepare_counted(
@@ -225,6 +219,7 @@ class CudaSession:
         parts = len(call.counts) // n
         row = Call(dtype="int64", counts=(parts,) * n)
         mark = fingerprint(value, call.dtype, call.op.value, (*call.counts, -1))
+        self.watch.name(mark, f"{describe(value, call)}, with counts on the GPU")
         how = dict(rank=self.group.rank, dtype=call.dtype, op=call.op)  # noqa: C408
         main = KernelLaunch(
             self,
@@ -236,7 +231,10 @@ class CudaSession:
         return CountedLaunch(
             self,
             self.kernel_launch(
-                gather, row, symbol_sizes(gather.value, row), mark ^ 1 or 1
+                gather,
+                row,
+                symbol_sizes(gather.value, row),
+                self.watch.part(mark ^ 1 or 1, mark),
             ),
             main,
             itemsize=itemsize,
@@ -307,22 +305,6 @@ class CudaSession:
             shares=peer_spaces(plan, self.group.rank),
         )
 
-    def region_of(self, stream: int) -> Region:
-        """Return the flag set of a stream, the next free one at its first use."""
-        self._gone.discard(stream)  # a new one has its handle, and its flags
-        found = self._sets.get(stream)
-        if found is None:
-            nth = 0 if self._pair else len(self._sets)  # a channel has one (turns.py)
-            if nth == len(self.regions):
-                raise CallError(
-                    f"stream {stream:#x} is the {len(self._sets) + 1}th that this "
-                    f"communicator is used on, and it has {len(self.regions)} sets of "
-                    "flags: use fewer streams, set STRETTO_CUDA_STREAMS, or split()"
-                )
-            found = self.regions[nth]
-            self._sets[stream] = found
-        return found
-
     def engine_watch(self) -> EngineWatch:
         """Return the deadlines of copy-engine calls, made at their first use."""
         if self._engine_watch is None:
@@ -349,21 +331,10 @@ class CudaSession:
         relaxed = api().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         before = ask("cuThreadExchangeStreamCaptureMode", relaxed)
         try:
-            self._settle()
+            self.flags.settle(current_stream(self.device.ordinal))
             yield
         finally:
             ask("cuThreadExchangeStreamCaptureMode", before)
-
-    def _settle(self) -> None:
-        known = {*self._sets, current_stream(self.device.ordinal)} - self._gone
-        found = {stream: capturing(stream) for stream in known}
-        self._gone |= {stream for stream, state in found.items() if state is None}
-        if not any(found.values()):
-            ask("cuCtxSynchronize")
-            return
-        for stream, state in found.items():
-            if state is False:
-                ask("cuStreamSynchronize", api().CUstream(stream))
 
     def mark(self, stream: Any = None) -> Mark:
         """Return the point that a stream has come to; without one, the current."""

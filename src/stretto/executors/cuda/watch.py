@@ -9,10 +9,10 @@ the thread raises `broken`, and no kernel waits for its deadline in vain.
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from stretto.executors import Group
 from stretto.executors.cuda.abi import AWAITED, KINDS, RECORD
 from stretto.executors.cuda.driver import Device, Pinned, api, ask
 from stretto.executors.cuda.enginewatch import EngineWatch
+from stretto.executors.cuda.testimony import Testimony
 from stretto.plan import Plan, Wait, spell_step
 
 __all__ = ["Watch", "explain"]
@@ -32,6 +33,10 @@ TELLER_S = 1.0
 MOST_PLANS = 1 << 14
 """Plans that records are told in the words of; each pair of arrays may have one."""
 COMPLETE = 2
+_LEAVE = RECORD.fields["leave"][1] // 8  # type: ignore[index]
+"""The word of the record that the host writes."""
+_AT_ONCE = 1
+"""CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER: nothing was written before."""
 WHY = {
     "mismatch": "as ranks called different things",
     "counts": "as there are more elements than it has room for",
@@ -44,16 +49,26 @@ class Watch:
     """The record of one session and the thread that reads it."""
 
     def __init__(
-        self, device: Device, group: Group, broken_words: Sequence[int]
+        self,
+        device: Device,
+        group: Group,
+        broken_words: Sequence[int],
+        testimony: Testimony,
     ) -> None:
         self._device = device
         self._group = group
         self._broken_words = tuple(broken_words)
+        self._testimony = testimony
         self._pinned = Pinned(-(-RECORD.itemsize // 8))
         self.record = self._pinned.device_pointer
         self.state = self._pinned.words.data.cast("B").cast("I")
         self.fault: Exception | None = None
         self._plans: dict[int, Plan] = {}
+        self._calls: dict[int, str] = {}
+        """What launches are, in words, by fingerprint."""
+        self._places: dict[int, tuple[int, Sequence[int | None]]] = {}
+        """Which call a launch on registered memory is, and where that begins."""
+        self._released = False
         self.engine: EngineWatch | None = None
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -65,11 +80,35 @@ class Watch:
         )
         self._thread.start()
 
-    def know(self, fingerprint: int, plan: Plan) -> None:
-        """Remember a plan, so that a record of it can be told in its words."""
+    def know(
+        self,
+        fingerprint: int,
+        plan: Plan,
+        of: int = 0,
+        at: Sequence[int | None] = (),
+    ) -> None:
+        """Remember a plan, so that a record of it can be told in its words.
+
+        `of` is the fingerprint of the call, which is made on arrays that lie `at`.
+        """
         if fingerprint not in self._plans and len(self._plans) >= MOST_PLANS:
-            del self._plans[next(iter(self._plans))]  # the one known for longest
+            oldest = next(iter(self._plans))  # the one known for longest
+            del self._plans[oldest]
+            self._places.pop(oldest, None)
         self._plans[fingerprint] = plan
+        if of:
+            self._places[fingerprint] = of, at
+
+    def name(self, fingerprint: int, call: str) -> None:
+        """Remember what a call is, in words, for ranks that called something else."""
+        if fingerprint not in self._calls and len(self._calls) >= MOST_PLANS:
+            del self._calls[next(iter(self._calls))]
+        self._calls[fingerprint] = call
+
+    def part(self, fingerprint: int, of: int, more: str = "") -> int:
+        """Name a part or a form of a call; return its fingerprint."""
+        self.name(fingerprint, self.called(of) + more)
+        return fingerprint
 
     def check(self) -> None:
         """Raise the fault, once there is one."""
@@ -102,14 +141,65 @@ class Watch:
         record = np.frombuffer(self._pinned.words.tobytes(), RECORD, count=1)[0]
         waiting, text = explain(record, self._plans)
         kind = KINDS[int(record["kind"])]
+        differ = _cause(record) if kind == "told" else kind
         if kind == "told":
+            if differ == "mismatch":
+                self._tell(int(record["fingerprint"]))
             self._hear()
-            kind = _cause(record)
-        if kind == "counts":
+        if differ == "counts":
             return self._group.fail((), "", refused=text)
-        if kind == "mismatch":
-            return self._group.fail(waiting, text, mismatch=text)
+        if differ == "mismatch":
+            said = ""
+            if kind == "mismatch":
+                whom, absent = _ranks(record["differ"]), _ranks(record["absent"])
+                said = self._compare(int(record["fingerprint"]), whom, absent)
+            return self._group.fail(waiting, text, mismatch=said or text)
         return self._group.fail(waiting, text)
+
+    def _tell(self, fingerprint: int) -> None:
+        """Tell peers what we called, who find too that it was something else."""
+        with contextlib.suppress(DeviceError), self._aside():
+            self._testimony.give(self.called(fingerprint), self._stream)
+
+    def _compare(
+        self, fingerprint: int, differ: Sequence[int], absent: Sequence[int] = ()
+    ) -> str:
+        """Return what every rank called, who differ from us; "" if nobody says."""
+        self._tell(fingerprint)
+        whom = [q for q in differ if q < self._group.num_ranks]
+        heard: dict[int, str] = {}
+        with contextlib.suppress(DeviceError), self._aside():
+            heard = self._testimony.hear(whom, self._stream)
+        if not heard:
+            return ""
+        said = []
+        for rank in range(self._group.num_ranks):
+            if rank in absent:
+                said.append(f"rank {rank} has not come")
+            elif rank in whom:
+                said.append(f"rank {rank} called {heard.get(rank, 'something else')}")
+            else:
+                said.append(f"rank {rank} called {self.called(fingerprint)}")
+        return "; ".join(said)
+
+    def called(self, fingerprint: int) -> str:
+        """Return what a launch is, in words."""
+        of, at = self._places.get(fingerprint, (fingerprint, ()))
+        no_name = f"a call that left no name (fingerprint {fingerprint:#x})"
+        where = " and ".join("nowhere" if a is None else f"{a:#x}" for a in at)
+        memory = f" in registered memory at {where}" if where else ""
+        return self._calls.get(of, no_name) + memory
+
+    @contextlib.contextmanager
+    def _aside(self) -> Iterator[None]:
+        """Hold while this thread, which may capture a graph, copies beside that."""
+        self._device.require_context()
+        relaxed = api().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        before = ask("cuThreadExchangeStreamCaptureMode", relaxed)
+        try:
+            yield
+        finally:
+            ask("cuThreadExchangeStreamCaptureMode", before)
 
     def _hear(self) -> None:
         """Wait a little for the rank that gave up first: it knows why, we do not."""
@@ -138,17 +228,17 @@ class Watch:
 
     def _tick(self) -> None:
         """Look once."""
-        if self.fault is not None:  # what is still enqueued must not wait either
-            if self.engine is not None:
+        if self.fault is not None or self.look() is not None or self._notice():
+            if not self._released:
+                self.release()
+            if self.engine is not None:  # what is still enqueued must not wait either
                 self.engine.release_all(self._stream)
-        elif self.look() is not None or self._notice():
-            self.release()
 
     def _notice(self) -> bool:
         """Return whether a copy-engine call is stuck, or the group broke elsewhere."""
         found = None
         if self.engine is not None:
-            found = self.engine.tick(self._plans, self._stream)
+            found = self.engine.tick(self._plans, self._stream, self._compare)
         if found is None and int(self._group.broken[0]):
             found = self._group.fail((), f"rank {self._group.rank}: the GPU was in use")
         with self._lock:
@@ -156,17 +246,19 @@ class Watch:
         return self.fault is not None
 
     def release(self) -> None:
-        """Let every kernel of ours that waits leave now."""
-        one = (ctypes.c_uint64 * 1)(1)
+        """Let every kernel of ours that waits leave now.
+
+        The word in host memory comes first: a driver that is full of launches takes
+        nothing more before they end.
+        """
+        self._released = True
+        self._pinned.words[_LEAVE] = 1
+        self._break_device()
+
+    def _break_device(self) -> None:
         try:
             for address in self._broken_words:
-                ask(
-                    "cuMemcpyHtoDAsync",
-                    address,
-                    ctypes.addressof(one),
-                    8,
-                    self._stream,
-                )
+                ask("cuStreamWriteValue32", self._stream, address, 1, _AT_ONCE)
             ask("cuStreamSynchronize", self._stream)
         except DeviceError as e:
             self.fault = self.fault or e

@@ -49,8 +49,9 @@ struct Record {
   int rank, block, lane, thread, step, peer;
   u32 absent, differ, fingerprint, channel;
   u64 epoch, got, want, launch;
+  u64 leave;  // written by the host: not 0 once everybody is to give up
 };
-static_assert(sizeof(Record) == 80, "abi.py: RECORD");
+static_assert(sizeof(Record) == 88, "abi.py: RECORD");
 
 enum Kind : u32 { NONE = 0, TIMEOUT = 1, MISMATCH = 2, TOLD = 3, TOO_MANY = 4 };
 

@@ -1,7 +1,9 @@
 // deadline.cuh -- no spin is for ever, and nobody gives up without saying for whom.
 //
 // A spin polls relaxed. Every `PATIENCE` polls it looks at its rank's broken word, and
-// at the device's clock: the first look starts the time, a later one ends it. The first
+// at the device's clock: the first look starts the time, a later one ends it. More seldom
+// it looks into host memory, where the host says that a rank was lost: it writes there
+// also while the driver takes nothing from it, as a queue is full of launches. The first
 // thread to give up claims the broken word, writes the record in host
 // memory, and tells the peers' broken words, so that everybody leaves without waiting
 // for a deadline of their own. Nothing traps: whoever gives up skips what is left of the
@@ -13,6 +15,7 @@
 namespace stretto {
 
 constexpr u32 PATIENCE = 128;
+constexpr u32 HOST_PATIENCE = 32 * PATIENCE;  // polls: a few milliseconds
 
 // Where a thread is, for the record.
 struct Place {
@@ -98,6 +101,10 @@ struct Patience {
   __device__ __forceinline__ bool holds(const Params& p, int rank) {
     if (++polls % PATIENCE != 0) return true;
     if (load_relaxed_word(control_word(p.control[rank], BROKEN)) != 0) return false;
+    if (polls % HOST_PATIENCE == 0) {
+      const Record* record = reinterpret_cast<const Record*>(p.record);
+      if (load_relaxed_word(&record->leave) != 0) return false;
+    }
     return within(p.deadline_ns);
   }
   // The same for what does not depend on peers: until so much time has passed.
