@@ -302,7 +302,9 @@ class Engine:
         What stands on less than a proof is said after a `#`, which a pin may have.
         """
         return self._chooser.explain(
-            *(collective, count, dtype),
+            collective,
+            count,
+            dtype,
             registered=registered,
             device=device,
             algorithm=algorithm,
