@@ -128,16 +128,20 @@ class Buffer:
         return Ref(self._rank, self._name, index, index + 1)
 
     def _range(self, key: slice) -> Ref:
-        told = f"{self}[{key.start}:{key.stop}]"
-        known = f"0 to {self._chunks}"
-        start = 0 if key.start is None else _whole(key.start, told, known)
-        stop = self._chunks if key.stop is None else _whole(key.stop, told, known)
+        start = 0 if key.start is None else key.start
+        stop = self._chunks if key.stop is None else key.stop
+        if type(start) is not int or type(stop) is not int:
+            told, known = self._told(key), f"0 to {self._chunks}"
+            start, stop = _whole(start, told, known), _whole(stop, told, known)
         if key.step is not None or not 0 <= start < stop <= self._chunks:
             raise BoundsError(
-                f"{told}: the buffer has {self._chunks} chunks; ranges do not wrap, "
-                f"have no step and are not empty"
+                f"{self._told(key)}: the buffer has {self._chunks} chunks; ranges do "
+                f"not wrap, have no step and are not empty"
             )
         return Ref(self._rank, self._name, start, stop)
+
+    def _told(self, key: slice) -> str:
+        return f"{self}[{key.start}:{key.stop}]"
 
     def __getitem__(self, key: SupportsIndex | slice) -> Reference:
         """Name chunks: `b[i]` wraps, `b[a:b]` does not, `b[:]` is all of it."""
@@ -149,7 +153,8 @@ class Buffer:
         """Store a copy or a combination."""
         dst = self._ref(key)
         if isinstance(value, Reference):
-            self._trace.settle()
+            if self._trace.pending is not None:
+                self._trace.settle()
             srcs: tuple[Ref, ...] = (value.ref,)
         elif isinstance(value, Reduction):
             self._trace.store(dst, value)
@@ -233,13 +238,14 @@ class Rank(int):
 
     def scratch(self, name: str, chunks: int) -> Buffer:
         """Return room of this rank's own, the same number of chunks on all ranks."""
-        told = f"scratch({name!r}, {chunks!r})"
-        chunks = _whole(chunks, told, "1 or more chunks")
-        if not _is_name(name) or name in (INPUT, OUTPUT) or chunks < 1:
-            raise BoundsError(
-                f"{told}: want an identifier other than input and output, and at least "
-                f"one chunk"
-            )
+        if self._ranks.trace.scratch.get(name) != chunks or type(chunks) is not int:
+            told = f"scratch({name!r}, {chunks!r})"
+            chunks = _whole(chunks, told, "1 or more chunks")
+            if not _is_name(name) or name in (INPUT, OUTPUT) or chunks < 1:
+                raise BoundsError(
+                    f"{told}: want an identifier other than input and output, and at "
+                    f"least one chunk"
+                )
         known = self._ranks.trace.scratch.setdefault(name, chunks)
         if known != chunks:
             raise BoundsError(

@@ -101,7 +101,8 @@ class Trace:
 
     def update(self, ref: Ref, by: Ref) -> Reduction:
         """Return what `ref += by`, made two frames up, is about to store."""
-        self.settle()
+        if self.pending is not None:
+            self.settle()
         frame = sys._getframe(2)
         made = Reduction((ref, by), (frame.f_code, frame.f_lineno))
         self.pending = made

@@ -12,35 +12,29 @@ import functools
 import threading
 from typing import Any
 
-from stretto import collectives, executors
-from stretto.collectives import Operator, Shape
+from stretto import executors
 from stretto.epilogues import Bound, Spec
 from stretto.errors import CallError, CommunicationError, CommunicatorBroken
-from stretto.executors import Call, Group, Launch, Session
+from stretto.executors import Group, Launch, Session
 from stretto.runtime.arrays import HOST
-from stretto.runtime.fused import fuse, fused_choice
+from stretto.runtime.choosing import Chooser
+from stretto.runtime.fused import fuse
 from stretto.runtime.hot import MISS, Hot
 from stretto.runtime.kinds import (
     Kind,
-    full_size,
-    not_shared,
     plans_in_place,
     shared_arrays,
 )
 from stretto.runtime.measured import Measured
-from stretto.runtime.plans import frozen, proved_plan, touches_callers
+from stretto.runtime.plans import frozen
 from stretto.runtime.recipes import Recipes
 from stretto.runtime.request import Caller, Request
 from stretto.runtime.select import (
     STAGED,
     ZERO_COPY,
-    Choice,
     Pin,
-    Question,
-    dtype_class,
     members_of_pin,
 )
-from stretto.runtime.selector import Selector
 from stretto.runtime.started import Starter
 from stretto.runtime.work import Work
 
@@ -66,8 +60,10 @@ class Engine:
         """How many processes there are in the group."""
         self._group = group
         self._sessions: dict[str, Session] = {}
-        self._selectors: dict[str, Selector] = {}
         self._profiles = profiles or Measured()
+        self._chooser = Chooser(
+            self.rank, self.num_ranks, self._sessions, self._profiles
+        )
         self._launches: dict[Kind, Launch] = {}
         self._table: dict[Any, Hot] = {}
         self._hot: dict[Any, Hot] = self._table
@@ -270,7 +266,7 @@ class Engine:
                 self._launches.clear()
                 self._table.clear()
                 self._recipes.clear()
-            launch = self._launches[kind] = self._prepare(kind, session)
+            launch = self._launches[kind] = self._chooser.prepare(kind, session)
         return launch
 
     def _memory(self, request: Request, session: Session) -> str:
@@ -290,49 +286,6 @@ class Engine:
                 return STAGED
         return ZERO_COPY
 
-    def _prepare(self, kind: Kind, session: Session) -> Launch:
-        choice = self._choose(kind)
-        if kind.pin is None and kind.device != HOST:
-            rows = self._selectors[kind.device].rows(self.num_ranks)
-            choice = fused_choice(choice, kind, self.num_ranks, rows)
-        schedule = choice.schedule
-        if touches_callers(schedule) and kind.memory != ZERO_COPY:
-            raise CallError(
-                f"rank {self.rank}: {kind.collective}: schedule {schedule} "
-                f"{not_shared(kind, self.num_ranks)}"
-            )
-        in_place = kind.in_place or not touches_callers(schedule)
-        plan = proved_plan(
-            choice.algorithm, self.num_ranks, kind.params, schedule, in_place
-        )
-        call = Call(
-            dtype=kind.dtype,
-            op=kind.op,
-            counts=kind.counts,
-            epilogue=kind.epilogue,
-            rows=kind.rows,
-            aside=kind.aside,
-        )
-        return session.prepare(plan, call)
-
-    def _choose(self, kind: Kind) -> Choice:
-        selector = self._selectors.get(kind.device)
-        if selector is None:
-            measured = self._profiles.profile(kind.device)
-            selector = Selector(kind.device, measured, self._sessions)
-            self._selectors[kind.device] = selector
-        asked = Question(
-            executor=kind.device,
-            collective=kind.collective,
-            num_ranks=self.num_ranks,
-            nbytes=full_size(kind, self.num_ranks),
-            memory=kind.memory,
-            in_place=kind.in_place,
-            params=kind.params,
-            dtypes=dtype_class(kind.dtype),
-        )
-        return selector.choose(asked, kind.pin)
-
     def explain(
         self,
         collective: str,
@@ -348,32 +301,15 @@ class Engine:
 
         What stands on less than a proof is said after a `#`, which a pin may have.
         """
-        members = members_of_pin(algorithm)
-        if members:
-            params["members"] = members
-        shape = Shape(num_ranks=self.num_ranks, params=params)
-        parts = collectives.get(collective).num_parts(shape)
-        kind = Kind(
-            device,
+        return self._chooser.explain(
             collective,
+            count,
             dtype,
-            Operator.SUM,
-            (count,) * parts,
-            frozen(params),
-            ZERO_COPY
-            if registered and shared_arrays(collective, frozen(params), self.num_ranks)
-            else STAGED,
-            True,
-            algorithm,
+            registered=registered,
+            device=device,
+            algorithm=algorithm,
+            **params,
         )
-        choice = self._choose(kind)
-        in_place = kind.in_place or not touches_callers(choice.schedule)
-        plan = proved_plan(
-            choice.algorithm, self.num_ranks, kind.params, choice.schedule, in_place
-        )
-        call = Call(dtype=dtype, counts=kind.counts)
-        trusted = executors.get(device).trusted(plan, call)
-        return f"{choice}  # trusted: {trusted}" if trusted else str(choice)
 
     def _again(self, key: tuple[Any, ...], x: Any, out: Any) -> Any:
         """Repeat a call that is known by its arrays or their kind, or return MISS."""

@@ -41,7 +41,7 @@ def test_spawn_and_connect_check_first():
 
 
 @pytest.mark.parametrize(
-    "given", [(0.5, 2, "j"), ("0", 2, "j"), (0, 2, 7), (0, 2, "tcp://h:²")]
+    "given", [(0.5, 2, "j"), ("0", 2, "j"), (0, 2, 7), (0, 2, "tcp://h:\u00b2")]
 )
 def test_a_place_is_numbers_and_a_text(given):
     """Everything else is refused in one line."""

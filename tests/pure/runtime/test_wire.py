@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stretto.errors import WireError
 from stretto.runtime import messages
 from stretto.runtime.messages import Hello, Leave, Offer
 from stretto.runtime.wire import (
@@ -194,3 +195,17 @@ def test_a_message_with_a_wrong_field_is_refused(change, text):
     refused = messages.from_body({**body, **change})
 
     assert re.search(text, refused.why)
+
+
+def test_a_peer_that_does_not_read_is_given_up():
+    """What waits for it may not grow without end."""
+    here, there = socket.socketpair()
+    with here, there:
+        one = Connection(here)
+
+        def flood():
+            while True:
+                one.post({"text": "x" * 60_000})
+
+        with pytest.raises(WireError, match=r"the peer has not read \d+ bytes"):
+            flood()
