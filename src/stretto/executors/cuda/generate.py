@@ -29,7 +29,7 @@ from stretto.executors.cuda.abi import (
 from stretto.executors.cuda.elements import element
 from stretto.executors.cuda.epilogue import conclusion, structure
 from stretto.executors.cuda.operands import Operands
-from stretto.executors.cuda.pitched import PitchedOperands
+from stretto.executors.cuda.rows import PitchedOperands
 from stretto.executors.cuda.rowwise import Held, held_by_all, near, two_on_an_sm
 from stretto.ir import Verified
 from stretto.lower import (
