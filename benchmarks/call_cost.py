@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from stretto.bench.machine import commit
-from stretto.executors.cuda.arrays import DeviceArray
+from stretto.executors.cuda.device.arrays import DeviceArray
 from stretto.runtime import Communicator
 from stretto.runtime.engine import Engine
 

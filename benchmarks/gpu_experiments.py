@@ -35,8 +35,8 @@ def compile_one(job: tuple[str, str, int | None, int, str]) -> str:
     name, schedule, rank, ranks, patch = job
     try:
         from stretto import algorithms
-        from stretto.executors.cuda import generate
-        from stretto.executors.cuda.compile import compile_kernel
+        from stretto.executors.cuda.codegen import generate
+        from stretto.executors.cuda.codegen.compile import compile_kernel
         from stretto.lower import lower
         from stretto.plan import Schedule
         from stretto.verify import verify, verify_plan
@@ -76,7 +76,7 @@ def laid_out(plan: Any, nbytes: int) -> Any:
 
     from stretto import collectives
     from stretto.collectives import Shape
-    from stretto.executors.cuda.regions import fit
+    from stretto.executors.cuda.flags.regions import fit
 
     n, whole = plan.num_ranks, nbytes // 2
     kind = collectives.get(plan.collective)
@@ -95,10 +95,10 @@ class Virtual:
         import torch
 
         from stretto import algorithms
-        from stretto.executors.cuda import abi, generate
-        from stretto.executors.cuda import compile as compiler
-        from stretto.executors.cuda.driver import open_device
-        from stretto.executors.cuda.launch import enqueue, load
+        from stretto.executors.cuda.codegen import abi, generate
+        from stretto.executors.cuda.codegen import compile as compiler
+        from stretto.executors.cuda.device.driver import open_device
+        from stretto.executors.cuda.launching.launch import enqueue, load
         from stretto.lower import lower
         from stretto.plan import Schedule
         from stretto.verify import verify, verify_plan

@@ -18,9 +18,9 @@ from stretto import epilogues as ep
 from stretto.collectives import Operator
 from stretto.epilogues import Form, Named, resolve
 from stretto.executors import Call
-from stretto.executors.cuda import rowwise
-from stretto.executors.cuda.compile import compile_kernel
-from stretto.executors.cuda.generate import kernel_of
+from stretto.executors.cuda.codegen import rowwise
+from stretto.executors.cuda.codegen.compile import compile_kernel
+from stretto.executors.cuda.codegen.generate import kernel_of
 from stretto.lower import lower
 from stretto.plan import Schedule
 from stretto.runtime import Choice, Profile

@@ -116,8 +116,8 @@ PATCHES: dict[str, list[Edit]] = {
 @contextlib.contextmanager
 def applied(name: str) -> Iterator[None]:
     """Generate and compile with the patched headers; kernels are marked by its name."""
-    from stretto.executors.cuda import compile as compiler
-    from stretto.executors.cuda import generate as generator
+    from stretto.executors.cuda.codegen import compile as compiler
+    from stretto.executors.cuda.codegen import generate as generator
 
     if name in ("", "base"):
         yield

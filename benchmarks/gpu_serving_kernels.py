@@ -13,8 +13,8 @@ from typing import Any
 from gpu_fused_kernels import call_of, chosen
 
 from stretto import algorithms
-from stretto.executors.cuda import rowwise
-from stretto.executors.cuda.compile import compile_kernel
+from stretto.executors.cuda.codegen import rowwise
+from stretto.executors.cuda.codegen.compile import compile_kernel
 from stretto.lower import lower
 from stretto.plan import Schedule
 from stretto.verify import verify, verify_plan
@@ -66,7 +66,7 @@ def candidates(rows: int, hidden: int, ranks: int) -> list[str]:
 
 def compile_one(rows: int, hidden: int, ranks: int, variant: str, rank: int) -> str:
     """Compile a kernel into the disk cache; return what went wrong, or nothing."""
-    from stretto.executors.cuda.generate import kernel_of
+    from stretto.executors.cuda.codegen.generate import kernel_of
 
     try:
         with tried(variant):

@@ -226,8 +226,8 @@ class ServingOurs(Serving, Ours):
 
 
 def _capture() -> Any:
-    from stretto.executors.cuda.captured import capture_of
-    from stretto.executors.cuda.driver import api
+    from stretto.executors.cuda.device.driver import api
+    from stretto.executors.cuda.launching.captured import capture_of
 
     return capture_of(api())
 

@@ -104,8 +104,8 @@ def compile_one(job: tuple[str, int, int]) -> str:
     variant, rank, ranks = job
     try:
         from stretto.collectives import Operator
-        from stretto.executors.cuda.compile import compile_kernel
-        from stretto.executors.cuda.generate import kernel_of
+        from stretto.executors.cuda.codegen.compile import compile_kernel
+        from stretto.executors.cuda.codegen.generate import kernel_of
 
         plan = plan_of(variant, ranks)
         if plan.value.schedule.protocol == "engine":

@@ -18,9 +18,9 @@ import numpy as np
 from stretto import algorithms, collectives
 from stretto.collectives import Operator, Shape, storage
 from stretto.errors import StrettoError
-from stretto.executors.cuda.compile import compile_kernel
-from stretto.executors.cuda.engine import runs_on_engine
-from stretto.executors.cuda.generate import kernel_of
+from stretto.executors.cuda.codegen.compile import compile_kernel
+from stretto.executors.cuda.codegen.generate import kernel_of
+from stretto.executors.cuda.launching.engine import runs_on_engine
 from stretto.runtime.plans import frozen, proved_plan, touches_callers
 from stretto.runtime.select import STAGED, Choice, Question
 from stretto.runtime.selector import Selector

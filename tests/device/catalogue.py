@@ -20,8 +20,8 @@ import numpy as np
 from stretto import algorithms, collectives
 from stretto.collectives import Operator
 from stretto.errors import CallError, ProgramError
-from stretto.executors.cuda import abi, generate
-from stretto.executors.cuda.compile import compile_kernel
+from stretto.executors.cuda.codegen import abi, generate
+from stretto.executors.cuda.codegen.compile import compile_kernel
 from stretto.ir import Program
 from stretto.lower import lower
 from stretto.plan import Plan, Schedule

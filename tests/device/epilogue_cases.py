@@ -12,7 +12,7 @@ from catalogue import Case
 from stretto import epilogues as ep
 from stretto.collectives import FLOAT8
 from stretto.epilogues import Form, Named, resolve
-from stretto.executors.cuda import abi, generate
+from stretto.executors.cuda.codegen import abi, generate
 from stretto.lower import closed
 from stretto.plan import Plan
 from stretto.verify import verify_plan

@@ -35,12 +35,12 @@ from stretto.collectives import Operator, Shape, narrow, storage  # noqa: E402
 from stretto.collectives import widen as values_of  # noqa: E402
 from stretto.epilogues import Form, evaluate  # noqa: E402
 from stretto.executors import Call  # noqa: E402
-from stretto.executors.cuda import abi  # noqa: E402
-from stretto.executors.cuda.compile import compile_kernel  # noqa: E402
-from stretto.executors.cuda.driver import api, ask, open_device  # noqa: E402
-from stretto.executors.cuda.launch import load  # noqa: E402
-from stretto.executors.cuda.pitched import pitches  # noqa: E402
-from stretto.executors.cuda.regions import fit  # noqa: E402
+from stretto.executors.cuda.codegen import abi  # noqa: E402
+from stretto.executors.cuda.codegen.compile import compile_kernel  # noqa: E402
+from stretto.executors.cuda.device.driver import api, ask, open_device  # noqa: E402
+from stretto.executors.cuda.flags.regions import fit  # noqa: E402
+from stretto.executors.cuda.launching.launch import load  # noqa: E402
+from stretto.executors.cuda.launching.pitched import pitches  # noqa: E402
 from stretto.testing import draw, input_counts, interpret, output_counts  # noqa: E402
 
 HUNG_S = 15.0

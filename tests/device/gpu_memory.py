@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stretto.executors.cuda.driver import ask
+from stretto.executors.cuda.device.driver import ask
 
 __all__ = ["Memory"]
 

@@ -11,10 +11,10 @@ from typing import Any
 from ranked import DEADLINE_S, Bound, Rank, check, verdict
 
 from stretto.errors import CallError
-from stretto.executors.cuda.abi import Kernel
-from stretto.executors.cuda.compile import compile_kernel
-from stretto.executors.cuda.driver import api, ask
-from stretto.executors.cuda.launch import enqueue, load
+from stretto.executors.cuda.codegen.abi import Kernel
+from stretto.executors.cuda.codegen.compile import compile_kernel
+from stretto.executors.cuda.device.driver import api, ask
+from stretto.executors.cuda.launching.launch import enqueue, load
 
 
 @check(4)

@@ -10,8 +10,8 @@ from ranked import Bound, Rank, check, verdict
 
 from stretto import algorithms
 from stretto.errors import StrettoError
-from stretto.executors.cuda.compile import compile_kernel
-from stretto.executors.cuda.generate import kernel_of
+from stretto.executors.cuda.codegen.compile import compile_kernel
+from stretto.executors.cuda.codegen.generate import kernel_of
 from stretto.lower import lower
 from stretto.plan import Schedule
 from stretto.verify import verify, verify_plan

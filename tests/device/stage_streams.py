@@ -21,7 +21,7 @@ class Streams:
     """Streams of this process, some of which end while their work is under way."""
 
     def __init__(self, s: Stage) -> None:
-        from stretto.executors.cuda.driver import ask
+        from stretto.executors.cuda.device.driver import ask
 
         self._ask, self._torch = ask, s.torch
         self._handles = [int(ask("cuStreamCreate", 1)) for _ in range(STREAMS)]
@@ -32,7 +32,7 @@ class Streams:
 
     def replace(self, drawn: random.Random) -> None:
         """Destroy one that shares its flags, and create another."""
-        from stretto.executors.cuda.driver import api
+        from stretto.executors.cuda.device.driver import api
 
         at = drawn.randrange(10, STREAMS)  # the first were used first
         self._ask("cuStreamDestroy", api().CUstream(self._handles[at]))

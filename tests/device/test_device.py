@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 def gpus() -> int:
     """Return how many GPUs there are, 0 without a driver."""
     try:
-        from stretto.executors.cuda.driver import ask
+        from stretto.executors.cuda.device.driver import ask
 
         return int(ask("cuDeviceGetCount"))
     except Exception:

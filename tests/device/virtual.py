@@ -47,12 +47,12 @@ from gpu_memory import Memory  # noqa: E402
 
 from stretto import collectives  # noqa: E402
 from stretto.collectives import Operator, Shape, storage, widen  # noqa: E402
-from stretto.executors.cuda import abi  # noqa: E402
-from stretto.executors.cuda.compile import compile_kernel  # noqa: E402
-from stretto.executors.cuda.driver import api, ask, open_device  # noqa: E402
-from stretto.executors.cuda.launch import enqueue, load  # noqa: E402
-from stretto.executors.cuda.regions import fit  # noqa: E402
-from stretto.executors.cuda.watch import explain  # noqa: E402
+from stretto.executors.cuda.codegen import abi  # noqa: E402
+from stretto.executors.cuda.codegen.compile import compile_kernel  # noqa: E402
+from stretto.executors.cuda.device.driver import api, ask, open_device  # noqa: E402
+from stretto.executors.cuda.flags.regions import fit  # noqa: E402
+from stretto.executors.cuda.flags.watch import explain  # noqa: E402
+from stretto.executors.cuda.launching.launch import enqueue, load  # noqa: E402
 from stretto.testing import input_counts, interpret, output_counts  # noqa: E402
 
 END_S = 5.0

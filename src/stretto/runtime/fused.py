@@ -244,8 +244,8 @@ def _by_rows(
 ) -> Choice:
     """Return a schedule whose threads have one cell of one row, as long as it can.
 
-    Several blocks have a row together (executors/cuda/rowwise.py). Of two shots, which
-    give everybody all parts, each thread keeps a cell of one of them, or of few.
+    Several blocks have a row together (codegen/rowwise.py). Of two shots, which give
+    everybody all parts, each thread keeps a cell of one of them, or of few.
     """
     received = size * (num_ranks - 1)
     small = collective == "all_reduce" and received <= rule.one_shot_up_to

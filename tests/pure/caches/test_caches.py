@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stretto import caches
-from stretto.executors.cuda import cache
+from stretto.executors.cuda.codegen import cache
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from stretto import algorithms
 from stretto.cli.targets import find_epilogue
 from stretto.collectives import Operator
 from stretto.epilogues import Form, Named, resolve
-from stretto.executors.cuda.generate import kernel_of
+from stretto.executors.cuda.codegen.generate import kernel_of
 from stretto.lower import lower
 from stretto.plan import Schedule
 from stretto.verify import verify, verify_plan

@@ -3,7 +3,7 @@
 import numpy as np
 
 from stretto.collectives import read_capsule
-from stretto.executors.cuda.arrays import DeviceArray
+from stretto.executors.cuda.device.arrays import DeviceArray
 
 
 def test_a_capsule_says_what_an_array_is():

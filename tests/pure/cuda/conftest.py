@@ -45,7 +45,7 @@ def one_hop():
 @pytest.fixture
 def fake(monkeypatch):
     """Return a fake driver that every module asks."""
-    from stretto.executors.cuda import regions
+    from stretto.executors.cuda.flags import regions
 
     made = _fakes.FakeDriver()
     replace_driver(monkeypatch, made)

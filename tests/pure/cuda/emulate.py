@@ -15,10 +15,10 @@ import numpy as np
 
 from stretto import collectives
 from stretto.collectives import Shape, storage
-from stretto.executors.cuda import abi
-from stretto.executors.cuda.compile import headers
-from stretto.executors.cuda.generate import kernel_of
-from stretto.executors.cuda.regions import fit
+from stretto.executors.cuda.codegen import abi
+from stretto.executors.cuda.codegen.compile import headers
+from stretto.executors.cuda.codegen.generate import kernel_of
+from stretto.executors.cuda.flags.regions import fit
 from stretto.testing import draw, input_counts, interpret, output_counts
 from stretto.verify import verify_plan
 

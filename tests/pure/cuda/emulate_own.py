@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 from cuda_emulate import REPLACED, aligned
 
-from stretto.executors.cuda import abi
-from stretto.executors.cuda.channels import CHANNEL, ENGINE, Words
-from stretto.executors.cuda.compile import headers
-from stretto.executors.cuda.proxy import RING_WORDS
+from stretto.executors.cuda.codegen import abi
+from stretto.executors.cuda.codegen.compile import headers
+from stretto.executors.cuda.custom.channels import CHANNEL, ENGINE, Words
+from stretto.executors.cuda.launching.proxy import RING_WORDS
 
 HERE = Path(__file__).parent
 ASSEMBLY = ("memory.cuh", "remote.cuh")

@@ -22,7 +22,7 @@ from cuda.bindings import driver as real
 from cuda_fake_memory import GRAIN, OK, FakeMemory
 
 from stretto.errors import CallError, CollectiveMismatch, CollectiveTimeout
-from stretto.executors.cuda.generate import kernel_of
+from stretto.executors.cuda.codegen.generate import kernel_of
 from stretto.verify import verify_plan
 
 __all__ = ["GRAIN", "OK", "FakeDriver", "ThreadGroup", "on_ranks", "view"]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stretto.errors import CallError
-from stretto.executors.cuda.arena import GRAIN, Arena
+from stretto.executors.cuda.device.arena import GRAIN, Arena
 
 
 @given(st.lists(st.integers(0, 5000), max_size=30), st.data())

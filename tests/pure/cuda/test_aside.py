@@ -10,8 +10,8 @@ from cuda_fakes import on_ranks, view
 from stretto import algorithms
 from stretto.collectives import Operator
 from stretto.executors import Call
-from stretto.executors.cuda.abi import PARAMS, Kernel
-from stretto.executors.cuda.launch import Loaded
+from stretto.executors.cuda.codegen.abi import PARAMS, Kernel
+from stretto.executors.cuda.launching.launch import Loaded
 from stretto.executors.cuda.session import CudaSession
 from stretto.lower import lower
 from stretto.plan import Schedule

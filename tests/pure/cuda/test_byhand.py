@@ -16,8 +16,8 @@ from stretto.bench.tune.space import leaders
 from stretto.collectives import Operator
 from stretto.errors import CallError
 from stretto.executors import Call
-from stretto.executors.cuda.byhand import hand_kernel, taken_by_hand
-from stretto.executors.cuda.compile import build, usage
+from stretto.executors.cuda.codegen.compile import build, usage
+from stretto.executors.cuda.launching.byhand import hand_kernel, taken_by_hand
 from stretto.executors.cuda.session import CudaSession
 from stretto.lang import registered
 from stretto.lower import lower

@@ -7,10 +7,10 @@ import pytest
 from cuda.bindings import driver as real
 from cuda_fakes import OK
 
-from stretto.executors.cuda import captured
-from stretto.executors.cuda import launch as launch_module
-from stretto.executors.cuda.abi import Kernel
-from stretto.executors.cuda.launch import Loaded
+from stretto.executors.cuda.codegen.abi import Kernel
+from stretto.executors.cuda.launching import captured
+from stretto.executors.cuda.launching import launch as launch_module
+from stretto.executors.cuda.launching.launch import Loaded
 
 KERNEL = Kernel(text="any", ranks=(0,), grid=3, threads=64)
 OURS, THEIRS, STREAM = 7, 70, 9

@@ -10,8 +10,8 @@ import pytest
 
 from stretto import algorithms, collectives
 from stretto.collectives import Operator
-from stretto.executors.cuda.compile import build, usage
-from stretto.executors.cuda.generate import kernel_of
+from stretto.executors.cuda.codegen.compile import build, usage
+from stretto.executors.cuda.codegen.generate import kernel_of
 from stretto.lower import lower
 from stretto.plan import Schedule
 from stretto.verify import verify, verify_plan

@@ -14,13 +14,14 @@ from cuda_fakes import on_ranks
 
 import stretto
 from stretto.errors import CallError, CollectiveTimeout, DeviceError
-from stretto.executors.cuda import abi, proxy
-from stretto.executors.cuda.abi import Kernel
-from stretto.executors.cuda.channels import CHANNEL, ENGINE, Words
-from stretto.executors.cuda.compile import build, headers, usage
-from stretto.executors.cuda.launch import Loaded
+from stretto.executors.cuda.codegen import abi
+from stretto.executors.cuda.codegen.abi import Kernel
+from stretto.executors.cuda.codegen.compile import build, headers, usage
+from stretto.executors.cuda.custom.channels import CHANNEL, ENGINE, Words
+from stretto.executors.cuda.flags.watch import explain
+from stretto.executors.cuda.launching import proxy
+from stretto.executors.cuda.launching.launch import Loaded
 from stretto.executors.cuda.session import CudaSession
-from stretto.executors.cuda.watch import explain
 
 KERNEL = """
 #include "channel.cuh"

@@ -8,8 +8,8 @@ from cuda_fakes import on_ranks
 from stretto import algorithms
 from stretto.collectives import Operator
 from stretto.executors import Call
-from stretto.executors.cuda.abi import Kernel
-from stretto.executors.cuda.launch import Loaded
+from stretto.executors.cuda.codegen.abi import Kernel
+from stretto.executors.cuda.launching.launch import Loaded
 from stretto.executors.cuda.session import CudaSession
 from stretto.lower import closed, lower
 from stretto.plan import Schedule, Signal, Wait

@@ -20,9 +20,9 @@ from stretto.errors import (
     PlanError,
 )
 from stretto.executors import Call
-from stretto.executors.cuda import engine as engine_module
-from stretto.executors.cuda.abi import Kernel
-from stretto.executors.cuda.launch import Loaded
+from stretto.executors.cuda.codegen.abi import Kernel
+from stretto.executors.cuda.launching import engine as engine_module
+from stretto.executors.cuda.launching.launch import Loaded
 from stretto.executors.cuda.session import CudaSession
 from stretto.lower import copied, copying, lower
 from stretto.plan import Schedule

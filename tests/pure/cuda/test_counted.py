@@ -14,14 +14,14 @@ from stretto import algorithms
 from stretto.collectives import Operator
 from stretto.errors import CallError, PlanError
 from stretto.executors import Call
-from stretto.executors.cuda import abi
-from stretto.executors.cuda.abi import PARAMS, RECORD, Kernel
-from stretto.executors.cuda.compile import build
-from stretto.executors.cuda.counted import WORDS, counted
-from stretto.executors.cuda.generate import kernel_of
-from stretto.executors.cuda.launch import Loaded
+from stretto.executors.cuda.codegen import abi
+from stretto.executors.cuda.codegen.abi import PARAMS, RECORD, Kernel
+from stretto.executors.cuda.codegen.compile import build
+from stretto.executors.cuda.codegen.generate import kernel_of
+from stretto.executors.cuda.flags.watch import explain
+from stretto.executors.cuda.launching.counted import WORDS, counted
+from stretto.executors.cuda.launching.launch import Loaded
 from stretto.executors.cuda.session import CudaSession
-from stretto.executors.cuda.watch import explain
 from stretto.lower import closed, lower
 from stretto.plan import Schedule
 from stretto.verify import verify, verify_plan

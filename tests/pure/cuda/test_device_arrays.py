@@ -7,8 +7,8 @@ import weakref
 import pytest
 
 from stretto.errors import CallError
-from stretto.executors.cuda import arrays
-from stretto.executors.cuda.arrays import DeviceArray, where
+from stretto.executors.cuda.device import arrays
+from stretto.executors.cuda.device.arrays import DeviceArray, where
 
 _rename = ctypes.pythonapi.PyCapsule_SetName
 _rename.argtypes = (ctypes.py_object, ctypes.c_char_p)

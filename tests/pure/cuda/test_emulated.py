@@ -10,7 +10,7 @@ import pytest
 
 from stretto import algorithms
 from stretto.collectives import Operator, widen
-from stretto.executors.cuda import abi
+from stretto.executors.cuda.codegen import abi
 from stretto.lower import lower
 from stretto.plan import Schedule
 from stretto.verify import verify, verify_plan

@@ -11,14 +11,14 @@ from cuda_emulate_own import built
 from stretto import algorithms, collectives
 from stretto.collectives import Operator, Shape, storage
 from stretto.executors import Call
-from stretto.executors.cuda import abi
-from stretto.executors.cuda.byhand import (
+from stretto.executors.cuda.codegen import abi
+from stretto.executors.cuda.flags.watch import explain
+from stretto.executors.cuda.launching.byhand import (
     hand_footprint,
     hand_kernel,
     hand_layout,
     taken_by_hand,
 )
-from stretto.executors.cuda.watch import explain
 from stretto.lower import lower
 from stretto.plan import Schedule
 from stretto.testing import draw, input_counts, interpret, output_counts

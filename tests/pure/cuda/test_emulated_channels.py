@@ -10,8 +10,8 @@ import pytest
 from cuda_emulate_own import Handles, built
 from cuda_fakes import on_ranks
 
+from stretto.executors.cuda.flags.watch import explain
 from stretto.executors.cuda.session import CudaSession
-from stretto.executors.cuda.watch import explain
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
 

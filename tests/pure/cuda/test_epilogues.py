@@ -14,8 +14,8 @@ from stretto import algorithms, epilogues
 from stretto.collectives import Operator, narrow, storage
 from stretto.epilogues import Form, Named, evaluate, resolve
 from stretto.errors import CallError, PlanError
-from stretto.executors.cuda.compile import build, usage
-from stretto.executors.cuda.rowwise import shared_by
+from stretto.executors.cuda.codegen.compile import build, usage
+from stretto.executors.cuda.codegen.rowwise import shared_by
 from stretto.lower import closed, lower
 from stretto.plan import Schedule
 from stretto.runtime import Choice, Profile

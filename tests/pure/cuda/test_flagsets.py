@@ -15,8 +15,8 @@ from cuda_model import Model
 from stretto import algorithms
 from stretto.errors import CallError
 from stretto.executors import Call
-from stretto.executors.cuda.abi import Kernel
-from stretto.executors.cuda.launch import Loaded
+from stretto.executors.cuda.codegen.abi import Kernel
+from stretto.executors.cuda.launching.launch import Loaded
 from stretto.executors.cuda.session import CudaSession
 from stretto.lower import lower
 from stretto.plan import Schedule

@@ -8,10 +8,10 @@ from cuda_fakes import on_ranks
 
 from stretto import epilogues as ep
 from stretto.errors import CallError, PlanError
-from stretto.executors.cuda import regions
-from stretto.executors.cuda.abi import PARAMS
-from stretto.executors.cuda.generate import generate
-from stretto.executors.cuda.launch import Loaded, TooManyBlocks
+from stretto.executors.cuda.codegen.abi import PARAMS
+from stretto.executors.cuda.codegen.generate import generate
+from stretto.executors.cuda.flags import regions
+from stretto.executors.cuda.launching.launch import Loaded, TooManyBlocks
 from stretto.runtime import Communicator
 
 made = []

@@ -9,10 +9,10 @@ from cuda_fakes import generated
 
 from stretto import algorithms
 from stretto.errors import PlanError, StrettoError
-from stretto.executors.cuda import abi, cache
-from stretto.executors.cuda import compile as compiler
-from stretto.executors.cuda.compile import build, compile_kernel, headers, usage
-from stretto.executors.cuda.elements import ELEMENTS, OPERATORS
+from stretto.executors.cuda.codegen import abi, cache
+from stretto.executors.cuda.codegen import compile as compiler
+from stretto.executors.cuda.codegen.compile import build, compile_kernel, headers, usage
+from stretto.executors.cuda.codegen.elements import ELEMENTS, OPERATORS
 from stretto.lower import lower
 from stretto.plan import Plan, Schedule, layout, parse_plan
 from stretto.verify import verify
@@ -227,7 +227,7 @@ def test_a_kernel_is_compiled_once(monkeypatch, tmp_path):
     monkeypatch.setenv("STRETTO_CACHE_DIR", str(tmp_path))
     kernel = c_side()
     first = compile_kernel(kernel, arch=SM90)
-    monkeypatch.setattr("stretto.executors.cuda.compile.build", None)
+    monkeypatch.setattr("stretto.executors.cuda.codegen.compile.build", None)
 
     assert first == compile_kernel(kernel, arch=SM90)
     assert 1 == len(list(cache.folder().iterdir()))

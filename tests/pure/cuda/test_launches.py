@@ -14,13 +14,13 @@ from stretto import algorithms
 from stretto.collectives import Operator
 from stretto.errors import CallError, CollectiveMismatch, CollectiveTimeout, PlanError
 from stretto.executors import Call
-from stretto.executors.cuda import launch as launch_module
-from stretto.executors.cuda.abi import KINDS, PARAMS, RECORD, Kernel
-from stretto.executors.cuda.arrays import DeviceArray, pointer, where
-from stretto.executors.cuda.launch import Loaded
-from stretto.executors.cuda.regions import HALVES, fit
+from stretto.executors.cuda.codegen.abi import KINDS, PARAMS, RECORD, Kernel
+from stretto.executors.cuda.device.arrays import DeviceArray, pointer, where
+from stretto.executors.cuda.flags.regions import HALVES, fit
+from stretto.executors.cuda.flags.watch import explain
+from stretto.executors.cuda.launching import launch as launch_module
+from stretto.executors.cuda.launching.launch import Loaded
 from stretto.executors.cuda.session import CudaSession
-from stretto.executors.cuda.watch import explain
 from stretto.ir import Verified
 from stretto.lower import lower
 from stretto.plan import Schedule, Wait

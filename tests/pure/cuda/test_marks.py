@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from cuda_fakes import on_ranks
 
-from stretto.executors.cuda import mark as mark_module
+from stretto.executors.cuda.device import mark as mark_module
 from stretto.executors.cuda.session import CudaSession
 
 

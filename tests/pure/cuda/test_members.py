@@ -10,8 +10,8 @@ from cuda_fakes import generated
 from stretto import algorithms
 from stretto.collectives import Operator
 from stretto.errors import PlanError
-from stretto.executors.cuda.compile import compile_kernel
-from stretto.executors.cuda.counted import counted
+from stretto.executors.cuda.codegen.compile import compile_kernel
+from stretto.executors.cuda.launching.counted import counted
 from stretto.lower import lower
 from stretto.plan import Schedule
 from stretto.testing import among, relayed

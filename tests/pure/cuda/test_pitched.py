@@ -11,8 +11,8 @@ from stretto import algorithms
 from stretto.collectives import Operator, storage
 from stretto.errors import PlanError
 from stretto.executors import Call
-from stretto.executors.cuda.compile import build, usage
-from stretto.executors.cuda.pitched import pitches
+from stretto.executors.cuda.codegen.compile import build, usage
+from stretto.executors.cuda.launching.pitched import pitches
 from stretto.lower import lower
 from stretto.plan import Schedule
 from stretto.testing import draw

@@ -10,10 +10,10 @@ from cuda_fakes import GRAIN, on_ranks
 from stretto import algorithms
 from stretto.errors import CallError
 from stretto.executors import Call
-from stretto.executors.cuda.abi import PARAMS, Kernel
-from stretto.executors.cuda.launch import Loaded
+from stretto.executors.cuda.codegen.abi import PARAMS, Kernel
+from stretto.executors.cuda.device.space import REGISTERED
+from stretto.executors.cuda.launching.launch import Loaded
 from stretto.executors.cuda.session import CudaSession
-from stretto.executors.cuda.space import REGISTERED
 from stretto.lower import lower
 from stretto.plan import Schedule
 from stretto.verify import verify, verify_plan

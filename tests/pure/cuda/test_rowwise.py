@@ -4,7 +4,7 @@ import pytest
 
 from stretto import epilogues
 from stretto.epilogues import resolve
-from stretto.executors.cuda.rowwise import shared_by
+from stretto.executors.cuda.codegen.rowwise import shared_by
 
 
 def spec_of(row):

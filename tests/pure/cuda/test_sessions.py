@@ -12,8 +12,8 @@ from cuda_fakes import GRAIN, on_ranks, view
 from stretto import algorithms
 from stretto.errors import CallError, DeviceError
 from stretto.executors import Call
-from stretto.executors.cuda.abi import PARAMS, Kernel
-from stretto.executors.cuda.launch import Loaded
+from stretto.executors.cuda.codegen.abi import PARAMS, Kernel
+from stretto.executors.cuda.launching.launch import Loaded
 from stretto.executors.cuda.session import CudaSession
 from stretto.lower import lower
 from stretto.plan import Schedule

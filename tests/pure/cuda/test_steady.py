@@ -12,9 +12,9 @@ from stretto import algorithms
 from stretto.collectives import Operator
 from stretto.errors import CallError, CollectiveTimeout
 from stretto.executors import Call
-from stretto.executors.cuda import driver
-from stretto.executors.cuda.abi import PARAMS, Kernel
-from stretto.executors.cuda.launch import KEPT, Loaded
+from stretto.executors.cuda.codegen.abi import PARAMS, Kernel
+from stretto.executors.cuda.device import driver
+from stretto.executors.cuda.launching.launch import KEPT, Loaded
 from stretto.executors.cuda.session import CudaSession
 from stretto.lower import lower
 from stretto.plan import Schedule
@@ -259,8 +259,8 @@ def on_ranks_one(fake, work):
 
 def test_a_second_process_compiles_nothing(monkeypatch, tmp_path):
     """What one start has compiled, the next finds on disk."""
-    from stretto.executors.cuda import compile as compiler
-    from stretto.executors.cuda.generate import kernel_of
+    from stretto.executors.cuda.codegen import compile as compiler
+    from stretto.executors.cuda.codegen.generate import kernel_of
 
     monkeypatch.setenv("STRETTO_CACHE_DIR", str(tmp_path))
     plan = proved("all_gather/one_shot", "push packets staged threads=32")

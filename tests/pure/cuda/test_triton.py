@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from stretto.errors import MissingExtraError
-from stretto.executors.cuda.abi import AWAITED, KINDS, MAX_RANKS, PARAMS, RECORD
-from stretto.executors.cuda.channels import CHANNEL
+from stretto.executors.cuda.codegen.abi import AWAITED, KINDS, MAX_RANKS, PARAMS, RECORD
+from stretto.executors.cuda.custom.channels import CHANNEL
 
 ROOT = Path(__file__).parents[3]
 SOURCE = ROOT / "src" / "stretto" / "executors" / "cuda" / "triton.py"

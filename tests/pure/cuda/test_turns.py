@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from cuda_fakes import OK, on_ranks, real
 
+from stretto.executors.cuda.launching.turns import Beside
 from stretto.executors.cuda.session import CudaSession
-from stretto.executors.cuda.turns import Beside
 
 
 def of_a_pair(group):

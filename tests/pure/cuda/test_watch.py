@@ -13,9 +13,9 @@ from cuda_fakes import OK, on_ranks
 from stretto import algorithms
 from stretto.errors import CollectiveMismatch, CollectiveTimeout, DeviceError
 from stretto.executors import Call
-from stretto.executors.cuda import watch as watch_module
-from stretto.executors.cuda.abi import CONTROL, RECORD, Kernel
-from stretto.executors.cuda.launch import Loaded
+from stretto.executors.cuda.codegen.abi import CONTROL, RECORD, Kernel
+from stretto.executors.cuda.flags import watch as watch_module
+from stretto.executors.cuda.launching.launch import Loaded
 from stretto.executors.cuda.session import CudaSession
 from stretto.lower import lower
 from stretto.plan import Schedule

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from stretto.errors import CallError
-from stretto.executors.cuda.arrays import DeviceArray
+from stretto.executors.cuda.device.arrays import DeviceArray
 from stretto.runtime import Communicator
 from stretto.runtime import looks as looks_module
 from stretto.runtime.looks import look

@@ -7,7 +7,7 @@ from stretto.bench import tune
 from stretto.collectives import Operator
 from stretto.epilogues import Form, Named, resolve
 from stretto.errors import TopologyError
-from stretto.executors.cuda.rowwise import shared_by
+from stretto.executors.cuda.codegen.rowwise import shared_by
 from stretto.plan import Schedule
 from stretto.runtime import Choice, Profile, Selector
 from stretto.runtime.fused import fused_choice

@@ -13,9 +13,9 @@ from stretto.ir import Verified
 from stretto.plan import Plan
 
 if TYPE_CHECKING:
-    from stretto.executors.cuda.abi import Kernel
+    from stretto.executors.cuda.codegen.abi import Kernel
+    from stretto.executors.cuda.launching.turns import Beside
     from stretto.executors.cuda.session import CudaSession
-    from stretto.executors.cuda.turns import Beside
 
 __all__ = [
     "beside",
@@ -38,8 +38,8 @@ def open_session(group: Group) -> CudaSession:
 
 def stream_here(stream: Any = None) -> int:
     """Return the handle of a stream; without one, of what the caller works on."""
-    from stretto.executors.cuda.bound import stream_handle
-    from stretto.executors.cuda.driver import current_stream, here
+    from stretto.executors.cuda.device.driver import current_stream, here
+    from stretto.executors.cuda.launching.bound import stream_handle
 
     device = here()
     return current_stream(device) if stream is None else stream_handle(stream)
@@ -47,8 +47,8 @@ def stream_here(stream: Any = None) -> int:
 
 def beside() -> Beside:
     """Return a stream for calls that are started, beside the callers' streams."""
-    from stretto.executors.cuda.driver import here, open_device
-    from stretto.executors.cuda.turns import Beside
+    from stretto.executors.cuda.device.driver import here, open_device
+    from stretto.executors.cuda.launching.turns import Beside
 
     return Beside(open_device(here()))
 
@@ -80,8 +80,8 @@ def show(
     """
     if epilogue is None:
         return _kernel(plan, dtype, op, rank).text
-    from stretto.executors.cuda.generate import kernel_of
-    from stretto.executors.cuda.rowwise import shared_by
+    from stretto.executors.cuda.codegen.generate import kernel_of
+    from stretto.executors.cuda.codegen.rowwise import shared_by
 
     share = shared_by(epilogue, plan.value.schedule.blocks, rows)
     return kernel_of(
@@ -91,8 +91,8 @@ def show(
 
 def _kernel(plan: Verified[Plan], dtype: str, op: Operator, rank: int) -> Kernel:
     """Return the kernel of a plan: the registered one where there is one."""
-    from stretto.executors.cuda.byhand import hand_kernel, taken_by_hand
-    from stretto.executors.cuda.generate import kernel_of
+    from stretto.executors.cuda.codegen.generate import kernel_of
+    from stretto.executors.cuda.launching.byhand import hand_kernel, taken_by_hand
 
     own = taken_by_hand(plan.value, Call(dtype=dtype, op=op, counts=(1,)))
     if own is not None:
@@ -102,7 +102,7 @@ def _kernel(plan: Verified[Plan], dtype: str, op: Operator, rank: int) -> Kernel
 
 def trusted(plan: Verified[Plan], call: Call) -> str:
     """Return, in a word, what of such a call stands on less than a proof."""
-    from stretto.executors.cuda.byhand import taken_by_hand
+    from stretto.executors.cuda.launching.byhand import taken_by_hand
 
     if call.epilogue is not None:
         return "epilogue"
@@ -123,8 +123,8 @@ def warm(
 
     May be called from any thread: nothing is loaded, and the GPU is not asked.
     """
-    from stretto.executors.cuda.compile import compile_kernel
-    from stretto.executors.cuda.engine import runs_on_engine
+    from stretto.executors.cuda.codegen.compile import compile_kernel
+    from stretto.executors.cuda.launching.engine import runs_on_engine
 
     if not runs_on_engine(plan.value):
         compile_kernel(_kernel(plan, dtype, op, rank), arch=arch)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.errors import DeviceError, StrettoError
-from stretto.executors.cuda.driver import NO_MULTICAST, api, ask
+from stretto.executors.cuda.device.driver import NO_MULTICAST, api, ask
 
 __all__ = ["examine"]
 

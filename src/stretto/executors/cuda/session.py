@@ -12,47 +12,47 @@ import numpy as np
 from stretto.collectives import storage
 from stretto.errors import CallError, DeviceError, PlanError
 from stretto.executors import Call, Group, Launch, describe
-from stretto.executors.cuda.abi import CONTROL, MAX_RANKS, Kernel, fingerprint
-from stretto.executors.cuda.arena import Arena
-from stretto.executors.cuda.arrays import DeviceArray, where
-from stretto.executors.cuda.aside import aside
-from stretto.executors.cuda.bound import (
-    KernelLaunch,
-    peer_spaces,
-    stream_handle,
-)
-from stretto.executors.cuda.byhand import hand_launch, taken_by_hand
-from stretto.executors.cuda.channels import Channels
-from stretto.executors.cuda.counted import (
-    CountedLaunch,
-    counted,
-    require_kernel_of_own_memory,
-)
-from stretto.executors.cuda.driver import (
+from stretto.executors.cuda.codegen.abi import CONTROL, MAX_RANKS, Kernel, fingerprint
+from stretto.executors.cuda.custom.channels import Channels
+from stretto.executors.cuda.device.arena import Arena
+from stretto.executors.cuda.device.arrays import DeviceArray, where
+from stretto.executors.cuda.device.driver import (
     Side,
     api,
     ask,
     current_stream,
     open_device,
 )
-from stretto.executors.cuda.engine import EngineLaunch, runs_on_engine
-from stretto.executors.cuda.enginewatch import EngineWatch
-from stretto.executors.cuda.flagsets import FlagSets
-from stretto.executors.cuda.fused import fused_launch
-from stretto.executors.cuda.launch import Loaded
-from stretto.executors.cuda.loading import Kernels
-from stretto.executors.cuda.mark import Mark
-from stretto.executors.cuda.memory import open_slab
-from stretto.executors.cuda.pitched import pitched_launch
-from stretto.executors.cuda.proxy import Proxy
-from stretto.executors.cuda.regions import (
+from stretto.executors.cuda.device.mark import Mark
+from stretto.executors.cuda.device.memory import open_slab
+from stretto.executors.cuda.device.space import AddressSpace, local_rank
+from stretto.executors.cuda.flags.enginewatch import EngineWatch
+from stretto.executors.cuda.flags.flagsets import FlagSets
+from stretto.executors.cuda.flags.regions import (
     fit,
     regions,
     symbol_sizes,
 )
-from stretto.executors.cuda.space import AddressSpace, local_rank
-from stretto.executors.cuda.testimony import PAGE_BYTES, Testimony
-from stretto.executors.cuda.watch import Watch
+from stretto.executors.cuda.flags.testimony import PAGE_BYTES, Testimony
+from stretto.executors.cuda.flags.watch import Watch
+from stretto.executors.cuda.launching.aside import aside
+from stretto.executors.cuda.launching.bound import (
+    KernelLaunch,
+    peer_spaces,
+    stream_handle,
+)
+from stretto.executors.cuda.launching.byhand import hand_launch, taken_by_hand
+from stretto.executors.cuda.launching.counted import (
+    CountedLaunch,
+    counted,
+    require_kernel_of_own_memory,
+)
+from stretto.executors.cuda.launching.engine import EngineLaunch, runs_on_engine
+from stretto.executors.cuda.launching.fused import fused_launch
+from stretto.executors.cuda.launching.launch import Loaded
+from stretto.executors.cuda.launching.loading import Kernels
+from stretto.executors.cuda.launching.pitched import pitched_launch
+from stretto.executors.cuda.launching.proxy import Proxy
 from stretto.ir import Verified
 from stretto.lower import (
     Batched,
@@ -209,7 +209,7 @@ class CudaSession:
 
         `gather` is an all_gather that brings everybody the counts of all ranks.
         """
-        from stretto.executors.cuda.generate import kernel_of
+        from stretto.executors.cuda.codegen.generate import kernel_of
 
         require_kernel_of_own_memory(plan.value)
         plan = closed(plan)  # how many tiles there are, nobody here knows
@@ -275,7 +275,7 @@ class CudaSession:
         self, plan: Batched, call: Call, share: int = 0, rank: int | None = None
     ) -> Loaded:
         """Return the kernel of a plan for a kind of call, compiled and loaded."""
-        from stretto.executors.cuda.generate import generate
+        from stretto.executors.cuda.codegen.generate import generate
 
         return self.load_kernel(
             generate(

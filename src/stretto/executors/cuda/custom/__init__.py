@@ -1,0 +1,1 @@
+"""Kernels of the user's own: the layer under ours, with handles."""

@@ -1,0 +1,264 @@
+"""One slab of GPU memory per rank and communicator, mapped by every peer.
+
+A slab is a range of addresses. The same offset means the same thing on every rank, so
+`peers[q] + offset` is what rank q calls `base + offset`. Physical memory is exported
+as file descriptors (cuMem); where that is refused, the slab is one allocation shared
+by legacy CUDA IPC, and cannot grow.
+
+What peers will write to is zeroed, and the zeroing waited for, *before* anything is
+exchanged: a fast peer must not find its first signal wiped out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stretto.errors import CallError, DeviceError
+from stretto.executors import Group
+from stretto.executors.cuda.device.driver import Device, api, ask, attempt
+from stretto.executors.cuda.device.sharing import received
+
+__all__ = ["Slab", "device_uuids", "open_slab"]
+
+RANGE_BYTES = 1 << 37
+"""Addresses reserved for a slab; only what it grows to is memory."""
+GROWTH_BYTES = 64 << 20
+SHARE_GPU = "STRETTO_CUDA_SHARE_GPU"
+"""Tests set this to let several ranks use one GPU."""
+
+
+class Slab:
+    """This rank's memory and where its peers' lies."""
+
+    def __init__(self, device: Device, group: Group) -> None:
+        self.device = device
+        self._group = group
+        self.base = 0
+        self.peers: list[int] = []
+        self.nbytes = 0
+        self.kind = ""
+        self._mapped: list[tuple[int, int]] = []
+        self._reserved: list[int] = []
+        self._opened: list[int] = []
+        self._allocated = 0
+
+    @property
+    def can_grow(self) -> bool:
+        """Return whether more memory can be added."""
+        return self.kind == "fd"
+
+    def offset(self, address: int, nbytes: int = 1) -> int | None:
+        """Return the offset of an address, or None when not all lies here."""
+        inner = address - self.base
+        return inner if 0 <= inner < self.nbytes - nbytes + 1 else None
+
+    def close(self) -> None:
+        """Unmap and free everything; peers' own mappings stay theirs."""
+        attempt("cuCtxSynchronize")
+        for start, nbytes in self._mapped:
+            attempt("cuMemUnmap", start, nbytes)
+        for start in self._reserved:
+            attempt("cuMemAddressFree", start, RANGE_BYTES)
+        for start in self._opened:
+            attempt("cuIpcCloseMemHandle", start)
+        if self._allocated:
+            attempt("cuMemFree", self._allocated)
+        self._mapped, self._reserved, self._opened = [], [], []
+        self._allocated = self.nbytes = 0
+
+    def grow(self, nbytes: int) -> int:
+        """Add at least so many bytes (collective); return where they begin.
+
+        The new bytes are the same offsets on every rank, and zero.
+        """
+        if not self.can_grow:
+            raise CallError(
+                f"the slab of {self.nbytes} bytes is full and IPC memory cannot grow; "
+                "set STRETTO_CUDA_SLAB_BYTES"
+            )
+        start = self.nbytes
+        nbytes = self._round(max(nbytes, GROWTH_BYTES))
+        self._map(self.base, start, nbytes, self._create(nbytes), own=True)
+        ask("cuMemsetD8", self.base + start, 0, nbytes)
+        ask("cuCtxSynchronize")
+        descriptor = self._export(self.base + start)
+        try:
+            said = self._group.exchange({"grow": nbytes}, (descriptor,))
+        finally:
+            os.close(descriptor)
+        with received(said):
+            self._map_peers(said, start, nbytes)
+        self.nbytes += nbytes
+        return start
+
+    def open_fd(self, nbytes: int) -> tuple[dict[str, Any], tuple[int, ...]]:
+        """Create the first memory; return what to tell the peers."""
+        nbytes = self._round(nbytes)
+        self.base = self._reserve()
+        self._map(self.base, 0, nbytes, self._create(nbytes), own=True)
+        self._zero(nbytes)
+        fd = self._export(self.base)
+        return {"kind": "fd", "nbytes": nbytes}, (fd,)
+
+    def open_ipc(self, nbytes: int) -> dict[str, Any]:
+        """Allocate the slab for legacy IPC; return what to tell the peers."""
+        self.base = self._allocated = int(ask("cuMemAlloc", nbytes))
+        self._zero(nbytes)
+        handle = ask("cuIpcGetMemHandle", self.base)
+        raw = ctypes.string_at(int(handle.getPtr()), 64).hex()
+        return {"kind": "ipc", "nbytes": nbytes, "handle": raw}
+
+    def adopt_fds(self, said: Sequence[tuple[Mapping[str, Any], Any]]) -> None:
+        """Map the peers' first memory."""
+        nbytes = _same([int(m["nbytes"]) for m, _ in said])
+        self.peers = [
+            self.base if q == self._group.rank else self._reserve()
+            for q in range(self._group.num_ranks)
+        ]
+        self._map_peers(said, 0, nbytes)
+        self.nbytes, self.kind = nbytes, "fd"
+
+    def adopt_ipc(self, said: Sequence[tuple[Mapping[str, Any], Any]]) -> None:
+        """Open the peers' allocations."""
+        lazily = 1  # the only flag there is: peer access is enabled on opening
+        self.nbytes, self.kind = _same([int(m["nbytes"]) for m, _ in said]), "ipc"
+        for q, (message, _) in enumerate(said):
+            if q == self._group.rank:
+                self.peers.append(self.base)
+                continue
+            handle = api().CUipcMemHandle()
+            ctypes.memmove(int(handle.getPtr()), bytes.fromhex(message["handle"]), 64)
+            self.peers.append(int(ask("cuIpcOpenMemHandle", handle, lazily)))
+            self._opened.append(self.peers[-1])
+
+    def _zero(self, nbytes: int) -> None:
+        ask("cuMemsetD8", self.base, 0, nbytes)
+        ask("cuCtxSynchronize")
+
+    def _properties(self) -> Any:
+        driver = api()
+        wanted = driver.CUmemAllocationProp()
+        wanted.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        wanted.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        wanted.location.id = self.device.ordinal
+        wanted.requestedHandleTypes = _fd_type()
+        return wanted
+
+    def _round(self, nbytes: int) -> int:
+        flag = api().CUmemAllocationGranularity_flags
+        least = flag.CU_MEM_ALLOC_GRANULARITY_RECOMMENDED
+        grain = int(ask("cuMemGetAllocationGranularity", self._properties(), least))
+        return -(-nbytes // grain) * grain
+
+    def _create(self, nbytes: int) -> Any:
+        return ask("cuMemCreate", nbytes, self._properties(), 0)
+
+    def _reserve(self) -> int:
+        start = int(ask("cuMemAddressReserve", RANGE_BYTES, 0, 0, 0))
+        self._reserved.append(start)
+        return start
+
+    def _map(
+        self, base: int, start: int, nbytes: int, handle: Any, *, own: bool
+    ) -> None:
+        """Map memory at an offset of a range, for this device alone."""
+        driver = api()
+        ask("cuMemMap", base + start, nbytes, 0, handle, 0)
+        self._mapped.append((base + start, nbytes))
+        access = driver.CUmemAccessDesc()
+        access.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        access.location.id = self.device.ordinal
+        access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        try:
+            ask("cuMemSetAccess", base + start, nbytes, [access], 1)
+        except DeviceError as e:
+            if own:
+                raise
+            raise DeviceError(
+                f"GPU {self.device.uuid} cannot reach a peer's memory: {e}; "
+                "see stretto doctor"
+            ) from e
+        finally:
+            ask("cuMemRelease", handle)  # the mapping keeps the memory alive
+
+    def _map_peers(
+        self,
+        said: Sequence[tuple[Mapping[str, Any], Sequence[int]]],
+        start: int,
+        nbytes: int,
+    ) -> None:
+        for q, (_, descriptors) in enumerate(said):
+            if q != self._group.rank:
+                fd = descriptors[0]
+                handle = ask("cuMemImportFromShareableHandle", fd, _fd_type())
+                self._map(self.peers[q], start, nbytes, handle, own=False)
+
+    def _export(self, address: int) -> int:
+        handle = ask("cuMemRetainAllocationHandle", address)
+        try:
+            return int(ask("cuMemExportToShareableHandle", handle, _fd_type(), 0))
+        finally:
+            ask("cuMemRelease", handle)
+
+
+def open_slab(device: Device, group: Group, nbytes: int) -> Slab:
+    """Open a slab for a group (collective): file descriptors if everybody can."""
+    slab = Slab(device, group)
+    fds: tuple[int, ...] = ()
+    refused = ""
+    try:
+        message, fds = slab.open_fd(nbytes)
+    except DeviceError as e:
+        message, refused = {"kind": "none", "nbytes": 0}, str(e)
+    try:
+        said = group.exchange({**message, "uuid": device.uuid}, fds)
+    finally:
+        for fd in fds:
+            os.close(fd)
+    with received(said):
+        _check_uuids([str(m["uuid"]) for m, _ in said])
+        if all(m["kind"] == "fd" for m, _ in said):
+            slab.adopt_fds(said)
+            return slab
+    slab.close()
+    slab = Slab(device, group)
+    nbytes = int(os.environ.get("STRETTO_CUDA_SLAB_BYTES", nbytes + (1 << 30)))
+    try:
+        slab.adopt_ipc(group.exchange(slab.open_ipc(nbytes)))
+    except DeviceError as e:
+        raise DeviceError(
+            f"no way to share GPU memory: {e}; before that: {refused or 'a peer'}"
+        ) from e
+    return slab
+
+
+def _fd_type() -> Any:
+    return api().CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+
+
+def _same(sizes: Sequence[int]) -> int:
+    if len(set(sizes)) != 1:
+        raise CallError(f"ranks opened slabs of {list(sizes)} bytes; want one size")
+    return sizes[0]
+
+
+def device_uuids(said: Sequence[str]) -> dict[str, list[int]]:
+    """Return which ranks use each GPU."""
+    users: dict[str, list[int]] = {}
+    for rank, uuid in enumerate(said):
+        users.setdefault(uuid, []).append(rank)
+    return users
+
+
+def _check_uuids(said: Sequence[str]) -> None:
+    shared = {u: r for u, r in device_uuids(said).items() if len(r) > 1}
+    if shared and os.environ.get(SHARE_GPU) != "1":
+        uuid, ranks = next(iter(shared.items()))
+        raise DeviceError(
+            f"ranks {ranks} use one GPU ({uuid}): a waiting kernel would keep its peer "
+            "from running. Give each rank a GPU: torch.cuda.set_device(local_rank), or "
+            "CUDA_VISIBLE_DEVICES"
+        )

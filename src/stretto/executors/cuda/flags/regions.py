@@ -1,0 +1,149 @@
+"""How the first part of a slab is divided: sets of control memory and staging.
+
+Which launches use which set, and in what order, `flagsets.py` says.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stretto import collectives
+from stretto.collectives import Shape, storage
+from stretto.errors import CallError, PlanError
+from stretto.executors import Call
+from stretto.executors.cuda.codegen.abi import MAX_RANKS, control_bytes, footprint
+from stretto.plan import Layout, Plan, layout
+
+__all__ = [
+    "ENGINE_BYTES",
+    "ENGINE_SLOTS",
+    "HALVES",
+    "PAIR_SHARE",
+    "Region",
+    "engine_word",
+    "fit",
+    "regions",
+    "symbol_sizes",
+]
+
+HALVES = {"stage": 32 << 20, "packets": 16 << 20}
+"""Bytes of one half of each kind of staging, in every set."""
+PAIR_SHARE = 4
+"""What two ranks that only transfer have of that: a part of HALVES."""
+MOST_TILE = 1 << 31
+"""Bytes of a tile: kernels count a slice's in 32 bits, and step beyond its end."""
+PAGE = 4096
+ENGINE_SLOTS = 32
+"""Signals of one call on one channel that copy engines have flags for."""
+ENGINE_BYTES = 2 * MAX_RANKS * ENGINE_SLOTS * 4
+"""Flags, then credits, 32 bits each, by peer and number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """Where one set lies in everybody's slab."""
+
+    control: int
+    stage: int
+    packets: int
+    engine: int
+    counts: int
+    """Where a call finds the counts of all ranks that lie on the device."""
+    share: int = 1
+    """Its staging is this part of HALVES."""
+
+    def half(self, kind: str) -> int:
+        """Return the bytes of one half of its staging."""
+        return HALVES[kind] // self.share
+
+
+def regions(num_ranks: int, *, channel: bool = False) -> tuple[tuple[Region, ...], int]:
+    """Return the sets of a session and the bytes they take together.
+
+    Two ranks that only transfer have one, with a part of the staging.
+    """
+    found = []
+    at = 0
+    share = PAIR_SHARE if channel else 1
+    for _ in range(1 if channel else _wanted_sets()):
+        starts = {"control": at}
+        at += -(-control_bytes(num_ranks) // PAGE) * PAGE
+        starts["engine"] = at
+        at += -(-ENGINE_BYTES // PAGE) * PAGE
+        starts["counts"] = at
+        at += PAGE
+        for kind, nbytes in HALVES.items():
+            starts[kind] = at
+            at += 2 * (nbytes // share)
+        found.append(Region(**starts, share=share))
+    return tuple(found), at
+
+
+def _wanted_sets() -> int:
+    text = os.environ.get("STRETTO_CUDA_STREAMS", "4")
+    if not text.isdecimal() or not int(text):
+        raise CallError(f"STRETTO_CUDA_STREAMS={text}; want a number from 1 on")
+    return int(text)
+
+
+def engine_word(region: Region, kind: str, peer: int, n: int) -> int:
+    """Return the offset of a flag or a credit of copy engines."""
+    row = peer + MAX_RANKS * (kind == "credit")
+    return region.engine + 4 * (row * ENGINE_SLOTS + n)
+
+
+def fit(
+    plan: Plan,
+    sizes: NDArray,  # type: ignore[type-arg]
+    itemsize: int,
+    *,
+    grain: int = 1,
+    share: int = 0,
+    region: Region | None = None,
+) -> Layout:
+    """Return the layout with the largest tiles whose staging fits on every rank.
+
+    `grain` elements are never divided (an epilogue's row): `sizes` counts them. With a
+    `share`, a slice is one row, or a part of it: so many blocks that follow one another
+    have a row together.
+    """
+    rooms = {kind: region.half(kind) if region else HALVES[kind] for kind in HALVES}
+    sizes, grain = sizes * max(1, share), grain // max(1, share)
+    nbytes = itemsize * grain
+    tile_bytes = nbytes if share else min(plan.schedule.tile_bytes, MOST_TILE)
+    while True:
+        where = layout(plan, sizes, nbytes, tile_bytes=tile_bytes)
+        needs = [footprint(plan, where, r) for r in range(plan.num_ranks)]
+        if all(getattr(n, k) <= room for n in needs for k, room in rooms.items()):
+            return where if grain == 1 else _in_elements(where, grain)
+        if where.tile * nbytes <= max(16, nbytes):
+            units = max(plan.stage_units) * plan.schedule.blocks
+            of = f" of {nbytes} bytes, a row each," if grain > 1 else ""
+            raise PlanError(
+                f"plan {plan.name}: {units} units of staging{of} for every epoch do "
+                f"not fit in {rooms} bytes; want fewer blocks"
+            )
+        tile_bytes = min(tile_bytes, where.tile * nbytes) // 2
+
+
+def _in_elements(where: Layout, grain: int) -> Layout:
+    return replace(
+        where,
+        atom_sizes=where.atom_sizes * grain,
+        inputs=tuple(offsets * grain for offsets in where.inputs),
+        outputs=tuple(offsets * grain for offsets in where.outputs),
+        tile=where.tile * grain,
+    )
+
+
+def symbol_sizes(plan: Plan, call: Call, grain: int = 1) -> Any:
+    """Return the sizes of a plan's symbols, in grains that are never divided."""
+    kind = collectives.get(plan.collective)
+    shape = Shape(num_ranks=plan.num_ranks, split=plan.split, params=plan.params)
+    itemsize = storage(call.dtype).itemsize * grain
+    return kind.symbol_sizes(shape, np.asarray(call.counts) // grain, itemsize)
