@@ -1,0 +1,256 @@
+"""The cheapest tree from a root to all ranks, or to some of them.
+
+To all: Chu and Liu's and Edmonds' algorithm on the matrix of costs, exact. To some, by
+way of others: the cheapest is hard to find, so trees that grow by the cheapest path to
+whoever is missing are made again, exactly, over the ranks that they touch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+__all__ = ["MOST_EXACT", "Edges", "grown", "shallow", "spanning", "steiner"]
+
+Edges: TypeAlias = list[tuple[int, int]]
+"""From and to, those near the root first."""
+
+_FAR = 1e30
+MOST_EXACT = 9
+"""Up to so many members the cheapest tree by way of others is found exactly."""
+
+
+def spanning(cost: Any, root: int) -> Edges:
+    """Return the cheapest tree from the root to every rank."""
+    matrix = np.where(np.isfinite(cost), cost, _FAR)
+    np.fill_diagonal(matrix, _FAR)
+    matrix[:, root] = _FAR
+    return grown(_parents(matrix, root), root)
+
+
+def _parents(cost: Any, root: int) -> list[int]:
+    """Return every node's parent in the cheapest tree; the root's means nothing."""
+    best = np.argmin(cost, axis=0)
+    ring = _cycle(best.tolist(), root)
+    if not ring:
+        return [int(v) for v in best]
+    inside = np.array(ring)
+    outside = np.setdiff1d(np.arange(len(cost)), inside)
+    many = len(outside)
+    into = cost[np.ix_(outside, inside)] - cost[best[inside], inside][None, :]
+    enter = np.argmin(into, axis=1)
+    out = cost[np.ix_(inside, outside)]
+    leave = np.argmin(out, axis=0)
+    small = np.full((many + 1, many + 1), _FAR)
+    small[:many, :many] = cost[np.ix_(outside, outside)]
+    small[:many, many] = into[np.arange(many), enter]
+    small[many, :many] = out[leave, np.arange(many)]
+    new_root = int(np.searchsorted(outside, root))
+    small[:, new_root] = _FAR
+    found = _parents(small, new_root)
+    parent = [-1] * len(cost)
+    for i, v in enumerate(outside.tolist()):
+        p = found[i]
+        parent[v] = int(outside[p]) if p < many else int(inside[leave[i]])
+    for v in ring:
+        parent[v] = int(best[v])
+    parent[int(inside[enter[found[many]]])] = int(outside[found[many]])
+    return parent
+
+
+def _cycle(best: Sequence[int], root: int) -> list[int]:
+    """Return nodes that are one another's parents in a ring; nothing if none are."""
+    state = [-1] * len(best)
+    for start in range(len(best)):
+        v = start
+        path = []
+        while v != root and state[v] < 0:
+            state[v] = start
+            path.append(v)
+            v = best[v]
+        if v != root and state[v] == start and v in path:
+            return path[path.index(v) :]
+    return []
+
+
+def grown(parent: Sequence[int], root: int) -> Edges:
+    """Return the edges that parents mean, those near the root first."""
+    below: dict[int, list[int]] = {}
+    for v, p in enumerate(parent):
+        if v != root and p >= 0:
+            below.setdefault(p, []).append(v)
+    queue = [root]
+    edges = []
+    for u in queue:
+        for v in below.get(u, ()):
+            edges.append((u, v))
+            queue.append(v)
+    return edges
+
+
+def shallow(cost: Any, root: int, members: Sequence[int], deep: float) -> Edges:
+    """Return a tree that weighs its cost against the way from the root.
+
+    With `deep` 0 what is nearest to the tree is joined next; with 1 every rank is
+    reached by its shortest path. Ranks that nobody needs are left out.
+    """
+    n = len(cost)
+    far = np.full(n, np.inf)
+    key = np.full(n, np.inf)
+    parent = [-1] * n
+    done = np.zeros(n, dtype=bool)
+    key[root] = far[root] = 0.0
+    for _ in range(n):
+        v = int(np.argmin(np.where(done, np.inf, key)))
+        if done[v] or not np.isfinite(key[v]):
+            break
+        done[v] = True
+        offer = deep * far[v] + cost[v]
+        closer = ~done & (offer < key)
+        key[closer] = offer[closer]
+        far[closer] = far[v] + cost[v][closer]
+        for w in np.flatnonzero(closer).tolist():
+            parent[w] = v
+    return _pruned(grown(parent, root), set(members))
+
+
+def steiner(cost: Any, root: int, members: Sequence[int]) -> Edges:
+    """Return a cheap tree to the members by way of any rank; of few, the cheapest."""
+    if len(members) <= MOST_EXACT:
+        return _cheapest(cost, root, [v for v in members if v != root])
+    best: tuple[float, Edges] | None = None
+    for deep in (0.0, 1.0):
+        for edges in (_joined(cost, root, members, deep),):
+            inside = sorted({root, *(v for _, v in edges)})
+            part = cost[np.ix_(inside, inside)]
+            exact = spanning(part, inside.index(root))
+            again = [(inside[u], inside[v]) for u, v in exact]
+            for one in (edges, _pruned(again, set(members))):
+                total = sum(float(cost[u, v]) for u, v in one)
+                if best is None or total < best[0]:
+                    best = total, one
+    assert best is not None  # two trees were made
+    return best[1]
+
+
+def _joined(cost: Any, root: int, members: Sequence[int], deep: float) -> Edges:
+    """Return a tree that grows by the cheapest path to a member that is missing."""
+    n = len(cost)
+    parent = [-1] * n
+    away = np.full(n, np.inf)
+    """How far a rank in the tree is from the root, in its share."""
+    away[root] = 0.0
+    missing = set(members) - {root}
+    while missing:
+        inside = np.isfinite(away)
+        dist = np.full(n, np.inf)
+        dist[inside] = deep * away[inside]
+        before = [-1] * n
+        done = np.zeros(n, dtype=bool)
+        while True:
+            v = int(np.argmin(np.where(done, np.inf, dist)))
+            if done[v] or not np.isfinite(dist[v]):
+                return []
+            done[v] = True
+            if v in missing:
+                break
+            offer = dist[v] + cost[v]
+            closer = ~done & ~inside & (offer < dist)
+            dist[closer] = offer[closer]
+            for w in np.flatnonzero(closer).tolist():
+                before[w] = v
+        path = [v]
+        while before[path[-1]] >= 0:
+            path.append(before[path[-1]])
+        for u, w in zip(path[:0:-1], path[-2::-1], strict=True):
+            parent[w] = u
+            away[w] = away[u] + cost[u, w]
+        missing -= set(path)
+    return _pruned(grown(parent, root), set(members))
+
+
+def _pruned(edges: Edges, members: set[int]) -> Edges:
+    """Return a tree without the branches that end where nobody wants anything."""
+    needed = set(members)
+    for u, v in reversed(edges):
+        if v in needed:
+            needed.add(u)
+    return [(u, v) for u, v in edges if v in needed]
+
+
+def _cheapest(cost: Any, root: int, ends: Sequence[int]) -> Edges:
+    """Return the cheapest tree to a few ranks, by Dreyfus' and Wagner's sums.
+
+    For every set of ends and every rank: what the cheapest tree from there costs. It
+    is two trees of parts of the set, or one edge and a tree.
+    """
+    n = len(cost)
+    step = np.where(np.isfinite(cost), cost, _FAR)
+    np.fill_diagonal(step, 0.0)
+    away, via = _closure(step)
+    whole = (1 << len(ends)) - 1
+    tree: list[Any] = [None] * (whole + 1)
+    how: list[Any] = [None] * (whole + 1)
+    for i, v in enumerate(ends):
+        tree[1 << i] = away[:, v].copy()
+    for s in range(1, whole + 1):
+        if tree[s] is not None:
+            continue
+        best = np.full(n, np.inf)
+        split = np.zeros(n, dtype=int)
+        low = s & -s
+        part = (s - 1) & s
+        while part:
+            if part & low:
+                both = tree[part] + tree[s ^ part]
+                better = both < best
+                best[better] = both[better]
+                split[better] = part
+            part = (part - 1) & s
+        moved = away + best[None, :]
+        to = np.argmin(moved, axis=1)
+        tree[s] = moved[np.arange(n), to]
+        how[s] = (to, split)
+    parent = [-1] * n
+    stack = [(whole, root)]
+    edges: set[tuple[int, int]] = set()
+    while stack:
+        s, u = stack.pop()
+        if how[s] is None:
+            edges.update(_walked(via, u, ends[s.bit_length() - 1]))
+            continue
+        to, split = int(how[s][0][u]), how[s][1]
+        edges.update(_walked(via, u, to))
+        stack += [(int(split[to]), to), (s ^ int(split[to]), to)]
+    inside = sorted({root, *(v for e in edges for v in e)})
+    if len(edges) == len(inside) - 1:
+        for u, v in edges:
+            parent[v] = u
+        return grown(parent, root)
+    part = cost[np.ix_(inside, inside)]
+    exact = spanning(part, inside.index(root))
+    return _pruned([(inside[u], inside[v]) for u, v in exact], {root, *ends})
+
+
+def _closure(step: Any) -> tuple[Any, Any]:
+    """Return the cheapest ways between all ranks, and the first rank on them."""
+    n = len(step)
+    away = step.copy()
+    via = np.tile(np.arange(n)[None, :], (n, 1))
+    for k in range(n):
+        over = away[:, k : k + 1] + away[k : k + 1, :]
+        better = over < away
+        away = np.where(better, over, away)
+        via = np.where(better, via[:, k : k + 1], via)
+    return away, via
+
+
+def _walked(via: Any, u: int, v: int) -> Edges:
+    edges = []
+    while u != v:
+        w = int(via[u, v])
+        edges.append((u, w))
+        u = w
+    return edges

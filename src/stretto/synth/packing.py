@@ -1,0 +1,256 @@
+"""Trees that share a network as well as can be: an exact fractional packing.
+
+Every root has some trees, each with a weight, so that the fullest link is as empty as
+can be: trees along which data spread, trees along which sums flow, or both. A linear
+program weighs the trees that are known; its prices of links say which others would be
+cheap, and those are added until no root has a cheaper one. Any prices prove a bound
+for trees: links carry at least the cheapest ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from stretto.synth.arborescence import Edges, shallow, spanning, steiner
+from stretto.synth.clock import Clock
+from stretto.synth.extras import optimize, sparse
+from stretto.synth.model import Network
+from stretto.synth.reach import Reach
+
+__all__ = ["Packing", "Tree", "pack"]
+
+Way: TypeAlias = tuple[int, ...]
+_CLOSE = 1.0005
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Ways from rank to rank: from a root, or turned round, to it."""
+
+    root: int
+    ways: tuple[tuple[int, int, Way], ...]
+    """(from, to, links); those near the root first."""
+    sums: bool
+    """Whether the ways lead to the root: sums flow, data do not spread."""
+
+    @property
+    def depth(self) -> int:
+        """Return the most ways from the root to a rank."""
+        far = {self.root: 0}
+        for u, v, _ in self.ways:
+            near, new = (v, u) if self.sums else (u, v)
+            far[new] = far[near] + 1
+        return max(far.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """Trees and how much each of them carries, of one unit in all."""
+
+    trees: tuple[Tree, ...]
+    weights: tuple[float, ...]
+    fullest: float
+    """What the fullest link takes, in units of its rate."""
+    least: float
+    """What no packing of trees goes below; 0 when that is not known."""
+
+
+def pack(
+    network: Network,
+    parts: Mapping[int, float] | None,
+    *,
+    spread: bool,
+    sums: bool,
+    clock: Clock,
+    goal: float = 0.0,
+    pieces: int = 16,
+) -> Packing:
+    """Return the best packing found until the clock ends it, or the goal is reached.
+
+    `parts` say how much of the unit every root has; None: whatever is best. With
+    `spread` and `sums` a root has as much of one kind of tree as of the other. `goal`
+    is what the fullest link takes at least, by a bound.
+    """
+    pool = _Pool(network, parts, spread=spread, sums=sums, pieces=pieces)
+    pool.fill(clock)
+    best = pool.weigh()
+    center = best.prices
+    while clock.left > 0 and best.fullest > max(goal, pool.least) * _CLOSE:
+        fresh = pool.price(0.5 * best.prices + 0.5 * center)
+        if not fresh:
+            fresh = pool.price(best.prices)
+        if not fresh:
+            break
+        best = pool.weigh()
+        center = 0.5 * center + 0.5 * best.prices
+    kept = [i for i, w in enumerate(best.weights) if w > 1e-9]
+    return Packing(
+        trees=tuple(pool.trees[i] for i in kept),
+        weights=tuple(float(best.weights[i]) for i in kept),
+        fullest=best.fullest,
+        least=pool.least,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Weighed:
+    """What the linear program says of the trees that are known."""
+
+    weights: Any
+    prices: Any
+    fullest: float
+
+
+class _Pool:
+    """The trees that are known."""
+
+    def __init__(
+        self,
+        network: Network,
+        parts: Mapping[int, float] | None,
+        *,
+        spread: bool,
+        sums: bool,
+        pieces: int,
+    ) -> None:
+        self._network, self._parts = network, parts
+        self._reach = Reach(network)
+        self._kinds = [kind for kind, asked in ((False, spread), (True, sums)) if asked]
+        self._rates = np.array([float(k.rate) for k in network.links])
+        self._whole = len(network.members) == network.num_ranks
+        self.roots = sorted(parts) if parts else list(range(network.num_ranks))
+        self._deep = 1.0 / (pieces * len(network.members) * float(np.median(self._rates)))
+        """What a hop more costs: a piece is later by so much."""
+        self.trees: list[Tree] = []
+        self._known: set[tuple[int, bool, frozenset[Way]]] = set()
+        self._rows: list[int] = []
+        self._columns: list[int] = []
+        self._depths: list[int] = []
+        self.least = 0.0
+
+    def fill(self, clock: Clock) -> None:
+        """Add trees that avoid what those before them took, deep ones and shallow."""
+        rates = self._rates
+        load = np.zeros(len(rates))
+        unit = {r: 1 / len(self.roots) for r in self.roots} | dict(self._parts or {})
+        for turn in range(20):
+            if turn > 2 and clock.left <= 0:
+                break
+            fullness = load / rates
+            top = float(fullness.max())
+            steep = min(30.0, 4.0 + 2.0 * turn)
+            prices = (np.exp(steep * (fullness / top - 1)) + 1e-3) if top else 1.0
+            prices = prices / rates
+            deep = (None, 1.0, 0.3, 0.1)[turn % 4]
+            hops = self._reach.hops(prices)
+            for root in self.roots:
+                for kind in self._kinds:
+                    tree = self._tree(hops, root, kind, deep)
+                    self._add(tree)
+                    for _, _, way in tree.ways:
+                        for e in way:
+                            load[e] += unit[root]
+
+    def _tree(self, hops: Any, root: int, sums: bool, deep: float | None) -> Tree:
+        cost = hops.cost.T if sums else hops.cost
+        members = self._network.members
+        if deep is not None:
+            edges: Edges = shallow(cost, root, members, deep)
+        elif self._whole:
+            edges = spanning(cost, root)
+        else:
+            edges = steiner(cost, root, members)
+        pairs = ((v, u) if sums else (u, v) for u, v in edges)
+        return Tree(root, tuple((u, v, hops.way(u, v)) for u, v in pairs), sums)
+
+    def _add(self, tree: Tree) -> bool:
+        key = tree.root, tree.sums, frozenset(w for _, _, w in tree.ways)
+        if key in self._known:
+            return False
+        self._known.add(key)
+        number = len(self.trees)
+        for _, _, way in tree.ways:
+            self._rows += way
+            self._columns += [number] * len(way)
+        self.trees.append(tree)
+        self._depths.append(tree.depth)
+        return True
+
+    def price(self, prices: Any) -> int:
+        """Add every root's cheapest trees for some prices; note what they prove."""
+        rates = self._rates
+        volume = float(prices @ rates)
+        hops = self._reach.hops(prices + 1e-7 * volume / len(rates) / rates)
+        fresh = 0
+        cheapest = {}
+        for root in self.roots:
+            cost = 0.0
+            for kind in self._kinds:
+                tree = self._tree(hops, root, kind, None)
+                cost += sum(prices[e] for _, _, way in tree.ways for e in way)
+                fresh += self._add(tree)
+            cheapest[root] = cost
+        if self._whole and volume:
+            if self._parts is None:
+                worth = min(cheapest.values())
+            else:
+                worth = sum(cheapest[r] * part for r, part in self._parts.items())
+            self.least = max(self.least, worth / volume * (1 - 1e-6))
+        return fresh
+
+    def weigh(self) -> _Weighed:
+        """Return the best weights of the known trees."""
+        sp, rates = sparse(), self._rates
+        count, kinds = len(self.trees), self._kinds
+        free = self._parts is None
+        place = {r: i for i, r in enumerate(self.roots)}
+        many = len(self.roots)
+        width = count + 1 + (many if free else 0)
+        values = 1.0 / rates[self._rows]
+        rows = [*self._rows, *range(len(rates))]
+        columns = [*self._columns, *([count] * len(rates))]
+        full = sp.csr_matrix(
+            (np.concatenate([values, -np.ones(len(rates))]), (rows, columns)),
+            shape=(len(rates), width),
+        )
+        owner = [
+            (kinds.index(t.sums) * many + place[t.root], i, 1.0)
+            for i, t in enumerate(self.trees)
+        ]
+        wanted = np.zeros(len(kinds) * many)
+        if self._parts is None:
+            owner += [
+                (k * many + i, count + 1 + i, -1.0)
+                for k in range(len(kinds))
+                for i in range(many)
+            ]
+            owner += [(len(wanted), count + 1 + i, 1.0) for i in range(many)]
+            wanted = np.append(wanted, 1.0)
+        else:
+            for k in range(len(kinds)):
+                for r, part in self._parts.items():
+                    wanted[k * many + place[r]] = part
+        at, which, what = zip(*owner, strict=True)
+        equal = sp.csr_matrix((what, (at, which)), shape=(len(wanted), width))
+        price = np.zeros(width)
+        price[:count] = np.array(self._depths) * self._deep
+        price[count] = 1.0
+        result = optimize().linprog(
+            price,
+            A_ub=full,
+            b_ub=np.zeros(len(rates)),
+            A_eq=equal,
+            b_eq=wanted,
+            bounds=(0, None),
+            method="highs",
+        )
+        if result.status != 0:
+            raise ArithmeticError(result.message)
+        prices = np.maximum(0.0, -result.ineqlin.marginals) / rates
+        assert math.isfinite(result.fun)
+        return _Weighed(result.x[:count], prices, float(result.x[count]))
