@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, SupportsIndex, overload
 
 from stretto.errors import BoundsError, ProgramError
-from stretto.ir import INPUT, OUTPUT, Op, Ref
+from stretto.ir import INPUT, OUTPUT, Op, Ref, Via
 
 __all__ = ["Buffer", "Rank", "Ranks", "Reduction", "Reference", "Trace", "reduce"]
 
@@ -28,7 +28,9 @@ class Trace:
         self.places: list[str] = []
         self._place_ids: dict[tuple[object, int], int] = {}
 
-    def record(self, dst: Ref, srcs: tuple[Ref, ...]) -> None:
+    def record(
+        self, dst: Ref, srcs: tuple[Ref, ...], ways: tuple[Via | None, ...]
+    ) -> None:
         """Record one assignment, made three frames up."""
         frame = sys._getframe(2)
         key = (frame.f_code, frame.f_lineno)
@@ -36,16 +38,28 @@ class Trace:
         if place is None:
             place = self._place_ids[key] = len(self.places)
             self.places.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
-        self.ops.append(Op(dst, srcs, self.phase, place))
+        given = any(way is not None for way in ways)
+        self.ops.append(Op(dst, srcs, self.phase, place, ways if given else ()))
 
 
 class Reference:
     """Chunks of a buffer. `+=` combines into them with the collective's operator."""
 
-    __slots__ = ("ref",)
+    __slots__ = ("ref", "way")
 
-    def __init__(self, ref: Ref) -> None:
-        self.ref = ref
+    def __init__(self, ref: Ref, way: Via | None = None) -> None:
+        self.ref, self.way = ref, way
+
+    def via(self, *switches: str) -> Reference:
+        """Return the same chunks, taken over these switches; none: over one link.
+
+        It is what a planner wants of the machine. What is computed does not depend on
+        it, and who has no choice of ways ignores it.
+        """
+        wrong = [s for s in switches if not s or set(s) & set(" \t\n>#+=")]
+        if wrong:
+            raise ProgramError(f"{self.ref}.via({wrong[0]!r}): want names of switches")
+        return Reference(self.ref, switches)
 
     def __iadd__(self, other: object) -> Any:
         """Return the combination that the assignment will store."""
@@ -54,7 +68,7 @@ class Reference:
                 f"{self.ref} += {other!r}: want one reference; to combine several in "
                 f"one rounding write x = reduce(x, a, b)"
             )
-        return Reduction((self.ref, other.ref))
+        return Reduction((self.ref, other.ref), (self.way, other.way))
 
     def __repr__(self) -> str:
         """Return the text form."""
@@ -65,20 +79,21 @@ class Reduction(NamedTuple):
     """A combination that has not been stored yet."""
 
     srcs: tuple[Ref, ...]
+    ways: tuple[Via | None, ...]
 
 
 def reduce(*parts: Reference | Iterable[Reference]) -> Reduction:
     """Combine references with the collective's operator, left to right."""
-    refs: list[Ref] = []
+    refs: list[Reference] = []
     for part in parts:
         many = part if isinstance(part, Iterable) else (part,)
         for one in many:
             if not isinstance(one, Reference):
                 raise ProgramError(f"reduce() got {one!r}; want references like r.x[0]")
-            refs.append(one.ref)
+            refs.append(one)
     if not refs:
         raise ProgramError("reduce() of nothing; want at least one reference")
-    return Reduction(tuple(refs))
+    return Reduction(tuple(r.ref for r in refs), tuple(r.way for r in refs))
 
 
 class Buffer:
@@ -117,8 +132,9 @@ class Buffer:
         dst = self._ref(key)
         if isinstance(value, Reference):
             srcs: tuple[Ref, ...] = (value.ref,)
+            ways: tuple[Via | None, ...] = (value.way,)
         elif isinstance(value, Reduction):
-            srcs = value.srcs
+            srcs, ways = value.srcs, value.ways
         else:
             raise ProgramError(f"{dst} = {value!r}; want a reference or reduce(...)")
         width = dst.stop - dst.start
@@ -128,7 +144,7 @@ class Buffer:
                     f"{dst} = {src}: {width} chunks on the left, "
                     f"{src.stop - src.start} on the right; want as many on both sides"
                 )
-        self._trace.record(dst, srcs)
+        self._trace.record(dst, srcs, ways)
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,6 +189,7 @@ def _timed(
         generator=name,
         symmetry=trivial(demand.network),
         folded=tuple(planned),
+        listed=True,
     )
 
 

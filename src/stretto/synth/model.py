@@ -10,7 +10,7 @@ alphas. Alpha does not occupy a link.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from stretto.errors import TopologyError
@@ -27,6 +27,8 @@ class Link:
     dst: int
     rate: Fraction
     alpha: Fraction = Fraction(0)
+    name: str = ""
+    """Of the machine's link."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +62,36 @@ class Network:
     """The ranks that take part; the others may relay."""
     generators: tuple[tuple[int, ...], ...] = ()
     """Permutations of the ranks that may be symmetries; checked before use."""
+    machine: Machine | None = field(default=None, compare=False, repr=False)
+    places: tuple[int, ...] = ()
+    """Where on the machine every rank is; empty: all are where their number says."""
 
     def __hash__(self) -> int:
         """Hash the name and size: links are many."""
         return hash((self.name, self.members, len(self.links)))
+
+    def place(self, rank: int) -> int:
+        """Return where on the machine a rank is."""
+        return self.places[rank] if self.places else rank
+
+    def is_natural(self, src: int, dst: int, links: tuple[int, ...]) -> bool:
+        """Return whether that is the way which the machine takes unasked."""
+        if self.machine is None:
+            return True
+        try:
+            own = self.machine.route(self.place(src), self.place(dst)).links
+        except TopologyError:  # made of links that are not the machine's
+            return True
+        names = [self.machine.links[e].name for e in own]
+        return names == [self.links[e].name for e in links]
+
+    def switches_on(self, links: tuple[int, ...]) -> tuple[str, ...]:
+        """Return the names of the switches on a way."""
+        assert self.machine is not None  # who has no machine has only its own ways
+        return tuple(
+            self.machine.switches[self.links[e].dst - self.num_ranks].name
+            for e in links[:-1]
+        )
 
     def leaving(self) -> list[list[int]]:
         """Return the indices of the links out of every node."""
@@ -131,6 +159,7 @@ class Network:
             links=links,
             box=tuple(self.box[r] for r in members),
             members=tuple(range(len(members))),
+            places=tuple(self.place(r) for r in members),
             generators=tuple(tuple(new[p[r]] for r in members) for p in inside),
         )
 
@@ -149,6 +178,7 @@ def from_machine(machine: Machine) -> Network:
             dst=k.dst,
             rate=Fraction(k.bandwidth_gbytes_per_s).limit_denominator(10**6),
             alpha=Fraction(k.latency_us).limit_denominator(10**6),
+            name=k.name,
         )
         for k in machine.links
         if k.bandwidth_gbytes_per_s > 0
@@ -161,6 +191,7 @@ def from_machine(machine: Machine) -> Network:
         box=tuple(r // machine.ranks_per_box for r in range(n)),
         members=tuple(range(n)),
         generators=machine.symmetries,
+        machine=machine,
     )
     if machine.dead_ranks:
         alive = [r for r in range(n) if r not in machine.dead_ranks]

@@ -143,3 +143,5 @@ class Schedule:
     """The folded moves as rows of a loop over waves, when they are so regular."""
     pace: Fraction = Fraction(0)
     """From one wave to the next, us."""
+    listed: bool = False
+    """Whether it is written move by move, since only that order keeps its time."""
