@@ -46,7 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_place(parser: argparse.ArgumentParser) -> None:
     """Add the options that say where: machine, group, what is broken."""
     parser.add_argument("--machine", required=True, help="of `stretto list`")
-    parser.add_argument("--root", type=int, default=0, help="of rooted collectives [0]")
+    parser.add_argument(
+        "--root", type=int, help="of rooted collectives [the first rank]"
+    )
     parser.add_argument(
         "--parts", default="", help="relative sizes of unequal parts, such as 5,1,1,1"
     )

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from stretto.synth.arborescence import MOST_EXACT, spanning, steiner
-from stretto.synth.clock import Clock
 from stretto.synth.extras import optimize, sparse
 from stretto.synth.model import Network
 from stretto.synth.reach import Hops, Reach
@@ -24,13 +23,19 @@ from stretto.synth.reach import Hops, Reach
 __all__ = ["gossip_rate"]
 
 _CLOSE = 1.001
+_MOST_TURNS = 80
 
 
-def gossip_rate(network: Network, clock: Clock) -> tuple[Fraction, int]:
-    """Return a rate of all_reduce that none exceeds, and how many links it prices."""
+def gossip_rate(network: Network, known: Fraction) -> tuple[Fraction, int] | None:
+    """Return a rate of all_reduce that none exceeds, and how many links it prices.
+
+    None: it would not be below what is `known`.
+    """
     best: tuple[Fraction, int] | None = None
     for way in (network, network.reversed):
-        prices = _best_prices(way, clock)
+        prices = _best_prices(way, float(known))
+        if prices is None:
+            continue
         digits = 10**4
         top = max(prices)
         exact = [Fraction(p / top).limit_denominator(digits) for p in prices]
@@ -41,9 +46,7 @@ def gossip_rate(network: Network, clock: Clock) -> tuple[Fraction, int]:
         rate = volume / worth
         if best is None or rate < best[0]:
             best = rate, sum(1 for p in exact if p)
-    if best is None:
-        return sum((k.rate for k in network.links), Fraction(0)), len(network.links)
-    return best
+    return best if best is not None and best[0] < known else None
 
 
 def _worth(network: Network, prices: list[Fraction]) -> Fraction:
@@ -92,27 +95,27 @@ def _tree(network: Network, cost: Any, root: int) -> tuple[float, list[tuple[int
     return sum(float(cost[v, u]) for u, v in edges), edges
 
 
-def _best_prices(network: Network, clock: Clock) -> Any:
+def _best_prices(network: Network, known: float) -> Any:
     rates = np.array([float(k.rate) for k in network.links])
     links, members = len(rates), network.members
     reach = Reach(network)
     width = links + len(members) + 1
     place = {v: links + i for i, v in enumerate(members)}
     rows: list[dict[int, float]] = []
-    known: set[frozenset[tuple[int, float]]] = set()
+    seen: set[frozenset[tuple[int, float]]] = set()
 
     def add(row: dict[int, float]) -> int:
         key = frozenset(row.items())
-        if key in known:
+        if key in seen:
             return 0
-        known.add(key)
+        seen.add(key)
         rows.append(row)
         return 1
 
     prices = 1 / rates / links
     center = prices
     best, proved = prices, 0.0
-    for turn in range(400):
+    for turn in range(_MOST_TURNS):
         fresh = 0
         for at in (0.5 * prices + 0.5 * center, prices) if turn else (prices,):
             at = at + 1e-7 / links / rates
@@ -137,7 +140,7 @@ def _best_prices(network: Network, clock: Clock) -> Any:
                 proved, best = value, at
             if fresh:
                 break
-        if not fresh or clock.left <= 0:
+        if not fresh:
             break
         shape = (len(rows), width)
         at_rows = [i for i, row in enumerate(rows) for _ in row]
@@ -158,6 +161,8 @@ def _best_prices(network: Network, clock: Clock) -> Any:
         center = 0.5 * center + 0.5 * prices
         if proved * _CLOSE >= -result.fun:
             break
+        if -result.fun * known < 1:  # whatever the prices, more is known already
+            return None
     return best
 
 

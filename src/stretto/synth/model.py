@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from stretto.errors import TopologyError
+from stretto.synth.walks import useful
 from stretto.topology import Machine
 
 __all__ = ["Hop", "Link", "Network", "from_machine", "microseconds"]
@@ -107,28 +108,26 @@ class Network:
         return replace(self, links=turned)
 
     def hops(self, src: int, leaving: list[list[int]] | None = None) -> Iterator[Hop]:
-        """Yield every way from `src` to another rank that crosses only switches."""
+        """Yield ways from `src` to other ranks that cross only switches.
+
+        Of each pair at most a few, the shortest, and none much longer than that: how
+        many ways there are does not matter.
+        """
         leaving = leaving or self.leaving()
-        stack: list[tuple[int, tuple[int, ...]]] = [(src, ())]
-        while stack:
-            node, path = stack.pop()
-            for index in reversed(leaving[node]):
-                link = self.links[index]
-                seen = {self.links[i].src for i in path} | {src}
-                if link.dst in seen:
-                    continue
-                longer = (*path, index)
-                if link.dst >= self.num_ranks:
-                    stack.append((link.dst, longer))
-                    continue
-                way = [self.links[i] for i in longer]
-                yield Hop(
-                    src=src,
-                    dst=link.dst,
-                    links=longer,
-                    rate=min(k.rate for k in way),
-                    alpha=sum((k.alpha for k in way), Fraction(0)),
-                )
+        place = {e: i for out in leaving for i, e in enumerate(out)}
+
+        def turn(path: tuple[int, ...]) -> list[tuple[int, int]]:
+            return [(1, place[e]) for e in path[:-1]] + [(0, -place[path[-1]])]
+
+        for path in sorted(useful(self, src, leaving), key=turn):
+            way = [self.links[i] for i in path]
+            yield Hop(
+                src=src,
+                dst=way[-1].dst,
+                links=path,
+                rate=min(k.rate for k in way),
+                alpha=sum((k.alpha for k in way), Fraction(0)),
+            )
 
     def group(self, ranks: Iterable[int], *, relays: bool) -> Network:
         """Return the network for a collective among some of the ranks.

@@ -10,7 +10,7 @@ for trees: links carry at least the cheapest ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -22,10 +22,12 @@ from stretto.synth.extras import optimize, sparse
 from stretto.synth.model import Network
 from stretto.synth.reach import Reach
 
-__all__ = ["Packing", "Tree", "pack"]
+__all__ = ["Packing", "Pool", "Tree"]
 
 Way: TypeAlias = tuple[int, ...]
 _CLOSE = 1.0005
+_GAINS, _PATIENCE = 0.998, 6
+"""What counts as better, and how long it may be waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +39,6 @@ class Tree:
     """(from, to, links); those near the root first."""
     sums: bool
     """Whether the ways lead to the root: sums flow, data do not spread."""
-
-    @property
-    def depth(self) -> int:
-        """Return the most ways from the root to a rank."""
-        far = {self.root: 0}
-        for u, v, _ in self.ways:
-            near, new = (v, u) if self.sums else (u, v)
-            far[new] = far[near] + 1
-        return max(far.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,42 +52,14 @@ class Packing:
     least: float
     """What no packing of trees goes below; 0 when that is not known."""
 
-
-def pack(
-    network: Network,
-    parts: Mapping[int, float] | None,
-    *,
-    spread: bool,
-    sums: bool,
-    clock: Clock,
-    goal: float = 0.0,
-    pieces: int = 16,
-) -> Packing:
-    """Return the best packing found until the clock ends it, or the goal is reached.
-
-    `parts` say how much of the unit every root has; None: whatever is best. With
-    `spread` and `sums` a root has as much of one kind of tree as of the other. `goal`
-    is what the fullest link takes at least, by a bound.
-    """
-    pool = _Pool(network, parts, spread=spread, sums=sums, pieces=pieces)
-    pool.fill(clock)
-    best = pool.weigh()
-    center = best.prices
-    while clock.left > 0 and best.fullest > max(goal, pool.least) * _CLOSE:
-        fresh = pool.price(0.5 * best.prices + 0.5 * center)
-        if not fresh:
-            fresh = pool.price(best.prices)
-        if not fresh:
-            break
-        best = pool.weigh()
-        center = 0.5 * center + 0.5 * best.prices
-    kept = [i for i, w in enumerate(best.weights) if w > 1e-9]
-    return Packing(
-        trees=tuple(pool.trees[i] for i in kept),
-        weights=tuple(float(best.weights[i]) for i in kept),
-        fullest=best.fullest,
-        least=pool.least,
-    )
+    def loads(self, network: Network) -> Any:
+        """Return what one unit down every tree takes of every link."""
+        loads = np.zeros((len(self.trees), len(network.links)))
+        for i, tree in enumerate(self.trees):
+            for _, _, way in tree.ways:
+                for e in way:
+                    loads[i, e] += 1 / float(network.links[e].rate)
+        return loads
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +71,7 @@ class _Weighed:
     fullest: float
 
 
-class _Pool:
+class Pool:
     """The trees that are known."""
 
     def __init__(
@@ -116,28 +81,31 @@ class _Pool:
         *,
         spread: bool,
         sums: bool,
-        pieces: int,
+        nbytes: int,
     ) -> None:
-        self._network, self._parts = network, parts
+        self._network, self._parts, self._nbytes = network, parts, nbytes
         self._reach = Reach(network)
         self._kinds = [kind for kind, asked in ((False, spread), (True, sums)) if asked]
         self._rates = np.array([float(k.rate) for k in network.links])
+        self._alphas = np.array([float(k.alpha) for k in network.links])
         self._whole = len(network.members) == network.num_ranks
         self.roots = sorted(parts) if parts else list(range(network.num_ranks))
-        self._deep = 1.0 / (pieces * len(network.members) * float(np.median(self._rates)))
-        """What a hop more costs: a piece is later by so much."""
         self.trees: list[Tree] = []
         self._known: set[tuple[int, bool, frozenset[Way]]] = set()
         self._rows: list[int] = []
         self._columns: list[int] = []
-        self._depths: list[int] = []
+        self._slow: list[float] = []
+        """What a unit of data takes on the longest way of each tree, hop by hop."""
+        self._late: list[float] = []
+        """Latency on the longest way of each tree, us."""
         self.least = 0.0
 
-    def fill(self, clock: Clock) -> None:
+    def _fill(self, clock: Clock) -> None:
         """Add trees that avoid what those before them took, deep ones and shallow."""
         rates = self._rates
         load = np.zeros(len(rates))
         unit = {r: 1 / len(self.roots) for r in self.roots} | dict(self._parts or {})
+        self._flat()
         for turn in range(20):
             if turn > 2 and clock.left <= 0:
                 break
@@ -155,6 +123,20 @@ class _Pool:
                     for _, _, way in tree.ways:
                         for e in way:
                             load[e] += unit[root]
+
+    def _flat(self) -> None:
+        """Add the trees of least latency, and of few hops."""
+        links = self._network.links
+        part = self._nbytes / len(self._network.members) / 1000
+        for scale in (0.0, 1 / 16, 1.0):
+            prices = np.array(
+                [float(k.alpha) + (part * scale + 1e-6) / float(k.rate) for k in links]
+            )
+            hops = self._reach.hops(prices)
+            for root in self.roots:
+                for kind in self._kinds:
+                    for deep in (1.0, 0.5):
+                        self._add(self._tree(hops, root, kind, deep))
 
     def _tree(self, hops: Any, root: int, sums: bool, deep: float | None) -> Tree:
         cost = hops.cost.T if sums else hops.cost
@@ -178,10 +160,58 @@ class _Pool:
             self._rows += way
             self._columns += [number] * len(way)
         self.trees.append(tree)
-        self._depths.append(tree.depth)
+        self._slow.append(self._longest(tree, lambda w: float(1 / self._rates[w].min())))
+        self._late.append(self._longest(tree, lambda w: float(self._alphas[w].sum())))
         return True
 
-    def price(self, prices: Any) -> int:
+    @staticmethod
+    def _longest(tree: Tree, cost: Callable[[list[int]], float]) -> float:
+        """Return the cost of the costliest way between the root and a rank."""
+        far = {tree.root: 0.0}
+        for u, v, way in tree.ways:
+            near, new = (v, u) if tree.sums else (u, v)
+            far[new] = far[near] + cost(list(way))
+        return max(far.values())
+
+    def grow(self, clock: Clock, goal: float, turns: int) -> bool:
+        """Add trees, so many times or until the fullest link meets the goal.
+
+        Return whether there may be better trees still.
+        """
+        if not self.trees:
+            self._fill(clock)
+        best = self._weigh(64)
+        center = best.prices
+        slow, mark = 0, best.fullest
+        for _ in range(turns):
+            if best.fullest <= max(goal, self.least) * _CLOSE:
+                return False
+            if clock.left <= 0 or slow > _PATIENCE:
+                return True
+            fresh = self._price(0.5 * best.prices + 0.5 * center)
+            if not fresh:
+                fresh = self._price(best.prices)
+            if not fresh:
+                return False
+            best = self._weigh(64)
+            center = 0.5 * center + 0.5 * best.prices
+            slow += 1
+            if best.fullest < mark * _GAINS:
+                slow, mark = 0, best.fullest
+        return True
+
+    def packing(self, pieces: int) -> Packing:
+        """Return the best packing of so many pieces a part: the fewer, the flatter."""
+        best = self._weigh(pieces)
+        kept = [i for i, w in enumerate(best.weights) if w > 1e-9]
+        return Packing(
+            trees=tuple(self.trees[i] for i in kept),
+            weights=tuple(float(best.weights[i]) for i in kept),
+            fullest=best.fullest,
+            least=self.least,
+        )
+
+    def _price(self, prices: Any) -> int:
         """Add every root's cheapest trees for some prices; note what they prove."""
         rates = self._rates
         volume = float(prices @ rates)
@@ -203,8 +233,9 @@ class _Pool:
             self.least = max(self.least, worth / volume * (1 - 1e-6))
         return fresh
 
-    def weigh(self) -> _Weighed:
-        """Return the best weights of the known trees."""
+    def _weigh(self, pieces: int) -> _Weighed:
+        """Return the best weights of the known trees, cut into pieces."""
+        chunk = 1 / (pieces * len(self._network.members))
         sp, rates = sparse(), self._rates
         count, kinds = len(self.trees), self._kinds
         free = self._parts is None
@@ -238,7 +269,8 @@ class _Pool:
         at, which, what = zip(*owner, strict=True)
         equal = sp.csr_matrix((what, (at, which)), shape=(len(wanted), width))
         price = np.zeros(width)
-        price[:count] = np.array(self._depths) * self._deep
+        late = np.array(self._late) * 1000.0 / self._nbytes
+        price[:count] = np.array(self._slow) * chunk + late
         price[count] = 1.0
         result = optimize().linprog(
             price,

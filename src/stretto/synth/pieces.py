@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Owner", "shared_out"]
+__all__ = ["Owner", "rounded", "shared_out"]
 
 _STEEP = 60
 
@@ -46,7 +46,7 @@ def shared_out(
     counts = [0] * len(loads)
     owner_of = {r: o for o in owners for r in o.routes}
     for o in owners:
-        for r, n in zip(o.routes, _rounded(o), strict=True):
+        for r, n in zip(o.routes, rounded(o), strict=True):
             counts[r] = n
     size = np.array([owner_of[r].size if r in owner_of else 0.0 for r in range(len(loads))])
     taken = loads * size[:, None]
@@ -92,7 +92,7 @@ def _potential(load: Any, top: float) -> Any:
     return ((load / top) ** _STEEP).sum(axis=-1)
 
 
-def _rounded(owner: Owner) -> list[int]:
+def rounded(owner: Owner) -> list[int]:
     """Return whole pieces, the largest remainders rounded up."""
     exact = [w * owner.pieces for w in owner.weights]
     whole = [int(x + 1e-9) for x in exact]

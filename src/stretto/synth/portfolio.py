@@ -20,6 +20,7 @@ from stretto.synth.confined import confined_paths
 from stretto.synth.emit import build, emit
 from stretto.synth.exchange import decompose, exchange
 from stretto.synth.flows import exchange_flow
+from stretto.synth.general import General
 from stretto.synth.joint import Budget
 from stretto.synth.joint_reduce import solve_reduce
 from stretto.synth.model import Hop, Network
@@ -35,6 +36,7 @@ __all__ = ["Result", "Trial", "synthesize"]
 
 _MANY_ROWS = 1000  # nobody reads more
 _WORTH_A_LOOP = Fraction(101, 100)
+_AT_BOUND, _NEAR_BOUND = Fraction(10_003, 10_000), Fraction(101, 100)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +134,15 @@ def _best(search: Search, limit: Bound) -> Result:
     looped: tuple[Fraction, Schedule] | None = None
     trials = []
     proved = False
-    for schedule, done in _candidates(search, limit):
+    general = General(
+        search.demand,
+        search.symmetry,
+        limit,
+        clock=search.clock,
+        seed=search.budget.seed,
+        splits=search.splits if search.splits_given else (),
+    )
+    for schedule, done in _in_turn(search, limit, general):
         us = replay(schedule, bound=limit).us
         trial = Trial(
             generator=schedule.generator,
@@ -145,10 +155,19 @@ def _best(search: Search, limit: Bound) -> Result:
             best, proved = (us, schedule), done
             if search.progress is not None:
                 search.progress(trial)
+        if best[0] <= limit.us(search.demand.nbytes) * _AT_BOUND:
+            break
         if schedule.waves and (looped is None or us < looped[0]):
             looped = us, schedule
         if search.clock.over("further ways"):
             break
+    if best is not None and general.plans and search.clock.limited:
+        gap = float(best[0] / limit.us(search.demand.nbytes)) - 1
+        if best[0] > limit.us(search.demand.nbytes) * _AT_BOUND and not proved:
+            search.clock.skip(
+                f"plans after the first {general.plans} of the general way; {gap:.2%}"
+                " above the bound, more time may close it"
+            )
     if best is None:
         trees = search.trees
         want = f" with {trees} trees; want 0, equal parts, all ranks" if trees else ""
@@ -170,6 +189,36 @@ def _best(search: Search, limit: Bound) -> Result:
         proved=proved,
         cut=tuple(search.clock.cut),
     )
+
+
+def _in_turn(
+    search: Search, limit: Bound, general: General
+) -> Iterator[tuple[Schedule, bool]]:
+    """Yield what the special ways and the general one find, by turns.
+
+    The order does not depend on the clock. Without one the general way ends when it
+    has been through its numbers of pieces once.
+    """
+    special = _candidates(search, limit)
+    if search.trees or search.sketch is not None or not general.serves:
+        yield from special
+        return
+    if not search.clock.limited:
+        near = False
+        for schedule, done in special:
+            us = replay(schedule).us
+            near |= us <= limit.us(search.demand.nbytes) * _NEAR_BOUND
+            yield schedule, done
+        if not near and search.budget.seconds > 0:
+            yield from ((s, False) for s in general.begin())
+            yield from ((s, False) for s in general.go_on(4))
+        return
+    for schedule in general.begin():
+        search.urgent = False
+        yield schedule, False
+    yield from ((s, False) for s in general.go_on(8))
+    yield from special
+    yield from ((s, False) for s in general.go_on(1 << 30))
 
 
 def _readable(

@@ -17,17 +17,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from stretto.synth.clock import Clock, OutOfTimeError
+from stretto.synth.clock import Clock
 from stretto.synth.model import Network, microseconds
 
-__all__ = ["Job", "Plan", "Yard", "best_starts"]
+__all__ = ["Job", "Plan", "Search", "Yard"]
 
-DEBUG = False
 _FIRST = tuple(
     (waves, weight, turned)
-    for waves, weight in ((0.0, 1.0), (1.0, 1.0), (1.0, 0.0), (0.5, 0.5), (2.0, 0.5), (0.0, 4.0))
+    for waves, weight in (
+        *((0.0, 1.0), (0.5, 0.5), (1.0, 1.0), (1.0, 0.0), (2.0, 0.5), (0.0, 4.0)),
+    )
     for turned in (0, 1)
 )
+"""Weights of waves and of full links, and whether time runs backwards."""
 _ROUGH = 1 << 20
 """Ticks for the longest transfer: starts are planned in them, replay is exact."""
 
@@ -254,92 +256,91 @@ def dispatch(
     return Plan(starts, ends)
 
 
-def best_starts(
-    yard: Yard,
-    *,
-    clock: Clock,
-    seed: int,
-    goal: int,
-    rounds: int = 1 << 30,
-) -> Plan:
-    """Return the best plan found until the clock, the rounds or the goal is reached."""
-    chance = random.Random(seed)
-    ways = (yard, yard.turned)
-    tails = [y.tails() for y in ways]
-    best: Plan | None = None
-    kinds: list[tuple[int, float, float, int]] = []
-    tried = 0
+class Search:
+    """The best plan for a yard; looking for better ones may go on at any time."""
 
-    last = 0
+    def __init__(self, yard: Yard, *, seed: int, goal: int) -> None:
+        self._ways = (yard, yard.turned)
+        self._tails = [y.tails() for y in self._ways]
+        self._full = max(yard.load)
+        self._goal = goal
+        self._chance = random.Random(seed)
+        self._kinds: list[tuple[int, float, float, int]] = []
+        """How good the first plans were, and what made them."""
+        self._plan: Plan | None = None
+        self.tried = 0
 
-    def note(plan: Plan, turned: bool) -> None:
-        nonlocal best, last
+    @property
+    def best(self) -> Plan:
+        """Return the best plan so far."""
+        assert self._plan is not None  # the first one is made whatever the clock says
+        return self._plan
+
+    def run(self, rounds: int, clock: Clock) -> None:
+        """Try so many plans, or fewer when the clock ends it; one there will be."""
+        for _ in range(rounds):
+            if self._plan is not None and (
+                self._plan.ends <= self._goal or clock.left <= 0
+            ):
+                return
+            check = _no_check if self._plan is None else clock.check
+            self.tried += 1
+            if self.tried <= len(_FIRST):
+                waves, weight, turned = _FIRST[self.tried - 1]
+                ends = self._try(turned, self._urgency(turned, waves, 0.0), weight, check)
+                self._kinds.append((ends, waves, weight, turned))
+                self._kinds.sort()
+            elif self._chance.random() < 0.5:
+                self._varied(check)
+            else:
+                self._shaken(check)
+
+    def _try(
+        self,
+        turned: int,
+        urgency: Sequence[float],
+        weight: float,
+        check: Callable[[], None],
+    ) -> int:
+        plan = dispatch(self._ways[turned], urgency, weight, check)
+        yard = self._ways[0]
         if turned:
-            plan = Plan(
-                [plan.ends - s - d for s, d in zip(plan.starts, yard.delay, strict=True)],
-                plan.ends,
-            )
-            plan = compact(yard, plan)
-        last = plan.ends
-        if best is None or plan.ends < best.ends:
-            best = plan
-
-    def over() -> bool:
-        return best is not None and (
-            best.ends <= goal or tried >= rounds or clock.left <= 0
-        )
-
-    check = _no_check
-    full = max(yard.load)
-
-    def urgencies(turned: int, waves: float, noise: float) -> list[float]:
-        slack = waves * full
-        if noise:
-            rough = noise * full
-            return [
-                t - slack * w + chance.random() * rough
-                for t, w in zip(tails[turned], ways[turned].wave, strict=True)
+            starts = [
+                plan.ends - s - d for s, d in zip(plan.starts, yard.delay, strict=True)
             ]
-        return [
-            t - slack * w for t, w in zip(tails[turned], ways[turned].wave, strict=True)
-        ]
+            plan = compact(yard, Plan(starts, plan.ends))
+        if self._plan is None or plan.ends < self._plan.ends:
+            self._plan = plan
+        return plan.ends
 
-    try:
-        for waves, weight, turned in _FIRST:
-            if over():
-                break
-            urgency = urgencies(turned, waves, 0.0)
-            note(dispatch(ways[turned], urgency, weight, check), bool(turned))
-            tried += 1
-            check = clock.check
-            kinds.append((last, waves, weight, turned))
-        kinds.sort()
-        while not over():
-            tried += 1
-            if chance.random() < 0.5:
-                _, waves, weight, turned = kinds[min(tried % 5, len(kinds) - 1)]
-                waves *= chance.choice((0.7, 1.0, 1.0, 1.4))
-                weight *= chance.choice((0.5, 1.0, 1.0, 2.0))
-                urgency = urgencies(turned, waves, chance.choice((0.005, 0.02, 0.1)))
-            else:  # keep the order of the best, with little changes
-                turned = tried % 2
-                at, end = best.starts, best.ends
-                rough = chance.choice((0.0, 0.003, 0.01, 0.05)) * end
-                if turned:
-                    urgency = [
-                        s + d + chance.random() * rough
-                        for s, d in zip(at, yard.delay, strict=True)
-                    ]
-                else:
-                    urgency = [end - s + chance.random() * rough for s in at]
-                weight = chance.choice((0.0, 0.0, 0.2, 1.0))
-            note(dispatch(ways[turned], urgency, weight, check), bool(turned))
-    except OutOfTimeError:
-        pass
-    assert best is not None
-    if __debug__ and DEBUG:
-        print("   tried", tried, "kinds", kinds[:3], [k[1:] for k in kinds[-2:]], "load", full, "ends", best.ends)
-    return best
+    def _urgency(self, turned: int, waves: float, noise: float) -> list[float]:
+        """Return how urgent jobs are: what waits behind them, and their wave."""
+        slack, rough = waves * self._full, noise * self._full
+        both = zip(self._tails[turned], self._ways[turned].wave, strict=True)
+        if not rough:
+            return [t - slack * w for t, w in both]
+        return [t - slack * w + self._chance.random() * rough for t, w in both]
+
+    def _varied(self, check: Callable[[], None]) -> None:
+        """Try one of the kinds that were good, with a little chance."""
+        chance = self._chance
+        _, waves, weight, turned = self._kinds[min(self.tried % 5, len(self._kinds) - 1)]
+        waves *= chance.choice((0.7, 1.0, 1.0, 1.4))
+        weight *= chance.choice((0.5, 1.0, 1.0, 2.0))
+        noise = chance.choice((0.005, 0.02, 0.1))
+        self._try(turned, self._urgency(turned, waves, noise), weight, check)
+
+    def _shaken(self, check: Callable[[], None]) -> None:
+        """Try the order of the best plan, from the front or the end, shaken a little."""
+        chance, best = self._chance, self.best
+        turned = self.tried % 2
+        rough = chance.choice((0.0, 0.003, 0.01, 0.05)) * best.ends
+        if turned:
+            both = zip(best.starts, self._ways[0].delay, strict=True)
+            urgency = [s + d + chance.random() * rough for s, d in both]
+        else:
+            urgency = [best.ends - s + chance.random() * rough for s in best.starts]
+        self._try(turned, urgency, chance.choice((0.0, 0.0, 0.2, 1.0)), check)
 
 
 def _no_check() -> None:
