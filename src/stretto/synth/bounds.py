@@ -158,14 +158,15 @@ def _check_ways(network: Network, away: Distances, root: int | None) -> None:
     first = network.members[0] if root is None else root
     if first not in network.members:
         raise CallError(f"root={first}; want one of {network.members}")
-    for v in network.members:
-        pairs = [(first, v)] if root is not None else [(first, v), (v, first)]
-        for a, b in pairs:
-            if not away.reaches(a, b):
-                raise TopologyError(
-                    f"{network.name}: no way from rank {a} to rank {b};"
-                    " want a chain of links that are not dead"
-                )
+    others = [v for v in network.members if v != first]
+    wanting = [v for v in others if not away.reaches(first, v)]
+    silent = [v for v in others if not away.reaches(v, first)] if root is None else []
+    if wanting or silent:
+        what = "nothing reaches" if wanting else "nothing leaves"
+        raise TopologyError(
+            f"{network.name}: {what} ranks {wanting or silent}, seen from rank {first};"
+            " want a chain of links that are not dead"
+        )
 
 
 def _both_halves(network: Network, symmetry: Symmetry | None) -> str:

@@ -168,6 +168,13 @@ def microseconds(nbytes: Fraction, rate: Fraction) -> Fraction:
     return nbytes / (rate * 1000)
 
 
+def _exact(value: float) -> Fraction:
+    """Return the fraction that a number of a machine means: 33.333333333 is 100/3."""
+    simple = Fraction(value).limit_denominator(10**6)
+    near = abs(float(simple) - value) <= 1e-9 * value
+    return simple if near else Fraction(repr(value))
+
+
 def from_machine(machine: Machine) -> Network:
     """Return the network of a machine; dead links and ranks are left out."""
     n = machine.num_ranks
@@ -175,8 +182,8 @@ def from_machine(machine: Machine) -> Network:
         Link(
             src=k.src,
             dst=k.dst,
-            rate=Fraction(k.bandwidth_gbytes_per_s).limit_denominator(10**6),
-            alpha=Fraction(k.latency_us).limit_denominator(10**6),
+            rate=_exact(k.bandwidth_gbytes_per_s),
+            alpha=_exact(k.latency_us),
             name=k.name,
         )
         for k in machine.links
