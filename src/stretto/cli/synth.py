@@ -133,7 +133,7 @@ def _show(trial: synth.Trial) -> None:
 
 
 _MOST_WRITTEN = 200_000
-_SLOWER = 1.001
+_SLOWER, _SAME = 1.001, 1e-9
 
 
 def _as_written(found: synth.Result, name: str) -> tuple[synth.Result, float]:
@@ -151,13 +151,15 @@ def _as_written(found: synth.Result, name: str) -> tuple[synth.Result, float]:
     if found.schedule.demand.weights:
         return found, float(found.us)  # parts are unequal: the plan's own time
     us = written(program, network.machine, nbytes=nbytes, ranks=at).time_us
+    if abs(us / float(found.us) - 1) < _SAME:
+        return found, float(found.us)
     if us > float(found.us) * _SLOWER and not found.schedule.listed:
         schedule = replace(found.schedule, listed=True, waves=())
         listed = replace(found, schedule=schedule)
         program = verify(listed.program(name))
         again = written(program, network.machine, nbytes=nbytes, ranks=at).time_us
         if again < us:
-            return listed, again
+            return listed, max(again, float(found.us))
     return found, us
 
 

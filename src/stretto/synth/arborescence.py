@@ -31,48 +31,62 @@ def spanning(cost: Any, root: int) -> Edges:
 
 
 def _parents(cost: Any, root: int) -> list[int]:
-    """Return every node's parent in the cheapest tree; the root's means nothing."""
-    best = np.argmin(cost, axis=0)
-    ring = _cycle(best.tolist(), root)
-    if not ring:
-        return [int(v) for v in best]
-    inside = np.array(ring)
-    outside = np.setdiff1d(np.arange(len(cost)), inside)
-    many = len(outside)
-    into = cost[np.ix_(outside, inside)] - cost[best[inside], inside][None, :]
-    enter = np.argmin(into, axis=1)
-    out = cost[np.ix_(inside, outside)]
-    leave = np.argmin(out, axis=0)
-    small = np.full((many + 1, many + 1), _FAR)
-    small[:many, :many] = cost[np.ix_(outside, outside)]
-    small[:many, many] = into[np.arange(many), enter]
-    small[many, :many] = out[leave, np.arange(many)]
-    new_root = int(np.searchsorted(outside, root))
-    small[:, new_root] = _FAR
-    found = _parents(small, new_root)
-    parent = [-1] * len(cost)
-    for i, v in enumerate(outside.tolist()):
-        p = found[i]
-        parent[v] = int(outside[p]) if p < many else int(inside[leave[i]])
-    for v in ring:
-        parent[v] = int(best[v])
-    parent[int(inside[enter[found[many]]])] = int(outside[found[many]])
+    """Return every node's parent in the cheapest tree; the root's means nothing.
+
+    Everybody takes the cheapest parent. Nodes that are one another's parents in a ring
+    become one node, which is entered where that costs least more than the ring's edge.
+    """
+    best = [int(v) for v in np.argmin(cost, axis=0)]
+    rings = _rings(best, root)
+    if not rings:
+        return best
+    label = [-1] * len(cost)
+    for number, ring in enumerate(rings):
+        for v in ring:
+            label[v] = number
+    count = len(rings)
+    for v, known in enumerate(label):
+        if known < 0:
+            label[v], count = count, count + 1
+    dearer = cost.copy()
+    for v in (v for ring in rings for v in ring):
+        dearer[:, v] -= cost[best[v], v]
+    order = np.argsort(label, kind="stable")
+    starts = np.searchsorted(np.array(label)[order], np.arange(count))
+    small = np.minimum.reduceat(dearer[order][:, order], starts, axis=0)
+    small = np.minimum.reduceat(small, starts, axis=1)
+    np.fill_diagonal(small, _FAR)
+    small[:, label[root]] = _FAR
+    found = _parents(small, label[root])
+    groups = np.split(order, starts[1:])
+    parent = list(best)
+    for b in range(count):
+        if b != label[root]:
+            ends, targets = groups[found[b]], groups[b]
+            at = int(np.argmin(dearer[np.ix_(ends, targets)]))
+            u, v = divmod(at, len(targets))
+            parent[int(targets[v])] = int(ends[u])
     return parent
 
 
-def _cycle(best: Sequence[int], root: int) -> list[int]:
-    """Return nodes that are one another's parents in a ring; nothing if none are."""
+def _rings(best: Sequence[int], root: int) -> list[list[int]]:
+    """Return the rings of nodes that are one another's parents."""
     state = [-1] * len(best)
+    state[root] = len(best)
+    rings = []
     for start in range(len(best)):
         v = start
-        path = []
-        while v != root and state[v] < 0:
+        while state[v] < 0:
             state[v] = start
-            path.append(v)
             v = best[v]
-        if v != root and state[v] == start and v in path:
-            return path[path.index(v) :]
-    return []
+        if state[v] == start and v != root:
+            ring = [v]
+            while (u := best[ring[-1]]) != v:
+                ring.append(u)
+            rings.append(ring)
+            for u in ring:
+                state[u] = len(best)
+    return rings
 
 
 def grown(parent: Sequence[int], root: int) -> Edges:

@@ -29,6 +29,7 @@ __all__ = ["General"]
 
 _MOST_MOVES = 40_000
 _MANY_MOVES = 5_000
+_RATES_COUNT = 50  # times the latency: then few pieces need not be tried
 _MOST_RANKS = 100
 _LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768)
 _FIRST, _LATER = 4, 12
@@ -95,14 +96,24 @@ class General:
         self._demand, self._limit, self._clock = demand, limit, clock
         self._symmetry = symmetry
         self._seed = seed
-        self._splits = splits or _LADDER
         self._goal = limit.us(demand.nbytes)
+        self._splits = splits or self._ladder()
         self._cuts: list[_Cut] = []
         self._source: Source | None = None
         self._most = _MOST_MOVES
         if clock.limited:
             self._most = min(_MOST_MOVES, int(1500 * clock.left))
         self.plans = 0
+
+    def _ladder(self) -> tuple[int, ...]:
+        """Return the numbers of pieces to try: many at once where only rates count."""
+        late = max(t.alpha for t in self._limit.terms)
+        if self._goal < _RATES_COUNT * late:
+            return _LADDER
+        members = len(self._demand.network.members)
+        rooted = self._demand.collective in ("broadcast", "reduce", "gather", "scatter")
+        moves = members if rooted else members * members
+        return tuple(k for k in _LADDER if k == 1 or k * moves > _MANY_MOVES / 4)
 
     @property
     def serves(self) -> bool:

@@ -26,6 +26,8 @@ __all__ = ["Packing", "Pool", "Tree"]
 
 Way: TypeAlias = tuple[int, ...]
 _CLOSE = 1.0005
+_TURNS = 16
+"""Trees of every root before the first prices."""
 _GAINS, _PATIENCE = 0.998, 6
 """What counts as better, and how long it may be waited for."""
 
@@ -106,17 +108,18 @@ class Pool:
         load = np.zeros(len(rates))
         unit = {r: 1 / len(self.roots) for r in self.roots} | dict(self._parts or {})
         self._flat()
-        for turn in range(20):
-            if turn > 2 and clock.left <= 0:
+        for turn in range(_TURNS):
+            if turn > 1 and clock.left <= 0:
                 break
-            fullness = load / rates
-            top = float(fullness.max())
             steep = min(30.0, 4.0 + 2.0 * turn)
-            prices = (np.exp(steep * (fullness / top - 1)) + 1e-3) if top else 1.0
-            prices = prices / rates
-            deep = (None, 1.0, 0.3, 0.1)[turn % 4]
-            hops = self._reach.hops(prices)
+            deep = (None, 1.0, 0.3, None)[turn % 4]
             for root in self.roots:
+                fullness = load / rates
+                top = float(fullness.max())
+                prices = 1 / rates
+                if top:
+                    prices *= np.exp(steep * (fullness / top - 1)) + 1e-3
+                hops = self._reach.hops(prices)
                 for kind in self._kinds:
                     tree = self._tree(hops, root, kind, deep)
                     self._add(tree)

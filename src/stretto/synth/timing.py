@@ -22,12 +22,10 @@ from stretto.synth.model import Network, microseconds
 
 __all__ = ["Job", "Plan", "Search", "Yard"]
 
-_FIRST = tuple(
-    (waves, weight, turned)
-    for waves, weight in (
-        *((0.0, 1.0), (0.5, 0.5), (1.0, 1.0), (1.0, 0.0), (2.0, 0.5), (0.0, 4.0)),
-    )
-    for turned in (0, 1)
+_FIRST = (
+    *((0.5, 0.5, 0), (0.0, 1.0, 0), (0.5, 0.5, 1), (0.0, 1.0, 1)),
+    *((1.0, 0.0, 0), (1.0, 0.0, 1), (1.0, 1.0, 0), (1.0, 1.0, 1)),
+    *((2.0, 0.5, 0), (2.0, 0.5, 1), (0.0, 4.0, 0), (0.0, 4.0, 1)),
 )
 """Weights of waves and of full links, and whether time runs backwards."""
 _ROUGH = 1 << 20
