@@ -133,7 +133,7 @@ def _show(trial: synth.Trial) -> None:
 
 
 _MOST_WRITTEN = 200_000
-_SLOWER, _SAME = 1.001, 1e-9
+_SLOWER, _SAME = 1.001, 1e-7
 
 
 def _as_written(found: synth.Result, name: str) -> tuple[synth.Result, float]:

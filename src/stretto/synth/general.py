@@ -29,12 +29,15 @@ __all__ = ["General"]
 
 _MOST_MOVES = 40_000
 _MANY_MOVES = 5_000
+_TO_WRITE = 1.5e-4  # seconds that each move takes to be written and proved
 _RATES_COUNT = 50  # times the latency: then few pieces need not be tried
 _MOST_RANKS = 100
 _LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768)
 _FIRST, _LATER = 4, 12
 """Plans for every number of pieces, and for the best ones each time again."""
 _NEAR = Fraction(10_002, 10_000)
+_BETTER = Fraction(995, 1000)
+"""What is worth to be written down at once; the best always is, in the end."""
 
 
 class Source(Protocol):
@@ -58,24 +61,23 @@ class _Cut:
     yard: Yard
     timing: Timing
 
+    @property
+    def us(self) -> Fraction:
+        """Return when the best plan ends, rounded up."""
+        return self.timing.best.ends * self.yard.us_per_tick
+
     def schedule(self) -> Schedule:
         """Return the best plan as a schedule."""
         tick = self.yard.us_per_tick
-        moves = sorted(
-            (
-                Move(start * tick, m.chunk, m.src, m.dst, m.links, m.combine)
-                for start, m in zip(
-                    self.timing.best.starts, self.works.moves, strict=True
-                )
-            ),
-            key=lambda m: m[:4],
-        )
+        starts, works = self.timing.best.starts, self.works.moves
+        order = sorted(range(len(starts)), key=lambda i: (starts[i], works[i][1:4]))
+        moves = tuple(works[i]._replace(start=starts[i] * tick) for i in order)
         return Schedule(
             demand=self.demand,
-            moves=tuple(moves),
+            moves=moves,
             generator=f"{self.works.name} {self.demand.split}",
             symmetry=trivial(self.demand.network),
-            folded=tuple(moves),
+            folded=moves,
             listed=True,
         )
 
@@ -100,9 +102,8 @@ class General:
         self._splits = splits or self._ladder()
         self._cuts: list[_Cut] = []
         self._source: Source | None = None
-        self._most = _MOST_MOVES
-        if clock.limited:
-            self._most = min(_MOST_MOVES, int(1500 * clock.left))
+        self._told: Fraction | None = None
+        """When the best plan ends that was yielded."""
         self.plans = 0
 
     def _ladder(self) -> tuple[int, ...]:
@@ -123,40 +124,37 @@ class General:
 
     def begin(self) -> Iterator[Schedule]:
         """Yield what numbers of pieces give at first, few pieces first."""
-        best: int | None = None
+        best: Fraction | None = None
         worse = 0
         try:
             self._source = self._sources()
             for split in self._splits:
-                if self._clock.left <= 0 and self._cuts:
-                    break
                 cut = self._cut(split, self._seed)
                 if cut is None:
                     break
-                self._cuts.append(cut)
                 cut.timing.run(_FIRST, self._clock)
+                self._cuts.append(cut)
                 self.plans += _FIRST
-                yield cut.schedule()
-                us = cut.timing.best.ends * cut.yard.us_per_tick
-                if us <= self._goal * _NEAR:
-                    return
-                better = best is None or us < best
+                yield from self._offer(cut, _BETTER)
+                if cut.us <= self._goal * _NEAR:
+                    break
+                better = best is None or cut.us < best
                 worse = 0 if better else worse + 1
-                best = us if better else best
+                best = cut.us if better else best
                 if worse > 4 and len(cut.works.moves) > _MANY_MOVES:
                     break
         except OutOfTimeError:
             pass
+        yield from self._best_offer()
 
     def go_on(self, rounds: int) -> Iterator[Schedule]:
         """Yield better plans of the best numbers of pieces; from there, other cuts."""
         for turn in range(rounds):
-            if self._clock.left <= 0 or not self._cuts or self._source is None:
-                return
-            self._cuts.sort(key=lambda c: c.timing.best.ends * c.yard.us_per_tick)
-            best = self._cuts[0].timing.best.ends * self._cuts[0].yard.us_per_tick
-            if best <= self._goal * _NEAR:
-                return
+            if not self._cuts or self._source is None or self._is_late(self._cuts[0]):
+                break
+            self._cuts.sort(key=lambda c: c.us)
+            if self._cuts[0].us <= self._goal * _NEAR:
+                break
             cut = self._cuts[turn % min(2, len(self._cuts))]
             try:
                 if turn % 6 == 5:
@@ -168,10 +166,25 @@ class General:
                         cut = again
                 cut.timing.run(_LATER, self._clock)
             except OutOfTimeError:
-                return
+                break
             self.plans += _LATER
-            if cut.timing.best.ends * cut.yard.us_per_tick < best:
-                yield cut.schedule()
+            yield from self._offer(cut, _BETTER)
+        yield from self._best_offer()
+
+    def _offer(self, cut: _Cut, factor: Fraction) -> Iterator[Schedule]:
+        """Yield a plan that is better than what was yielded before, by a factor."""
+        if self._told is None or cut.us < self._told * factor:
+            self._told = cut.us
+            yield cut.schedule()
+
+    def _best_offer(self) -> Iterator[Schedule]:
+        """Yield the best plan, if it was not."""
+        if self._cuts:
+            yield from self._offer(min(self._cuts, key=lambda c: c.us), Fraction(1))
+
+    def _is_late(self, cut: _Cut) -> bool:
+        """Return whether what is left is needed to write the plan down."""
+        return self._clock.left <= _TO_WRITE * len(cut.works.moves)
 
     def _sources(self) -> Source:
         if self._demand.collective in ("all_to_all", "scatter", "gather"):
@@ -181,7 +194,9 @@ class General:
     def _cut(self, split: int, seed: int) -> _Cut | None:
         assert self._source is not None  # begun
         works = self._source.works(split, seed)
-        if len(works.moves) > self._most and self._cuts:
+        spent = _TO_WRITE * len(works.moves)
+        late = self._clock.limited and self._clock.left < spent
+        if self._cuts and (len(works.moves) > _MOST_MOVES or late):
             return None
         yard = Yard.of(self._demand.network, self._demand.nbytes, works.jobs)
         goal = int(self._goal * _NEAR / yard.us_per_tick)
