@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -102,7 +103,9 @@ def altered() -> Iterator[Case]:
         yield _case(f"mesh {rows}x{columns}", mesh(rows, columns))
     yield _case("dragonfly4x4x1", topology.load("dragonfly4x4x1"))
     yield _case("dragonfly3x2x2", topology.load("dragonfly3x2x2"))
-    names, machine = _hurt(topology.load("dragonfly4x4x1"), chance, "down", inside=False)
+    names, machine = _hurt(
+        topology.load("dragonfly4x4x1"), chance, "down", inside=False
+    )
     yield _case(f"dragonfly4x4x1 down {names}", machine)
     for over in (1, 2, 4):
         yield _case(f"fat tree, 1:{over}", fat_tree(4, 4, over))
@@ -147,7 +150,10 @@ def _is_nic(machine: Machine, link: Link, prefix: str) -> bool:
 
 def _joined(machine: Machine, group: tuple[int, ...]) -> bool:
     """Return whether a group without the others is one machine."""
-    inside = {*group, *range(machine.num_ranks, machine.num_ranks + len(machine.switches))}
+    inside = {
+        *group,
+        *range(machine.num_ranks, machine.num_ranks + len(machine.switches)),
+    }
     reached, queue = {group[0]}, [group[0]]
     for v in queue:
         for k in machine.links:
@@ -357,7 +363,11 @@ def _reduces(links: list[Any], members: tuple[int, ...], ranks: int) -> float:
     for v in members:
         rates.append(_between(links, [u for u in members if u != v], v))
         rates.append(
-            _between([(b, a, r, t) for a, b, r, t in links], [u for u in members if u != v], v)
+            _between(
+                [(b, a, r, t) for a, b, r, t in links],
+                [u for u in members if u != v],
+                v,
+            )
         )
     rates.append(_priced(links, members, ranks))
     return min(rates)
@@ -522,8 +532,9 @@ def _promised(held: Any, ours: list[int], collective: str, split: int) -> float:
                 case "all_gather":
                     want = j, frozenset([j // split])
                 case "all_to_all":
-                    want = (j // split * n + i) * split + j % split, frozenset(
-                        [j // split]
+                    want = (
+                        (j // split * n + i) * split + j % split,
+                        frozenset([j // split]),
                     )
                 case "reduce_scatter":
                     want = i * split + j, everyone
@@ -550,7 +561,7 @@ def _ways(
     """Return the links of a transfer: those that are named, or the machine's route."""
     if via:
         stops = [str(here), *(via.split(">") if via != "-" else []), str(there)]
-        return [[links[pair] for pair in zip(stops[:-1], stops[1:], strict=True)]]
+        return [[links[pair] for pair in pairwise(stops)]]
     parts: list[list[int]] = [[]]
     for e in machine.route(here, there).links:
         parts[-1].append(e)
@@ -662,7 +673,12 @@ def _apart(number: int, collective: str, nbytes: int, budget: float) -> Case:
         text = pipe.read()
     os.waitpid(child, 0)
     row = json.loads(text) if text else {"failed": "no end"}
-    row |= {"case": number, "collective": collective, "nbytes": nbytes, "budget": budget}
+    row |= {
+        "case": number,
+        "collective": collective,
+        "nbytes": nbytes,
+        "budget": budget,
+    }
     row["wall"] = round(time.monotonic() - begun, 1)
     print(json.dumps(row), file=sys.stderr, flush=True)
     return row
@@ -687,7 +703,9 @@ def load(out: Path) -> dict[str, Case]:
 
 def write(out: Path, rows: dict[str, Case]) -> None:
     """Write JSON and a table, after every row: stopping early loses nothing."""
-    ordered = sorted(rows.values(), key=lambda r: (-r["nbytes"], r["case"], r["collective"]))
+    ordered = sorted(
+        rows.values(), key=lambda r: (-r["nbytes"], r["case"], r["collective"])
+    )
     document = {"seed": SEED, "rows": ordered}
     out.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
     good = [r for r in ordered if "gap" in r]
@@ -728,7 +746,9 @@ def write(out: Path, rows: dict[str, Case]) -> None:
             gaps = [r["gap"] for r in some]
             own = [r["independent_gap"] for r in some]
             goal, worst = GOALS[collective] if nbytes > 10**8 else (0.3, 9.0)
-            shown = f"{goal:.0%}, {worst:.0%}" if nbytes > 10**8 else "30 % at the median"
+            shown = (
+                f"{goal:.0%}, {worst:.0%}" if nbytes > 10**8 else "30 % at the median"
+            )
             late = max(r["with_file"] - r["budget"] for r in some)
             lines.append(
                 f"| {nbytes} | {collective} | {len(some)} | {failed} |"
@@ -745,8 +765,10 @@ def write(out: Path, rows: dict[str, Case]) -> None:
     ]
     for r in ordered:
         if "gap" not in r:
-            lines.append(f"| {r['nbytes']} | case {r['case']} | {r['collective']} |"
-                         f" failed: {r['failed']} | | | | | | | {r['budget']:g} | | |")
+            lines.append(
+                f"| {r['nbytes']} | case {r['case']} | {r['collective']} |"
+                f" failed: {r['failed']} | | | | | | | {r['budget']:g} | | |"
+            )
             continue
         lines.append(
             f"| {r['nbytes']} | {r['machine']} | {r['collective']} | {r['us']:.6g} |"

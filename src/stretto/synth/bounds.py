@@ -264,8 +264,8 @@ def _gossip_term(network: Network, known: Fraction) -> Iterator[Term]:
     yield Term(
         alpha=Fraction(0),
         algbw=rate,
-        why=f"prices of {priced} links: all that is sent until somebody has the sum, and"
-        f" until all have heard of it, fits {_gbps(rate)}",
+        why=f"prices of {priced} links: what is sent until somebody has the"
+        f" sum, and all have heard of it, fits {_gbps(rate)}",
     )
 
 

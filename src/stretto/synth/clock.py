@@ -18,7 +18,7 @@ class OutOfTimeError(Exception):
 
 
 now: Callable[[], float] = time.monotonic
-"""What all deadlines are read from; whoever shares a computer may count its own time."""
+"""What deadlines are read from; who shares a computer may count its own time."""
 
 
 class Clock:

@@ -71,7 +71,7 @@ class Grove:
             by_root[tree.root, tree.sums].append(i)
         given = _given(demand, packing, by_root, chunks)
         owners = []
-        for (root, sums), routes in sorted(by_root.items()):
+        for (root, _), routes in sorted(by_root.items()):
             if root in given:
                 total = sum(packing.weights[i] for i in routes)
                 owners.append(
@@ -168,5 +168,3 @@ def _in_turns(many: Sequence[tuple[Tree, int]]) -> list[Tree]:
         ((j + 0.5) / n, i) for i, (_, n) in enumerate(many) for j in range(n)
     )
     return [many[i][0] for _, i in places]
-
-

@@ -19,7 +19,7 @@ from stretto.synth.bounds import Bound
 from stretto.synth.clock import Clock, OutOfTimeError
 from stretto.synth.forest import Grove
 from stretto.synth.routes import Roads
-from stretto.synth.schedule import Demand, Move, Schedule
+from stretto.synth.schedule import Demand, Schedule
 from stretto.synth.symmetry import Symmetry, trivial
 from stretto.synth.timing import Search as Timing
 from stretto.synth.timing import Yard

@@ -42,7 +42,9 @@ def gossip_rate(network: Network, known: Fraction) -> tuple[Fraction, int] | Non
         worth = _worth(way, exact)
         if not worth:
             continue
-        volume = sum((p * k.rate for p, k in zip(exact, way.links, strict=True)), Fraction(0))
+        volume = sum(
+            (p * k.rate for p, k in zip(exact, way.links, strict=True)), Fraction(0)
+        )
         rate = volume / worth
         if best is None or rate < best[0]:
             best = rate, sum(1 for p in exact if p)
@@ -78,7 +80,9 @@ def _into(cost: Any, v: int) -> Any:
     return column.min()
 
 
-def _tree(network: Network, cost: Any, root: int) -> tuple[float, list[tuple[int, int]]]:
+def _tree(
+    network: Network, cost: Any, root: int
+) -> tuple[float, list[tuple[int, int]]]:
     """Return the cheapest tree from all members to a root, or the sum of ways out."""
     members = network.members
     if len(members) == network.num_ranks:

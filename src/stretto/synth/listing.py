@@ -84,7 +84,9 @@ def ways_of(network: Network, moves: Sequence[Move]) -> dict[tuple[int, ...], in
     return found
 
 
-def listed(schedule: Schedule, ways: dict[tuple[int, ...], int]) -> tuple[list[str], list[str], str]:
+def listed(
+    schedule: Schedule, ways: dict[tuple[int, ...], int]
+) -> tuple[list[str], list[str], str]:
     """Return the tables, the body and the parameters of a file that lists moves."""
     demand, network = schedule.demand, schedule.demand.network
     places = _Places(schedule)
@@ -97,13 +99,11 @@ def listed(schedule: Schedule, ways: dict[tuple[int, ...], int]) -> tuple[list[s
             row += (0 if not m.combine else 1 if first else 2,)
         rows.append((*row, ways[m.links]))
     named = [links for links, number in ways.items() if number >= 0]
-    adds = ", 1: a sum begins, 2: goes on, 0: no sum" * demand.combines
-    lines = [
-        f"MOVES = (  # which chunk, from, to, slots there (-1: input, -2: output){adds},"
-        " which way (-1: any)",
-        *(f"    {row}," for row in rows),
-        ")",
-    ]
+    legend = "which chunk, from, to, slots there (-1: input, -2: output)"
+    if demand.combines:
+        legend += ", 1: a sum begins, 2: goes on, 0: no sum"
+    table = [f"    {row}," for row in rows]
+    lines = [f"MOVES = (  # {legend}, which way (-1: any)", *table, ")"]
     if named:
         lines += [
             "WAYS = (  # the switches on the ways that MOVES name",
@@ -111,7 +111,10 @@ def listed(schedule: Schedule, ways: dict[tuple[int, ...], int]) -> tuple[list[s
             ")",
         ]
     rooted = demand.collective in ("broadcast", "reduce", "gather", "scatter")
-    body = [*(only_root(demand.root) if rooted else ()), *_body(demand, places, bool(named))]
+    body = [
+        *(only_root(demand.root) if rooted else ()),
+        *_body(demand, places, bool(named)),
+    ]
     return lines, body, f", root: int = {demand.root}" if rooted else ""
 
 
@@ -119,14 +122,13 @@ def _body(demand: Demand, places: _Places, ways: bool) -> Iterator[str]:
     whole = len(places.members) == demand.network.num_ranks
     place = "" if whole else ".place"
     everybody = "ranks" if whole else "ranks.members"
-    source, target = _ends(demand, place)
+    source, target = _ends(demand)
     scratch = f'scratch("relay", {max(1, places.room)})'
     yield from _own(demand, everybody, place)
     sums = ", adds" * demand.combines
     yield f"for chunk, src_, dst_, held, kept{sums}, way in MOVES:"
     yield "    src, dst = ranks[src_], ranks[dst_]"
-    output = "src.output" if demand.collective != "scatter" else "src.output"
-    fetch = f"{source} if held == {_INPUT} else {output}[{target}]"
+    fetch = f"{source} if held == {_INPUT} else src.output[{target}]"
     if places.room:
         yield "    if held >= 0:"
         yield f"        data = src.{scratch}[held]"
@@ -171,7 +173,7 @@ def _own(demand: Demand, everybody: str, place: str) -> Iterator[str]:
             pass
 
 
-def _ends(demand: Demand, place: str) -> tuple[str, str]:
+def _ends(demand: Demand) -> tuple[str, str]:
     """Return where a chunk lies in its first input, and in an output."""
     n = len(demand.network.members)
     k = demand.split
@@ -180,12 +182,7 @@ def _ends(demand: Demand, place: str) -> tuple[str, str]:
             return "src.input[chunk % K]", "chunk"
         case "all_to_all":
             many = n * k
-            members = "" if not place else "MEMBERS.index"
-            del members
-            return (
-                f"src.input[chunk % {many}]",
-                f"chunk // {many} * K + chunk % K",
-            )
+            return f"src.input[chunk % {many}]", f"chunk // {many} * K + chunk % K"
         case "scatter":
             return "src.input[chunk]", "chunk % K"
         case "broadcast" | "reduce":
@@ -204,18 +201,14 @@ def _added(
     demand: Demand, places: _Places, source: str, target: str, scratch: str, whole: bool
 ) -> Iterator[str]:
     """Yield the lines that add what came to what is there."""
-    at = f"dst.output[{target}]"
     own = source.replace("src.", "dst.")
+    low, colon, high = target.partition(" : ")
+    at = f"slice({low}, {high})" if colon else target
     if places.room:
         yield f"    there = dst.{scratch} if kept >= 0 else dst.output"
-        yield f"    at = kept if kept >= 0 else {target}" if ":" not in target else (
-            f"    at = kept if kept >= 0 else slice({target.replace(' : ', ', ')})"
-        )
-    elif ":" in target:
-        yield f"    there, at = dst.output, slice({target.replace(' : ', ', ')})"
+        yield f"    at = kept if kept >= 0 else {at}"
     else:
-        yield f"    there, at = dst.output, {target}"
-    del at
+        yield f"    there, at = dst.output, {at}"
     yield "    if adds == 1:"
     if whole:
         yield f"        there[at] = reduce({own}, data)"

@@ -10,7 +10,7 @@ for trees: links carry at least the cheapest ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -163,7 +163,9 @@ class Pool:
             self._rows += way
             self._columns += [number] * len(way)
         self.trees.append(tree)
-        self._slow.append(self._longest(tree, lambda w: float(1 / self._rates[w].min())))
+        self._slow.append(
+            self._longest(tree, lambda w: float(1 / self._rates[w].min()))
+        )
         self._late.append(self._longest(tree, lambda w: float(self._alphas[w].sum())))
         return True
 

@@ -48,7 +48,9 @@ def shared_out(
     for o in owners:
         for r, n in zip(o.routes, rounded(o), strict=True):
             counts[r] = n
-    size = np.array([owner_of[r].size if r in owner_of else 0.0 for r in range(len(loads))])
+    size = np.array(
+        [owner_of[r].size if r in owner_of else 0.0 for r in range(len(loads))]
+    )
     taken = loads * size[:, None]
     load = np.array(counts, dtype=float) @ taken
     chance = random.Random(seed)
@@ -58,7 +60,9 @@ def shared_out(
             break
         top = float(load.max())
         potential = _potential(load, top)
-        fullest = int(np.argmax(np.where(np.isin(np.arange(len(load)), list(stuck)), -1.0, load)))
+        fullest = int(
+            np.argmax(np.where(np.isin(np.arange(len(load)), list(stuck)), -1.0, load))
+        )
         if load[fullest] < top * 0.999:
             break
         crossing = [

@@ -36,6 +36,7 @@ __all__ = ["Result", "Trial", "synthesize"]
 
 _MANY_ROWS = 1000  # nobody reads more
 _WORTH_A_LOOP = Fraction(101, 100)
+_FOR_THE_SEARCH = 0.95  # of a budget: the rest is to write down what was found
 _FEW = 32  # members: of so many the first special way is quick
 _FINER = Fraction(998, 1000)
 _AT_BOUND, _NEAR_BOUND = Fraction(10_003, 10_000), Fraction(101, 100)
@@ -102,7 +103,8 @@ def synthesize(
     With `trees` only packings of so many trees from every root are tried. The first
     way is always tried, further ones as long as `budget.whole` lasts.
     """
-    clock = Clock(None if budget is None else budget.whole)
+    whole = None if budget is None else budget.whole
+    clock = Clock(None if whole is None else _FOR_THE_SEARCH * whole)
     demand = Demand(
         collective=collective,
         network=network,

@@ -28,7 +28,6 @@ class Hops:
 
     def way(self, src: int, dst: int) -> tuple[int, ...]:
         """Return the links of the cheapest hop."""
-        n = self.reach.network.num_ranks
         shift = self.reach.network.num_nodes
         path = []
         node = shift + dst
@@ -36,7 +35,6 @@ class Hops:
             prior = int(self.before[src, node])
             path.append(self.reach.link_of[prior, node])
             node = prior
-        del n
         return tuple(reversed(path))
 
 

@@ -177,7 +177,7 @@ def _forests(
             us = min(us, replay(schedule).us)
             yield schedule, False
         if regular:
-            looped = book_waves(forest, cut, pieces=pieces)
+            looped = book_waves(forest, cut, pieces=pieces, check=check)
             regular = looped is not None  # links shared so once are always
             if looped is not None:
                 yield looped, False

@@ -86,7 +86,9 @@ class Yard:
             key = (j.links, j.share)
             if key not in known:
                 times = tuple(
-                    math.ceil(microseconds(nbytes * j.share, network.links[e].rate) / tick)
+                    math.ceil(
+                        microseconds(nbytes * j.share, network.links[e].rate) / tick
+                    )
                     for e in j.links
                 )
                 alpha = sum((network.links[e].alpha for e in j.links), Fraction(0))
@@ -285,7 +287,9 @@ class Search:
             self.tried += 1
             if self.tried <= len(_FIRST):
                 waves, weight, turned = _FIRST[self.tried - 1]
-                ends = self._try(turned, self._urgency(turned, waves, 0.0), weight, check)
+                ends = self._try(
+                    turned, self._urgency(turned, waves, 0.0), weight, check
+                )
                 self._kinds.append((ends, waves, weight, turned))
                 self._kinds.sort()
             elif self._chance.random() < 0.5:
@@ -322,7 +326,9 @@ class Search:
     def _varied(self, check: Callable[[], None]) -> None:
         """Try one of the kinds that were good, with a little chance."""
         chance = self._chance
-        _, waves, weight, turned = self._kinds[min(self.tried % 5, len(self._kinds) - 1)]
+        _, waves, weight, turned = self._kinds[
+            min(self.tried % 5, len(self._kinds) - 1)
+        ]
         waves *= chance.choice((0.7, 1.0, 1.0, 1.4))
         weight *= chance.choice((0.5, 1.0, 1.0, 2.0))
         noise = chance.choice((0.005, 0.02, 0.1))

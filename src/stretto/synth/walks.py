@@ -80,9 +80,9 @@ def _read(
             for e in reversed(layers[left].get(node, ())):
                 effort += 1
                 u = links[e].src
-                if (u == src) == (left == 1) and (u >= n or u == src):
-                    if u == src or u not in passed:
-                        stack.append((u, (e, *path)))
+                begins = u == src and left == 1
+                if begins or (u >= n and left > 1 and u not in passed):
+                    stack.append((u, (e, *path)))
             if effort > _EFFORT and count:
                 return
 
@@ -150,7 +150,9 @@ class Distances:
         targets = np.array(members)
         return int(max(self._from("steps", r)[targets].max() for r in roots))
 
-    def tail(self, inside: frozenset[int], outside: list[int], *, every: bool) -> Fraction:
+    def tail(
+        self, inside: frozenset[int], outside: list[int], *, every: bool
+    ) -> Fraction:
         """Return what the last bytes that leave a set still have before them.
 
         They left from a rank inside and take the set's edge: with `every`, to whichever

@@ -19,7 +19,6 @@ from typing import Any
 from stretto.errors import TopologyError, UnknownNameError
 from stretto.topology.machine import Machine
 from stretto.topology.parts import Costs
-from stretto.topology.symmetry import is_symmetry
 from stretto.topology.reader import Reader, Values
 from stretto.topology.shapes import (
     Draft,
@@ -28,6 +27,7 @@ from stretto.topology.shapes import (
     add_lists,
     add_torus,
 )
+from stretto.topology.symmetry import is_symmetry
 
 __all__ = ["load", "names", "patterns"]
 

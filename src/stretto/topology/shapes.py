@@ -256,9 +256,7 @@ def add_lists(draft: Draft, top: Reader) -> None:
             end = link.raw(key)
             node = named.get(end, -1) if isinstance(end, str) else end
             whole = isinstance(node, int) and not isinstance(node, bool)
-            if not whole or not 0 <= node < draft.num_ranks + len(
-                named
-            ):
+            if not whole or not 0 <= node < draft.num_ranks + len(named):
                 raise link.wrong(key, "a rank's number or a switch's name")
             ends.append(node)
         add = draft.join if link.flag("both_ways", True) else draft.link

@@ -22,6 +22,12 @@ from stretto.verify import verify
 written = executors.get("sim").written
 
 
+@pytest.fixture(autouse=True)
+def own_time(monkeypatch):
+    """Budgets are of this process's own time: tests share the computer."""
+    monkeypatch.setattr(clock, "now", time.process_time)
+
+
 def machine(seed, *, switches=2):
     """Return a machine that nobody would build: random rates, latencies, switches."""
     chance = random.Random(seed)
@@ -68,7 +74,7 @@ def found_on(network, collective, nbytes, seconds=0.3):
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @pytest.mark.parametrize("seed", range(4))
 def test_any_machine_is_served(collective, seed):
-    """Proved, not below the bound, and the simulator finds the time that was planned."""
+    """Proved, not below the bound, and simulated to take what was planned."""
     network = from_machine(machine(seed))
     if seed % 2:
         network = network.group(range(0, network.num_ranks, 2), relays=True)
@@ -95,43 +101,38 @@ def test_groups_without_rank_0_are_served_with_relays(collective):
     ("name", "hurt", "group", "collective", "most"),
     [
         ("dgx1", (), (0, 1, 2, 3), "all_gather", 0.03),
-        ("dgx1", (), (0, 1, 2, 3), "all_to_all", 0.05),
+        ("dgx1", (), (0, 1, 2, 3), "all_to_all", 0.08),
         ("dgx1", ("0->1",), (), "reduce_scatter", 0.03),
         ("dgx_a100x2", ("0->ib0", "ib0->0"), (), "all_to_all", 0.05),
-        ("mi250x", (), tuple(range(8)), "all_gather", 0.08),
+        ("mi250x", (), tuple(range(8)), "all_gather", 0.1),
         ("dgx1", ("0->1", "1->0"), (), "all_reduce", 0.15),
     ],
 )
-def test_altered_machines_are_near_their_bound(
-    monkeypatch, name, hurt, group, collective, most
-):
-    """Within a few seconds of this process's own."""
-    monkeypatch.setattr(clock, "now", time.process_time)
+def test_altered_machines_are_near_their_bound(name, hurt, group, collective, most):
+    """Within two seconds."""
     network = from_machine(topology.load(name).degraded(dead_links=hurt))
     if group:
         network = network.group(group, relays=True)
-    found = synthesize(collective, network, 10**9, budget=Budget.within(3))
+    found = synthesize(collective, network, 10**9, budget=Budget.within(2))
 
     assert found.gap < most
 
 
-def test_more_budget_is_never_worse(monkeypatch):
+def test_more_budget_is_never_worse():
     """The order of the search does not depend on the clock."""
-    monkeypatch.setattr(clock, "now", time.process_time)
     network = from_machine(topology.load("dgx_a100x2")).group(
         (0, 1, 2, 3, 8, 9, 10, 11), relays=True
     )
     times = [
         synthesize("all_gather", network, 10**9, budget=Budget.within(s)).us
-        for s in (0.5, 1, 2)
+        for s in (0.4, 0.8, 1.6)
     ]
 
     assert times == sorted(times, reverse=True)
 
 
-def test_complete_is_said_only_at_the_bound(monkeypatch):
+def test_complete_is_said_only_at_the_bound():
     """What is left open is named, with the gap."""
-    monkeypatch.setattr(clock, "now", time.process_time)
     network = from_machine(topology.load("mi250x")).group(range(8), relays=True)
     found = synthesize("all_gather", network, 10**9, budget=Budget.within(1))
 
@@ -250,7 +251,7 @@ def test_the_cheapest_tree_to_some_is_no_dearer_than_any_subset_of_relays():
 
 @pytest.mark.parametrize("seed", range(6))
 def test_prices_never_refuse_what_is_done(seed):
-    """The bound of all_reduce by prices is below what schedules take, whatever happens."""
+    """No schedule of all_reduce takes less than prices of links prove."""
     network = from_machine(machine(seed, switches=1))
     if seed % 2:
         network = network.group(range(0, network.num_ranks, 2), relays=True)

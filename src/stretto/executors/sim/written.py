@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -142,8 +143,7 @@ class _Walk:
                 continue
             since = max(theirs.ready[part])
             arrives = self._carry(src, dst, via, sum(sizes), since)
-            left = arrives
-            theirs.read[part] = [max(t, left) for t in theirs.read[part]]
+            theirs.read[part] = [max(t, arrives) for t in theirs.read[part]]
             ready = [max(t, arrives) for t in ready]
         where = slice(dst.start, dst.stop)
         ready = list(map(max, ready, mine.read[where]))
@@ -177,7 +177,7 @@ class _Walk:
         if via is not None:
             stops = [str(here), *via, str(there)]
             links = []
-            for a, b in zip(stops[:-1], stops[1:], strict=True):
+            for a, b in pairwise(stops):
                 e = self._link.get((a, b))
                 if e is None or not self._rate[e]:
                     raise TopologyError(
