@@ -158,3 +158,21 @@ def test_misuse_is_answered(capsys, words, why):
     """With exit status 2 and what would have been right."""
     assert 2 == main(words)
     assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        (("--budget", "-3"), "--budget -3: want 0 or more seconds"),
+        (("--budget", "nan"), "--budget nan: want 0 or more seconds"),
+        (("--relays",), "--relays: got no --group; want the ranks"),
+        (("--group", "0-9"), "want ranks 0 to 7"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(capsys, words, match):
+    """In a line that names the option and its value."""
+    assert 2 == main(["synth", "all_gather", "--machine", "dgx1", *words])
+    error = capsys.readouterr().err
+
+    assert match in error
+    assert 1 == len(error.strip().splitlines())
