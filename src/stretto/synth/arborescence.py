@@ -7,6 +7,7 @@ whoever is missing are made again, exactly, over the ranks that they touch.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -130,9 +131,14 @@ def shallow(cost: Any, root: int, members: Sequence[int], deep: float) -> Edges:
     return _pruned(grown(parent, root), set(members))
 
 
-def steiner(cost: Any, root: int, members: Sequence[int]) -> Edges:
-    """Return a cheap tree to the members by way of any rank; of few, the cheapest."""
-    if len(members) <= MOST_EXACT:
+def steiner(
+    cost: Any, root: int, members: Sequence[int], *, quick: bool = False
+) -> Edges:
+    """Return a cheap tree to the members by way of any rank; of few, the cheapest.
+
+    With `quick` it is not looked for how cheap a tree can be.
+    """
+    if len(members) <= MOST_EXACT and not quick:
         return _cheapest(cost, root, [v for v in members if v != root])
     best: tuple[float, Edges] | None = None
     for deep in (0.0, 1.0):
@@ -205,28 +211,19 @@ def _cheapest(cost: Any, root: int, ends: Sequence[int]) -> Edges:
     np.fill_diagonal(step, 0.0)
     away, via = _closure(step)
     whole = (1 << len(ends)) - 1
-    tree: list[Any] = [None] * (whole + 1)
+    ranks = np.arange(n)
+    tree = np.zeros((whole + 1, n))
     how: list[Any] = [None] * (whole + 1)
     for i, v in enumerate(ends):
-        tree[1 << i] = away[:, v].copy()
-    for s in range(1, whole + 1):
-        if tree[s] is not None:
-            continue
-        best = np.full(n, np.inf)
-        split = np.zeros(n, dtype=int)
-        low = s & -s
-        part = (s - 1) & s
-        while part:
-            if part & low:
-                both = tree[part] + tree[s ^ part]
-                better = both < best
-                best[better] = both[better]
-                split[better] = part
-            part = (part - 1) & s
-        moved = away + best[None, :]
-        to = np.argmin(moved, axis=1)
-        tree[s] = moved[np.arange(n), to]
-        how[s] = (to, split)
+        tree[1 << i] = away[:, v]
+    for s, parts in enumerate(_parts(len(ends))):
+        if len(parts):
+            both = tree[parts] + tree[s ^ parts]
+            pick = np.argmin(both, axis=0)
+            moved = away + both[pick, ranks][None, :]
+            to = np.argmin(moved, axis=1)
+            tree[s] = moved[ranks, to]
+            how[s] = (to, parts[pick])
     parent = [-1] * n
     stack = [(whole, root)]
     edges: set[tuple[int, int]] = set()
@@ -246,6 +243,20 @@ def _cheapest(cost: Any, root: int, ends: Sequence[int]) -> Edges:
     part = cost[np.ix_(inside, inside)]
     exact = spanning(part, inside.index(root))
     return _pruned([(inside[u], inside[v]) for u, v in exact], {root, *ends})
+
+
+@functools.cache
+def _parts(count: int) -> list[Any]:
+    """Return, for every set of so many, the parts that hold its first, as bits."""
+    found = []
+    for s in range(1 << count):
+        low, part, parts = s & -s, (s - 1) & s, []
+        while part:
+            if part & low:
+                parts.append(part)
+            part = (part - 1) & s
+        found.append(np.array(parts, dtype=int))
+    return found
 
 
 def _closure(step: Any) -> tuple[Any, Any]:

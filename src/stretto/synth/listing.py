@@ -164,11 +164,11 @@ def _own(demand: Demand, everybody: str, place: str) -> Iterator[str]:
         case "broadcast":
             yield "ranks[root].output[:] = ranks[root].input[:]"
         case "scatter":
-            top = f"ranks[root]{place}"
-            yield f"ranks[root].output[:] = ranks[root].input[{top} * K : {top} * K + K]"
+            mine = f"ranks[root]{place} * K : ranks[root]{place} * K + K"
+            yield f"ranks[root].output[:] = ranks[root].input[{mine}]"
         case "gather":
-            top = f"ranks[root]{place}"
-            yield f"ranks[root].output[{top} * K : {top} * K + K] = ranks[root].input[:]"
+            mine = f"ranks[root]{place} * K : ranks[root]{place} * K + K"
+            yield f"ranks[root].output[{mine}] = ranks[root].input[:]"
         case _:
             pass
 

@@ -26,6 +26,7 @@ __all__ = ["Packing", "Pool", "Tree"]
 
 Way: TypeAlias = tuple[int, ...]
 _CLOSE = 1.0005
+_QUICK = -1.0
 _TURNS = 16
 """Trees of every root before the first prices."""
 _GAINS, _PATIENCE = 0.998, 6
@@ -112,7 +113,7 @@ class Pool:
             if turn > 1 and clock.left <= 0:
                 break
             steep = min(30.0, 4.0 + 2.0 * turn)
-            deep = (None, 1.0, 0.3, None)[turn % 4]
+            deep = (_QUICK, 1.0, 0.3, _QUICK)[turn % 4]
             for root in self.roots:
                 fullness = load / rates
                 top = float(fullness.max())
@@ -144,8 +145,10 @@ class Pool:
     def _tree(self, hops: Any, root: int, sums: bool, deep: float | None) -> Tree:
         cost = hops.cost.T if sums else hops.cost
         members = self._network.members
-        if deep is not None:
-            edges: Edges = shallow(cost, root, members, deep)
+        if deep == _QUICK and not self._whole:
+            edges: Edges = steiner(cost, root, members, quick=True)
+        elif deep is not None and deep != _QUICK:
+            edges = shallow(cost, root, members, deep)
         elif self._whole:
             edges = spanning(cost, root)
         else:

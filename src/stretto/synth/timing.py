@@ -335,7 +335,7 @@ class Search:
         self._try(turned, self._urgency(turned, waves, noise), weight, check)
 
     def _shaken(self, check: Callable[[], None]) -> None:
-        """Try the order of the best plan, from the front or the end, shaken a little."""
+        """Try the order of the best plan, from either end, shaken a little."""
         chance, best = self._chance, self.best
         turned = self.tried % 2
         rough = chance.choice((0.0, 0.003, 0.01, 0.05)) * best.ends
