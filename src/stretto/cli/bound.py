@@ -55,7 +55,8 @@ def run(args: argparse.Namespace) -> int:
         rows = list(_frontier(args, network))
         print_rows(args, rows, f"{args.collective} on {network.name}")
         return 0
-    found = bound(args.collective, network, root=args.root, weights=weights)
+    root = network.members[0] if args.root is None else args.root
+    found = bound(args.collective, network, root=root, weights=weights)
     rows = [_row(found, nbytes) for nbytes in parse_sizes(args.sizes)]
     title = (
         f"{args.collective} on {network.name}, {len(network.members)} ranks:"
@@ -76,9 +77,10 @@ def _frontier(args: argparse.Namespace, network: Network) -> Iterator[dict[str, 
         )
     spread = _SPREADING[args.collective]
     way = network if spread == args.collective else network.reversed
-    limit = bound(spread, way, root=args.root)
+    root = network.members[0] if args.root is None else args.root
+    limit = bound(spread, way, root=root)
     chunks = numbers(args.chunks)
-    for point in frontier(spread, way, limit, root=args.root, chunks=chunks):
+    for point in frontier(spread, way, limit, root=root, chunks=chunks):
         yield {
             "chunks": point.chunks,
             "steps": point.steps,

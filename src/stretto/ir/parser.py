@@ -12,7 +12,7 @@ import ast
 import re
 
 from stretto.errors import ParseError
-from stretto.ir.program import Op, Program, Ref, freeze
+from stretto.ir.program import Op, Program, Ref, Via, freeze
 
 __all__ = ["parse_program", "parse_ref"]
 
@@ -93,8 +93,22 @@ def _parse_op(line: str, number: int, phase: str) -> Op:
         if not equals:
             raise ParseError(f"line {number}: got {line!r}, want 'REF = REF + ...'")
     dst = parse_ref(left, number)
-    srcs = tuple(parse_ref(part, number) for part in right.split(" + "))
-    return Op(dst, (dst, *srcs) if adds else srcs, phase)
+    parts = [part.partition(" via ") for part in right.split(" + ")]
+    srcs = tuple(parse_ref(ref, number) for ref, _, _ in parts)
+    ways = tuple(_parse_via(way, number) if given else None for _, given, way in parts)
+    if adds:
+        srcs, ways = (dst, *srcs), (None, *ways)
+    return Op(dst, srcs, phase, via=ways if any(w is not None for w in ways) else ())
+
+
+def _parse_via(text: str, number: int) -> Via:
+    """Read the switches of a way, `ib0>spine`; `-` is a way without any."""
+    names = text.strip().split(">")
+    if names == ["-"]:
+        return ()
+    if not all(names) or any(c.isspace() for c in text.strip()):
+        raise ParseError(f"line {number}: got via {text!r}, want SWITCH>SWITCH or -")
+    return tuple(names)
 
 
 def parse_ref(text: str, number: int) -> Ref:

@@ -3,6 +3,7 @@
 Every operation is one assignment `dst = combine(srcs)`: a copy when there is one
 source, otherwise a combination by the collective's operator, left to right. `a += b`
 is `a = combine(a, b)`. All references of an operation span the same number of chunks.
+`b via ib0>spine` says which switches b passes on its way; what is computed is the same.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ __all__ = [
     "Program",
     "Ref",
     "Verified",
+    "Via",
     "freeze",
     "members_of",
     "spell_op",
@@ -52,6 +54,10 @@ class Ref(NamedTuple):
         return f"{self.start}:{self.stop}"
 
 
+Via: TypeAlias = tuple[str, ...]
+"""The switches on a way from rank to rank, in order; none: a link joins the two."""
+
+
 class Op(NamedTuple):
     """One assignment: `dst` becomes the combination of `srcs`, in their order."""
 
@@ -60,10 +66,14 @@ class Op(NamedTuple):
     phase: str = ""
     where: int = -1
     """Index into the program's `places`: the author's file and line."""
+    via: tuple[Via | None, ...] = ()
+    """The way that each source takes, None: the machine's own; empty: all do."""
 
     def __eq__(self, other: object) -> bool:
         """Compare what is done, not where it was written."""
-        return isinstance(other, Op) and self[:3] == other[:3]
+        if not isinstance(other, Op):
+            return False
+        return self[:3] == other[:3] and self.via == other.via
 
     def __hash__(self) -> int:
         """Hash what is compared."""
@@ -140,9 +150,14 @@ def _lines(program: Program) -> Iterator[str]:
 
 def spell_op(op: Op) -> str:
     """Return one operation as it is printed."""
-    if len(op.srcs) == 2 and op.srcs[0] == op.dst:
-        return f"{op.dst} += {op.srcs[1]}"
-    return f"{op.dst} = {' + '.join(map(str, op.srcs))}"
+    ways = op.via or (None,) * len(op.srcs)
+    srcs = [
+        str(src) if via is None else f"{src} via {'>'.join(via) or '-'}"
+        for src, via in zip(op.srcs, ways, strict=True)
+    ]
+    if len(srcs) == 2 and op.srcs[0] == op.dst:
+        return f"{op.dst} += {srcs[1]}"
+    return f"{op.dst} = {' + '.join(srcs)}"
 
 
 class _Summed(Protocol):

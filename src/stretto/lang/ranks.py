@@ -62,7 +62,7 @@ class Reference:
 
 def reduce(*parts: Reference | Iterable[Reference]) -> Reduction:
     """Combine references with the collective's operator, left to right."""
-    refs: list[Ref] = []
+    refs: list[Reference] = []
     for part in parts:
         if isinstance(part, Reference):
             refs.append(part.ref)
@@ -75,7 +75,7 @@ def reduce(*parts: Reference | Iterable[Reference]) -> Reduction:
             _no_reference(part)
     if not refs:
         raise ProgramError("reduce() of nothing; want at least one reference")
-    return Reduction(tuple(refs))
+    return Reduction(tuple(r.ref for r in refs), tuple(r.way for r in refs))
 
 
 def _no_reference(got: object) -> NoReturn:
@@ -156,6 +156,7 @@ class Buffer:
             if self._trace.pending is not None:
                 self._trace.settle()
             srcs: tuple[Ref, ...] = (value.ref,)
+            ways: tuple[Via | None, ...] = (value.way,)
         elif isinstance(value, Reduction):
             self._trace.store(dst, value)
             srcs = value.srcs
@@ -171,7 +172,7 @@ class Buffer:
                     f"{dst} = {src}: {width} chunks on the left, "
                     f"{src.stop - src.start} on the right; want as many on both sides"
                 )
-        self._trace.record(dst, srcs)
+        self._trace.record(dst, srcs, ways)
 
 
 def _whole(key: object, told: str, known: str) -> int:

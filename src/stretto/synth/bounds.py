@@ -7,7 +7,6 @@ root's buffer of gather and scatter.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -15,8 +14,10 @@ from fractions import Fraction
 from stretto.errors import CallError, TopologyError, UnknownNameError
 from stretto.synth.cuts import Cut, broadcast_cut, gather_cut, scatter_cut, weigh
 from stretto.synth.flows import exchange_flow
-from stretto.synth.model import Hop, Network
+from stretto.synth.gossip import gossip_rate
+from stretto.synth.model import Network
 from stretto.synth.symmetry import Symmetry, find_symmetry, trivial
+from stretto.synth.walks import Distances
 
 __all__ = ["COLLECTIVES", "Bound", "Term", "bound"]
 
@@ -101,14 +102,15 @@ def bound(
         symmetry = trivial(network)
     elif symmetry is None and collective in _SYMMETRIC:
         symmetry = find_symmetry(network)
-    away = _Distances(network)
+    away = Distances(network)
+    _check_ways(network, away, root if collective in _ROOTED else None)
     terms = list(_rates(collective, network, symmetry, away, root, weights))
     roots = (root,) if collective in _ROOTED else tuple(_starts(network, symmetry))
-    far = max((away.alpha(r, v), r, v) for r in roots for v in network.members)
+    far = away.farthest(roots, network.members)
     terms.append(
         Term(alpha=far[0], algbw=None, why=f"latency of rank {far[1]} to {far[2]}")
     )
-    steps = max(away.steps(r, v) for r in roots for v in network.members)
+    steps = away.most_steps(roots, network.members)
     return Bound(
         collective=collective,
         network=network.name,
@@ -122,7 +124,7 @@ def _rates(
     collective: str,
     network: Network,
     symmetry: Symmetry | None,
-    away: _Distances,
+    away: Distances,
     root: int,
     weights: tuple[int, ...],
 ) -> Iterator[Term]:
@@ -133,7 +135,9 @@ def _rates(
             assert symmetry is not None  # it is looked for
             yield from _gather_terms(network, symmetry, away, weights)
         case "all_reduce":
-            yield from _reduce_terms(network)
+            first = list(_reduce_terms(network))
+            yield from first
+            yield from _gossip_term(network, min(t.algbw for t in first if t.algbw))
         case "all_to_all":
             flow = exchange_flow(network, symmetry, weights=weights)
             why = (
@@ -147,6 +151,22 @@ def _rates(
         case _:
             cut = scatter_cut(network, root, weights)
             yield _term(network, cut, cut.rate * count, away, everyone=False)
+
+
+def _check_ways(network: Network, away: Distances, root: int | None) -> None:
+    """Refuse a network on which somebody hears nothing of somebody."""
+    first = network.members[0] if root is None else root
+    if first not in network.members:
+        raise CallError(f"root={first}; want one of {network.members}")
+    others = [v for v in network.members if v != first]
+    wanting = [v for v in others if not away.reaches(first, v)]
+    silent = [v for v in others if not away.reaches(v, first)] if root is None else []
+    if wanting or silent:
+        what = "nothing reaches" if wanting else "nothing leaves"
+        raise TopologyError(
+            f"{network.name}: {what} ranks {wanting or silent}, seen from rank {first};"
+            " want a chain of links that are not dead"
+        )
 
 
 def _both_halves(network: Network, symmetry: Symmetry | None) -> str:
@@ -171,7 +191,7 @@ def _gbps(rate: Fraction) -> str:
 
 
 def _gather_terms(
-    network: Network, symmetry: Symmetry, away: _Distances, weights: tuple[int, ...]
+    network: Network, symmetry: Symmetry, away: Distances, weights: tuple[int, ...]
 ) -> Iterator[Term]:
     """Yield the narrowest cut, every rank's ports and every box's edge."""
     members = network.members
@@ -233,23 +253,32 @@ def _reduce_terms(network: Network) -> Iterator[Term]:
         )
 
 
+def _gossip_term(network: Network, known: Fraction) -> Iterator[Term]:
+    """Yield what prices of links prove; of large networks they are not looked for."""
+    if network.num_ranks * len(network.links) > _MOST_PRICED:
+        return
+    found = gossip_rate(network, known)
+    if found is None:
+        return
+    rate, priced = found
+    yield Term(
+        alpha=Fraction(0),
+        algbw=rate,
+        why=f"prices of {priced} links: what is sent until somebody has the"
+        f" sum, and all have heard of it, fits {_gbps(rate)}",
+    )
+
+
+_MOST_PRICED = 20_000
+"""Ranks times links up to which prices for all_reduce are looked for."""
+
+
 def _term(
-    network: Network, cut: Cut, algbw: Fraction, away: _Distances, *, everyone: bool
+    network: Network, cut: Cut, algbw: Fraction, away: Distances, *, everyone: bool
 ) -> Term:
     """Return a cut as a term: the last bytes through it still have a way to go."""
     outside = [v for v in network.members if v not in cut.nodes]
-    crossing = [
-        hop
-        for hop in away.all_hops()
-        if hop.src in cut.nodes and hop.dst not in cut.nodes
-    ]
-    if everyone:  # the last bytes to cross must still reach each rank by some way in
-        alpha = max(
-            min((h.alpha + away.alpha(h.dst, v) for h in crossing), default=Fraction(0))
-            for v in outside
-        )
-    else:
-        alpha = min((h.alpha for h in crossing), default=Fraction(0))
+    alpha = away.tail(cut.nodes, outside, every=everyone)
     kept = _spell(network, outside)
     amount = f"the data of {cut.roots} ranks" if everyone else f"{cut.roots} parts"
     why = f"{amount} reach {kept} through {_gbps(cut.capacity)}"
@@ -262,61 +291,3 @@ def _spell(network: Network, ranks: list[int]) -> str:
     if len(ranks) > 1 and ranks == list(range(ranks[0], ranks[-1] + 1)):
         return f"ranks {ranks[0]} to {ranks[-1]}"
     return f"ranks {', '.join(map(str, ranks[:8]))}{'...' if len(ranks) > 8 else ''}"
-
-
-class _Distances:
-    """Latency and hop distances between ranks, searched when first asked for."""
-
-    def __init__(self, network: Network) -> None:
-        self._network = network
-        self._leaving = network.leaving()
-        self._alpha: dict[int, dict[int, Fraction]] = {}
-        self._steps: dict[int, dict[int, int]] = {}
-        self._hops: list[Hop] | None = None
-
-    def all_hops(self) -> list[Hop]:
-        """Return the ways between ranks; none of large networks: no tail is claimed."""
-        if self._hops is None:
-            n = self._network.num_ranks
-            self._hops = [
-                h
-                for r in (range(n) if n <= 256 else ())
-                for h in self._network.hops(r, self._leaving)
-            ]
-        return self._hops
-
-    def alpha(self, src: int, dst: int) -> Fraction:
-        """Return the least sum of latencies on a way."""
-        if src not in self._alpha:
-            done: dict[int, Fraction] = {}
-            heap = [(Fraction(0), src)]
-            while heap:
-                far, node = heapq.heappop(heap)
-                if node in done:
-                    continue
-                done[node] = far
-                for e in self._leaving[node]:
-                    link = self._network.links[e]
-                    if link.dst not in done:
-                        heapq.heappush(heap, (far + link.alpha, link.dst))
-            self._alpha[src] = done
-        return self._alpha[src][dst]
-
-    def steps(self, src: int, dst: int) -> int:
-        """Return the fewest ranks on a way, counting the last."""
-        if src not in self._steps:
-            n = self._network.num_ranks
-            far = {src: 0}
-            layer, count = [src], 0
-            while layer:
-                reached: list[int] = []
-                stack = list(layer)
-                while stack:
-                    for e in self._leaving[stack.pop()]:
-                        v = self._network.links[e].dst
-                        if v not in far:
-                            far[v] = count + 1
-                            (stack if v >= n else reached).append(v)
-                layer, count = reached, count + 1
-            self._steps[src] = far
-        return self._steps[src][dst]

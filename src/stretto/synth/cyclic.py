@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
+from collections.abc import Callable
 from fractions import Fraction
 
 from stretto.synth.links import LinkQueue
 from stretto.synth.schedule import Demand, Move, Schedule, Wave
+from stretto.synth.splitting import go_on
 from stretto.synth.symmetry import trivial
 from stretto.synth.trees import Forest
 
@@ -74,10 +76,17 @@ class _Wheel:
         return never
 
 
-def book_waves(forest: Forest, demand: Demand, *, pieces: int) -> Schedule | None:
+def book_waves(
+    forest: Forest,
+    demand: Demand,
+    *,
+    pieces: int,
+    check: Callable[[], None] = go_on,
+) -> Schedule | None:
     """Return the schedule that sends `pieces` chunks down every tree, wave by wave.
 
     The demand's split must be trees x pieces. None: the links cannot be shared so.
+    `check` is called all the time and may raise, to give up.
     """
     network, clock = forest.network, LinkQueue(demand)
     load: dict[int, int] = defaultdict(int)
@@ -89,7 +98,7 @@ def book_waves(forest: Forest, demand: Demand, *, pieces: int) -> Schedule | Non
     fullest = max(load[e] * takes[e] for e in load)
     for slack in _SLACK:
         period = int(fullest * slack)
-        starts = _placed(forest, clock, _Wheel(takes, load, period))
+        starts = _placed(forest, clock, _Wheel(takes, load, period), check)
         if starts is not None:
             break
     else:
@@ -120,7 +129,7 @@ def book_waves(forest: Forest, demand: Demand, *, pieces: int) -> Schedule | Non
 
 
 def _placed(
-    forest: Forest, clock: LinkQueue, wheel: _Wheel
+    forest: Forest, clock: LinkQueue, wheel: _Wheel, check: Callable[[], None]
 ) -> dict[tuple[int, tuple[int, ...]], int] | None:
     """Return when the first piece of every tree takes each of its edges."""
     links = forest.network.links
@@ -142,6 +151,7 @@ def _placed(
         offer(tree, root, 0)
     starts: dict[tuple[int, tuple[int, ...]], int] = {}
     while heap:
+        check()
         ready, deep, tree, path = heapq.heappop(heap)
         when = wheel.soonest(path, ready)
         if when is None:

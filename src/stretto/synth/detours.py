@@ -19,6 +19,7 @@ from stretto.errors import TopologyError
 from stretto.synth.greedy import Booking
 from stretto.synth.model import Hop
 from stretto.synth.schedule import Chunk, Demand, Move, Schedule
+from stretto.synth.splitting import go_on
 from stretto.synth.symmetry import Symmetry
 from stretto.synth.unfold import unfold
 
@@ -32,9 +33,11 @@ def by_detours(
     seed: int = 0,
     enter_once: bool = True,
     allowed: Callable[[Chunk, Hop], bool] | None = None,
+    check: Callable[[], None] = go_on,
 ) -> Schedule:
     """Return a schedule for data that may be copied, like `greedy`."""
     booking = _Detours(demand, symmetry, seed, allowed)
+    booking.check = check
     booking.book_ways(enter_once=enter_once)
     if missing := sorted(n for n, ranks in booking.missing.items() if ranks):
         raise TopologyError(
@@ -73,6 +76,7 @@ class _Detours(Booking):
         queue = [(Fraction(0), self._chance.random(), n) for n in self.chunks]
         heapq.heapify(queue)
         while queue:
+            self.check()
             known, _, number = heapq.heappop(queue)
             if not self.missing[number]:
                 continue

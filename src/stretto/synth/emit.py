@@ -12,9 +12,10 @@ from typing import Any
 from stretto.ir import Program
 from stretto.lang import Algorithm
 from stretto.synth.bodies import BODIES
+from stretto.synth.listing import listed, ways_of
 from stretto.synth.rows import Rows
 from stretto.synth.schedule import Schedule
-from stretto.synth.symmetry import Symmetry
+from stretto.synth.symmetry import Symmetry, trivial
 
 __all__ = ["build", "emit", "identifier"]
 
@@ -34,7 +35,17 @@ def emit(schedule: Schedule, name: str, *, facts: Sequence[str] = ()) -> str:
     network = demand.network
     assert symmetry is not None  # generators always say how they folded
     n, k = network.num_ranks, demand.split
-    rows = BODIES[demand.collective](schedule, symmetry)
+    ways = ways_of(network, schedule.moves)
+    if schedule.listed or any(number >= 0 for number in ways.values()):
+        table, body, parameters = listed(schedule, ways)
+        sums = ", reduce" * demand.combines
+        rows = Rows(
+            tables=(), imports=f"Ranks, algorithm{sums}", parameters=parameters,
+            body=body,
+        )  # fmt: skip
+        symmetry = trivial(network)
+    else:
+        rows, table = BODIES[demand.collective](schedule, symmetry), []
     whole = len(network.members) == n
     members = [] if whole else [f"MEMBERS = {network.members}"]
     options = f"split=K, requires=only_here{', members=MEMBERS' * bool(members)}"
@@ -53,6 +64,7 @@ def emit(schedule: Schedule, name: str, *, facts: Sequence[str] = ()) -> str:
         *members,
         *_images(symmetry, n),
         *_tables(rows),
+        *table,
         "",
         "",
         "def only_here(n: int) -> str | None:",

@@ -6,7 +6,7 @@ from typing import Any
 
 from stretto.errors import MissingExtraError
 
-__all__ = ["cp_model", "optimize", "sparse"]
+__all__ = ["cp_model", "csgraph", "optimize", "sparse"]
 
 
 def cp_model() -> Any:
@@ -31,6 +31,15 @@ def sparse() -> Any:
     """Return `scipy.sparse`."""
     try:
         from scipy import sparse as module
+    except ModuleNotFoundError as e:
+        raise _missing("scipy") from e
+    return module
+
+
+def csgraph() -> Any:
+    """Return `scipy.sparse.csgraph`: shortest paths."""
+    try:
+        from scipy.sparse import csgraph as module
     except ModuleNotFoundError as e:
         raise _missing("scipy") from e
     return module

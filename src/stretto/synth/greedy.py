@@ -15,6 +15,7 @@ from fractions import Fraction
 from stretto.errors import TopologyError
 from stretto.synth.model import Hop, microseconds
 from stretto.synth.schedule import Chunk, Demand, Move, Schedule
+from stretto.synth.splitting import go_on
 from stretto.synth.symmetry import Symmetry
 from stretto.synth.unfold import representatives, unfold
 
@@ -28,13 +29,16 @@ def greedy(
     seed: int = 0,
     enter_once: bool = True,
     allowed: Callable[[Chunk, Hop], bool] | None = None,
+    check: Callable[[], None] = go_on,
 ) -> Schedule:
     """Return a schedule for data that may be copied: all_gather, broadcast.
 
     `enter_once` lets a chunk cross into each box only once, which saves the links that
-    are scarce; without it the nearest copy is taken.
+    are scarce; without it the nearest copy is taken. `check` is called all the time and
+    may raise, to give up.
     """
     booking = Booking(demand, symmetry, seed, allowed)
+    booking.check = check
     for chunk in booking.chunks.values():
         booking.hold(chunk, chunk.origin, Fraction(0))
     booking.book(enter_once=enter_once)
@@ -62,6 +66,7 @@ class Booking:
             c.number: len(set(c.wanted) - {c.origin}) for c in self.chunks.values()
         }
         self.moves: list[Move] = []
+        self.check: Callable[[], None] = go_on
         self._demand, self._network = demand, demand.network
         self._orbit, self._images = symmetry.link_orbit, symmetry.images
         self._allowed = allowed
@@ -76,6 +81,7 @@ class Booking:
 
     def hold(self, c: Chunk, rank: int, when: Fraction) -> None:
         """Give a rank a chunk, and offer it to all that the rank can reach."""
+        self.check()
         self._have[c.number, rank] = when
         self._inside.add((c.number, self._network.box[rank]))
         for hop in self._hops_of(rank):

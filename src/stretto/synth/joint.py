@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from stretto.errors import TopologyError
+from stretto.errors import CallError, TopologyError
 from stretto.synth.bounds import Bound
 from stretto.synth.extras import cp_model
 from stretto.synth.model import Hop, microseconds
@@ -35,6 +35,12 @@ class Budget:
     seed: int = 0
     whole: float | None = None
     """Seconds of the clock for all of a search; None: as long as it takes."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no time."""
+        for name, value in (("seconds", self.seconds), ("whole", self.whole)):
+            if value is not None and not 0 <= value < math.inf:
+                raise CallError(f"budget {name}={value}; want 0 or more seconds")
 
     @classmethod
     def within(cls, seconds: float, seed: int = 0) -> Budget:

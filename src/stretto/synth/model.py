@@ -10,10 +10,11 @@ alphas. Alpha does not occupy a link.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from stretto.errors import TopologyError
+from stretto.synth.walks import useful
 from stretto.topology import Machine
 
 __all__ = ["Hop", "Link", "Network", "from_machine", "microseconds"]
@@ -27,6 +28,8 @@ class Link:
     dst: int
     rate: Fraction
     alpha: Fraction = Fraction(0)
+    name: str = ""
+    """Of the machine's link."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +63,36 @@ class Network:
     """The ranks that take part; the others may relay."""
     generators: tuple[tuple[int, ...], ...] = ()
     """Permutations of the ranks that may be symmetries; checked before use."""
+    machine: Machine | None = field(default=None, compare=False, repr=False)
+    places: tuple[int, ...] = ()
+    """Where on the machine every rank is; empty: all are where their number says."""
 
     def __hash__(self) -> int:
         """Hash the name and size: links are many."""
         return hash((self.name, self.members, len(self.links)))
+
+    def place(self, rank: int) -> int:
+        """Return where on the machine a rank is."""
+        return self.places[rank] if self.places else rank
+
+    def is_natural(self, src: int, dst: int, links: tuple[int, ...]) -> bool:
+        """Return whether that is the way which the machine takes unasked."""
+        if self.machine is None:
+            return True
+        try:
+            own = self.machine.route(self.place(src), self.place(dst)).links
+        except TopologyError:  # made of links that are not the machine's
+            return True
+        names = [self.machine.links[e].name for e in own]
+        return names == [self.links[e].name for e in links]
+
+    def switches_on(self, links: tuple[int, ...]) -> tuple[str, ...]:
+        """Return the names of the switches on a way."""
+        assert self.machine is not None  # who has no machine has only its own ways
+        return tuple(
+            self.machine.switches[self.links[e].dst - self.num_ranks].name
+            for e in links[:-1]
+        )
 
     def leaving(self) -> list[list[int]]:
         """Return the indices of the links out of every node."""
@@ -79,28 +108,26 @@ class Network:
         return replace(self, links=turned)
 
     def hops(self, src: int, leaving: list[list[int]] | None = None) -> Iterator[Hop]:
-        """Yield every way from `src` to another rank that crosses only switches."""
+        """Yield ways from `src` to other ranks that cross only switches.
+
+        Of each pair at most a few, the shortest, and none much longer than that: how
+        many ways there are does not matter.
+        """
         leaving = leaving or self.leaving()
-        stack: list[tuple[int, tuple[int, ...]]] = [(src, ())]
-        while stack:
-            node, path = stack.pop()
-            for index in reversed(leaving[node]):
-                link = self.links[index]
-                seen = {self.links[i].src for i in path} | {src}
-                if link.dst in seen:
-                    continue
-                longer = (*path, index)
-                if link.dst >= self.num_ranks:
-                    stack.append((link.dst, longer))
-                    continue
-                way = [self.links[i] for i in longer]
-                yield Hop(
-                    src=src,
-                    dst=link.dst,
-                    links=longer,
-                    rate=min(k.rate for k in way),
-                    alpha=sum((k.alpha for k in way), Fraction(0)),
-                )
+        place = {e: i for out in leaving for i, e in enumerate(out)}
+
+        def turn(path: tuple[int, ...]) -> list[tuple[int, int]]:
+            return [(1, place[e]) for e in path[:-1]] + [(0, -place[path[-1]])]
+
+        for path in sorted(useful(self, src, leaving), key=turn):
+            way = [self.links[i] for i in path]
+            yield Hop(
+                src=src,
+                dst=way[-1].dst,
+                links=path,
+                rate=min(k.rate for k in way),
+                alpha=sum((k.alpha for k in way), Fraction(0)),
+            )
 
     def group(self, ranks: Iterable[int], *, relays: bool) -> Network:
         """Return the network for a collective among some of the ranks.
@@ -131,6 +158,7 @@ class Network:
             links=links,
             box=tuple(self.box[r] for r in members),
             members=tuple(range(len(members))),
+            places=tuple(self.place(r) for r in members),
             generators=tuple(tuple(new[p[r]] for r in members) for p in inside),
         )
 
@@ -140,6 +168,13 @@ def microseconds(nbytes: Fraction, rate: Fraction) -> Fraction:
     return nbytes / (rate * 1000)
 
 
+def _exact(value: float) -> Fraction:
+    """Return the fraction that a number of a machine means: 33.333333333 is 100/3."""
+    simple = Fraction(value).limit_denominator(10**6)
+    near = abs(float(simple) - value) <= 1e-9 * value
+    return simple if near else Fraction(repr(value))
+
+
 def from_machine(machine: Machine) -> Network:
     """Return the network of a machine; dead links and ranks are left out."""
     n = machine.num_ranks
@@ -147,8 +182,9 @@ def from_machine(machine: Machine) -> Network:
         Link(
             src=k.src,
             dst=k.dst,
-            rate=Fraction(k.bandwidth_gbytes_per_s).limit_denominator(10**6),
-            alpha=Fraction(k.latency_us).limit_denominator(10**6),
+            rate=_exact(k.bandwidth_gbytes_per_s),
+            alpha=_exact(k.latency_us),
+            name=k.name,
         )
         for k in machine.links
         if k.bandwidth_gbytes_per_s > 0
@@ -161,6 +197,7 @@ def from_machine(machine: Machine) -> Network:
         box=tuple(r // machine.ranks_per_box for r in range(n)),
         members=tuple(range(n)),
         generators=machine.symmetries,
+        machine=machine,
     )
     if machine.dead_ranks:
         alive = [r for r in range(n) if r not in machine.dead_ranks]

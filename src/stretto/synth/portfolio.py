@@ -15,18 +15,19 @@ from stretto.errors import CallError, TopologyError
 from stretto.ir import Program
 from stretto.synth.bounds import Bound, bound
 from stretto.synth.clock import Clock
-from stretto.synth.compose import backwards, joined
+from stretto.synth.compose import backwards
 from stretto.synth.confined import confined_paths
 from stretto.synth.emit import build, emit
 from stretto.synth.exchange import decompose, exchange
 from stretto.synth.flows import exchange_flow
+from stretto.synth.general import General
 from stretto.synth.joint import Budget
-from stretto.synth.joint_reduce import solve_reduce
-from stretto.synth.model import Hop, Network
+from stretto.synth.model import Network
+from stretto.synth.reducing import as_asked, both, spread_backwards
 from stretto.synth.replay import replay
-from stretto.synth.schedule import Chunk, Demand, Schedule
+from stretto.synth.schedule import Demand, Schedule
 from stretto.synth.sketch import Sketch
-from stretto.synth.spreading import MOST_LITERALS, Search, Trial, spreading
+from stretto.synth.spreading import Search, Trial, spreading
 from stretto.synth.symmetry import Symmetry, find_symmetry, trivial
 from stretto.synth.waves import in_waves
 
@@ -35,6 +36,10 @@ __all__ = ["Result", "Trial", "synthesize"]
 
 _MANY_ROWS = 1000  # nobody reads more
 _WORTH_A_LOOP = Fraction(101, 100)
+_FOR_THE_SEARCH = 0.95  # of a budget: the rest is to write down what was found
+_FEW = 32  # members: of so many the first special way is quick
+_FINER = Fraction(998, 1000)
+_AT_BOUND, _NEAR_BOUND = Fraction(10_003, 10_000), Fraction(101, 100)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +103,8 @@ def synthesize(
     With `trees` only packings of so many trees from every root are tried. The first
     way is always tried, further ones as long as `budget.whole` lasts.
     """
-    clock = Clock(None if budget is None else budget.whole)
+    whole = None if budget is None else budget.whole
+    clock = Clock(None if whole is None else _FOR_THE_SEARCH * whole)
     demand = Demand(
         collective=collective,
         network=network,
@@ -132,7 +138,15 @@ def _best(search: Search, limit: Bound) -> Result:
     looped: tuple[Fraction, Schedule] | None = None
     trials = []
     proved = False
-    for schedule, done in _candidates(search, limit):
+    general = General(
+        search.demand,
+        search.symmetry,
+        limit,
+        clock=search.clock,
+        seed=search.budget.seed,
+        splits=search.splits if search.splits_given else (),
+    )
+    for schedule, done in _in_turn(search, limit, general):
         us = replay(schedule, bound=limit).us
         trial = Trial(
             generator=schedule.generator,
@@ -141,14 +155,23 @@ def _best(search: Search, limit: Bound) -> Result:
             bound_us=limit.us(search.demand.nbytes),
         )
         trials.append(trial)
-        if best is None or us < best[0]:
+        if best is None or us < best[0] * _worth(schedule, best[1]):
             best, proved = (us, schedule), done
             if search.progress is not None:
                 search.progress(trial)
+        if best[0] <= limit.us(search.demand.nbytes) * _AT_BOUND:
+            break
         if schedule.waves and (looped is None or us < looped[0]):
             looped = us, schedule
         if search.clock.over("further ways"):
             break
+    if best is not None and general.plans and search.clock.limited:
+        gap = float(best[0] / limit.us(search.demand.nbytes)) - 1
+        if best[0] > limit.us(search.demand.nbytes) * _AT_BOUND and not proved:
+            search.clock.skip(
+                f"plans after the first {general.plans} of the general way; {gap:.2%}"
+                " above the bound, more time may close it"
+            )
     if best is None:
         trees = search.trees
         want = f" with {trees} trees; want 0, equal parts, all ranks" if trees else ""
@@ -170,6 +193,49 @@ def _best(search: Search, limit: Bound) -> Result:
         proved=proved,
         cut=tuple(search.clock.cut),
     )
+
+
+def _worth(schedule: Schedule, best: Schedule) -> Fraction:
+    """Return by how much a schedule must be better: many more moves must pay."""
+    many = 2 * len(schedule.moves) > 3 * len(best.moves)
+    return _FINER if many else Fraction(1)
+
+
+def _in_turn(
+    search: Search, limit: Bound, general: General
+) -> Iterator[tuple[Schedule, bool]]:
+    """Yield what the special ways and the general one find, by turns.
+
+    The order does not depend on the clock. Without one the general way ends when it
+    has been through its numbers of pieces once.
+    """
+    special = _candidates(search, limit)
+    if search.trees or search.sketch is not None or not general.serves:
+        yield from special
+        return
+    if not search.clock.limited:
+        near = False
+        for schedule, done in special:
+            us = replay(schedule).us
+            near |= us <= limit.us(search.demand.nbytes) * _NEAR_BOUND
+            yield schedule, done
+        if not near and search.budget.seconds > 0:
+            yield from ((s, False) for s in general.begin())
+            yield from ((s, False) for s in general.go_on(4))
+        return
+    members = len(search.demand.network.members)
+    few = members <= _FEW and search.demand.collective != "all_reduce"
+    for schedule in general.begin():
+        if search.urgent:
+            search.urgent = False
+            yield schedule, False
+            if few and (quick := next(special, None)) is not None:
+                yield quick
+            continue
+        yield schedule, False
+    yield from ((s, False) for s in general.go_on(8))
+    yield from special
+    yield from ((s, False) for s in general.go_on(1 << 30))
 
 
 def _readable(
@@ -222,10 +288,10 @@ def _candidates(search: Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]
             yield from spreading(search, limit)
         case "reduce_scatter" | "reduce":
             other = "all_gather" if collective == "reduce_scatter" else "broadcast"
-            for schedule, done in _turned(search, other):
-                yield backwards(schedule, _as(schedule, search.demand)), done
+            for schedule, done in spread_backwards(search, other):
+                yield backwards(schedule, as_asked(schedule, search.demand)), done
         case "all_reduce":
-            yield from _both(search)
+            yield from both(search)
         case "all_to_all" | "scatter":
             yield from _exchanged(search, search.demand)
         case _:
@@ -233,7 +299,7 @@ def _candidates(search: Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]
                 search.demand, collective="scatter", network=network.reversed
             )
             for schedule, done in _exchanged(search, turned):
-                yield backwards(schedule, _as(schedule, search.demand)), done
+                yield backwards(schedule, as_asked(schedule, search.demand)), done
 
 
 def _exchanged(search: Search, demand: Demand) -> Iterator[tuple[Schedule, bool]]:
@@ -255,94 +321,3 @@ def _exchanged(search: Search, demand: Demand) -> Iterator[tuple[Schedule, bool]
         for even in (False,) if root is None else (False, True):
             cut = replace(demand, split=k)
             yield exchange(cut, symmetry, paths, even=even), False
-
-
-def _as(schedule: Schedule, demand: Demand) -> Demand:
-    return replace(demand, split=schedule.demand.split, pieces=schedule.demand.pieces)
-
-
-def _turned(search: Search, collective: str) -> Iterator[tuple[Schedule, bool]]:
-    """Yield spreading schedules of the network whose links are turned round."""
-    network = search.demand.network.reversed
-    demand = replace(search.demand, network=network, collective=collective)
-    limit = bound(collective, network, root=demand.root, weights=demand.weights)
-    yield from spreading(replace(search, demand=demand, backwards=True), limit)
-
-
-def _both(search: Search) -> Iterator[tuple[Schedule, bool]]:
-    """Yield reduce_scatter then all_gather, then what one model makes of the best."""
-    network = search.demand.network
-    spread = replace(search.demand, collective="all_gather")
-    limit = bound("all_gather", network, weights=search.demand.weights)
-    thirds = search
-    if search.clock.limited:  # there, back, and both at once
-        budget = replace(search.budget, seconds=search.budget.seconds / 3)
-        thirds = replace(search, budget=budget, clock=search.clock.part(0.4))
-    there = _best_by_kind(_turned(thirds, "all_gather"))
-    thirds = replace(thirds, demand=spread, clock=search.clock.part(0.6))
-    back = _best_by_kind(spreading(thirds, limit))
-    search = replace(search, budget=thirds.budget)
-    best: tuple[Fraction, Schedule] | None = None
-    for kind, (_, first) in there.items():
-        if kind in back:
-            demand = replace(search.demand, split=kind[0])
-            scattered = replace(demand, collective="reduce_scatter")
-            found = joined(backwards(first, scattered), back[kind][1], demand)
-            us = replay(found).us
-            best = (us, found) if best is None or us < best[0] else best
-            yield found, False
-    if best is not None:
-        yield from _jointly(search, best)
-
-
-def _jointly(
-    search: Search, best: tuple[Fraction, Schedule]
-) -> Iterator[tuple[Schedule, bool]]:
-    """Yield all_reduce found in one model, when it is small enough."""
-    us, hint = best
-    network = search.demand.network
-    assert hint.symmetry is not None  # generators always say how they folded
-    limit = bound("all_reduce", network, weights=search.demand.weights)
-    leaving = network.leaving()
-    hops = [h for r in range(network.num_ranks) for h in network.hops(r, leaving)]
-    chunks = hint.demand.split * len(hint.symmetry.representatives)
-    done = us == limit.us(search.demand.nbytes)
-    if search.budget.seconds <= 0 or 2 * chunks * len(hops) > MOST_LITERALS or done:
-        return
-    allowed = None
-    if search.clock.over("the joint model"):
-        return
-    if search.sketch is not None:
-        there = search.sketch.ways(network.reversed, backwards=True)
-        back = search.sketch.ways(network)
-
-        def allowed(c: Chunk, h: Hop, combine: bool) -> bool:
-            return there.open(c.origin, h.turned) if combine else back.open(c.origin, h)
-
-    found = solve_reduce(
-        hint.demand,
-        hint.symmetry,
-        limit,
-        budget=search.solving,
-        hint=hint,
-        hops=hops,
-        allowed=allowed,
-    )
-    if not found.proved:
-        search.clock.over("the joint model")
-    if found.schedule is not None:
-        yield found.schedule, found.proved
-
-
-def _best_by_kind(
-    found: Iterator[tuple[Schedule, bool]],
-) -> dict[tuple[int, int, bool], tuple[Fraction, Schedule]]:
-    """Return the fastest schedule for each split and order of symmetry."""
-    best: dict[tuple[int, int, bool], tuple[Fraction, Schedule]] = {}
-    for schedule, _ in found:
-        assert schedule.symmetry is not None  # generators always say how they folded
-        kind = schedule.demand.split, schedule.symmetry.order, bool(schedule.waves)
-        us = replay(schedule).us
-        if kind not in best or us < best[kind][0]:
-            best[kind] = (us, schedule)
-    return best

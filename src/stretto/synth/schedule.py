@@ -62,6 +62,8 @@ class Demand:
     """Relative sizes of the ranks' parts; empty means equal parts."""
     pieces: int = 0
     """Of broadcast and reduce: equal pieces of the vector; 0 means N k."""
+    owners: tuple[int, ...] = ()
+    """Of all_reduce: where each chunk's sum is complete first; empty: at its part's."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
@@ -85,7 +87,8 @@ class Demand:
             )
         if self.pieces and self.collective not in ("broadcast", "reduce"):
             raise CallError(f"synth {self.collective}: pieces={self.pieces}; want 0")
-        if self.root not in members:
+        rooted = self.collective in ("broadcast", "reduce", "gather", "scatter")
+        if rooted and self.root not in members:
             raise CallError(f"root={self.root}; want one of {members}")
 
     @property
@@ -120,6 +123,8 @@ class Demand:
                     wanted = (self.root,)
                 elif self.collective == "scatter":
                     origin, wanted = self.root, (r,)
+                elif self.owners:
+                    origin = self.owners[index]
                 yield Chunk(index, origin, wanted, self.share(j // k if pairs else i))
 
 
@@ -138,3 +143,5 @@ class Schedule:
     """The folded moves as rows of a loop over waves, when they are so regular."""
     pace: Fraction = Fraction(0)
     """From one wave to the next, us."""
+    listed: bool = False
+    """Whether it is written move by move, since only that order keeps its time."""

@@ -18,6 +18,7 @@ from stretto.synth.joint import Budget, solve_joint
 from stretto.synth.replay import replay
 from stretto.synth.schedule import Demand, Schedule
 from stretto.synth.sketch import Sketch
+from stretto.synth.splitting import go_on
 from stretto.synth.steps import frontier
 from stretto.synth.symmetry import Symmetry, trivial
 from stretto.synth.trees import book_trees, pack_trees, trees_at_best
@@ -60,6 +61,8 @@ class Search:
     trees: int = 0
     """So many trees from every root, and nothing else; 0: whatever is best."""
     progress: Callable[[Trial], None] | None = None
+    urgent: bool = True
+    """Whether nothing is found yet: then the first way is not given up."""
     clock: Clock = field(default_factory=lambda: Clock(None))
     """What is left of the budget, and what it cut."""
 
@@ -99,7 +102,8 @@ def spreading(search: Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]:
                 if demand.collective == "broadcast" and (seed > seeds[0] or n > 64):
                     continue  # trees serve better, and nothing folds
                 late = f"greedy, split {k}, seed {seed}"
-                if best is not None and search.clock.over(late):
+                found = best is not None or not search.urgent
+                if found and search.clock.over(late):
                     continue
                 cut = replace(demand, split=k, pieces=0)
                 try:
@@ -109,7 +113,11 @@ def spreading(search: Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]:
                         seed=seed,
                         enter_once=once,
                         allowed=allowed,
+                        check=search.clock.check if found else go_on,
                     )
+                except OutOfTimeError:
+                    search.clock.skip(late)
+                    continue
                 except TopologyError:
                     if not once or n > 128:
                         raise
@@ -120,7 +128,8 @@ def spreading(search: Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]:
                 yield schedule, False
     if n > 64:
         return  # nothing below serves so many
-    assert best is not None  # there is at least one split
+    if best is None:
+        return  # there was no time for it
     if sketch is None:
         try:
             yield from _forests(search, limit, best[0])
@@ -168,7 +177,7 @@ def _forests(
             us = min(us, replay(schedule).us)
             yield schedule, False
         if regular:
-            looped = book_waves(forest, cut, pieces=pieces)
+            looped = book_waves(forest, cut, pieces=pieces, check=check)
             regular = looped is not None  # links shared so once are always
             if looped is not None:
                 yield looped, False

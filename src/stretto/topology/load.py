@@ -11,7 +11,7 @@ import functools
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from stretto.topology.shapes import (
     add_lists,
     add_torus,
 )
+from stretto.topology.symmetry import is_symmetry
 
 __all__ = ["load", "names", "patterns"]
 
@@ -59,6 +60,8 @@ class _Family:
     patterns: tuple[str, ...]
     known: tuple[str, ...]
     parameters: tuple[_Parameter, ...]
+    is_file: bool = False
+    """Whether somebody's own file says so, not one that is shipped."""
 
     @property
     def defaults(self) -> dict[str, int | tuple[int, ...]]:
@@ -132,7 +135,7 @@ def _read_file(path: Path) -> _Family:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as e:
         raise TopologyError(f"{path}: cannot be read ({e}); want a TOML file") from None
-    return _parse_family(text, str(path))
+    return replace(_parse_family(text, str(path)), is_file=True)
 
 
 def _parse_family(text: str, where: str) -> _Family:
@@ -175,7 +178,7 @@ def _build(family: _Family, name: str, values: Values) -> Machine:
     draft = _draft(top)
     add_lists(draft, top)
     top.done()
-    return Machine(
+    machine = Machine(
         name=name,
         kind=kind,
         num_ranks=draft.num_ranks,
@@ -187,6 +190,14 @@ def _build(family: _Family, name: str, values: Values) -> Machine:
         symmetries=tuple(draft.symmetries),
         about=about,
     )
+    if family.is_file:  # those that are shipped are tested
+        for where, moved in draft.claimed.items():
+            if not is_symmetry(machine, moved):
+                raise TopologyError(
+                    f"{family.where}, {where}: got {moved}; want a symmetry: it maps"
+                    " some link to none, or to one of another speed"
+                )
+    return machine
 
 
 def _draft(top: Reader) -> Draft:

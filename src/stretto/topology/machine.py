@@ -133,10 +133,11 @@ def _check(machine: Machine) -> None:
                 f"{where}, link {link.name}: joins {link.src} to {link.dst};"
                 f" want two of the nodes 0 to {num_nodes - 1}"
             )
-        if not link.bandwidth_gbytes_per_s >= 0 or not link.latency_us >= 0:
+        speeds = link.bandwidth_gbytes_per_s, link.latency_us
+        if not all(0 <= speed < math.inf for speed in speeds):
             raise TopologyError(
                 f"{where}, link {link.name}: {link.bandwidth_gbytes_per_s} GB/s,"
-                f" {link.latency_us} us; want neither below 0"
+                f" {link.latency_us} us; want neither below 0 nor infinite"
             )
         if (link.src, link.dst) in ends:
             raise TopologyError(

@@ -79,17 +79,16 @@ class Reader:
         """Return a whole number of at least `least`."""
         want = f"a whole number, {least} or more"
         value = self._get(key, default, want)
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        if not _is_whole(value) or value < least:
             raise self.wrong(key, want)
-        return value
+        return int(value)
 
     def integers(self, key: str, *, below: int | None = None) -> tuple[int, ...]:
         """Return a list of whole numbers, not negative, `below` a limit."""
         want = "a list of whole numbers" + (f" below {below}" * (below is not None))
         value = self._get(key, _REQUIRED, want)
         if not isinstance(value, list | tuple) or not all(
-            isinstance(v, int) and v >= 0 and (below is None or v < below)
-            for v in value
+            _is_whole(v) and v >= 0 and (below is None or v < below) for v in value
         ):
             raise self.wrong(key, want)
         return tuple(value)
@@ -102,7 +101,7 @@ class Reader:
         if not isinstance(value, list) or not all(
             isinstance(row, list)
             and (not each or len(row) == each)
-            and all(isinstance(v, int) and 0 <= v < below for v in row)
+            and all(_is_whole(v) and 0 <= v < below for v in row)
             for row in value
         ):
             raise self.wrong(key, want)
@@ -148,3 +147,8 @@ class Reader:
         if unknown := sorted(set(self._table) - self._asked):
             known = ", ".join(sorted(self._asked))
             raise self.wrong(unknown[0], f"no such key here, but: {known}")
+
+
+def _is_whole(value: Any) -> bool:
+    """Return whether that is a whole number; true and false are none."""
+    return isinstance(value, int) and not isinstance(value, bool)

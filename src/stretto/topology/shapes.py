@@ -27,6 +27,8 @@ class Draft:
     switches: list[Switch] = field(default_factory=list)
     links: list[Link] = field(default_factory=list)
     symmetries: list[tuple[int, ...]] = field(default_factory=list)
+    claimed: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Symmetries that the file itself names, by where it does."""
 
     def switch(self, name: str, *, copies: bool = False) -> int:
         """Add a switch and return its node."""
@@ -62,7 +64,10 @@ def _speed(reader: Reader) -> tuple[float, float]:
     rate = reader.number("bandwidth_gbytes_per_s")
     if not 0 < rate < math.inf:
         raise reader.wrong("bandwidth_gbytes_per_s", "a rate above 0, in 10^9 B/s")
-    return rate, reader.number("latency_us")
+    latency = reader.number("latency_us")
+    if not latency < math.inf:
+        raise reader.wrong("latency_us", "a time below infinity, in us")
+    return rate, latency
 
 
 def add_boxes(box: Reader, repeat: Reader) -> Draft:
@@ -156,16 +161,17 @@ def _groups(reader: Reader, size: int) -> list[list[tuple[int, bool, bool]]]:
 
 def _add_box_symmetries(draft: Draft, box: Reader, repeat: Reader) -> None:
     size, n = draft.ranks_per_box, draft.num_ranks
-    inside = []
+    inside: dict[str, tuple[int, ...]] = {}
     if "symmetries" in box:
-        inside += box.lists("symmetries", below=size, each=size)
+        for i, moved in enumerate(box.lists("symmetries", below=size, each=size)):
+            inside[f"box.symmetries[{i}]"] = moved
     if "rotations" in box:
-        inside += [
-            tuple((i + by) % size for i in range(size))
-            for by in box.integers("rotations", below=size)
-        ]
-    for moved in inside:
-        draft.symmetries.append(tuple(r - r % size + moved[r % size] for r in range(n)))
+        for i, by in enumerate(box.integers("rotations", below=size)):
+            turned = tuple((place + by) % size for place in range(size))
+            inside[f"box.rotations[{i}]"] = turned
+    for where, moved in inside.items():
+        draft.claimed[where] = tuple(r - r % size + moved[r % size] for r in range(n))
+    draft.symmetries += draft.claimed.values()
     if n > size and repeat.flag("boxes_alike", True):
         draft.symmetries.append(tuple((r + size) % n for r in range(n)))
 
@@ -249,9 +255,8 @@ def add_lists(draft: Draft, top: Reader) -> None:
         for key in ("src", "dst"):
             end = link.raw(key)
             node = named.get(end, -1) if isinstance(end, str) else end
-            if not isinstance(node, int) or not 0 <= node < draft.num_ranks + len(
-                named
-            ):
+            whole = isinstance(node, int) and not isinstance(node, bool)
+            if not whole or not 0 <= node < draft.num_ranks + len(named):
                 raise link.wrong(key, "a rank's number or a switch's name")
             ends.append(node)
         add = draft.join if link.flag("both_ways", True) else draft.link

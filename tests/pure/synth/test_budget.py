@@ -23,7 +23,7 @@ def net(name):
         ("all_gather", "mi250x2"),
         ("reduce_scatter", "mi250x2"),
         ("all_reduce", "ndv2x2"),
-        ("all_to_all", "ndv2x2"),
+        ("all_to_all", "mi250x"),
         ("broadcast", "mi250x2"),
     ],
 )
@@ -45,7 +45,8 @@ def test_a_budget_bounds_every_way_of_a_search():
     found = synthesize("all_gather", net("mi250x2"), 10**9, budget=Budget.within(2))
     took = time.monotonic() - start
 
-    assert {"trees", "further ways"} & set(found.cut)
+    assert found.cut
+    assert found.gap < 0.5
     assert took < 12
 
 

@@ -174,3 +174,36 @@ def test_the_guide_s_file_is_a_machine(tmp_path):
 
     m = load(path)
     assert ["bridge", "2"] == [m.node_name(m.links[i].dst) for i in m.route(0, 2).links]
+
+
+def test_speeds_are_numbers_that_mean_something(tmp_path):
+    """No endless latency; a rate that is tiny is still a rate."""
+    endless = LISTED.replace("latency_us = 1.5", "latency_us = inf", 1)
+    refused(tmp_path, endless, r"links\[0\]\.latency_us: got inf; want a time below")
+    path = tmp_path / "slow.toml"
+    path.write_text(LISTED.replace("gbytes_per_s = 2", "gbytes_per_s = 1e-7"))
+
+    assert 1e-7 == load(path).links[0].bandwidth_gbytes_per_s
+
+
+def test_true_is_no_rank(tmp_path):
+    """Python would take it for 1."""
+    refused(tmp_path, LISTED.replace("dst = 1", "dst = true"), r"dst: got True; want a")
+    true = BOX.replace("[[0, 1]]", "[[0, true]]")
+    refused(tmp_path, true, r"box\.meshes\[0\]\.pairs: got")
+
+
+def test_a_symmetry_is_one(tmp_path):
+    """A file that claims what its links do not have is told so."""
+    ring = BOX.replace("[[0, 1]]", "[[0, 1], [1, 2], [2, 3], [3, 0]]")
+    for claimed, where in (
+        ("symmetries = [[1, 2, 3, 0], [1, 0, 2, 3]]", r"box\.symmetries\[1\]"),
+        ("rotations = [2, 1]", ""),
+    ):
+        text = ring.replace("ranks = 4", f"ranks = 4\n{claimed}")
+        if where:
+            refused(tmp_path, text, rf"{where}: got \(1, 0, 2, 3\); want a symmetry")
+        else:
+            path = tmp_path / "ring.toml"
+            path.write_text(text)
+            assert 2 == len(load(path).symmetries)

@@ -10,16 +10,19 @@ from stretto.executors import Group, Session
 from stretto.executors.sim.interleave import interleave
 from stretto.executors.sim.result import LinkLoad, Simulation, bus_factor
 from stretto.executors.sim.simulate import counts_of, simulate
+from stretto.executors.sim.written import Written, written
 
 __all__ = [
     "LinkLoad",
     "Simulation",
+    "Written",
     "bus_factor",
     "counts_of",
     "doctor",
     "interleave",
     "open_session",
     "simulate",
+    "written",
 ]
 
 

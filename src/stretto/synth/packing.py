@@ -1,0 +1,296 @@
+"""Trees that share a network as well as can be: an exact fractional packing.
+
+Every root has some trees, each with a weight, so that the fullest link is as empty as
+can be: trees along which data spread, trees along which sums flow, or both. A linear
+program weighs the trees that are known; its prices of links say which others would be
+cheap, and those are added until no root has a cheaper one. Any prices prove a bound
+for trees: links carry at least the cheapest ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from stretto.synth.arborescence import Edges, shallow, spanning, steiner
+from stretto.synth.clock import Clock
+from stretto.synth.extras import optimize, sparse
+from stretto.synth.model import Network
+from stretto.synth.reach import Reach
+
+__all__ = ["Packing", "Pool", "Tree"]
+
+Way: TypeAlias = tuple[int, ...]
+_CLOSE = 1.0005
+_QUICK = -1.0
+_TURNS = 16
+"""Trees of every root before the first prices."""
+_GAINS, _PATIENCE = 0.998, 6
+"""What counts as better, and how long it may be waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Ways from rank to rank: from a root, or turned round, to it."""
+
+    root: int
+    ways: tuple[tuple[int, int, Way], ...]
+    """(from, to, links); those near the root first."""
+    sums: bool
+    """Whether the ways lead to the root: sums flow, data do not spread."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """Trees and how much each of them carries, of one unit in all."""
+
+    trees: tuple[Tree, ...]
+    weights: tuple[float, ...]
+    fullest: float
+    """What the fullest link takes, in units of its rate."""
+    least: float
+    """What no packing of trees goes below; 0 when that is not known."""
+
+    def loads(self, network: Network) -> Any:
+        """Return what one unit down every tree takes of every link."""
+        loads = np.zeros((len(self.trees), len(network.links)))
+        for i, tree in enumerate(self.trees):
+            for _, _, way in tree.ways:
+                for e in way:
+                    loads[i, e] += 1 / float(network.links[e].rate)
+        return loads
+
+
+@dataclass(frozen=True, slots=True)
+class _Weighed:
+    """What the linear program says of the trees that are known."""
+
+    weights: Any
+    prices: Any
+    fullest: float
+
+
+class Pool:
+    """The trees that are known."""
+
+    def __init__(
+        self,
+        network: Network,
+        parts: Mapping[int, float] | None,
+        *,
+        spread: bool,
+        sums: bool,
+        nbytes: int,
+    ) -> None:
+        self._network, self._parts, self._nbytes = network, parts, nbytes
+        self._reach = Reach(network)
+        self._kinds = [kind for kind, asked in ((False, spread), (True, sums)) if asked]
+        self._rates = np.array([float(k.rate) for k in network.links])
+        self._alphas = np.array([float(k.alpha) for k in network.links])
+        self._whole = len(network.members) == network.num_ranks
+        self.roots = sorted(parts) if parts else list(range(network.num_ranks))
+        self.trees: list[Tree] = []
+        self._known: set[tuple[int, bool, frozenset[Way]]] = set()
+        self._rows: list[int] = []
+        self._columns: list[int] = []
+        self._slow: list[float] = []
+        """What a unit of data takes on the longest way of each tree, hop by hop."""
+        self._late: list[float] = []
+        """Latency on the longest way of each tree, us."""
+        self.least = 0.0
+
+    def _fill(self, clock: Clock) -> None:
+        """Add trees that avoid what those before them took, deep ones and shallow."""
+        rates = self._rates
+        load = np.zeros(len(rates))
+        unit = {r: 1 / len(self.roots) for r in self.roots} | dict(self._parts or {})
+        self._flat()
+        for turn in range(_TURNS):
+            if turn > 1 and clock.left <= 0:
+                break
+            steep = min(30.0, 4.0 + 2.0 * turn)
+            deep = (_QUICK, 1.0, 0.3, _QUICK)[turn % 4]
+            for root in self.roots:
+                fullness = load / rates
+                top = float(fullness.max())
+                prices = 1 / rates
+                if top:
+                    prices *= np.exp(steep * (fullness / top - 1)) + 1e-3
+                hops = self._reach.hops(prices)
+                for kind in self._kinds:
+                    tree = self._tree(hops, root, kind, deep)
+                    self._add(tree)
+                    for _, _, way in tree.ways:
+                        for e in way:
+                            load[e] += unit[root]
+
+    def _flat(self) -> None:
+        """Add the trees of least latency, and of few hops."""
+        links = self._network.links
+        part = self._nbytes / len(self._network.members) / 1000
+        for scale in (0.0, 1 / 16, 1.0):
+            prices = np.array(
+                [float(k.alpha) + (part * scale + 1e-6) / float(k.rate) for k in links]
+            )
+            hops = self._reach.hops(prices)
+            for root in self.roots:
+                for kind in self._kinds:
+                    for deep in (1.0, 0.5):
+                        self._add(self._tree(hops, root, kind, deep))
+
+    def _tree(self, hops: Any, root: int, sums: bool, deep: float | None) -> Tree:
+        cost = hops.cost.T if sums else hops.cost
+        members = self._network.members
+        if deep == _QUICK and not self._whole:
+            edges: Edges = steiner(cost, root, members, quick=True)
+        elif deep is not None and deep != _QUICK:
+            edges = shallow(cost, root, members, deep)
+        elif self._whole:
+            edges = spanning(cost, root)
+        else:
+            edges = steiner(cost, root, members)
+        pairs = ((v, u) if sums else (u, v) for u, v in edges)
+        return Tree(root, tuple((u, v, hops.way(u, v)) for u, v in pairs), sums)
+
+    def _add(self, tree: Tree) -> bool:
+        key = tree.root, tree.sums, frozenset(w for _, _, w in tree.ways)
+        if key in self._known:
+            return False
+        self._known.add(key)
+        number = len(self.trees)
+        for _, _, way in tree.ways:
+            self._rows += way
+            self._columns += [number] * len(way)
+        self.trees.append(tree)
+        self._slow.append(
+            self._longest(tree, lambda w: float(1 / self._rates[w].min()))
+        )
+        self._late.append(self._longest(tree, lambda w: float(self._alphas[w].sum())))
+        return True
+
+    @staticmethod
+    def _longest(tree: Tree, cost: Callable[[list[int]], float]) -> float:
+        """Return the cost of the costliest way between the root and a rank."""
+        far = {tree.root: 0.0}
+        for u, v, way in tree.ways:
+            near, new = (v, u) if tree.sums else (u, v)
+            far[new] = far[near] + cost(list(way))
+        return max(far.values())
+
+    def grow(self, clock: Clock, goal: float, turns: int) -> bool:
+        """Add trees, so many times or until the fullest link meets the goal.
+
+        Return whether there may be better trees still.
+        """
+        if not self.trees:
+            self._fill(clock)
+        best = self._weigh(64)
+        center = best.prices
+        slow, mark = 0, best.fullest
+        for _ in range(turns):
+            if best.fullest <= max(goal, self.least) * _CLOSE:
+                return False
+            if clock.left <= 0 or slow > _PATIENCE:
+                return True
+            fresh = self._price(0.5 * best.prices + 0.5 * center)
+            if not fresh:
+                fresh = self._price(best.prices)
+            if not fresh:
+                return False
+            best = self._weigh(64)
+            center = 0.5 * center + 0.5 * best.prices
+            slow += 1
+            if best.fullest < mark * _GAINS:
+                slow, mark = 0, best.fullest
+        return True
+
+    def packing(self, pieces: int) -> Packing:
+        """Return the best packing of so many pieces a part: the fewer, the flatter."""
+        best = self._weigh(pieces)
+        kept = [i for i, w in enumerate(best.weights) if w > 1e-9]
+        return Packing(
+            trees=tuple(self.trees[i] for i in kept),
+            weights=tuple(float(best.weights[i]) for i in kept),
+            fullest=best.fullest,
+            least=self.least,
+        )
+
+    def _price(self, prices: Any) -> int:
+        """Add every root's cheapest trees for some prices; note what they prove."""
+        rates = self._rates
+        volume = float(prices @ rates)
+        hops = self._reach.hops(prices + 1e-7 * volume / len(rates) / rates)
+        fresh = 0
+        cheapest = {}
+        for root in self.roots:
+            cost = 0.0
+            for kind in self._kinds:
+                tree = self._tree(hops, root, kind, None)
+                cost += sum(prices[e] for _, _, way in tree.ways for e in way)
+                fresh += self._add(tree)
+            cheapest[root] = cost
+        if self._whole and volume:
+            if self._parts is None:
+                worth = min(cheapest.values())
+            else:
+                worth = sum(cheapest[r] * part for r, part in self._parts.items())
+            self.least = max(self.least, worth / volume * (1 - 1e-6))
+        return fresh
+
+    def _weigh(self, pieces: int) -> _Weighed:
+        """Return the best weights of the known trees, cut into pieces."""
+        chunk = 1 / (pieces * len(self._network.members))
+        sp, rates = sparse(), self._rates
+        count, kinds = len(self.trees), self._kinds
+        free = self._parts is None
+        place = {r: i for i, r in enumerate(self.roots)}
+        many = len(self.roots)
+        width = count + 1 + (many if free else 0)
+        values = 1.0 / rates[self._rows]
+        rows = [*self._rows, *range(len(rates))]
+        columns = [*self._columns, *([count] * len(rates))]
+        full = sp.csr_matrix(
+            (np.concatenate([values, -np.ones(len(rates))]), (rows, columns)),
+            shape=(len(rates), width),
+        )
+        owner = [
+            (kinds.index(t.sums) * many + place[t.root], i, 1.0)
+            for i, t in enumerate(self.trees)
+        ]
+        wanted = np.zeros(len(kinds) * many)
+        if self._parts is None:
+            owner += [
+                (k * many + i, count + 1 + i, -1.0)
+                for k in range(len(kinds))
+                for i in range(many)
+            ]
+            owner += [(len(wanted), count + 1 + i, 1.0) for i in range(many)]
+            wanted = np.append(wanted, 1.0)
+        else:
+            for k in range(len(kinds)):
+                for r, part in self._parts.items():
+                    wanted[k * many + place[r]] = part
+        at, which, what = zip(*owner, strict=True)
+        equal = sp.csr_matrix((what, (at, which)), shape=(len(wanted), width))
+        price = np.zeros(width)
+        late = np.array(self._late) * 1000.0 / self._nbytes
+        price[:count] = np.array(self._slow) * chunk + late
+        price[count] = 1.0
+        result = optimize().linprog(
+            price,
+            A_ub=full,
+            b_ub=np.zeros(len(rates)),
+            A_eq=equal,
+            b_eq=wanted,
+            bounds=(0, None),
+            method="highs",
+        )
+        if result.status != 0:
+            raise ArithmeticError(result.message)
+        prices = np.maximum(0.0, -result.ineqlin.marginals) / rates
+        assert math.isfinite(result.fun)
+        return _Weighed(result.x[:count], prices, float(result.x[count]))

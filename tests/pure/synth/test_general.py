@@ -1,0 +1,269 @@
+"""The general way: any machine, any group, every collective; near its bound."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from stretto import executors, topology
+from stretto.errors import CallError, TopologyError
+from stretto.ir import parse_program
+from stretto.synth import COLLECTIVES, Budget, bound, clock, from_machine, synthesize
+from stretto.synth.arborescence import spanning, steiner
+from stretto.synth.gossip import gossip_rate
+from stretto.topology import Costs, Link, Machine, Switch
+from stretto.verify import verify
+
+written = executors.get("sim").written
+
+
+@pytest.fixture(autouse=True)
+def own_time(monkeypatch):
+    """Budgets are of this process's own time: tests share the computer."""
+    monkeypatch.setattr(clock, "now", time.process_time)
+
+
+def machine(seed, *, switches=2):
+    """Return a machine that nobody would build: random rates, latencies, switches."""
+    chance = random.Random(seed)
+    n = chance.randint(3, 6)
+    nodes = n + switches
+    names = [*map(str, range(n)), *(f"s{i}" for i in range(switches))]
+    pairs = {(i, (i + 1) % n) for i in range(n)}  # so that everybody is reached
+    for s in range(n, nodes):
+        for r in chance.sample(range(n), 2):
+            pairs |= {(r, s), (s, r)}
+    pairs |= {tuple(chance.sample(range(n), 2)) for _ in range(n)}
+    if switches > 1:
+        pairs |= {(n, n + 1), (n + 1, n)}
+    links = tuple(
+        Link(
+            src=a,
+            dst=b,
+            bandwidth_gbytes_per_s=chance.choice((5.0, 12.5, 25.0, 100 / 3)),
+            latency_us=chance.choice((0.0, 0.5, 1.0)),
+            name=f"{names[a]}->{names[b]}",
+        )
+        for a, b in sorted(pairs)
+    )
+    return Machine(
+        name=f"odd{seed}",
+        kind="gpu",
+        num_ranks=n,
+        links=links,
+        switches=tuple(Switch(name=s) for s in names[n:]),
+        ranks_per_box=n,
+        costs=Costs(background_puts=True),
+    )
+
+
+def found_on(network, collective, nbytes, seconds=0.3):
+    """Return a result, and what the simulator says of its program as it is written."""
+    found = synthesize(collective, network, nbytes, budget=Budget.within(seconds))
+    program = verify(found.program("it"))
+    assert parse_program(str(program.value)) == program.value
+    timed = written(program, network.machine, nbytes=nbytes, ranks=network.places)
+    return found, timed.time_us
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("seed", range(4))
+def test_any_machine_is_served(collective, seed):
+    """Proved, not below the bound, and simulated to take what was planned."""
+    network = from_machine(machine(seed))
+    if seed % 2:
+        network = network.group(range(0, network.num_ranks, 2), relays=True)
+    found, us = found_on(network, collective, 10**8)
+
+    assert us >= float(found.bound_us) * (1 - 1e-9)
+    if found.schedule.listed:
+        assert us == pytest.approx(float(found.us), rel=1e-7)
+
+
+@pytest.mark.parametrize(
+    "collective", ["all_gather", "all_reduce", "all_to_all", "reduce_scatter"]
+)
+def test_groups_without_rank_0_are_served_with_relays(collective):
+    """What `bound` accepts is synthesised."""
+    network = from_machine(topology.load("dgx1")).group((1, 4, 6), relays=True)
+    found, us = found_on(network, collective, 10**9, 1)
+
+    assert us == pytest.approx(float(found.us), rel=1e-7)
+    assert found.gap < 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "hurt", "group", "collective", "most"),
+    [
+        ("dgx1", (), (0, 1, 2, 3), "all_gather", 0.03),
+        ("dgx1", (), (0, 1, 2, 3), "all_to_all", 0.08),
+        ("dgx1", ("0->1",), (), "reduce_scatter", 0.03),
+        ("dgx_a100x2", ("0->ib0", "ib0->0"), (), "all_to_all", 0.05),
+        ("mi250x", (), tuple(range(8)), "all_gather", 0.1),
+        ("dgx1", ("0->1", "1->0"), (), "all_reduce", 0.15),
+    ],
+)
+def test_altered_machines_are_near_their_bound(name, hurt, group, collective, most):
+    """Within two seconds."""
+    network = from_machine(topology.load(name).degraded(dead_links=hurt))
+    if group:
+        network = network.group(group, relays=True)
+    found = synthesize(collective, network, 10**9, budget=Budget.within(2))
+
+    assert found.gap < most
+
+
+def test_more_budget_is_never_worse():
+    """The order of the search does not depend on the clock."""
+    network = from_machine(topology.load("dgx_a100x2")).group(
+        (0, 1, 2, 3, 8, 9, 10, 11), relays=True
+    )
+    times = [
+        synthesize("all_gather", network, 10**9, budget=Budget.within(s)).us
+        for s in (0.4, 0.8, 1.6)
+    ]
+
+    assert times == sorted(times, reverse=True)
+
+
+def test_complete_is_said_only_at_the_bound():
+    """What is left open is named, with the gap."""
+    network = from_machine(topology.load("mi250x")).group(range(8), relays=True)
+    found = synthesize("all_gather", network, 10**9, budget=Budget.within(1))
+
+    assert found.gap > 0.001
+    assert any("above the bound" in what for what in found.cut)
+
+
+@pytest.mark.parametrize("name", ["dragonfly9x4x2", "dragonfly4x4x1"])
+def test_bounds_of_dragonflies_end(name):
+    """Ways over routers are not counted one by one."""
+    network = from_machine(topology.load(name))
+    begun = time.process_time()
+    for collective in COLLECTIVES:
+        assert bound(collective, network).algbw > 0
+
+    assert time.process_time() - begun < 20
+
+
+def test_a_way_may_be_another_than_the_machines_own():
+    """Two switches join all; the plan uses both, says so, and the simulator agrees."""
+    n = 4
+    ends = [(r, n + s) for r in range(n) for s in range(2)]
+    links = tuple(
+        Link(
+            src=a,
+            dst=b,
+            bandwidth_gbytes_per_s=10.0,
+            latency_us=1.0,
+            name=f"{a if a < n else f's{a - n}'}->{b if b < n else f's{b - n}'}",
+        )
+        for x, y in ends
+        for a, b in ((x, y), (y, x))
+    )
+    two = Machine(
+        name="two",
+        kind="gpu",
+        num_ranks=n,
+        links=links,
+        switches=(Switch(name="s0"), Switch(name="s1")),
+        ranks_per_box=n,
+        costs=Costs(background_puts=True),
+    )
+    network = from_machine(two)
+    found, us = found_on(network, "all_gather", 10**9, 1)
+    program = found.program("it")
+    named = {way for op in program.ops for way in op.via if way is not None}
+
+    assert found.gap < 0.02
+    assert us == pytest.approx(float(found.us), rel=1e-7)
+    assert named == {("s1",)}
+    assert " via s1" in str(program)
+
+
+def test_a_way_that_the_machine_lacks_is_refused():
+    """A program with ways belongs to machines that have them."""
+    text = (
+        "program all_gather/odd collective=all_gather ranks=2 split=1\n"
+        "  r0.output[0] = r0.input[0]\n"
+        "  r1.output[1] = r1.input[0]\n"
+        "  r1.output[0] = r0.input[0] via nowhere\n"
+        "  r0.output[1] = r1.input[0] via -\n"
+    )
+    program = verify(parse_program(text))
+    assert str(program.value) == text
+    with pytest.raises(TopologyError, match="no link from 0 to nowhere"):
+        written(program, topology.load("dgx1"), nbytes=1000, ranks=(0, 1))
+
+
+def test_the_cheapest_tree_is_found():
+    """Against all trees of a few ranks."""
+    chance = np.random.default_rng(5)
+    for _ in range(30):
+        n = 5
+        cost = chance.integers(1, 12, (n, n)).astype(float)
+        root = int(chance.integers(n))
+        others = [v for v in range(n) if v != root]
+        least = {}
+        for parents in itertools.product(range(n), repeat=n - 1):
+            parent = dict(zip(others, parents, strict=True))
+            total = sum(cost[p, v] for v, p in parent.items())
+            inside = frozenset({root, *others})
+            if all(_reaches(parent, v, root) for v in others):
+                least[inside] = min(total, least.get(inside, np.inf))
+        edges = spanning(cost, root)
+
+        assert {v for _, v in edges} == set(others)
+        assert sum(cost[u, v] for u, v in edges) == least[frozenset(range(n))]
+
+
+def _reaches(parent, node, root):
+    for _ in range(len(parent) + 1):
+        if node == root:
+            return True
+        node = parent[node]
+    return False
+
+
+def test_the_cheapest_tree_to_some_is_no_dearer_than_any_subset_of_relays():
+    """Exact for few members: every set of relays, with its cheapest tree, is tried."""
+    chance = np.random.default_rng(6)
+    for _ in range(30):
+        n, members = 6, [0, 2, 5]
+        cost = chance.integers(1, 20, (n, n)).astype(float)
+        least = np.inf
+        for size in range(4):
+            for relays in itertools.combinations([1, 3, 4], size):
+                inside = sorted([*members, *relays])
+                part = cost[np.ix_(inside, inside)]
+                edges = spanning(part, 0)
+                least = min(least, sum(part[u, v] for u, v in edges))
+        edges = steiner(cost, 0, members)
+
+        assert set(members) <= {0, *(v for _, v in edges)}
+        assert sum(cost[u, v] for u, v in edges) == least
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_prices_never_refuse_what_is_done(seed):
+    """No schedule of all_reduce takes less than prices of links prove."""
+    network = from_machine(machine(seed, switches=1))
+    if seed % 2:
+        network = network.group(range(0, network.num_ranks, 2), relays=True)
+    priced = gossip_rate(network, Fraction(10**9))
+    found = synthesize("all_reduce", network, 10**9, budget=Budget.within(0.5))
+
+    assert priced is not None
+    assert found.us >= Fraction(10**9) / (priced[0] * 1000)
+
+
+@pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
+def test_a_budget_is_a_time(seconds):
+    """Neither below 0 nor endless by mistake."""
+    with pytest.raises(CallError, match="want 0 or more seconds"):
+        Budget(seconds=seconds)
