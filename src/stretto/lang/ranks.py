@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, SupportsIndex, overload
 
 from stretto.errors import BoundsError, ProgramError
-from stretto.ir import INPUT, OUTPUT, Ref
+from stretto.ir import INPUT, OUTPUT, Ref, Via
 from stretto.lang.trace import Reduction, Trace
 
 __all__ = ["Buffer", "Rank", "Ranks", "Reduction", "Reference", "Trace", "reduce"]
@@ -25,10 +25,21 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 class Reference:
     """Chunks of a buffer. `+` and `+=` combine with the collective's operator."""
 
-    __slots__ = ("_trace", "ref")
+    __slots__ = ("_trace", "ref", "way")
 
-    def __init__(self, trace: Trace, ref: Ref) -> None:
-        self._trace, self.ref = trace, ref
+    def __init__(self, trace: Trace, ref: Ref, way: Via | None = None) -> None:
+        self._trace, self.ref, self.way = trace, ref, way
+
+    def via(self, *switches: str) -> Reference:
+        """Return the same chunks, taken over these switches; none: over one link.
+
+        It is what a planner wants of the machine. What is computed does not depend on
+        it, and who has no choice of ways ignores it.
+        """
+        wrong = [s for s in switches if not s or set(s) & set(" \t\n>#+=")]
+        if wrong:
+            raise ProgramError(f"{self.ref}.via({wrong[0]!r}): want names of switches")
+        return Reference(self._trace, self.ref, switches)
 
     def __add__(self, other: object) -> Reduction:
         """Return the combination of both, as programs print it."""
@@ -37,7 +48,7 @@ class Reference:
                 f"{self.ref} + {other!r}: want references on both sides; sums go from "
                 f"left to right, without brackets: a + b + c, or reduce(a, b, c)"
             )
-        return Reduction((self.ref, other.ref))
+        return Reduction((self.ref, other.ref), (self.way, other.way))
 
     def __radd__(self, other: object) -> NoReturn:
         """Refuse what is no reference; Python's sum() begins with 0."""
@@ -53,7 +64,7 @@ class Reference:
                 f"{self.ref} += {other!r}: want one reference; to combine several in "
                 f"one rounding write x = reduce(x, a, b)"
             )
-        return self._trace.update(self.ref, other.ref)
+        return self._trace.update(self.ref, other.ref, (self.way, other.way))
 
     def __repr__(self) -> str:
         """Return the text form."""
@@ -65,12 +76,12 @@ def reduce(*parts: Reference | Iterable[Reference]) -> Reduction:
     refs: list[Reference] = []
     for part in parts:
         if isinstance(part, Reference):
-            refs.append(part.ref)
+            refs.append(part)
         elif isinstance(part, Iterable) and not isinstance(part, Buffer):
             for one in part:
                 if not isinstance(one, Reference):
                     _no_reference(one)
-                refs.append(one.ref)
+                refs.append(one)
         else:
             _no_reference(part)
     if not refs:
@@ -159,7 +170,7 @@ class Buffer:
             ways: tuple[Via | None, ...] = (value.way,)
         elif isinstance(value, Reduction):
             self._trace.store(dst, value)
-            srcs = value.srcs
+            srcs, ways = value.srcs, value.ways
         else:
             hint = f": {value}[:] for all of it" if isinstance(value, Buffer) else ""
             raise ProgramError(

@@ -14,7 +14,7 @@ from types import CodeType, TracebackType
 from typing import Any
 
 from stretto.errors import CallError, ProgramError
-from stretto.ir import Op, Ref
+from stretto.ir import Op, Ref, Via
 
 __all__ = ["LIMIT", "Reduction", "Trace", "blame", "most_operations"]
 
@@ -23,6 +23,8 @@ LIMIT = "STRETTO_MOST_OPERATIONS"
 _MOST = 16_000_000
 _LANG = os.fspath(Path(__file__).parent)
 Line = tuple[CodeType, int]
+Ways = tuple[Via | None, ...]
+"""The way of each source, when somebody says one."""
 
 
 def most_operations() -> int:
@@ -36,10 +38,12 @@ def most_operations() -> int:
 class Reduction:
     """A combination that has not been stored yet."""
 
-    __slots__ = ("srcs", "updated_at")
+    __slots__ = ("srcs", "updated_at", "ways")
 
-    def __init__(self, srcs: tuple[Ref, ...], updated_at: Line | None = None) -> None:
-        self.srcs = srcs
+    def __init__(
+        self, srcs: tuple[Ref, ...], ways: Ways, updated_at: Line | None = None
+    ) -> None:
+        self.srcs, self.ways = srcs, ways
         self.updated_at = updated_at
         """Where `+=` made it; None: `reduce` or `+` did."""
 
@@ -51,7 +55,8 @@ class Reduction:
                 f"{self} + {other!r}: want one reference; sums go from left to right, "
                 f"without brackets: a + b + c, or reduce(a, b, c)"
             )
-        return Reduction((*self.srcs, ref))
+        way: Via | None = getattr(other, "way", None)
+        return Reduction((*self.srcs, ref), (*self.ways, way))
 
     __radd__ = __add__
 
@@ -83,7 +88,7 @@ class Trace:
         self._most = most
         self._place_ids: dict[Line, int] = {}
 
-    def record(self, dst: Ref, srcs: tuple[Ref, ...]) -> None:
+    def record(self, dst: Ref, srcs: tuple[Ref, ...], ways: Ways) -> None:
         """Record one assignment, made two frames up."""
         frame = sys._getframe(2)
         key = (frame.f_code, frame.f_lineno)
@@ -91,7 +96,9 @@ class Trace:
         if place is None:
             place = self._place_ids[key] = len(self.places)
             self.places.append(_spell(key))
-        self.ops.append(Op(dst, srcs, self.phase, place))
+        if all(way is None for way in ways):
+            ways = ()
+        self.ops.append(Op(dst, srcs, self.phase, place, ways))
         self.size += len(srcs)
         if self.size > self._most:
             raise ProgramError(
@@ -99,12 +106,12 @@ class Trace:
                 f"split, or {LIMIT}=N in the environment for a larger limit"
             )
 
-    def update(self, ref: Ref, by: Ref) -> Reduction:
+    def update(self, ref: Ref, by: Ref, ways: Ways) -> Reduction:
         """Return what `ref += by`, made two frames up, is about to store."""
         if self.pending is not None:
             self.settle()
         frame = sys._getframe(2)
-        made = Reduction((ref, by), (frame.f_code, frame.f_lineno))
+        made = Reduction((ref, by), ways, (frame.f_code, frame.f_lineno))
         self.pending = made
         return made
 
