@@ -132,7 +132,9 @@ class General:
                 cut = self._cut(split, self._seed)
                 if cut is None:
                     break
-                self._cuts.append(cut)  # one plan there will be, whatever the clock says
+                self._cuts.append(
+                    cut
+                )  # one plan there will be, whatever the clock says
                 cut.timing.run(_FIRST, self._clock)
                 self.plans += _FIRST
                 yield from self._offer(cut, _BETTER)
