@@ -146,19 +146,7 @@ def _best_prices(network: Network, known: float) -> Any:
                 break
         if not fresh:
             break
-        shape = (len(rows), width)
-        at_rows = [i for i, row in enumerate(rows) for _ in row]
-        at_columns = [c for row in rows for c in row]
-        values = [x for row in rows for x in row.values()]
-        upper = sparse().csr_matrix((values, (at_rows, at_columns)), shape=shape)
-        equal = np.zeros((1, width))
-        equal[0, :links] = rates
-        price = np.zeros(width)
-        price[-1] = -1.0
-        result = optimize().linprog(
-            price, A_ub=upper, b_ub=np.zeros(len(rows)), A_eq=equal, b_eq=[1.0],
-            bounds=(0, None), method="highs",
-        )  # fmt: skip
+        result = _solved(rows, rates, width)
         if result.status != 0:
             break
         prices = result.x[:links]
@@ -177,3 +165,26 @@ def _way_in(hops: Hops, v: int, place: int) -> dict[int, float]:
     for e in hops.way(int(column.argmin()), v):
         row[e] = row.get(e, 0.0) - 1.0
     return row
+
+
+def _solved(rows: list[dict[int, float]], rates: Any, width: int) -> Any:
+    """Return what the linear program says of the rows so far: prices, then values."""
+    at_rows = [i for i, row in enumerate(rows) for _ in row]
+    at_columns = [c for row in rows for c in row]
+    values = [x for row in rows for x in row.values()]
+    upper = sparse().csr_matrix(
+        (values, (at_rows, at_columns)), shape=(len(rows), width)
+    )
+    equal = np.zeros((1, width))
+    equal[0, : len(rates)] = rates
+    price = np.zeros(width)
+    price[-1] = -1.0
+    return optimize().linprog(
+        price,
+        A_ub=upper,
+        b_ub=np.zeros(len(rows)),
+        A_eq=equal,
+        b_eq=[1.0],
+        bounds=(0, None),
+        method="highs",
+    )

@@ -173,16 +173,7 @@ def _best(search: Search, limit: Bound) -> Result:
                 " above the bound, more time may close it"
             )
     if best is None:
-        trees = search.trees
-        want = f" with {trees} trees; want 0, equal parts, all ranks" if trees else ""
-        if trees and search.clock.cut:
-            want = (
-                f" with {trees} trees in {search.budget.whole:g} s; want a larger"
-                " budget: 64 ranks take minutes"
-            )
-        raise TopologyError(
-            f"{limit.network}: no generator serves {limit.collective}{want}"
-        )
+        raise _nothing(search, limit)
     us, schedule = _readable(best, looped)
     return Result(
         schedule=schedule,
@@ -236,6 +227,20 @@ def _in_turn(
     yield from ((s, False) for s in general.go_on(8))
     yield from special
     yield from ((s, False) for s in general.go_on(1 << 30))
+
+
+def _nothing(search: Search, limit: Bound) -> TopologyError:
+    """Return what is said when no generator found anything."""
+    trees = search.trees
+    want = f" with {trees} trees; want 0, equal parts, all ranks" if trees else ""
+    if trees and search.clock.cut:
+        want = (
+            f" with {trees} trees in {search.budget.whole:g} s; want a larger"
+            " budget: 64 ranks take minutes"
+        )
+    return TopologyError(
+        f"{limit.network}: no generator serves {limit.collective}{want}"
+    )
 
 
 def _readable(

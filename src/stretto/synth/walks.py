@@ -10,14 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from stretto.synth.extras import csgraph, sparse
-
-if TYPE_CHECKING:
-    from stretto.synth.model import Network
 
 __all__ = ["Distances", "useful"]
 
@@ -27,8 +24,8 @@ _EFFORT = 400
 """Links looked at for a pair: ways that meet themselves are not ways."""
 
 
-def useful(
-    network: Network, src: int, leaving: list[list[int]]
+def useful(  # of a `Network`, whose module asks here for its hops
+    network: Any, src: int, leaving: list[list[int]]
 ) -> Iterator[tuple[int, ...]]:
     """Yield ways from a rank to each other one that only switches join."""
     links, n = network.links, network.num_ranks
@@ -60,7 +57,7 @@ def useful(
 
 
 def _read(
-    network: Network, src: int, dst: int, layers: list[dict[int, list[int]]]
+    network: Any, src: int, dst: int, layers: list[dict[int, list[int]]]
 ) -> Iterator[tuple[int, ...]]:
     """Yield the shortest ways to a rank, read from their ends."""
     links, n = network.links, network.num_ranks
@@ -90,7 +87,7 @@ def _read(
 class Distances:
     """Least latencies, and fewest transfers, between nodes; found when asked for."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Any) -> None:
         self._network = network
         self._unit = math.lcm(*(k.alpha.denominator for k in network.links))
         self._alphas = [int(k.alpha * self._unit) for k in network.links]
