@@ -25,18 +25,10 @@ def check(case: Case, text: str, collective: str, nbytes: int) -> float:
     head, *lines = text.splitlines()
     split = int(head.split("split=")[1].split()[0])
     n = len(ours)
-    whole = n * split if collective != "all_to_all" else n * n * split
     size = nbytes / (n * split)
     held: dict[tuple[str, int], dict[int, tuple[int, frozenset[int], float]]] = {}
     for i, r in enumerate(ours):
-        if collective == "all_gather":
-            mine = {j: (i * split + j, frozenset([i]), 0.0) for j in range(split)}
-        elif collective == "all_to_all":
-            mine = {
-                j: (i * n * split + j, frozenset([i]), 0.0) for j in range(n * split)
-            }
-        else:
-            mine = {j: (j, frozenset([i]), 0.0) for j in range(whole)}
+        mine = _given(collective, i, n, split)
         held[f"r{r}.input", 0] = mine
     links = {}
     for e, k in enumerate(machine.links):
@@ -81,6 +73,16 @@ def check(case: Case, text: str, collective: str, nbytes: int) -> float:
                 who |= contributors
             target[j] = (pieces[0][0], who, max(t for _, _, t in pieces))
     return _promised(held, ours, collective, split)
+
+
+def _given(
+    collective: str, place: int, n: int, split: int
+) -> dict[int, tuple[int, frozenset[int], float]]:
+    """Return the pieces of a rank's input, all there from the start."""
+    own = frozenset([place])
+    first = {"all_gather": place * split, "all_to_all": place * n * split}
+    count = split if collective == "all_gather" else n * split
+    return {j: (first.get(collective, 0) + j, own, 0.0) for j in range(count)}
 
 
 def _promised(held: Any, ours: list[int], collective: str, split: int) -> float:

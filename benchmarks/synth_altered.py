@@ -174,13 +174,20 @@ def load(out: Path) -> dict[str, Case]:
     return {f"{r['case']} {r['collective']} {r['nbytes']}": r for r in rows}
 
 
+def _short(value: object) -> object:
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
 def write(out: Path, rows: dict[str, Case]) -> None:
     """Write JSON and a table, after every row: stopping early loses nothing."""
     ordered = sorted(
         rows.values(), key=lambda r: (-r["nbytes"], r["case"], r["collective"])
     )
-    document = {"seed": SEED, "rows": ordered}
-    out.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
+    columns = list(dict.fromkeys(name for row in ordered for name in row))
+    lines = [json.dumps([_short(row.get(c)) for c in columns]) for row in ordered]
+    text = ",\n".join(lines)
+    head = f'{{"seed": {SEED}, "columns": {json.dumps(columns)}, "rows": ['
+    out.with_suffix(".json").write_text(f"{head}\n{text}\n]}}\n")
     good = [r for r in ordered if "gap" in r]
     budgets = ", ".join(f"{b:g}" for b in sorted({r["budget"] for r in good}))
     loads = [r["load"] for r in good] or [0]

@@ -77,10 +77,7 @@ def spreading(search: Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]:
     """Yield schedules for data that may be copied on the way."""
     demand = search.demand
     if search.trees:
-        try:
-            yield from _forests(search, limit, limit.us(demand.nbytes) * 1000)
-        except OutOfTimeError:
-            search.clock.skip("trees")
+        yield from _in_time(search, limit, limit.us(demand.nbytes) * 1000)
         return
     n = len(demand.network.members)
     whole = n == demand.network.num_ranks
@@ -131,12 +128,19 @@ def spreading(search: Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]:
     if best is None:
         return  # there was no time for it
     if sketch is None:
-        try:
-            yield from _forests(search, limit, best[0])
-        except OutOfTimeError:
-            search.clock.skip("trees")
+        yield from _in_time(search, limit, best[0])
         yield from _stepped(search, limit)
     yield from _refined(search, limit, best)
+
+
+def _in_time(
+    search: Search, limit: Bound, us: Fraction
+) -> Iterator[tuple[Schedule, bool]]:
+    """Yield tree packings while there is time."""
+    try:
+        yield from _forests(search, limit, us)
+    except OutOfTimeError:
+        search.clock.skip("trees")
 
 
 def _forests(

@@ -169,91 +169,105 @@ def dispatch(
     Of what could, the largest of `weight` x what its fullest link still has to carry +
     its urgency goes first.
     """
-    links_of, takes_of, delay_of = yard.links, yard.takes, yard.delay
-    left = list(yard.load)
-    free = [0] * yard.num_links
-    waits = [len(b) for b in yard.before]
-    ready = [0] * len(links_of)
-    queues: list[list[tuple[float, int]]] = [[] for _ in range(yard.num_ways)]
-    links_of_way: list[tuple[int, ...]] = [()] * yard.num_ways
-    for i, w in enumerate(yard.way):
-        links_of_way[w] = links_of[i]
-    parked: list[list[int]] = [[] for _ in range(yard.num_links)]
-    idle = [True] * yard.num_ways
-    """Ways that are not parked at a link."""
-    arrivals: list[tuple[int, int]] = [(0, i) for i, n in enumerate(waits) if not n]
-    heapq.heapify(arrivals)
-    freed: list[tuple[int, int]] = []
-    starts = [0] * len(links_of)
-    ends, done = 0, 0
-    way_of, behind = yard.way, yard.behind
-    push, pop = heapq.heappush, heapq.heappop
-    while arrivals or freed:
+    run = _Dispatch(yard, urgency, weight)
+    while run.arrivals or run.freed:
+        asked = run.ask()
+        if len(asked) > 1:
+            asked = run.fullest_first(asked)
+        for way in asked:
+            if run.start(way) and not run.done & 1023:
+                check()
+    return Plan(run.starts, run.ends)
+
+
+class _Dispatch:
+    """A yard while its jobs run: what has arrived, what waits, what is free."""
+
+    def __init__(self, yard: Yard, urgency: Sequence[float], weight: float) -> None:
+        self.yard, self.urgency, self.weight = yard, urgency, weight
+        self.left = list(yard.load)
+        self.free = [0] * yard.num_links
+        self.waits = [len(b) for b in yard.before]
+        self.ready = [0] * len(yard.links)
+        self.queues: list[list[tuple[float, int]]] = [[] for _ in range(yard.num_ways)]
+        self.links_of_way: list[tuple[int, ...]] = [()] * yard.num_ways
+        for i, w in enumerate(yard.way):
+            self.links_of_way[w] = yard.links[i]
+        self.parked: list[list[int]] = [[] for _ in range(yard.num_links)]
+        self.idle = [True] * yard.num_ways
+        """Ways that are not parked at a link."""
+        self.arrivals = [(0, i) for i, n in enumerate(self.waits) if not n]
+        heapq.heapify(self.arrivals)
+        self.freed: list[tuple[int, int]] = []
+        self.starts = [0] * len(yard.links)
+        self.now = self.ends = self.done = 0
+
+    def ask(self) -> list[int]:
+        """Go on to the next moment; return the ways that may start something."""
+        arrivals, freed, pop = self.arrivals, self.freed, heapq.heappop
         now = arrivals[0][0] if arrivals else freed[0][0]
         if freed and freed[0][0] < now:
             now = freed[0][0]
+        self.now = now
         asked: list[int] = []
         while arrivals and arrivals[0][0] == now:
             i = pop(arrivals)[1]
-            w = way_of[i]
-            push(queues[w], (-urgency[i], i))
-            if idle[w]:
-                idle[w] = False
+            w = self.yard.way[i]
+            heapq.heappush(self.queues[w], (-self.urgency[i], i))
+            if self.idle[w]:
+                self.idle[w] = False
                 asked.append(w)
         while freed and freed[0][0] == now:
             e = pop(freed)[1]
-            if free[e] == now and parked[e]:
-                asked += parked[e]
-                parked[e] = []
-        if not asked:
-            continue
-        if len(asked) > 1:
-            keyed = []
-            for w in asked:
-                fullest = 0
-                for e in links_of_way[w]:
-                    if left[e] > fullest:
-                        fullest = left[e]
-                keyed.append((queues[w][0][0] - weight * fullest, w))
-            keyed.sort()
-            asked = [w for _, w in keyed]
+            if self.free[e] == now and self.parked[e]:
+                asked += self.parked[e]
+                self.parked[e] = []
+        return asked
+
+    def fullest_first(self, asked: list[int]) -> list[int]:
+        """Return ways in the order in which they may start."""
+        left, queues, weight = self.left, self.queues, self.weight
+        keyed = []
         for w in asked:
-            links = links_of_way[w]
-            busy = -1
-            for e in links:
-                if free[e] > now:
-                    busy = e
-                    break
-            if busy >= 0:
-                parked[busy].append(w)
-                continue
-            i = pop(queues[w])[1]
-            starts[i] = now
-            last = -1
-            until = -1
-            for e, t in zip(links, takes_of[i], strict=True):
-                free[e] = now + t
-                left[e] -= t
-                push(freed, (now + t, e))
-                if t > until:
-                    until, last = t, e
-            arrives = now + delay_of[i]
-            if arrives > ends:
-                ends = arrives
-            for d in behind[i]:
-                waits[d] -= 1
-                if ready[d] < arrives:
-                    ready[d] = arrives
-                if not waits[d]:
-                    push(arrivals, (ready[d], d))
-            if queues[w]:
-                parked[last].append(w)
-            else:
-                idle[w] = True
-            done += 1
-            if not done & 1023:
-                check()
-    return Plan(starts, ends)
+            fullest = 0
+            for e in self.links_of_way[w]:
+                if left[e] > fullest:
+                    fullest = left[e]
+            keyed.append((queues[w][0][0] - weight * fullest, w))
+        keyed.sort()
+        return [w for _, w in keyed]
+
+    def start(self, w: int) -> bool:
+        """Start the most urgent job of a way; False: a link is busy, it is parked."""
+        now, free, yard, push = self.now, self.free, self.yard, heapq.heappush
+        for e in self.links_of_way[w]:
+            if free[e] > now:
+                self.parked[e].append(w)
+                return False
+        i = heapq.heappop(self.queues[w])[1]
+        self.starts[i] = now
+        last = until = -1
+        for e, t in zip(self.links_of_way[w], yard.takes[i], strict=True):
+            free[e] = now + t
+            self.left[e] -= t
+            push(self.freed, (now + t, e))
+            if t > until:
+                until, last = t, e
+        arrives = now + yard.delay[i]
+        self.ends = max(self.ends, arrives)
+        waits, ready = self.waits, self.ready
+        for d in yard.behind[i]:
+            waits[d] -= 1
+            if ready[d] < arrives:
+                ready[d] = arrives
+            if not waits[d]:
+                push(self.arrivals, (ready[d], d))
+        if self.queues[w]:
+            self.parked[last].append(w)
+        else:
+            self.idle[w] = True
+        self.done += 1
+        return True
 
 
 class Search:

@@ -18,32 +18,49 @@ from stretto.lower import lower
 from stretto.plan import Schedule, parse_plan
 from stretto.verify import verify, verify_plan
 
-# Lane 0 of each rank waits from its first step for lane 1 of the other rank.
+# Lane 0 of each rank waits at once for lane 1 of the other rank. Every lane tells every
+# other that it has entered, and hears it, before it may go on to the next tile.
 LANES = """plan all_reduce/lanes collective=all_reduce ranks=2 split=1
 schedule push bulk staged tile_bytes=64
 atoms 0:1 1:2
 rank 0 input 0:2@0 output 0:2@0 stage 2
   lane 0
+    signal r1.0 n=1 relaxed
+    signal r1.1 n=1 relaxed
+    signal r0.1 n=1 relaxed
     wait r1.1 n=1
     reduce output[0] <- input[0], stage[0] @0 finish
+    wait r1.0 n=1
+    wait r0.1 n=1
   lane 1
+    signal r0.0 n=1 relaxed
     put r1.stage[0] <- input[0] @0
     signal r1.0 n=1
     put r1.stage[1] <- input[1] @1
     signal r1.1 n=1
     wait r1.1 n=1
     reduce output[1] <- input[1], stage[1] @1 finish
+    wait r1.0 n=1
+    wait r0.0 n=1
 rank 1 input 0:2@0 output 0:2@0 stage 2
   lane 0
+    signal r0.0 n=1 relaxed
+    signal r0.1 n=1 relaxed
+    signal r1.1 n=1 relaxed
     wait r0.1 n=1
     reduce output[0] <- stage[0], input[0] @0 finish
+    wait r0.0 n=1
+    wait r1.1 n=1
   lane 1
+    signal r1.0 n=1 relaxed
     put r0.stage[0] <- input[0] @0
     signal r0.0 n=1
     put r0.stage[1] <- input[1] @1
     signal r0.1 n=1
     wait r0.1 n=1
     reduce output[1] <- stage[1], input[1] @1 finish
+    wait r0.0 n=1
+    wait r1.0 n=1
 """
 
 
