@@ -184,7 +184,8 @@ class Hub:
         link = self._links.get(number)
         if link is None:
             return
-        link.connection.flush()
+        with suppress(OSError):  # who has gone may have said so: that is read first
+            link.connection.flush()
         frames = link.connection.receive()
         if link.closing_since is not None:
             if not link.connection.is_sending:

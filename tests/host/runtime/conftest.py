@@ -13,6 +13,8 @@ import pytest
 SRC = str(Path(__file__).parents[3] / "src")
 LAUNCHERS = ("RANK", "WORLD_SIZE", "OMPI_", "PMI", "SLURM_", "MASTER_", "TORCHELASTIC")
 JOIN = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also under nohup
 import os, signal, sys, time
 from stretto.runtime.environment import find_place
 from stretto.runtime.join import join
@@ -49,8 +51,10 @@ class Rank:
         return self.process.pid
 
     def hear(self) -> str:
-        """Return its next line."""
-        return self.process.stdout.readline().strip()
+        """Return its next line; when it ended without one, fail with its errors."""
+        line = self.process.stdout.readline()
+        assert line, f"a rank ended, and said: {self.process.communicate()[1]}"
+        return line.strip()
 
     def kill(self, signal_number: int = 9) -> None:
         """Send it a signal."""
