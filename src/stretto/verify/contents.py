@@ -9,10 +9,9 @@ does not.
 from __future__ import annotations
 
 from collections import Counter
-from functools import reduce
 from typing import TypeAlias
 
-__all__ = ["Contents", "add", "describe", "members", "moved", "total"]
+__all__ = ["Contents", "add", "describe", "members", "moved"]
 
 Contents: TypeAlias = tuple[tuple[int, int, int], ...]
 
@@ -65,8 +64,3 @@ def describe(contents: Contents, position: int, shift: int, ranks: int) -> str:
         f"holds input[{chunk}] of ranks {held}{also}, needs {needs} once each "
         f"(missing {missing}, extra {extra}{', wrong chunks' if strange else ''})"
     )
-
-
-def total(parts: list[Contents]) -> Contents:
-    """Return all contributions together."""
-    return reduce(add, parts)

@@ -8,7 +8,7 @@ import pytest
 
 from stretto import topology
 from stretto.cli import main
-from stretto.synth import Budget, from_machine, synthesize
+from stretto.synth import Budget, clock, from_machine, synthesize
 from stretto.verify import verify
 
 
@@ -39,14 +39,15 @@ def test_a_spent_budget_leaves_the_first_way(collective, machine):
     assert took < 20
 
 
-def test_a_budget_bounds_every_way_of_a_search():
+def test_a_budget_bounds_every_way_of_a_search(monkeypatch):
     """Packing this machine's trees exactly alone takes half a minute."""
+    monkeypatch.setattr(clock, "now", time.process_time)  # tests share the computer
     start = time.monotonic()
     found = synthesize("all_gather", net("mi250x2"), 10**9, budget=Budget.within(2))
     took = time.monotonic() - start
 
     assert found.cut
-    assert found.gap < 0.75  # half of it on a quiet machine
+    assert found.gap < 0.5
     assert took < 12
 
 
