@@ -88,22 +88,18 @@ class Chooser:
 
     def explain(
         self,
-        collective: str,
-        count: int,
-        dtype: str = "float32",
+        asked: tuple[str, int, str],
+        pin: Pin,
+        params: Mapping[str, object],
         *,
-        registered: bool = False,
-        device: str = HOST,
-        algorithm: Pin = None,
-        **params: object,
+        registered: bool,
+        device: str,
     ) -> str:
-        """Return which algorithm and schedule would serve such a call, as a pin.
-
-        What stands on less than a proof is said after a `#`, which a pin may have.
-        """
-        members = members_of_pin(algorithm)
+        """Return what would serve a call of a collective, a count and a type."""
+        collective, count, dtype = asked
+        members = members_of_pin(pin)
         if members:
-            params["members"] = members
+            params = {**params, "members": members}
         shape = Shape(num_ranks=self.num_ranks, params=params)
         parts = collectives.get(collective).num_parts(shape)
         kind = Kind(
@@ -117,7 +113,7 @@ class Chooser:
             if registered and shared_arrays(collective, frozen(params), self.num_ranks)
             else STAGED,
             True,
-            algorithm,
+            pin,
         )
         choice = self.choose(kind)
         in_place = kind.in_place or not touches_callers(choice.schedule)

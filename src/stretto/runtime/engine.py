@@ -302,13 +302,11 @@ class Engine:
         What stands on less than a proof is said after a `#`, which a pin may have.
         """
         return self._chooser.explain(
-            collective,
-            count,
-            dtype,
+            (collective, count, dtype),
+            algorithm,
+            params,
             registered=registered,
             device=device,
-            algorithm=algorithm,
-            **params,
         )
 
     def _again(self, key: tuple[Any, ...], x: Any, out: Any) -> Any:
