@@ -1,8 +1,5 @@
 """Prove a plan: promise, order, liveness, closedness, by running it on symbols.
 
-Signals are counted and channels have one sender, so what a wait learns does not depend
-on the interleaving: one run with vector clocks speaks for all of them.
-
 - promise: outputs end with what the collective promises, finished once;
 - bits: each is made as the program makes it, from the same values in the same order;
 - ordered: conflicting accesses know of each other (`memory` has the rules);

@@ -1,6 +1,6 @@
 """Run a plan on symbols: who does what, in an order that speaks for all orders.
 
-Signals are counted and channels have one sender, so what a wait learns does not depend
+Signals of a channel rise and have one sender, so what a wait learns does not depend
 on the interleaving: one run with vector clocks speaks for all of them.
 """
 
