@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from stretto.bench.machine import commit
+from stretto.calls import Communicator
+from stretto.calls.engine import Engine
 from stretto.executors.cuda.device.arrays import DeviceArray
-from stretto.runtime import Communicator
-from stretto.runtime.engine import Engine
 
 CALLS, REPEATS = 500, 2_000
 GOAL_US = 1.2

@@ -15,6 +15,9 @@ from typing import Any
 
 from stretto import algorithms
 from stretto import epilogues as ep
+from stretto.calls.fused import fused_choice
+from stretto.calls.kinds import Kind
+from stretto.choice import Choice, Profile
 from stretto.collectives import Operator
 from stretto.epilogues import Form, Named, resolve
 from stretto.executors import Call
@@ -23,9 +26,6 @@ from stretto.executors.cuda.codegen.compile import compile_kernel
 from stretto.executors.cuda.codegen.generate import kernel_of
 from stretto.lower import lower
 from stretto.plan import Schedule
-from stretto.runtime import Choice, Profile
-from stretto.runtime.fused import fused_choice
-from stretto.runtime.kinds import Kind
 from stretto.verify import verify, verify_plan
 
 __all__ = ["HIDDEN", "Kernels", "call_of", "candidates", "chosen", "compile_one", "how"]

@@ -29,7 +29,7 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "benchmarks")]
 from gpu_group import Hub  # noqa: E402
 from gpu_peers import NO_MULTICAST  # noqa: E402
 
-from stretto.runtime import parse_sizes, spell_size  # noqa: E402
+from stretto.choice import parse_sizes, spell_size  # noqa: E402
 
 FOUND = Path("benchmarks") / "synth_h200x4"
 M = 1 << 20

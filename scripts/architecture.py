@@ -28,7 +28,10 @@ contract in `pyproject.toml`; a test keeps it in step.*
             /               |               \\
        executors.sim   executors.cpu   executors.cuda
             \\               |               /
-                         runtime            ranks, memory, selection, deadlines
+                         choice             which plan: pins, profiles, rules
+                            |
+       meeting ------->   calls             from `comm.all_reduce(x)` to a launch
+   (who is there)
 ```
 
 A room imports rooms of lower layers, never of its own or above.

@@ -33,14 +33,14 @@ from stretto.errors import (
 )
 
 if TYPE_CHECKING:  # not from facades: mypy takes `lang.algorithm` for the module
+    from stretto.calls import Communicator, Work
+    from stretto.calls.spawn import connect, spawn
     from stretto.epilogues.bind import epilogue
     from stretto.executors.cuda import include_path
     from stretto.lang.algorithm import algorithm
     from stretto.lang.byhand import kernel
     from stretto.lang.ranks import reduce
     from stretto.plan import Schedule
-    from stretto.runtime import Communicator, Work
-    from stretto.runtime.spawn import connect, spawn
 
 __all__ = [
     "BoundsError",
@@ -80,16 +80,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Communicator": "stretto.runtime",
+    "Communicator": "stretto.calls",
     "Schedule": "stretto.plan",
-    "Work": "stretto.runtime",
+    "Work": "stretto.calls",
     "algorithm": "stretto.lang",
-    "connect": "stretto.runtime",
+    "connect": "stretto.calls",
     "epilogue": "stretto.epilogues",
     "include_path": "stretto.executors.cuda",
     "kernel": "stretto.lang",
     "reduce": "stretto.lang",
-    "spawn": "stretto.runtime",
+    "spawn": "stretto.calls",
 }
 """What is imported when it is first asked for, so that `import stretto` is quick."""
 

@@ -23,13 +23,13 @@ import numpy as np
 import stretto
 from stretto import caches, cli
 from stretto.errors import StrettoError
-from stretto.runtime import messages
-from stretto.runtime.address import listen
-from stretto.runtime.door import Door, knock
-from stretto.runtime.greet import greet
-from stretto.runtime.hub import Hub, HubThread
-from stretto.runtime.rendezvous import Rendezvous
-from stretto.runtime.wire import HEADER, MAGIC, Connection
+from stretto.meeting import messages
+from stretto.meeting.address import listen
+from stretto.meeting.greet import greet
+from stretto.meeting.hosting.door import Door, knock
+from stretto.meeting.hosting.hub import Hub, HubThread
+from stretto.meeting.hosting.rendezvous import Rendezvous
+from stretto.meeting.wire import HEADER, MAGIC, Connection
 
 SECRET = b"a secret of sixteen bytes"
 KINDS = messages.Message.__subclasses__()
@@ -132,7 +132,7 @@ def flood(rng: random.Random, folder: Path, strangers: int = 6) -> int:
 
 def read_frames(rng: random.Random, folder: Path) -> int:
     """Read hostile bytes in odd portions: frames or a refusal, and never an error."""
-    from stretto.runtime.wire import Decoder, Refused, encode
+    from stretto.meeting.wire import Decoder, Refused, encode
 
     decoder, count = Decoder(), rng.randint(1, 6)
     data = b"".join(hostile_bytes(rng) for _ in range(count))

@@ -19,9 +19,9 @@ from typing import TypeAlias
 
 from stretto import algorithms, executors
 from stretto.bench.cases import Case
+from stretto.choice import FrozenParams, frozen, proved_plan
 from stretto.collectives import Operator
 from stretto.plan import Schedule
-from stretto.runtime import FrozenParams, frozen, proved_plan
 
 __all__ = ["Ahead"]
 

@@ -14,9 +14,9 @@ from stretto.bench.contender import Buffer, host_buffer
 from stretto.bench.peers import device_arrays
 from stretto.bench.task import Task
 from stretto.bench.timing import Call, Timer
+from stretto.calls import Communicator
 from stretto.collectives import storage
 from stretto.errors import CallError
-from stretto.runtime import Communicator
 
 __all__ = ["Pools"]
 

@@ -14,7 +14,7 @@ from typing import Any
 from stretto.bench.report import table
 from stretto.bench.rows import OURS
 from stretto.bench.stats import Interval, geomean, ratio_interval
-from stretto.runtime import spell_size
+from stretto.choice import spell_size
 
 __all__ = ["Verdict", "compare", "show_verdicts"]
 

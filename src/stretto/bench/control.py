@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from stretto.runtime import Communicator
+from stretto.calls import Communicator
 
 __all__ = ["Control"]
 

@@ -25,8 +25,8 @@ from stretto.bench import peers
 from stretto.bench.rows import OURS
 from stretto.bench.run import Say
 from stretto.bench.task import Task
+from stretto.calls import Communicator, connect, spawn
 from stretto.errors import CallError, RankFailed
-from stretto.runtime import Communicator, connect, spawn
 
 __all__ = [
     "Work",

@@ -12,8 +12,9 @@ from stretto import collectives
 from stretto.bench.cases import WINDOW, Case
 from stretto.bench.contender import Buffer, Prepared
 from stretto.bench.timing import Call
+from stretto.calls import Communicator
+from stretto.choice import Pin
 from stretto.collectives import FLOAT8
-from stretto.runtime import Communicator, Pin
 
 __all__ = ["Ours"]
 

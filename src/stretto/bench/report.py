@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stretto.bench.rows import OURS
-from stretto.runtime import spell_size
+from stretto.choice import spell_size
 
 __all__ = ["markdown", "show", "table"]
 

@@ -25,8 +25,9 @@ from stretto.bench.runner import Found, Limits
 from stretto.bench.target import Target
 from stretto.bench.task import Task
 from stretto.bench.timing import Call
+from stretto.calls import Communicator
+from stretto.choice import Pin, spell_size
 from stretto.errors import CallError
-from stretto.runtime import Communicator, Pin, spell_size
 
 __all__ = ["Say", "work"]
 

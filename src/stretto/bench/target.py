@@ -18,7 +18,8 @@ from stretto.bench.measure import measure
 from stretto.bench.ours import Ours
 from stretto.bench.runner import Found, Limits
 from stretto.bench.task import Task
-from stretto.runtime import Communicator, Pin
+from stretto.calls import Communicator
+from stretto.choice import Pin
 
 __all__ = ["Target"]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from stretto import bench
+from stretto.choice import parse_sizes
 from stretto.cli.output import Progress
 from stretto.errors import CallError
-from stretto.runtime import parse_sizes
 
 __all__ = ["add_arguments", "run"]
 

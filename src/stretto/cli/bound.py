@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from stretto import topology
+from stretto.choice import parse_sizes, spell_size
 from stretto.cli.output import add_json, print_rows
 from stretto.cli.synth import add_place, network_of, parts_of
 from stretto.cli.targets import numbers
 from stretto.errors import CallError
-from stretto.runtime import parse_sizes, spell_size
 from stretto.synth import COLLECTIVES, Bound, Network, bound, frontier
 
 __all__ = ["add_arguments", "run"]

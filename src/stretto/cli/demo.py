@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stretto import topology
+from stretto.choice import parse_sizes, spell_size
 from stretto.cli import run as run_command
 from stretto.cli.gloo import gloo_times_us, is_there
 from stretto.cli.output import Progress, print_json, table
@@ -17,7 +18,6 @@ from stretto.errors import PromiseError
 from stretto.lang import Algorithm
 from stretto.lower import lower
 from stretto.plan import Schedule
-from stretto.runtime import parse_sizes, spell_size
 from stretto.trace import MONOTONIC
 from stretto.verify import verify, verify_plan
 

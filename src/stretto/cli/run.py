@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from stretto import collectives, executors
+from stretto.calls import Communicator, spawn
+from stretto.choice import parse_sizes, spell_size
 from stretto.cli.output import Progress, add_json, print_rows
 from stretto.cli.targets import add_params, build, find, params_of
 from stretto.collectives import Array, Operator, Shape, check, storage
 from stretto.errors import CallError
 from stretto.ir import Program
 from stretto.lang import Algorithm
-from stretto.runtime import Communicator, parse_sizes, spawn, spell_size
 from stretto.testing import draw, expected, largest_error, tolerance
 from stretto.trace import MONOTONIC
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from stretto import executors, topology
+from stretto.choice import parse_sizes, spell_size
 from stretto.cli.output import Progress, add_json, print_rows
 from stretto.cli.targets import add_target, build, find, group_of, params_of, ranks_of
 from stretto.collectives import storage
@@ -16,7 +17,6 @@ from stretto.errors import PlanError
 from stretto.ir import Program, Verified, members_of
 from stretto.lower import lower
 from stretto.plan import Plan, Schedule
-from stretto.runtime import parse_sizes, spell_size
 from stretto.topology import Costs, Machine
 from stretto.verify import verify, verify_plan
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from stretto import executors, synth, topology
+from stretto.choice import parse_sizes, spell_size
 from stretto.cli.output import add_json, print_rows
 from stretto.cli.targets import group_of, numbers
 from stretto.errors import CallError
-from stretto.runtime import parse_sizes, spell_size
 from stretto.topology import Machine
 from stretto.verify import verify
 

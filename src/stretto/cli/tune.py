@@ -13,9 +13,9 @@ from typing import Any
 
 from stretto import bench, topology
 from stretto.bench import tune
+from stretto.choice import parse_sizes, spell_size
 from stretto.cli.output import Progress
 from stretto.errors import CallError
-from stretto.runtime import parse_sizes, spell_size
 
 __all__ = ["add_arguments", "run"]
 

@@ -12,7 +12,7 @@ import torch
 from stretto.bench import ahead, run
 from stretto.bench.peers import _arrays, gloo
 from stretto.bench.tune import job
-from stretto.runtime import Communicator
+from stretto.calls import Communicator
 
 warmed = []
 

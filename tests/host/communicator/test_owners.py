@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from tests.host.runtime.test_collective_faults import caught
+from tests.host.meeting.test_collective_faults import caught
 
 import stretto
 

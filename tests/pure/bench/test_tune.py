@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from stretto import topology
 from stretto.bench import tune
 from stretto.bench.tune.fit import Observation
+from stretto.choice import Profile, Question, dtype_class, proved_plan
 from stretto.errors import CallError, TopologyError
-from stretto.runtime import Profile, Question, dtype_class, proved_plan
 
 
 class Bench:

@@ -13,6 +13,7 @@ from cuda_fakes import on_ranks
 import stretto
 from stretto import algorithms
 from stretto.bench.tune.space import leaders
+from stretto.choice.select import Question, candidates, parse_pin
 from stretto.collectives import Operator
 from stretto.errors import CallError
 from stretto.executors import Call
@@ -22,7 +23,6 @@ from stretto.executors.cuda.session import CudaSession
 from stretto.lang import registered
 from stretto.lower import lower
 from stretto.plan import Schedule
-from stretto.runtime.select import Question, candidates, parse_pin
 from stretto.verify import verify, verify_plan
 
 ROOT = Path(__file__).parents[3]

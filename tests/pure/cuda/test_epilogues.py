@@ -11,6 +11,9 @@ import pytest
 from cuda_fakes import generated
 
 from stretto import algorithms, epilogues
+from stretto.calls.fused import fused_choice
+from stretto.calls.kinds import Kind
+from stretto.choice import Choice, Profile
 from stretto.collectives import Operator, narrow, storage
 from stretto.epilogues import Form, Named, evaluate, resolve
 from stretto.errors import CallError, PlanError
@@ -18,9 +21,6 @@ from stretto.executors.cuda.codegen.compile import build, usage
 from stretto.executors.cuda.codegen.rowwise import shared_by
 from stretto.lower import closed, lower
 from stretto.plan import Schedule
-from stretto.runtime import Choice, Profile
-from stretto.runtime.fused import fused_choice
-from stretto.runtime.kinds import Kind
 from stretto.verify import verify, verify_plan
 
 _spec = importlib.util.spec_from_file_location(

@@ -7,12 +7,12 @@ import pytest
 from cuda_fakes import on_ranks
 
 from stretto import epilogues as ep
+from stretto.calls import Communicator
 from stretto.errors import CallError, PlanError
 from stretto.executors.cuda.codegen.abi import PARAMS
 from stretto.executors.cuda.codegen.generate import generate
 from stretto.executors.cuda.flags import regions
 from stretto.executors.cuda.launching.launch import Loaded, TooManyBlocks
-from stretto.runtime import Communicator
 
 made = []
 """Addresses given to new tensors."""

@@ -8,11 +8,11 @@ import pytest
 from cuda_fakes import on_ranks
 
 from stretto import algorithms
+from stretto.choice import Profile, Question, Selector
 from stretto.errors import PlanError
 from stretto.executors.cuda.session import CudaSession
 from stretto.lower import hands_round_on_engine, in_halves, lower
 from stretto.plan import Move, Schedule
-from stretto.runtime import Profile, Question, Selector
 from stretto.verify import verify, verify_plan
 
 HALVES = "pull bulk zero_copy copy:engine+push"

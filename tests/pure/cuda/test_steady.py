@@ -9,6 +9,7 @@ import pytest
 from cuda_fakes import OK, on_ranks
 
 from stretto import algorithms
+from stretto.calls.hot import MISS, Again, hot_places
 from stretto.collectives import Operator
 from stretto.errors import CallError, CollectiveTimeout
 from stretto.executors import Call
@@ -18,7 +19,6 @@ from stretto.executors.cuda.launching.launch import KEPT, Loaded
 from stretto.executors.cuda.session import CudaSession
 from stretto.lower import lower
 from stretto.plan import Schedule
-from stretto.runtime.hot import MISS, Again, hot_places
 from stretto.verify import verify, verify_plan
 
 

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from stretto import algorithms, executors
+from stretto.choice import frozen, proved_plan
 from stretto.errors import CallError, StrettoError
 from stretto.ir import Verified, freeze
 from stretto.plan import Plan, Schedule
-from stretto.runtime import frozen, proved_plan
 from stretto.topology import Machine
 
 __all__ = ["Fit", "fit", "observations", "toml_of"]

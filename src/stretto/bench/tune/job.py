@@ -28,14 +28,8 @@ from stretto.bench.tune.held import held_back
 from stretto.bench.tune.memory import Memory, decision_of
 from stretto.bench.tune.search import Ask, Decision, Search, Space, search
 from stretto.bench.tune.space import expanded, leaders, refined, simulated_us
-from stretto.runtime import (
-    Communicator,
-    Profile,
-    Question,
-    Selector,
-    dtype_class,
-    spell_size,
-)
+from stretto.calls import Communicator
+from stretto.choice import Profile, Question, Selector, dtype_class, spell_size
 
 __all__ = ["work"]
 

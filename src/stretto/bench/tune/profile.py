@@ -12,8 +12,8 @@ from typing import Any
 
 from stretto import collectives
 from stretto.bench.tune.search import Decision
+from stretto.choice import dtype_class, spell_size
 from stretto.errors import TopologyError
-from stretto.runtime import dtype_class, spell_size
 
 __all__ = ["default_path", "merged", "rule_of", "text_of"]
 

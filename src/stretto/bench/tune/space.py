@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from stretto import algorithms, collectives, executors, topology
+from stretto.choice import Choice, Question, proved_plan
 from stretto.errors import StrettoError
 from stretto.ir import Verified
 from stretto.lang import Algorithm
 from stretto.plan import Plan, Schedule
-from stretto.runtime import Choice, Question, proved_plan
 
 __all__ = [
     "candidates",

@@ -1,0 +1,1 @@
+"""What callers hand in: arrays of any library, read the same way."""

@@ -1,0 +1,124 @@
+"""What a call looks at in an array: a short reader for each library.
+
+Calls whose arrays look alike, and lie where peers reach them or not as before, differ
+in addresses alone: `hot` serves them without examining them again. So a reader answers
+in well under a microsecond, and says nothing of what `arrays` would copy or refuse.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from stretto.arrays.arrays import GPU, HOST
+from stretto.collectives import contiguous, read_capsule
+
+__all__ = ["Look", "Reader", "look"]
+
+Look: TypeAlias = tuple[str, Any, int, int]
+"""The executor that an array is for; all that a request looks at; address; bytes."""
+Reader: TypeAlias = Callable[[Any], Look | None]
+"""None: the array must be examined, as it is strided, empty or not what it seems."""
+
+_ON_GPU = 2
+"""DLPack's number of CUDA devices."""
+_MANAGED = 13
+"""Its number of memory that CUDA moves to where it is used."""
+_readers: dict[type, Reader] = {}
+"""By type, each found once."""
+
+
+def look(array: Any) -> Look | None:
+    """Return what a call looks at in an array, or None when it must be examined."""
+    read = _readers.get(type(array))
+    if read is None:
+        read = _readers[type(array)] = _reader_of(array)
+    try:
+        found = read(array)
+    except (AttributeError, BufferError, KeyError, RuntimeError, TypeError, ValueError):
+        return None  # sparse, lazy, or on no device: whoever examines it says why
+    return found if found is not None and (found[2] or not found[3]) else None
+
+
+def _reader_of(array: Any) -> Reader:
+    kind = type(array)
+    library = kind.__module__.partition(".")[0]
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and issubclass(kind, torch.Tensor):
+        plain = kind in (torch.Tensor, torch.nn.Parameter)
+        return _tensor if plain else _nothing  # others may be anything, and anywhere
+    if issubclass(kind, np.ndarray):
+        return _nothing  # on the CPU for us, though some are on a GPU, too
+    if library == "cupy":
+        return _cupy
+    if library == "stretto":
+        return _ours
+    if hasattr(kind, "__cuda_array_interface__"):
+        return _asked if hasattr(kind, "__dlpack_device__") else _interface
+    return _capsule if hasattr(kind, "__dlpack__") else _nothing
+
+
+def _nothing(array: Any) -> None:
+    """Answer for what is not known."""
+
+
+def _tensor(tensor: Any) -> Look | None:
+    """Read a tensor of PyTorch's, on whatever device."""
+    if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
+        return None
+    at, alike = tensor.data_ptr(), (tensor.shape, tensor.dtype, tensor.device)
+    if tensor.is_cuda:
+        return GPU, alike, at, tensor.nbytes
+    if at % tensor.element_size():
+        return None
+    return HOST, alike, at, tensor.nbytes
+
+
+def _cupy(array: Any) -> Look | None:
+    """Read an array of CuPy's; its interface dictionary would take microseconds."""
+    if not array.flags.c_contiguous:
+        return None
+    memory = array.data
+    alike = array.shape, array.dtype, memory.device_id
+    return GPU, alike, int(memory.ptr), array.nbytes
+
+
+def _ours(array: Any) -> Look:
+    """Read an array of `comm.empty()`: it is contiguous, and stays as it was made."""
+    return GPU, array.alike, array.pointer, array.nbytes
+
+
+def _interface(array: Any) -> Look | None:
+    """Read what has `__cuda_array_interface__`, as Numba's arrays do."""
+    face = array.__cuda_array_interface__
+    shape, typestr, strides = face["shape"], face["typestr"], face.get("strides")
+    itemsize = int(typestr[2:])
+    if strides is not None and not contiguous(shape, strides, itemsize):
+        return None
+    start, fixed = face["data"]
+    nbytes = math.prod(shape) * itemsize
+    kind = getattr(array, "dtype", None)  # of several types a typestr says V1
+    return GPU, (tuple(shape), typestr, kind, fixed), int(start or 0), nbytes
+
+
+def _asked(array: Any) -> Look | None:
+    """Read what has that interface, and says by DLPack on which device it lies."""
+    device = tuple(map(int, array.__dlpack_device__()))
+    found = _interface(array)
+    if found is None or device[0] not in (_ON_GPU, _MANAGED):
+        return None
+    return found[0], (found[1], device), *found[2:]
+
+
+def _capsule(array: Any) -> Look | None:
+    """Read what speaks DLPack alone."""
+    if array.__dlpack_device__()[0] != _ON_GPU:
+        return None
+    found = read_capsule(array)
+    if not found.contiguous:
+        return None
+    return GPU, (found.shape, found.dtype, found.device), found.start, found.nbytes

@@ -1,0 +1,7 @@
+"""From a verb to a launch: the communicator, its verbs, and what it remembers."""
+
+from stretto.calls.communicator import Communicator
+from stretto.calls.spawn import connect, spawn
+from stretto.calls.work import Work
+
+__all__ = ["Communicator", "Work", "connect", "spawn"]

@@ -1,0 +1,125 @@
+"""From a kind of call to its launch: chosen, proved, lowered, bound to an executor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stretto import collectives, executors
+from stretto.arrays.arrays import HOST
+from stretto.calls.fused import fused_choice
+from stretto.calls.kinds import Kind, full_size, not_shared, shared_arrays
+from stretto.choice.measured import Measured
+from stretto.choice.plans import frozen, proved_plan, touches_callers
+from stretto.choice.select import (
+    STAGED,
+    ZERO_COPY,
+    Choice,
+    Pin,
+    Question,
+    dtype_class,
+    members_of_pin,
+)
+from stretto.choice.selector import Selector
+from stretto.collectives import Operator, Shape
+from stretto.errors import CallError
+from stretto.executors import Call, Launch, Session
+
+__all__ = ["Chooser"]
+
+
+class Chooser:
+    """Chooses algorithms and schedules for one rank's calls, from what was measured."""
+
+    def __init__(
+        self,
+        rank: int,
+        num_ranks: int,
+        sessions: Mapping[str, Session],
+        profiles: Measured,
+    ) -> None:
+        self.rank, self.num_ranks = rank, num_ranks
+        self._sessions, self._profiles = sessions, profiles
+        self._selectors: dict[str, Selector] = {}
+
+    def prepare(self, kind: Kind, session: Session) -> Launch:
+        """Choose for a kind of call, prove, and bind it to an executor."""
+        choice = self.choose(kind)
+        if kind.pin is None and kind.device != HOST:
+            rows = self._selectors[kind.device].rows(self.num_ranks)
+            choice = fused_choice(choice, kind, self.num_ranks, rows)
+        schedule = choice.schedule
+        if touches_callers(schedule) and kind.memory != ZERO_COPY:
+            raise CallError(
+                f"rank {self.rank}: {kind.collective}: schedule {schedule} "
+                f"{not_shared(kind, self.num_ranks)}"
+            )
+        in_place = kind.in_place or not touches_callers(schedule)
+        plan = proved_plan(
+            choice.algorithm, self.num_ranks, kind.params, schedule, in_place
+        )
+        call = Call(
+            dtype=kind.dtype,
+            op=kind.op,
+            counts=kind.counts,
+            epilogue=kind.epilogue,
+            rows=kind.rows,
+            aside=kind.aside,
+        )
+        return session.prepare(plan, call)
+
+    def choose(self, kind: Kind) -> Choice:
+        """Return the algorithm and schedule for a kind of call."""
+        selector = self._selectors.get(kind.device)
+        if selector is None:
+            measured = self._profiles.profile(kind.device)
+            selector = Selector(kind.device, measured, self._sessions)
+            self._selectors[kind.device] = selector
+        asked = Question(
+            executor=kind.device,
+            collective=kind.collective,
+            num_ranks=self.num_ranks,
+            nbytes=full_size(kind, self.num_ranks),
+            memory=kind.memory,
+            in_place=kind.in_place,
+            params=kind.params,
+            dtypes=dtype_class(kind.dtype),
+        )
+        return selector.choose(asked, kind.pin)
+
+    def explain(
+        self,
+        asked: tuple[str, int, str],
+        pin: Pin,
+        params: Mapping[str, object],
+        *,
+        registered: bool,
+        device: str,
+    ) -> str:
+        """Return what would serve a call of a collective, a count and a type."""
+        collective, count, dtype = asked
+        members = members_of_pin(pin)
+        if members:
+            params = {**params, "members": members}
+        shape = Shape(num_ranks=self.num_ranks, params=params)
+        parts = collectives.get(collective).num_parts(shape)
+        kind = Kind(
+            device,
+            collective,
+            dtype,
+            Operator.SUM,
+            (count,) * parts,
+            frozen(params),
+            ZERO_COPY
+            if registered and shared_arrays(collective, frozen(params), self.num_ranks)
+            else STAGED,
+            True,
+            pin,
+        )
+        choice = self.choose(kind)
+        in_place = kind.in_place or not touches_callers(choice.schedule)
+        plan = proved_plan(
+            choice.algorithm, self.num_ranks, kind.params, choice.schedule, in_place
+        )
+        call = Call(dtype=dtype, counts=kind.counts)
+        trusted = executors.get(device).trusted(plan, call)
+        return f"{choice}  # trusted: {trusted}" if trusted else str(choice)

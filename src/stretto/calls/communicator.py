@@ -1,0 +1,232 @@
+"""The communicator: the ranks of a group, and what they can do together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from numbers import Integral
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from stretto.arrays.arrays import HOST
+from stretto.calls.asynchronous import AsyncVerbs
+from stretto.calls.channels import ChannelVerbs
+from stretto.choice.measured import Measured, agree
+from stretto.collectives import dtype_name
+from stretto.errors import CallError
+from stretto.executors import Group
+from stretto.meeting.limits import check_deadline
+
+__all__ = ["Communicator"]
+
+_MOST_BYTES = 1 << 47
+
+
+class Communicator(ChannelVerbs, AsyncVerbs):
+    """A group of ranks that call the same things in the same order.
+
+    It takes NumPy arrays, tensors, and anything with DLPack or the buffer protocol.
+    Calls block on the CPU and are stream-ordered on the GPU. After a lost peer or a
+    timeout it is broken: every later call says so, and outputs are undefined. One
+    thread at a time may use it.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        *,
+        executor: str = HOST,
+        profiles: Measured | None = None,
+    ) -> None:
+        """Open the executor's session (collective).
+
+        What was measured on this machine, rank 0 reads for all.
+        """
+        if profiles is None and group.num_ranks > 1:
+            profiles = agree(group)
+        super().__init__(group, executor=executor, profiles=profiles)
+
+    def __repr__(self) -> str:
+        """Return which rank of how many this is, and how it fares."""
+        state = "closed" if self._closed else "broken" if self._fault else "ready"
+        return f"Communicator(rank={self.rank}, num_ranks={self.num_ranks}, {state})"
+
+    def empty(
+        self, shape: int | Sequence[int], dtype: Any = "float32", *, device: str = HOST
+    ) -> Any:
+        """Return uninitialised registered memory (collective, alike on every rank).
+
+        Calls whose arrays all lie in such memory, at the same place on every rank, are
+        zero-copy: peers read and write them directly. bfloat16 comes as raw uint16, a
+        float8 as raw uint8.
+        """
+        sizes, name = self._sizes(shape), self._dtype(dtype)
+        with self._exchanging("empty"):
+            return self._session(device).empty(sizes, name)
+
+    def _sizes(self, shape: Any) -> tuple[int, ...]:
+        """Return a shape, when it is one."""
+        given = np.ravel(np.asarray(shape, dtype=object)).tolist()
+        sizes = tuple(int(n) for n in given if _is_whole(n) and 0 <= n <= _MOST_BYTES)
+        if len(sizes) < len(given) or math.prod(sizes) > _MOST_BYTES:
+            raise CallError(
+                f"rank {self.rank}: empty: shape={str(shape)[:80]}; want whole "
+                f"numbers, none negative, and at most {_MOST_BYTES} in all"
+            )
+        return sizes
+
+    def _dtype(self, dtype: Any) -> str:
+        name = str(dtype).removeprefix("torch.")
+        try:
+            if not isinstance(dtype, str) and name == str(dtype):
+                name = np.dtype(dtype).name
+        except TypeError as e:
+            raise CallError(
+                f"rank {self.rank}: empty: dtype={str(dtype)[:80]}: {e}"
+            ) from None
+        return dtype_name(name)
+
+    @contextmanager
+    def _exchanging(self, what: str) -> Iterator[None]:
+        """Be inside, in a method that exchanges parts with the other ranks."""
+        self._enter(what)
+        try:
+            if hasattr(self._group, "calling"):
+                self._group.calling = what
+            yield
+        except CallError:
+            raise
+        except Exception as e:
+            raise self._broke(e) from e.__cause__
+        except BaseException as e:
+            self._broke(e)
+            raise
+        finally:
+            if hasattr(self._group, "calling"):
+                self._group.calling = ""
+            self._leave()
+
+    def channels(
+        self,
+        nbytes: int,
+        *,
+        blocks: int = 1,
+        kind: str = "memory",
+        device: str = "cuda",
+    ) -> Any:
+        """Return channels to every peer for GPU kernels of your own (collective).
+
+        Every rank gets a buffer of so many bytes, and each of `blocks` blocks a channel
+        to the same block of every peer: `kind` is "memory", or "engine" for channels by
+        which a kernel asks copy engines, too. See docs/guides/kernels.md.
+        """
+        self._ready("channels")
+        session = self._session(device)
+        make = getattr(session, "channels", None)
+        if make is None:
+            raise CallError(
+                f"channels(device={device!r}): they are for kernels on GPUs; "
+                'want device="cuda"'
+            )
+        with self._exchanging("channels"):
+            return make(nbytes, blocks=blocks, kind=kind)
+
+    def register(self, array: Any) -> bool:
+        """Let calls on a GPU array be zero-copy, as those on `empty()` (collective).
+
+        All ranks pass arrays of one size; views of them at equal offsets are zero-copy
+        too. False: somebody's memory cannot be shared; it stays staged, with the same
+        results. The array is kept until `deregister` or `close`.
+        """
+        return bool(self._registry("register", array))
+
+    def deregister(self, array: Any) -> None:
+        """Undo `register` (collective); graphs that captured calls on it are void."""
+        self._registry("deregister", array)
+
+    def _registry(self, verb: str, array: Any) -> Any:
+        self._ready(verb)
+        session = self._session(self._caller(verb, None).take(array, "array").device)
+        change = getattr(session, verb, None)
+        if change is None:
+            return False
+        try:
+            with self._exchanging(verb):
+                return change(array)
+        finally:  # what is hot was chosen by what was registered then
+            self._table.clear()
+            self._recipes.clear()
+
+    def check(self) -> None:
+        """Raise when this communicator is broken, or a launch has met a fault."""
+        self._ready("check")
+        self._hear()
+        if int(self._group.broken[0]):
+            raise self._broke(self._group.fail((), f"rank {self.rank}: check"))
+
+    def split(
+        self,
+        color: int | None,
+        key: int | None = None,
+        *,
+        deadline_s: float | None = None,
+    ) -> Communicator | None:
+        """Return a communicator of the ranks with the same color (collective).
+
+        They are numbered by `key`, then by their rank here. A rank whose color is None
+        gets None. Without `deadline_s` its waits may last as long as those here.
+        """
+        if deadline_s is not None:
+            deadline_s = check_deadline(deadline_s, f"rank {self.rank}: split")
+        color = self._whole("color", color) if color is not None else None
+        key = self.rank if key is None else self._whole("key", key)
+        with self._exchanging("split"):
+            group = self._group.split(color, key)  # type: ignore[attr-defined]
+            if group is None:
+                return None
+            if deadline_s is not None:
+                group.deadline_s = deadline_s
+            try:
+                return type(self)(group, profiles=self._profiles)
+            except BaseException as e:
+                group.abandon(f"raised {type(e).__name__}: {e}"[:1000])
+                group.close()
+                raise
+
+    def _whole(self, name: str, given: Any) -> int:
+        if _is_whole(given) and abs(int(given)) < 1 << 63:
+            return int(given)
+        none = " or None" if name == "color" else ""
+        raise CallError(
+            f"rank {self.rank}: split: {name}={str(given)[:40]!r}; want a whole "
+            f"number{none}"
+        )
+
+    def close(self) -> None:
+        """Give everything back, once; started calls are waited for first."""
+        if not self._closed:
+            self._close_channels()
+            self._end()
+
+    def __enter__(self) -> Communicator:
+        """Return itself; leaving the block closes it."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close; after an exception the others are told that this rank gave up."""
+        abandon = getattr(self._group, "abandon", None)
+        if error is not None and abandon is not None and not self._closed:
+            abandon(f"raised {type(error).__name__}: {error}")
+        self.close()
+
+
+def _is_whole(given: Any) -> bool:
+    return isinstance(given, Integral) and not isinstance(given, bool)

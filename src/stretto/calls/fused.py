@@ -1,0 +1,266 @@
+"""A collective with an epilogue: its arrays checked, its kind found, its outputs made.
+
+The result is looked at as rows: its last axis, or `row=`. Inputs meet it by NumPy's
+broadcasting; outputs are new arrays, or what `into()` names.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stretto import algorithms
+from stretto.arrays.arrays import GPU, HOST, Operand, fresh, operand
+from stretto.calls.kinds import Kind, full_size
+from stretto.calls.request import Caller, Request
+from stretto.choice.rowrules import RowRule
+from stretto.choice.select import Choice
+from stretto.collectives import storage
+from stretto.epilogues import CASTS, Bound, Form, Named, Spec, form_of, resolve
+from stretto.errors import CallError
+from stretto.plan import Schedule
+
+__all__ = ["Fused", "fuse", "fused_choice"]
+
+PACKETS_UP_TO = 8 << 20
+"""Bytes up to which data announce themselves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fused:
+    """An epilogue of one call."""
+
+    spec: Spec
+    inputs: tuple[Any, ...]
+    """Operands, and numbers."""
+    outputs: tuple[Operand, ...]
+    single: bool
+
+    @property
+    def extra(self) -> tuple[Any, ...]:
+        """Return what a launch takes beside the collective's arrays."""
+        given = [i.flat if isinstance(i, Operand) else i for i in self.inputs]
+        return (*given, *(o.flat for o in self.outputs))
+
+    def deliver(self) -> Any:
+        """Return what the caller gets."""
+        for out in self.outputs:
+            out.write_back()
+        if self.single:
+            return self.outputs[0].given
+        named = zip(self.spec.outputs, self.outputs, strict=True)
+        return {name.name: out.given for name, out in named}
+
+
+def fuse(request: Request, bound: Bound, who: Caller) -> Fused:
+    """Return an epilogue bound to a call's result."""
+    if not isinstance(bound, Bound):
+        raise who.wrong(
+            f"epilogue={type(bound).__name__}; want what @epilogue made, called with "
+            "its inputs: epilogue=add_rms_norm(residual=..., eps=1e-6)"
+        )
+    result = request.out
+    assert result is not None, "verbs with an epilogue give every rank a result"
+    if result.dtype not in CASTS:
+        raise who.wrong(
+            f"epilogue {bound.name} of {result.dtype} elements; want {', '.join(CASTS)}"
+        )
+    row = bound.row or (result.shape[-1] if result.shape else 1)
+    if row and result.count % row:
+        raise who.wrong(
+            f"epilogue {bound.name}: a result of shape {result.shape} has no whole "
+            f"rows of {row}; want row= to divide {result.count}"
+        )
+    inputs, named = [], {}
+    for name, given in bound.inputs.items():
+        one, said = _input(name, given, result, row, who)
+        inputs.append((name, one))
+        named[name] = said
+    spec = resolve(bound.graph, named, dtype=result.dtype, row=row)
+    if spec.row and any(count % spec.row for count in request.counts):
+        raise who.wrong(
+            f"epilogue {bound.name}: parts of {max(request.counts)} elements divide "
+            f"rows of {spec.row}; want whole rows on every rank"
+        )
+    order = {n.name: i for i, n in enumerate(spec.inputs)}
+    inputs.sort(key=lambda pair: order[pair[0]])
+    found = tuple(one for _, one in inputs)
+    outputs = tuple(_output(n, bound, result, row, who) for n in spec.outputs)
+    _keep_apart(request, spec, found, outputs, who)
+    return Fused(spec=spec, inputs=found, outputs=outputs, single=bound.single)
+
+
+def _input(
+    name: str, given: Any, result: Operand, row: int, who: Caller
+) -> tuple[Any, Named]:
+    if isinstance(given, numbers.Real):
+        return float(given), Named(name, "", Form.SCALAR)
+    one = _raw(who.take(given, name), result)
+    if one.device != result.device:
+        raise who.wrong(
+            f"epilogue: {name} lies on {one.device}, the result on {result.device}; "
+            "want one"
+        )
+    if one.dtype not in CASTS:
+        raise who.wrong(f"epilogue: {name} has {one.dtype}; want {', '.join(CASTS)}")
+    try:
+        form = form_of(name, one.shape, result.shape, row)
+    except CallError as e:
+        raise who.wrong(str(e)) from None
+    return one, Named(name, one.dtype, form)
+
+
+def _raw(one: Operand, result: Operand) -> Operand:
+    """Return raw bits as what they stand for: elements of the result's type."""
+    raw = one.dtype not in CASTS and storage(one.dtype) == storage(result.dtype)
+    if not raw or one.device != HOST:
+        return one
+    what = f"epilogue ({one.dtype})"
+    return operand(one.given, what, written=False, dtype=result.dtype)
+
+
+def _output(
+    named: Named, bound: Bound, result: Operand, row: int, who: Caller
+) -> Operand:
+    shape = result.shape
+    if named.form is Form.COLUMN:
+        own_row = bound.row is None and shape
+        shape = (*shape[:-1], 1) if own_row else (result.count // row if row else 0, 1)
+    given = (bound.outputs or {}).get(named.name)
+    if given is None:
+        given = _new(result, shape, named.dtype)
+    what = f"rank {who.rank}: {who.verb}(epilogue: {named.name})"
+    out = operand(given, what, written=True, dtype=None)
+    bits = storage(out.dtype) == storage(named.dtype) and out.device == HOST
+    if out.dtype != named.dtype and bits:
+        out = operand(given, what, written=True, dtype=named.dtype)
+    if out.dtype != named.dtype:
+        raise who.wrong(
+            f"epilogue: output {named.name} has {out.dtype}; want {named.dtype}, or "
+            f"cast({named.name}, {out.dtype!r}) in the function"
+        )
+    if out.count != math.prod(shape) or out.device != result.device:
+        raise who.wrong(
+            f"epilogue: output {named.name} has shape {out.shape} on {out.device}; "
+            f"want {shape} on {result.device}"
+        )
+    return out
+
+
+def _new(like: Operand, shape: tuple[int, ...], dtype: str) -> Any:
+    """Return a new array of the result's kind and another type."""
+    if dtype == like.dtype:
+        return fresh(like, shape)
+    given = like.given
+    if hasattr(given, "new_empty"):
+        kind = getattr(sys.modules["torch"], dtype)
+        return given.detach().new_empty(shape, dtype=kind)
+    if like.device == GPU:
+        raise CallError(
+            f"an output of {dtype} for a {type(given).__name__} on a GPU; pass one of "
+            f"shape {shape} by .into(...)"
+        )
+    try:
+        return np.empty(shape, np.dtype(dtype))  # native, or known through ml_dtypes
+    except TypeError:
+        return np.empty(shape, storage(dtype))
+
+
+def _keep_apart(
+    request: Request,
+    spec: Spec,
+    inputs: tuple[Any, ...],
+    outputs: tuple[Operand, ...],
+    who: Caller,
+) -> None:
+    """Refuse outputs that overlap anything but an input they replace in place.
+
+    And inputs that the result replaces: some would be read before, others after.
+    """
+    result = request.out
+    assert result is not None, "verbs with an epilogue give every rank a result"
+    held = [("x", request.x, False), ("the result", result, False)]
+    for named, one in zip(spec.inputs, inputs, strict=True):
+        if not isinstance(one, Operand):
+            continue
+        held.append((named.name, one, named.form is Form.ELEMENT))
+        (start, end), (a, b) = one.span, result.span
+        if start < b and a < end:
+            raise who.wrong(
+                f"epilogue: {named.name} overlaps the result, which replaces it; want "
+                "memory of its own, or out= another array"
+            )
+    for named, out in zip(spec.outputs, outputs, strict=True):
+        start, end = out.span
+        for name, other, replaceable in held:
+            if other is None:
+                continue
+            a, b = other.span
+            same = replaceable and (a, b) == (start, end) and other.count == out.count
+            if start < b and a < end and not same:
+                raise who.wrong(
+                    f"epilogue: output {named.name} overlaps {name}; want memory of "
+                    "its own, or all of an input of the same shape and type"
+                )
+        held.append((f"output {named.name}", out, False))
+
+
+def fused_choice(choice: Choice, kind: Kind, num_ranks: int, rule: RowRule) -> Choice:
+    """Return how a GPU had better run a call that is more than its collective.
+
+    Copy engines compute nothing and know no pitch; rows of an epilogue stay whole, so
+    there blocks are rows.
+    """
+    spec, pitched = kind.epilogue, any(kind.rows)
+    if spec is None and not pitched:
+        return choice
+    size = full_size(kind, num_ranks)
+    protocol = "packets" if size <= PACKETS_UP_TO else "bulk"
+    if spec is not None and spec.row:
+        return _by_rows(kind.collective, spec, size, num_ranks, protocol, rule)
+    phases = (choice.schedule, *map(choice.schedule.of, choice.schedule.phases))
+    by_threads = all(how.protocol in ("packets", "bulk") for how in phases)
+    if by_threads and not pitched:
+        return choice
+    blocks = max(4, min(64, size // num_ranks >> 14))
+    schedule = Schedule(protocol=protocol, blocks=blocks)
+    if pitched:  # each part by itself
+        return Choice(algorithms.get(f"{kind.collective}/one_shot"), schedule)
+    return Choice(choice.algorithm, schedule)
+
+
+def _by_rows(
+    collective: str,
+    spec: Spec,
+    size: int,
+    num_ranks: int,
+    protocol: str,
+    rule: RowRule,
+) -> Choice:
+    """Return a schedule whose threads have one cell of one row, as long as it can.
+
+    Several blocks have a row together (codegen/rowwise.py). Of two shots, which give
+    everybody all parts, each thread keeps a cell of one of them, or of few.
+    """
+    received = size * (num_ranks - 1)
+    small = collective == "all_reduce" and received <= rule.one_shot_up_to
+    two_shot = collective == "all_reduce" and not small
+    name = f"{collective}/{'two_shot' if two_shot else 'one_shot'}"
+    row_bytes = spec.row * storage(spec.dtype).itemsize
+    rows = max(1, -(-(size if small else size // num_ranks) // row_bytes))
+    cells = -(-row_bytes // 16)
+    share = rule.share(spec, rows, cells, alone=small)
+    part = -(-cells // share)
+    parts = min(num_ranks if two_shot else 1, max(1, rule.most_threads // part))
+    most = rule.most_in_pairs if small and part <= rule.most_threads else 0
+    schedule = Schedule(
+        protocol=protocol,
+        blocks=min(rows * share, max(most, rule.most_blocks)),
+        threads=min(rule.most_threads, -(-parts * part // 32) * 32),
+    )
+    return Choice(algorithms.get(name), schedule)

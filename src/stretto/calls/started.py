@@ -1,0 +1,92 @@
+"""How a call is started: on the CPU by a thread, on GPUs by being enqueued at once.
+
+The stream is the one that is current in the caller, so a started call comes after what
+made its arrays, and can be captured like any other.
+
+Transfers have a stream beside it, a channel each: whoever sends to one rank before it
+receives from another would wait, on one stream, for somebody who does the same. Those
+whose peer may not have come yet go to the thread: their session is opened with it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from stretto import executors
+from stretto.arrays.arrays import GPU, on_gpu
+from stretto.calls.work import Tail, Work, Worker
+from stretto.executors import Session
+
+__all__ = ["Starter"]
+
+
+class Starter:
+    """Starts the calls of one engine, in order."""
+
+    def __init__(
+        self,
+        name: str,
+        sessions: Mapping[str, Session],
+        *,
+        busy: Callable[[bool], None],
+        hear: Callable[[], None],
+        alone: bool = False,
+    ) -> None:
+        """`hear` raises what launches have met; `alone`: a session opens with a peer.
+
+        The thread called `name` is begun by the first call that needs it.
+        """
+        self._name = name
+        self._sessions = sessions
+        self._busy = busy
+        self._hear = hear
+        self._alone = alone
+        self._worker: Worker | None = None
+        self._beside: Any = None
+
+    def start(
+        self,
+        name: str,
+        call: Callable[..., Any],
+        args: tuple[Any, ...],
+        options: Mapping[str, Any],
+    ) -> Work:
+        """Start a call, after those that were started before it."""
+        run = functools.partial(call, *args, **options)
+        if not any(on_gpu(one) for one in (*args, *options.values())):
+            return self._thread().start(name, run)
+        stream = options.get("stream")
+        if self._alone:
+            gpu = executors.get(GPU)
+            if self._beside is None:
+                self._beside = gpu.beside()
+            stream = self._beside.after(gpu.stream_here(stream))
+            run = functools.partial(run, stream=stream)
+        idle = self._worker is None or self._worker.is_idle
+        if idle and (GPU in self._sessions or not self._alone):
+            return Work.enqueued(name, run, lambda: self._rest(stream, args, options))
+        stream = executors.get(GPU).stream_here(stream)
+        run = functools.partial(run, stream=stream)
+        rest = functools.partial(self._rest, stream, args, options)
+        return self._thread().start(name, run, rest)
+
+    def wait_idle(self) -> None:
+        """Return when every started call has ended; those on the thread go on."""
+        if self._worker is not None and not self._worker.is_me:
+            self._worker.wait_idle()
+
+    def stop(self) -> None:
+        """End the thread after the calls that were started."""
+        if self._worker is not None:
+            self._worker.stop()
+
+    def _thread(self) -> Worker:
+        if self._worker is None:
+            self._worker = Worker(self._name, busy=self._busy)
+        return self._worker
+
+    def _rest(self, stream: Any, *kept: Any) -> Tail:
+        session: Any = self._sessions[GPU]
+        return Tail(mark=session.mark(stream), hear=self._hear, kept=kept)

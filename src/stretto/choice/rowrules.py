@@ -1,0 +1,73 @@
+"""How blocks and threads divide the rows of an epilogue: what a profile says of it.
+
+A table `[[rows]]` of a profile says it for some numbers of ranks. Sizes are not rows of
+a table: what counts is how many rows there are and how long they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from stretto.choice.sizes import parse_size
+from stretto.epilogues import Spec
+
+__all__ = ["RowRule"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowRule:
+    """What was measured of rows, for some numbers of ranks."""
+
+    fewest: int
+    most: int
+    one_shot_up_to: int
+    """Bytes that a rank receives up to which everybody had better reduce everything."""
+    most_share: int
+    """Blocks that have a row together, at most."""
+    share_of_many: int
+    """The same where there would be more than `many` blocks."""
+    many: int
+    least_cells: int
+    """Cells of 16 bytes that a block has of a row that it shares."""
+    most_threads: int
+    """Of a block; more have too few registers for what they keep."""
+    most_blocks: int
+    """Of a kernel, each on an SM of its own."""
+    most_in_pairs: int
+    """Of a kernel whose threads else had more than a cell each: two on an SM."""
+
+    @classmethod
+    def parse(cls, row: Mapping[str, Any]) -> RowRule:
+        """Read a table; KeyError and ValueError say what is missing or wrong."""
+        fewest, most = row["ranks"]
+        names = [f.name for f in fields(cls) if f.name not in ("fewest", "most")]
+        numbers = {name: parse_size(str(row[name])) for name in names}
+        if unknown := sorted(set(row) - {"ranks", *names}):
+            raise ValueError(f"rows: {', '.join(unknown)}; want {', '.join(names)}")
+        return cls(fewest=int(fewest), most=int(most), **numbers)
+
+    def answers(self, num_ranks: int) -> bool:
+        """Return whether it is about so many ranks."""
+        return self.fewest <= num_ranks <= self.most
+
+    def share(self, spec: Spec, rows: int, cells: int, *, alone: bool) -> int:
+        """Return how many blocks have a row together, of so many cells.
+
+        As many as there are blocks for. But where a row is `alone` in a block, never so
+        few that a thread had more than one cell of it, as long as two blocks to an SM
+        are enough for that.
+        """
+        most = self.most_share
+        if rows * most > self.many:
+            most = self.share_of_many
+        room = min(most, self.most_blocks // rows, cells // self.least_cells)
+        found = spec.parts(room)
+        if not alone or cells <= found * self.most_threads:
+            return found
+        for more in range(found + 1, self.most_share + 1):
+            enough = cells <= more * self.most_threads
+            if enough and spec.parts(more) == more:
+                return more if rows * more <= self.most_in_pairs else found
+        return found

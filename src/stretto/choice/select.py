@@ -1,0 +1,341 @@
+"""Which algorithm under which schedule serves a call: the caller's, a table's, or ours.
+
+In this order: what the caller pins; a profile (a table of what was measured, shipped in
+`stretto/topology/profiles` or written by `stretto tune`); else what the simulator finds
+cheapest. The answer depends only on what all ranks know, so all find the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import tomllib
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from stretto import algorithms
+from stretto.arrays.arrays import HOST
+from stretto.choice.plans import FrozenParams, serves, touches_callers
+from stretto.choice.rowrules import RowRule
+from stretto.choice.sizes import parse_size
+from stretto.errors import (
+    CallError,
+    StrettoError,
+    TopologyError,
+    UnknownNameError,
+)
+from stretto.lang import Algorithm
+from stretto.plan import Schedule
+
+__all__ = [
+    "STAGED",
+    "ZERO_COPY",
+    "Choice",
+    "Pin",
+    "Profile",
+    "Question",
+    "Rule",
+    "candidates",
+    "dtype_class",
+    "members_of_pin",
+    "parse_pin",
+    "plain_schedule",
+    "profile_folder",
+]
+
+Pin: TypeAlias = str | Algorithm | tuple[str | Algorithm, str] | None
+"""What a caller asks for: a catalogue name, with the words of a schedule after it when
+wanted; an algorithm of one's own; or either, paired with a schedule's words."""
+
+STAGED, ZERO_COPY = "staged", "zero_copy"
+HALF, WHOLE = "half", "whole"
+MOST_CHARACTERS = 1 << 19
+"""Of a profile: rank 0 hands it to all."""
+PACKETS_UP_TO = 16 << 10
+"""Bytes a chunk up to which data that announce themselves beat a flag after them."""
+
+
+class Choice(NamedTuple):
+    """An algorithm and how to run it."""
+
+    algorithm: Algorithm
+    schedule: Schedule
+
+    def __str__(self) -> str:
+        """Return the text that pins it."""
+        return f"{self.algorithm.name} {self.schedule}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What all ranks know about a call."""
+
+    executor: str
+    collective: str
+    num_ranks: int
+    nbytes: int
+    """The full vector: S of a size."""
+    memory: str = STAGED
+    """zero_copy when the arrays are registered: both memories are then possible."""
+    in_place: bool = True
+    params: FrozenParams = ()
+    dtypes: str = ""
+    """The class of the element type; nothing where any will do."""
+
+
+def dtype_class(dtype: str) -> str:
+    """Return the class of types that are as fast to combine: `half` or `whole`.
+
+    Sums of floats of 16 bits or less are held in wider ones.
+    """
+    return HALF if dtype.startswith(("bfloat16", "float16", "float8")) else WHOLE
+
+
+def parse_pin(
+    pin: str | Algorithm | tuple[str | Algorithm, str],
+) -> tuple[Algorithm, Schedule | None]:
+    """Return the algorithm and the schedule that a caller asks for."""
+    words = ""
+    if isinstance(pin, tuple):
+        pin, words = pin
+    if isinstance(pin, str):
+        name, _, more = pin.partition("#")[0].strip().partition(" ")
+        pin, words = algorithms.get(name), f"{more} {words}".strip()
+    if not isinstance(pin, Algorithm):
+        raise CallError(
+            f"algorithm={pin!r}; want a name such as 'all_reduce/ring push packets', "
+            f"or what @algorithm made"
+        )
+    words = words or pin.schedule
+    return pin, Schedule.parse(words) if words else None
+
+
+def members_of_pin(pin: Pin) -> tuple[int, ...]:
+    """Return the members of the algorithm that a caller asks for; nothing: all."""
+    asked = pin[0] if isinstance(pin, tuple) else pin
+    if isinstance(asked, str):
+        return _members_of(asked.strip().partition(" ")[0])
+    return asked.members if isinstance(asked, Algorithm) else ()
+
+
+@functools.lru_cache(maxsize=256)
+def _members_of(name: str) -> tuple[int, ...]:
+    return algorithms.get(name).members
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One row of a profile: for such calls, by size, what to use."""
+
+    collective: str
+    memory: str
+    fewest: int
+    most: int
+    sizes: tuple[tuple[int, str], ...]
+    """Up to so many bytes: this pin."""
+    dtypes: str = ""
+    """The class of element types that it is about; nothing: all."""
+
+    def answers(self, asked: Question) -> bool:
+        """Return whether the row is about such calls."""
+        return (
+            self.collective == asked.collective
+            and self.memory == asked.memory
+            and self.fewest <= asked.num_ranks <= self.most
+            and self.dtypes in ("", asked.dtypes or self.dtypes)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What was measured on one kind of machine with one executor; rows in order."""
+
+    executor: str
+    rules: tuple[Rule, ...] = ()
+    rows: tuple[RowRule, ...] = ()
+    """How rows of epilogues are divided, by the number of ranks."""
+    about: str = field(default="", compare=False)
+
+    def choose(
+        self, asked: Question, usable: Callable[[Choice], bool] = lambda found: True
+    ) -> Choice | None:
+        """Return what the table says for a call, when it says something that works."""
+        for rule in self.rules:
+            if not rule.answers(asked):
+                continue
+            for up_to, pin in rule.sizes:
+                if asked.nbytes > up_to:
+                    continue
+                found = _working(pin, asked)
+                if found is not None and usable(found):
+                    return found
+        return None
+
+    def rows_of(self, num_ranks: int) -> RowRule | None:
+        """Return how rows are divided among so many ranks, when it says so."""
+        return next((r for r in self.rows if r.answers(num_ranks)), None)
+
+    @property
+    def names(self) -> set[str]:
+        """Return the algorithms that it names."""
+        return {_name(pin) for rule in self.rules for _, pin in rule.sizes}
+
+    def without(self, names: Collection[str]) -> Profile:
+        """Return it without what names one of these algorithms."""
+        rules = [
+            replace(r, sizes=tuple(s for s in r.sizes if _name(s[1]) not in names))
+            for r in self.rules
+        ]
+        return replace(self, rules=tuple(rules))
+
+    @classmethod
+    def parse(cls, text: str, source: str) -> Profile:
+        """Read a profile; `source` names it in messages."""
+        try:
+            data = tomllib.loads(text)
+            rules = tuple(_rule(row) for row in data.get("rule", ()))
+            rows = tuple(RowRule.parse(row) for row in data.get("rows", ()))
+            return cls(
+                executor=str(data["executor"]),
+                rules=rules,
+                rows=rows,
+                about=str(data.get("about", "")),
+            )
+        except (
+            tomllib.TOMLDecodeError,
+            AttributeError,
+            KeyError,
+            TypeError,
+            ValueError,
+            RecursionError,
+            StrettoError,
+        ) as e:
+            raise TopologyError(
+                f"profile {source}: {type(e).__name__}: {e}; want executor, and "
+                "[[rule]] with collective, memory, ranks = [2, 8], sizes; or [[rows]] "
+                "as in h200_rows.toml"
+            ) from None
+
+    @classmethod
+    def of_user(cls) -> dict[str, str]:
+        """Return the texts of the user's own profiles, by executor.
+
+        They lie in STRETTO_PROFILES, or in the cache, where `stretto tune` puts them.
+        """
+        found = {}
+        for path in sorted(profile_folder().glob("*.toml")):
+            try:
+                text = path.read_text(encoding="utf-8")
+                cls.parse(text, str(path))
+                if len(text) > MOST_CHARACTERS:
+                    raise TopologyError(
+                        f"profile {path}: {len(text)} characters; want at most "
+                        f"{MOST_CHARACTERS}"
+                    )
+            except (OSError, UnicodeDecodeError, TopologyError) as e:
+                said = (
+                    str(e) if isinstance(e, TopologyError) else f"profile {path}: {e}"
+                )
+                warnings.warn(
+                    f"{said}. It is passed over", RuntimeWarning, stacklevel=2
+                )
+            else:
+                found[path.stem] = text
+        return found
+
+    @classmethod
+    def shipped(cls, executor: str) -> Profile:
+        """Return what comes with the library: a file for each kind of machine."""
+        folder = resources.files("stretto.topology") / "profiles"
+        rules: list[Rule] = []
+        rows: list[RowRule] = []
+        about: list[str] = []
+        for file in sorted(folder.iterdir(), key=lambda f: f.name):
+            if file.name.endswith(".toml"):
+                found = cls.parse(file.read_text(encoding="utf-8"), file.name)
+                if found.executor == executor:
+                    rules += found.rules
+                    rows += found.rows
+                    about.append(found.about)
+        said = "; ".join(about)
+        return cls(executor=executor, rules=tuple(rules), rows=tuple(rows), about=said)
+
+
+def profile_folder() -> Path:
+    """Return where the user's profiles lie."""
+    if named := os.environ.get("STRETTO_PROFILES"):
+        return Path(named)
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "stretto" / "profiles"
+
+
+def _rule(row: Mapping[str, Any]) -> Rule:
+    fewest, most = row["ranks"]
+    dtypes = row.get("dtypes", "")
+    if dtypes not in ("", HALF, WHOLE):
+        raise ValueError(f"dtypes = {dtypes!r}, not {HALF} or {WHOLE}")
+    return Rule(
+        collective=row["collective"],
+        memory=row["memory"],
+        fewest=int(fewest),
+        most=int(most),
+        sizes=tuple((parse_size(size), str(pin)) for size, pin in row["sizes"]),
+        dtypes=dtypes,
+    )
+
+
+def _name(pin: str) -> str:
+    return pin.strip().partition(" ")[0]
+
+
+def _working(pin: str, asked: Question) -> Choice | None:
+    """Return what a row says, or None when that is not for this call, or unknown."""
+    try:
+        algorithm, schedule = parse_pin(pin)
+    except (UnknownNameError, CallError):  # CallError: words of another version
+        return None
+    if algorithm.members:  # nobody asked for a part of the ranks
+        return None
+    schedule = schedule or plain_schedule(asked)
+    in_place = asked.in_place or not touches_callers(schedule)
+    if serves(algorithm, asked.num_ranks, asked.params, schedule, in_place):
+        return Choice(algorithm, schedule)
+    return None
+
+
+def plain_schedule(asked: Question) -> Schedule:
+    """Return a good schedule for a call, whatever the algorithm."""
+    blocks = _blocks(asked)
+    if asked.memory == ZERO_COPY:
+        return Schedule(direction="pull", memory=ZERO_COPY, blocks=blocks)
+    small = asked.nbytes <= PACKETS_UP_TO * asked.num_ranks
+    return Schedule(protocol="packets" if small else "bulk", blocks=blocks)
+
+
+def _blocks(asked: Question) -> int:
+    """Return how many slices run side by side: one on a core, many on a GPU."""
+    if asked.executor == HOST:
+        return 1
+    return min(32, max(4, asked.nbytes // asked.num_ranks >> 14))
+
+
+def candidates(asked: Question) -> Iterable[Choice]:
+    """Return what may serve a call, in the order of the catalogue."""
+    blocks = _blocks(asked)
+    schedules = [Schedule(protocol=word, blocks=blocks) for word in ("packets", "bulk")]
+    if asked.memory == ZERO_COPY:
+        schedules += [
+            Schedule(direction=direction, memory=ZERO_COPY, blocks=blocks)
+            for direction in ("pull", "push")
+        ]
+    for algorithm in algorithms.of(asked.collective, asked.num_ranks):
+        if algorithm.kernel is not None:  # nobody can simulate what it does
+            continue
+        for schedule in schedules:
+            in_place = asked.in_place or not touches_callers(schedule)
+            if serves(algorithm, asked.num_ranks, asked.params, schedule, in_place):
+                yield Choice(algorithm, schedule)

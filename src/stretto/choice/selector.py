@@ -1,0 +1,134 @@
+"""Answer questions of selection: a pin, a profile, or the simulator, in that order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from stretto import executors, topology
+from stretto.choice.plans import proved_plan, serves, touches_callers
+from stretto.choice.rowrules import RowRule
+from stretto.choice.select import (
+    STAGED,
+    Choice,
+    Pin,
+    Profile,
+    Question,
+    candidates,
+    parse_pin,
+    plain_schedule,
+)
+from stretto.errors import CallError, StrettoError
+from stretto.executors import Session
+from stretto.ir import Verified
+from stretto.plan import Plan, Schedule
+
+__all__ = ["Selector"]
+
+_MOST_SIMULATED = 16
+"""Ranks up to which candidates are simulated; beyond, the first that works is taken."""
+
+
+class Selector:
+    """The choices of one executor in one process."""
+
+    def __init__(
+        self,
+        executor: str,
+        profile: Profile | None = None,
+        sessions: Mapping[str, Session] | None = None,
+    ) -> None:
+        """Start with a measured profile, or with the one that is shipped.
+
+        A session of the executor, once there is one, is asked what it refuses.
+        """
+        self._executor = executor
+        self._sessions = {} if sessions is None else sessions
+        shipped = Profile.shipped(executor)
+        ours = profile is not None and profile.executor == executor
+        self._profiles = [profile, shipped] if ours and profile else [shipped]
+        self._known: dict[tuple[Question, Pin, bool], Choice] = {}
+
+    def choose(self, asked: Question, pin: Pin = None) -> Choice:
+        """Return what serves a call."""
+        here = self._executor in self._sessions
+        key = (replace(asked, nbytes=_class(asked.nbytes)), pin, here)
+        found = self._known.get(key)
+        if found is None:
+            found = self._pinned(asked, pin) if pin is not None else self._best(key[0])
+            self._known[key] = found
+        return found
+
+    def rows(self, num_ranks: int) -> RowRule:
+        """Return how rows of epilogues are divided; what is shipped is for all."""
+        found = [p.rows_of(num_ranks) for p in self._profiles]
+        said = next((one for one in found if one is not None), None)
+        assert said is not None, "h200_rows.toml has all that an executor serves"
+        return said
+
+    def _pinned(self, asked: Question, pin: Pin) -> Choice:
+        assert pin is not None
+        algorithm, schedule = parse_pin(pin)
+        if algorithm.collective != asked.collective:
+            raise CallError(
+                f"algorithm={algorithm.name!r} for {asked.collective}; want one of "
+                f"{asked.collective}/..."
+            )
+        if reason := algorithm.refuses(asked.num_ranks):
+            raise CallError(reason)
+        if schedule is None:
+            schedule = plain_schedule(asked)
+            in_place = asked.in_place or not touches_callers(schedule)
+            args = (algorithm, asked.num_ranks, asked.params)
+            if not serves(*args, schedule, in_place):
+                schedule = plain_schedule(replace(asked, memory=STAGED))
+                if not serves(*args, schedule, True):
+                    schedule = Schedule()
+        return Choice(algorithm, schedule)
+
+    def _best(self, asked: Question) -> Choice:
+        for profile in self._profiles:
+            found = profile.choose(asked, lambda one: self._usable(one, asked))
+            if found is not None:
+                return found
+        options = candidates(asked)
+        if asked.num_ranks > _MOST_SIMULATED:
+            first = next(iter(options), None)
+            options = () if first is None else (first,)
+        costs = [
+            (self._cost(option, asked), i, option) for i, option in enumerate(options)
+        ]
+        if not costs:
+            raise CallError(
+                f"no algorithm of {asked.collective} serves {asked.num_ranks} ranks"
+            )
+        return min(costs, key=lambda c: c[:2])[2]
+
+    def _usable(self, option: Choice, asked: Question) -> bool:
+        """Return whether the executor runs it here; all ranks' answer alike."""
+        refuses = getattr(self._sessions.get(self._executor), "refuses", None)
+        return refuses is None or not refuses(_plan(option, asked))
+
+    def _cost(self, option: Choice, asked: Question) -> float:
+        """Return the simulated time; infinite where the simulator has none."""
+        plan = _plan(option, asked)
+        kind = "cpux" if self._executor == "cpu" else "h200x"
+        try:
+            machine = topology.load(f"{kind}{asked.num_ranks}")
+            found = executors.get("sim").simulate(plan, machine, nbytes=asked.nbytes)
+        except StrettoError:
+            return math.inf
+        return float(found.time_us)
+
+
+def _plan(option: Choice, asked: Question) -> Verified[Plan]:
+    in_place = asked.in_place or not touches_callers(option.schedule)
+    return proved_plan(
+        option.algorithm, asked.num_ranks, asked.params, option.schedule, in_place
+    )
+
+
+def _class(nbytes: int) -> int:
+    """Return the size that stands for sizes like it: the next power of two."""
+    return 1 << max(0, nbytes - 1).bit_length()

@@ -1,0 +1,1 @@
+"""How ranks meet, are told apart, hear of each other, and learn who died."""

@@ -1,0 +1,228 @@
+"""The front door on TCP: who knows the secret is shown to the Unix socket.
+
+    hub: Challenge(nonce)   rank: Proof(nonce, mac, host)   hub: Moved(path, mac, host)
+
+Whoever does not know it is told so. Those who only stand there are sent away: by a
+timer, and the oldest of the address that has most of them when there are too many.
+Ranks of this version share a host, so the door only has to find out that they do.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import time
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+
+from stretto.errors import CollectiveTimeout, RendezvousError
+from stretto.meeting import messages
+from stretto.meeting.faults import Fault, several_hosts
+from stretto.meeting.hosting.hub import Hub
+from stretto.meeting.hosting.rendezvous import GiveUp, TurnedAway
+from stretto.meeting.messages import Challenge, Message, Moved, Proof, Verdict
+from stretto.meeting.process import host_id, is_same_host
+from stretto.meeting.secret import is_proof, new_nonce, prove
+from stretto.meeting.wire import Connection, Refused, wait_ready
+
+ANSWER_S = 5.0
+MOST_KNOCKING = 128
+_PAUSE_S = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Knock:
+    nonce: str
+    address: str
+    until: float
+
+
+class Door:
+    """Show ranks that come over TCP to `path`; part of the hub's loop."""
+
+    def __init__(
+        self, hub: Hub, address: tuple[str, int], path: str, secret: bytes
+    ) -> None:
+        self._hub, self._path, self._secret = hub, path, secret
+        self._knocking: dict[Connection, _Knock] = {}
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        try:
+            self._listener = socket.create_server(address, family=family, backlog=128)
+        except (OSError, UnicodeError) as e:
+            raise RendezvousError(f"cannot serve {address[0]}:{address[1]}: {e}") from e
+        self._listener.setblocking(False)
+        hub.selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        hub.enter(self)
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When the first of those who stand there has done so for long enough."""
+        return min((k.until for k in self._knocking.values()), default=None)
+
+    def tick(self, now: float) -> None:
+        """Send away who has not answered."""
+        for connection, knock in list(self._knocking.items()):
+            if knock.until <= now:
+                self._hang_up(connection)
+
+    def close(self, fault: Fault | None) -> None:
+        """Open to nobody any more; those who stand there will find out why."""
+        for connection in list(self._knocking):
+            self._hang_up(connection)
+        self._hub.selector.unregister(self._listener)
+        self._listener.close()
+
+    def forget(self) -> None:
+        """Close this process's descriptors."""
+        for connection in self._knocking:
+            connection.close()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        try:
+            sock, address = self._listener.accept()
+        except OSError:  # gone again, or no descriptor is left: somebody must go
+            self._drop_one()
+            return
+        if len(self._knocking) >= MOST_KNOCKING:
+            self._drop_one()
+        connection, nonce = Connection(sock), new_nonce()
+        until = time.monotonic() + ANSWER_S
+        where = str(address[0])
+        self._knocking[connection] = _Knock(nonce=nonce, address=where, until=until)
+        self._hub.selector.register(
+            connection, selectors.EVENT_READ, partial(self._answer, connection)
+        )
+        self._say(connection, Challenge(nonce=nonce))
+
+    def _drop_one(self) -> None:
+        """Send away the oldest of the address that most have come from."""
+        counted = Counter(knock.address for knock in self._knocking.values())
+        if counted:
+            busiest = counted.most_common(1)[0][0]
+            of_it = (c for c, k in self._knocking.items() if k.address == busiest)
+            self._hang_up(next(of_it))
+        else:
+            time.sleep(1e-3)  # so that a process without descriptors does not spin
+
+    def _answer(self, connection: Connection) -> None:
+        knock = self._knocking.get(connection)
+        if knock is None:
+            return
+        try:
+            frames = connection.receive()
+        except (EOFError, OSError):
+            self._hang_up(connection)
+            return
+        if not frames:
+            return
+        proof = messages.read(frames[0])
+        if isinstance(proof, Proof):
+            said = (knock.nonce, proof.nonce, proof.host)
+            if is_proof(proof.mac, self._secret, "rank", *said):
+                self._show_in(connection, knock.nonce, proof)
+            else:
+                self._turn_away(connection, knock.address)
+        self._hang_up(connection)
+
+    def _show_in(self, connection: Connection, nonce: str, proof: Proof) -> None:
+        here = host_id()
+        said = (nonce, proof.nonce, self._path, here)
+        mac = prove(self._secret, "hub", *said)
+        self._say(connection, Moved(mac=mac, host=here, path=self._path))
+        if not is_same_host(here, proof.host):
+            self._hub.feed(GiveUp(fault=several_hosts((here, proof.host))))
+
+    def _turn_away(self, connection: Connection, address: str) -> None:
+        text = "rank 0 has another secret; give all ranks the same file"
+        verdict = Verdict(group="", error="RendezvousError", text=text, blamed=())
+        self._say(connection, verdict)
+        why = "it has another secret; give all ranks the same file"
+        self._hub.feed(TurnedAway(who=f"somebody at {address}", why=why))
+
+    def _say(self, connection: Connection, message: Message) -> None:
+        try:
+            connection.post(messages.to_body(message))
+        except OSError:
+            self._hang_up(connection)
+
+    def _hang_up(self, connection: Connection) -> None:
+        if self._knocking.pop(connection, None) is not None:
+            self._hub.selector.unregister(connection)
+            connection.close()
+
+
+def knock(address: tuple[str, int], secret: bytes, until: float) -> str | None:
+    """Return the path of the Unix socket that the hub behind the door serves.
+
+    None when nobody answered, or hung up in the midst: try again, until it is late.
+    """
+    where = f"{address[0]}:{address[1]}"
+    try:
+        left_s = min(1.0, max(0.01, until - time.monotonic()))
+        connection = Connection(socket.create_connection(address, timeout=left_s))
+    except (OSError, UnicodeError):
+        time.sleep(_PAUSE_S)
+        return None
+    try:
+        return _ask(connection, where, secret, until)
+    finally:
+        connection.close()
+
+
+def _ask(connection: Connection, where: str, secret: bytes, until: float) -> str | None:
+    challenge = _hear(connection, where, until)
+    if challenge is None:
+        return None
+    if not isinstance(challenge, Challenge):
+        raise RendezvousError(f"{where} is not a stretto rendezvous")
+    nonce, here = new_nonce(), host_id()
+    mac = prove(secret, "rank", challenge.nonce, nonce, here)
+    try:
+        connection.post(messages.to_body(Proof(nonce=nonce, mac=mac, host=here)))
+    except OSError:
+        return None
+    moved = _hear(connection, where, until)
+    if moved is None:
+        return None
+    if isinstance(moved, Verdict):
+        raise RendezvousError(f"{where}: {moved.text}")
+    if not isinstance(moved, Moved):
+        raise RendezvousError(f"{where} is not a stretto rendezvous")
+    said = (challenge.nonce, nonce, moved.path, moved.host)
+    if not is_proof(moved.mac, secret, "hub", *said):
+        raise RendezvousError(f"{where} does not know the secret; is it another job's?")
+    if not is_same_host(here, moved.host):
+        raise several_hosts((here, moved.host)).to_error()
+    return moved.path
+
+
+def nobody_answers(address: tuple[str, int], timeout_s: float) -> CollectiveTimeout:
+    """Return the error of a rank that was not let in before its deadline."""
+    error = CollectiveTimeout(
+        f"rank 0 did not come within {timeout_s:g} s: nobody answers at "
+        f"{address[0]}:{address[1]} as rank 0 of a stretto job does; read its log, or "
+        "allow more time with deadline_s"
+    )
+    error.blamed = (0,)
+    return error
+
+
+def _hear(connection: Connection, where: str, until: float) -> Message | None:
+    """Return what the other end says; None when it hangs up or keeps silent."""
+    until = min(until, time.monotonic() + ANSWER_S)
+    while (left_s := until - time.monotonic()) > 0:
+        wait_ready(connection, left_s)
+        try:
+            frames = connection.receive()
+        except (EOFError, OSError):
+            time.sleep(min(_PAUSE_S, max(0.0, until - time.monotonic())))
+            return None
+        if frames:
+            heard = messages.read(frames[0])
+            if isinstance(heard, Refused):
+                text = f"{where} is not a stretto rendezvous: {heard.why}"
+                raise RendezvousError(text)
+            return heard
+    return None

@@ -1,0 +1,1 @@
+"""Ranks started by `spawn`: processes, their tasks, and what became of them."""

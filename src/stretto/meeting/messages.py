@@ -1,0 +1,196 @@
+"""What ranks and the hub say to each other: one dataclass a message.
+
+`to_body` and `from_body` turn them into JSON objects and back. Everything that
+comes back is checked field by field, since it came from a socket: what is returned is a
+message, or what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from stretto.meeting.wire import Frame, Refused
+
+LONGEST_S = 1e9
+"""The longest time that anybody may want to wait."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """The root of what can be said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello(Message):
+    """A rank comes. With it travels a pidfd of its process, where there are any."""
+
+    rank: int
+    num_ranks: int
+    pid: int
+    host: str
+    version: str
+    start_s: float
+    """How long it still waits for the others to come."""
+    within_s: float
+    """How long it waits in all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcome(Message):
+    """All have come. With it travel their pidfds, in rank order, or none."""
+
+    generation: int
+    """Larger than that of every earlier meeting of this name on this host."""
+    pids: tuple[int, ...]
+    host_rank: int
+    """The rank that hosts the hub; -1 when it is the spawning parent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer(Message):
+    """A member's part of an exchange within a group."""
+
+    group: str
+    members: tuple[int, ...]
+    tag: str
+    payload: Any
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result(Message):
+    """Everybody's part, in the group's order; `counts` descriptors from each."""
+
+    group: str
+    tag: str
+    payloads: list[Any]
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict(Message):
+    """A fault ends a group (or, with no group named, all of them)."""
+
+    group: str
+    error: str
+    text: str
+    blamed: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report(Message):
+    """A member found a fault that all of its group must hear."""
+
+    group: str
+    members: tuple[int, ...]
+    error: str
+    text: str
+    blamed: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave(Message):
+    """A rank goes: orderly, or (with words for `failure`) because it failed."""
+
+    failure: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost(Message):
+    """A rank died or failed; `how` continues a sentence that names it."""
+
+    rank: int
+    how: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Departed(Message):
+    """A rank left in order."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Challenge(Message):
+    """The hub's front door on TCP asks for the secret."""
+
+    nonce: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof(Message):
+    """A rank shows that it knows the secret, and asks the same of the hub."""
+
+    nonce: str
+    mac: str
+    host: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved(Message):
+    """The hub proves itself in turn and names the Unix socket to come to."""
+
+    mac: str
+    host: str
+    path: str
+
+
+def _ints(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list) or not all(type(v) is int for v in value):
+        raise TypeError
+    return tuple(value)
+
+
+def _exactly(*kinds: type) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        if type(value) not in kinds:  # so that True is no int
+            raise TypeError
+        return value
+
+    return check
+
+
+def _seconds(value: Any) -> float:
+    number = _exactly(int, float)(value)
+    if not 0 <= number <= LONGEST_S:
+        raise TypeError
+    return float(number)
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "int": _exactly(int),
+    "float": _seconds,
+    "str": _exactly(str),
+    "tuple[int, ...]": _ints,
+    "list[Any]": _exactly(list),
+    "Any": lambda value: value,
+}
+_KINDS = {kind.__name__: kind for kind in Message.__subclasses__()}
+
+
+def to_body(message: Message) -> dict[str, Any]:
+    """Return the JSON object of a message."""
+    return {"say": type(message).__name__, **asdict(message)}
+
+
+def from_body(body: Mapping[str, Any]) -> Message | Refused:
+    """Return the message of a JSON object, or why it is none of ours."""
+    kind = _KINDS.get(str(body.get("say"))[:40])
+    if kind is None:
+        return Refused(why=f"no message is called {str(body.get('say'))[:40]!r}")
+    found: dict[str, Any] = {}
+    for field in fields(kind):
+        try:
+            found[field.name] = _READERS[str(field.type)](body[field.name])
+        except (KeyError, TypeError):
+            got = repr(body.get(field.name, "nothing"))[:40]
+            name = f"{kind.__name__}.{field.name}"
+            return Refused(why=f"{name} is {got}, not {field.type}")
+    return kind(**found)
+
+
+def read(frame: Frame | Refused) -> Message | Refused:
+    """Return the message of what came, or why it is none."""
+    return frame if isinstance(frame, Refused) else from_body(frame.body)

@@ -1,0 +1,211 @@
+"""Frames: whole ones come out, whatever else is refused without harm."""
+
+import json
+import os
+import re
+import socket
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stretto.errors import WireError
+from stretto.meeting import messages
+from stretto.meeting.messages import Hello, Leave, Offer
+from stretto.meeting.wire import (
+    HEADER,
+    MAGIC,
+    STRANGER_LIMIT,
+    Connection,
+    Decoder,
+    Descriptor,
+    Frame,
+    Refused,
+    encode,
+    wait_ready,
+)
+
+HELLO = Hello(
+    rank=1, num_ranks=2, pid=3, host="h", version="1", start_s=9.0, within_s=9.0
+)
+KINDS = messages.Message.__subclasses__()
+BODIES = st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=9))
+
+
+@given(st.lists(BODIES, max_size=5), st.lists(st.integers(1, 40)))
+def test_frames_survive_any_cutting(bodies, cuts):
+    """However the stream is cut, the same objects come out in order."""
+    data = b"".join(encode(body) for body in bodies)
+    decoder, found = Decoder(), []
+    for cut in [*cuts, len(data) or 1]:
+        found += [f.body for f in decoder.feed(data[:cut])]
+        data = data[cut:]
+
+    assert bodies == found
+
+
+@given(st.binary(min_size=4, max_size=200))
+def test_garbage_is_refused_or_awaited_never_accepted(data):
+    """Bytes that do not start with our magic end the connection."""
+    if data.startswith(MAGIC):
+        return
+    (refused,) = Decoder().feed(data)
+
+    assert "not a stretto frame" in refused.why
+
+
+def test_an_oversized_frame_is_refused_before_it_has_come():
+    """The length alone is enough to refuse it."""
+    header = HEADER.pack(MAGIC, STRANGER_LIMIT + 1, 0)
+
+    (refused,) = Decoder().feed(header)
+
+    assert f"at most {STRANGER_LIMIT}" in refused.why
+
+
+BAD_BODIES = [
+    b"{",
+    b"[1]",
+    b"\xff\xfe",
+    b"[" * 4000,
+    b"[" * 100 + b"]" * 100,
+    b'{"a":' * 70 + b"1" + b"}" * 70,
+    b'{"mac": "\\ud800"}',
+    b'{"\\udfff": 1}',
+    b'{"a": 1e999}',
+    b'{"a": NaN}',
+    b'{"a": ' + b"9" * 3000 + b"}",
+]
+
+
+@pytest.mark.parametrize("text", BAD_BODIES, ids=range(len(BAD_BODIES)))
+def test_a_body_that_is_no_object_is_refused(text):
+    """Broken or other JSON, of any depth, and what JSON has and UTF-8 has not."""
+    (refused,) = Decoder().feed(HEADER.pack(MAGIC, len(text), 0) + text)
+
+    assert "body is" in refused.why
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+SAID = st.dictionaries(
+    st.sampled_from([f for kind in KINDS for f in ("say", *kind.__slots__)]),
+    JSON | st.sampled_from([kind.__name__ for kind in KINDS]),
+)
+
+
+@given(st.binary(max_size=300) | SAID.map(lambda o: json.dumps(o).encode()))
+def test_whatever_comes_is_a_message_or_a_refusal(text):
+    """Nothing raises: not reading it, and not saying it again."""
+    for part in (text, HEADER.pack(MAGIC, len(text), 0) + text):
+        for found in Decoder().feed(part):
+            message = messages.read(found)
+            if isinstance(message, Refused):
+                message.why.encode()
+            else:
+                encode(messages.to_body(message))
+
+
+def test_a_refusal_is_the_last_that_is_read():
+    """What comes after it on that connection is nothing."""
+    decoder = Decoder()
+    first, second = decoder.feed(encode({}) + b"GET / HTTP/1.1" + encode({}))
+
+    assert isinstance(first, Frame)
+    assert isinstance(second, Refused)
+    assert [] == decoder.feed(encode({}))
+
+
+def test_promised_descriptors_must_come():
+    """A frame that claims descriptors without any is refused."""
+    (refused,) = Decoder().feed(encode({}, 2))
+
+    assert "2 descriptors promised" in refused.why
+
+
+def test_descriptors_arrive_in_order_and_close_themselves():
+    """Three hundred descriptors pass, more than one message of the kernel holds."""
+    one, two = socket.socketpair()
+    sender, receiver = Connection(one), Connection(two)
+    receiver.trust()
+    read, write = os.pipe()
+    held = [Descriptor(os.dup(write)) for _ in range(300)]
+    sender.post({"a": 1}, held)
+    sender.post({"b": 2}, held[:1])
+    frames = []
+    while len(frames) < 2:
+        assert wait_ready(receiver, 1.0)
+        frames += receiver.receive()
+    for number in (read, write):
+        os.close(number)
+    numbers = [d.number for f in frames for d in f.descriptors]
+
+    assert [300, 1] == [len(f.descriptors) for f in frames]
+    assert len(set(numbers)) == 301
+    del frames, held
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(numbers[0])
+    sender.close()
+    receiver.close()
+
+
+def test_a_reader_that_never_reads_costs_the_sender_no_waiting():
+    """What a stopped peer does not take is queued, not waited for."""
+    one, two = socket.socketpair()
+    sender = Connection(one)
+    for _ in range(20):
+        sender.post({"text": "x" * 100_000})
+
+    assert sender.is_sending
+    sender.close()
+    two.close()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        HELLO,
+        Leave(failure=""),
+        Offer(group="g", members=(0, 1), tag="t", payload={"a": [1]}, timeout_s=1.0),
+    ],
+)
+def test_messages_survive_the_journey(message):
+    """What is said is what is heard."""
+    body = json.loads(json.dumps(messages.to_body(message)))
+
+    assert message == messages.from_body(body)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"rank": "1"}, r"Hello.rank is '1', not int"),
+        ({"rank": True}, r"Hello.rank is True, not int"),
+        ({"start_s": -1}, r"Hello.start_s is -1, not float"),
+        ({"say": "Boo"}, r"no message is called 'Boo'"),
+        ({"say": None}, r"no message is called 'None'"),
+    ],
+)
+def test_a_message_with_a_wrong_field_is_refused(change, text):
+    """Every field is checked, and the text says which one was wrong."""
+    body = messages.to_body(HELLO)
+    refused = messages.from_body({**body, **change})
+
+    assert re.search(text, refused.why)
+
+
+def test_a_peer_that_does_not_read_is_given_up():
+    """What waits for it may not grow without end."""
+    here, there = socket.socketpair()
+    with here, there:
+        one = Connection(here)
+
+        def flood():
+            while True:
+                one.post({"text": "x" * 60_000})
+
+        with pytest.raises(WireError, match=r"the peer has not read \d+ bytes"):
+            flood()
