@@ -1,4 +1,7 @@
-"""Run chaos for as long as you like: `python -m tests.chaos --cheap 2000 --dear 50`.
+"""Run chaos for as long as you like.
+
+    python -m tests.chaos --jobs 48 --seconds 500 --out FILE    # of real processes
+    python -m tests.chaos --cheap 2000                          # in this process
 
 The seed is printed; with it the same scenarios come again. The last lines are a table.
 """
@@ -8,6 +11,7 @@ from __future__ import annotations
 import argparse
 import collections
 import gc
+import json
 import os
 import random
 import secrets
@@ -73,6 +77,17 @@ def run(seed: int, cheap: int, dear: int, stop_s: float = 1e9) -> tuple[dict, li
     return dict(done), failed
 
 
+def processes(args: argparse.Namespace) -> int:
+    """Run scenarios of real processes, by many workers; print what came of them."""
+    from tests.chaos import campaign
+
+    report = campaign.run(
+        args.seed, args.jobs, args.seconds, args.kind, args.most, args.out
+    )
+    print(json.dumps({**report, "faults": report["faults"][:10]}, indent=1))
+    return 1 if report["faults"] or report["left in /dev/shm"] else 0
+
+
 def main() -> int:
     """Print the seed, run, print the table; 1 when something was not survived."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -80,8 +95,15 @@ def main() -> int:
     parser.add_argument("--cheap", type=int, default=200, help="of each kind")
     parser.add_argument("--dear", type=int, default=5)
     parser.add_argument("--stop-s", type=float, default=1e9)
+    parser.add_argument("--jobs", type=int, default=0, help="workers, of processes")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--kind", action="append", default=[], help="only this")
+    parser.add_argument("--most", type=int, default=1 << 40, help="of each worker")
+    parser.add_argument("--out", type=Path, help="a JSON file, written as it goes")
     args = parser.parse_args()
     print(f"seed {args.seed}", flush=True)
+    if args.jobs:
+        return processes(args)
     done, failed = run(args.seed, args.cheap, args.dear, args.stop_s)
     left = used()
     print("| scenario | times | steps | seconds |\n| --- | --- | --- | --- |")

@@ -322,4 +322,4 @@ CHEAP = {
     "malformed command line": misuse_the_command,
     "hostile frames while ranks meet": flood,
 }
-DEAR = {"kill, exit, raise, fork, stop a rank": lose_a_rank}
+DEAR: dict = {}
