@@ -21,7 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.chaos import deaths
+from tests.chaos import deaths, launched, meetings
 from tests.chaos.jobs import Found, Naming, forget_folder, new_folder
 from tests.chaos.team import Skipped, adopt_orphans
 
@@ -31,7 +31,7 @@ _LATE_S = 1.0
 
 def scenarios() -> dict[str, tuple[Scenario, int]]:
     """Return all kinds, each with how often it is drawn."""
-    return {**deaths.SCENARIOS}
+    return {**deaths.SCENARIOS, **meetings.SCENARIOS, **launched.SCENARIOS}
 
 
 def warm() -> None:

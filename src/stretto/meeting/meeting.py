@@ -139,6 +139,9 @@ class Meeting:
         waiting = self._results[name]
         with self._news:
             while not waiting and peers.fault is None:
+                if (gone := self._membership.hub_fault(tag)) is not None:
+                    peers.break_(gone)  # nothing can be exchanged any more
+                    break
                 left_s = max(0.0, until - time.monotonic())
                 if not self._news.wait(min(left_s, LONGEST_WAIT_S)) and not left_s:
                     break
