@@ -21,7 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.chaos import deaths, launched, meetings
+from tests.chaos import deaths, launched, limits, meetings
 from tests.chaos.jobs import Found, Naming, forget_folder, new_folder
 from tests.chaos.team import Skipped, adopt_orphans
 
@@ -29,9 +29,10 @@ Scenario = Callable[[random.Random, Path], Found]
 _LATE_S = 1.0
 
 
-def scenarios() -> dict[str, tuple[Scenario, int]]:
+def scenarios() -> dict[str, tuple[Scenario, float]]:
     """Return all kinds, each with how often it is drawn."""
-    return {**deaths.SCENARIOS, **meetings.SCENARIOS, **launched.SCENARIOS}
+    rooms = (deaths, meetings, launched, limits)
+    return {name: how for room in rooms for name, how in room.SCENARIOS.items()}
 
 
 def warm() -> None:
