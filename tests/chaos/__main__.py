@@ -1,6 +1,7 @@
 """Run chaos for as long as you like.
 
     python -m tests.chaos --jobs 48 --seconds 500 --out FILE    # of real processes
+    python -m tests.chaos --kind NAME --again 1:0:17            # one scenario of those
     python -m tests.chaos --cheap 2000                          # in this process
 
 The seed is printed; with it the same scenarios come again. The last lines are a table.
@@ -88,6 +89,21 @@ def processes(args: argparse.Namespace) -> int:
     return 1 if report["faults"] or report["left in /dev/shm"] else 0
 
 
+def again(args: argparse.Namespace) -> int:
+    """Run one scenario again; print its line."""
+    from tests.chaos import campaign
+    from tests.chaos.team import adopt_orphans
+
+    campaign.warm()
+    adopt_orphans()
+    (name,) = args.kind
+    with tempfile.TemporaryDirectory(prefix="ch", dir="/tmp") as base:
+        found = campaign.scenarios()[name][0]
+        line = campaign.run_one(name, found, args.again, Path(base))
+    print(json.dumps(line, indent=1).replace("\\n", "\n"))
+    return 1 if "faults" in line else 0
+
+
 def main() -> int:
     """Print the seed, run, print the table; 1 when something was not survived."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -100,7 +116,10 @@ def main() -> int:
     parser.add_argument("--kind", action="append", default=[], help="only this")
     parser.add_argument("--most", type=int, default=1 << 40, help="of each worker")
     parser.add_argument("--out", type=Path, help="a JSON file, written as it goes")
+    parser.add_argument("--again", help="the seed of one scenario, of one --kind")
     args = parser.parse_args()
+    if args.again:
+        return again(args)
     print(f"seed {args.seed}", flush=True)
     if args.jobs:
         return processes(args)

@@ -189,8 +189,10 @@ def _report(base: Path, seed: int, jobs: int, begin: float) -> dict[str, Any]:
             row = kinds.setdefault(line["kind"], {"times": 0, "failed": 0, "s": 0.0})
             row["times"] += 1
             row["s"] = round(row["s"] + line["seconds"], 2)
-            namings += [Naming(**n) for n in line.get("namings", ())]
-            early += [Naming(**n) for n in line.get("early", ())]
+            for found, name in ((namings, "namings"), (early, "early")):
+                for said in line.get(name, ()):
+                    found.append(Naming(**said))
+                    found[-1].words += f" in {line['kind']}, {line['seed']}"
             for name, value in line.get("notes", {}).items():
                 notes.setdefault(name, []).append(value)
             if "faults" in line:
@@ -226,7 +228,7 @@ def _summary(namings: list[Naming]) -> dict[str, Any]:
         "milliseconds": times,
         "share with the right rank": round(len(right) / len(namings), 6),
         "share with the right rank within 1 s": round(len(good) / len(namings), 6),
-        "late ones, s": [round(n.seconds, 3) for n in late[:20]],
+        "late ones, s": [f"{n.seconds:.3f}{n.words}" for n in late[:20]],
     }
 
 
