@@ -16,11 +16,13 @@ import json
 import os
 import random
 import secrets
+import shutil
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.chaos.scenarios import CHEAP, DEAR
@@ -89,6 +91,31 @@ def processes(args: argparse.Namespace) -> int:
     return 1 if report["faults"] or report["left in /dev/shm"] else 0
 
 
+@contextmanager
+def base_folder() -> Iterator[Path]:
+    """Be with a folder that no exit hook of a forked child deletes."""
+    base = Path(tempfile.mkdtemp(prefix="ch", dir="/tmp"))
+    try:
+        yield base
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
+
+
+def besiege(args: argparse.Namespace) -> int:
+    """Have strangers come to one door; print what that cost."""
+    from tests.chaos import campaign, siege
+    from tests.chaos.team import adopt_orphans
+
+    campaign.warm()
+    adopt_orphans()
+    with base_folder() as base:
+        report = {"seed": args.seed, **siege.run(args.seed, args.siege, base)}
+    print(text := json.dumps(report, indent=1))
+    if args.out:
+        args.out.write_text(text + "\n")
+    return 1 if report["faults"] else 0
+
+
 def again(args: argparse.Namespace) -> int:
     """Run one scenario again; print its line."""
     from tests.chaos import campaign
@@ -97,9 +124,9 @@ def again(args: argparse.Namespace) -> int:
     campaign.warm()
     adopt_orphans()
     (name,) = args.kind
-    with tempfile.TemporaryDirectory(prefix="ch", dir="/tmp") as base:
+    with base_folder() as base:
         found = campaign.scenarios()[name][0]
-        line = campaign.run_one(name, found, args.again, Path(base))
+        line = campaign.run_one(name, found, args.again, base)
     print(json.dumps(line, indent=1).replace("\\n", "\n"))
     return 1 if "faults" in line else 0
 
@@ -117,7 +144,10 @@ def main() -> int:
     parser.add_argument("--most", type=int, default=1 << 40, help="of each worker")
     parser.add_argument("--out", type=Path, help="a JSON file, written as it goes")
     parser.add_argument("--again", help="the seed of one scenario, of one --kind")
+    parser.add_argument("--siege", type=int, default=0, help="connections at one door")
     args = parser.parse_args()
+    if args.siege:
+        return besiege(args)
     if args.again:
         return again(args)
     print(f"seed {args.seed}", flush=True)
