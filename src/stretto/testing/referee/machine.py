@@ -11,33 +11,30 @@ Legend: r rank, b block, t tile, e epoch, i element of a slice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from stretto.plan import Move, Signal, Space, Wait, spell_step
-from stretto.testing.referee.calls import Call, LaidOut, Want, lay_out, wanted
-from stretto.testing.referee.cells import PLAIN, Cells
-from stretto.testing.referee.values import NOTHING, Values
+from stretto.testing.referee.actions import (
+    GIVE,
+    LOAD,
+    MEET,
+    NOWHERE,
+    SIGNAL,
+    STORE,
+    TAKE,
+    WAIT,
+    Action,
+)
+from stretto.testing.referee.calls import Call, LaidOut
+from stretto.testing.referee.cells import PLAIN
+from stretto.testing.referee.frame import Body, Ways, frame_of
 from stretto.testing.referee.verdict import Fault, Outcome
 
 __all__ = [
     "GIVE", "LOAD", "MEET", "NOWHERE", "PLAIN", "SIGNAL", "STORE", "TAKE", "WAIT",
     "Action", "Machine",
 ]  # fmt: skip
-
-LOAD, STORE, SIGNAL, WAIT, MEET, GIVE, TAKE = range(7)
-"""What agents do. Each is a tuple: the kind, the number of its event, and
-
-    LOAD    ((cell, tag), ...), where to keep their combination (NOWHERE: not at all)
-    STORE   cell, tag, whether to divide, where the value was kept
-    SIGNAL  channel, value, whether it releases
-    WAIT    channel, value
-    MEET    a key, how many agents meet
-    GIVE    cell, value
-    TAKE    cell, a `Want`
-"""
-NOWHERE = -1
-Action: TypeAlias = tuple[Any, ...]
 
 
 class Machine:
@@ -57,181 +54,157 @@ class Machine:
         ends a call before everybody has begun it, as kernels see to.
         """
         self.calls, self.threads, self.silent = calls, threads, silent
-        self.num_ranks = calls[0].plan.num_ranks
-        self.values = Values()
-        self.agents: list[list[Action]] = []
-        self.names: list[tuple[int, ...]] = []
+        self._frame = frame = frame_of(calls, Ways(threads, silent, roll_call))
+        self.num_ranks, self.values = frame.num_ranks, frame.values
+        self.cells, self.channels, self._laid = frame.cells, frame.channels, frame.laid
+        self.agents: list[list[Action]] = [[] for _ in range(self.num_ranks)]
+        """What each does: the callers first. Lists are shared, never changed."""
+        self.names: list[tuple[int, ...]] = [(r,) for r in range(self.num_ranks)]
         """Who an agent is: its rank, then call, lane, block and thread of a lane."""
-        self.events: list[tuple[Any, ...]] = []
+        lanes = [
+            (number, rank, lane)
+            for number, call in enumerate(calls)
+            for rank in range(self.num_ranks)
+            for lane in range(len(call.plan.ranks[rank]))
+        ]
+        self.events = frame.events
         """What an event is: agent's name, tile and step; a caller's say only when."""
-        self.channels: dict[tuple[int, ...], int] = {}
-        self._laid: list[LaidOut] = []
-        epoch = 1
-        for call in calls:
-            self._laid.append(lay_out(call, epoch))
-            epoch += self._laid[-1].tiles
-        self.cells = Cells(self.num_ranks, self._laid)
-        self._callers = [self._agent((r,)) for r in range(self.num_ranks)]
-        for number, laid in enumerate(self._laid):
-            wants = wanted(laid, self.values, number)
-            for rank in range(self.num_ranks):
-                self._call(number, rank, wants[rank], roll_call)
-        for rank, caller in enumerate(self._callers):
-            event = self._event((rank, len(calls), "frees its memory"))
-            for cell in self.cells.own[rank]:
-                self.agents[caller].append((GIVE, event, cell, NOTHING))
+        bodies = {one: self._known(*one) for one in lanes}
+        self.events = frame.events.copy()
+        for one in lanes:
+            for name, ops in bodies[one] or self._lane(*one):
+                self.names.append(name)
+                self.agents.append(ops)
+        for rank in range(self.num_ranks):
+            ops = self.agents[rank]
+            for number in range(len(calls)):
+                does = frame.between[number][rank]
+                meets = frame.meets(number, rank, self._many(number, rank))
+                ops += [*does.before, *meets, *does.after]
+            ops += frame.at_last[rank]
 
     # Who does what.
 
-    def _agent(self, name: tuple[int, ...]) -> int:
-        self.agents.append([])
-        self.names.append(name)
-        return len(self.agents) - 1
+    def _many(self, number: int, rank: int) -> int:
+        """Return how many agents a rank's lanes are in a call."""
+        plan, tile = self.calls[number].plan, self._laid[number].tile
+        threads = tile if self.threads else 1
+        return len(plan.ranks[rank]) * plan.schedule.blocks * threads
 
-    def _event(self, what: tuple[Any, ...]) -> int:
-        self.events.append(what)
-        return len(self.events) - 1
+    def _known(self, number: int, rank: int, lane: int) -> list[Body] | None:
+        """Return a lane's agents as they were before; None when it comes first now.
 
-    def _channel(self, ends: tuple[int, ...]) -> int:
-        return self.channels.setdefault(ends, len(self.channels))
+        What comes twice is kept, since it will come again: it was not changed.
+        """
+        frame, lanes = self._frame, self.calls[number].plan.ranks[rank]
+        steps = lanes[lane]
+        key = (number, rank, lane, len(lanes), id(steps))
+        found = frame.known.get(key)
+        if found is None:
+            if frame.seen.get(id(steps)) is not steps:
+                return None
+            found = frame.known[key] = (steps, self._lane(number, rank, lane))
+        return found[1]
 
-    def _call(self, number: int, rank: int, wants: list[Want], roll_call: bool) -> None:
-        """Let a caller make one call, and its lanes run."""
-        ops = self.agents[self._callers[rank]]
-        everybody = range(self.num_ranks) if roll_call else ()
-        first, out = self.cells.inputs[number][rank], self.cells.outputs[number][rank]
-        given = {
-            first + i: self.values.given(number, rank, i)
-            for i in range(self._laid[number].buffers[rank].inputs)
-        }
-        event = self._event((rank, number, "begins"))
-        for cell in self.cells.own[rank]:
-            ops.append((GIVE, event, cell, given.get(cell, NOTHING)))
-        for q in everybody:
-            ops.append((SIGNAL, event, self._channel((rank, q)), number + 1, False))
-        lanes = list(self._lanes(number, rank))
-        begin = (MEET, event, (number, rank, "begin"), 1 + len(lanes))
-        end = (MEET, event, (number, rank, "end"), 1 + len(lanes))
-        for agent, body in lanes:
-            self.agents[agent] += [begin, *body, end]
-        ops += [begin, end]
-        for q in everybody:
-            ops.append((WAIT, event, self._channel((q, rank)), number + 1))
-        event = self._event((rank, number, "reads its result"))
-        for i, want in enumerate(wants):
-            ops.append((TAKE, event, out + i, want))
-        for cell, value in given.items():
-            if not out <= cell < out + len(wants):
-                want = Want(value, (), False, self.cells.name(cell))
-                ops.append((TAKE, event, cell, want))
-
-    def _lanes(self, number: int, rank: int) -> Iterator[tuple[int, list[Action]]]:
-        """Yield the agents of one rank in one call, and what they do."""
-        laid = self._laid[number]
-        plan = laid.call.plan
+    def _lane(self, number: int, rank: int, lane: int) -> list[Body]:
+        """Return the agents of a lane in one call, and what they do."""
+        laid, call = self._laid[number], self.calls[number]
+        steps = call.plan.ranks[rank][lane]
+        does = [_Does.of(s, laid) if isinstance(s, Move) else s for s in steps]
+        groups = call.together(rank, lane)
+        self._frame.seen[id(steps)] = steps
         whole = range(laid.tile)
         parts = [range(i, i + 1) for i in whole] if self.threads else [whole]
-        for lane, steps in enumerate(plan.ranks[rank]):
-            for block in range(plan.schedule.blocks):
-                for thread, part in enumerate(parts):
-                    name = (rank, number, lane, block, thread)
-                    agent = self._agent(name)
-                    body: list[Action] = []
-                    for tile in range(laid.tiles):
-                        at = (block, tile, part)
-                        for group in laid.groups(rank, lane):
-                            done: list[Action] = []
-                            for index in group:
-                                step = steps[index]
-                                event = self._event((*name, tile, index))
-                                if isinstance(step, Move):
-                                    done += self._move(event, step, at)
-                                else:
-                                    done += self._sync(event, step, len(parts))
-                            body += _side_by_side(done) if len(group) > 1 else done
-                    yield agent, body
+        begin, end = self._frame.meets(number, rank, self._many(number, rank))
+        events = self.events
+        made: list[Body] = []
+        for block in range(call.plan.schedule.blocks):
+            for thread, part in enumerate(parts):
+                name = (rank, number, lane, block, thread)
+                body = [begin]
+                for tile in range(laid.tiles):
+                    at = (block, tile, part)
+                    for group in groups:
+                        done: list[Action] = []
+                        for index in group:
+                            event = len(events)
+                            events.append((*name, tile, index))
+                            step = does[index]
+                            if isinstance(step, _Does):
+                                self._move(done, event, step, at)
+                            else:
+                                self._sync(done, event, step, len(parts))
+                        body += _side_by_side(done) if len(group) > 1 else done
+                body.append(end)
+                made.append((name, body))
+        return made
 
-    def _sync(self, event: int, step: Signal | Wait, threads: int) -> Iterator[Action]:
-        """Yield a signal or wait of a lane: its threads meet before, or after."""
+    def _sync(
+        self, done: list[Action], event: int, step: Signal | Wait, threads: int
+    ) -> None:
+        """Add a signal or wait of a lane: its threads meet before, or after."""
         rank, number, lane, block, thread, tile, index = self.events[event]
         if not 0 <= step.rank < self.num_ranks:
             raise Fault(Outcome.OUTSIDE, f"rank {rank} names rank {step.rank}")
-        value = self._laid[number].epoch + tile << 20 | step.n
-        meeting = (MEET, event, (rank, number, lane, block, tile, index), threads)
-        if isinstance(step, Signal):
-            if threads > 1:
-                yield meeting
-            if thread == 0:
-                ends = (rank, lane, step.rank, step.lane, block)
-                yield SIGNAL, event, self._channel(ends), value, step.release
-            return
-        if thread == 0:
-            ends = (step.rank, step.lane, rank, lane, block)
-            yield WAIT, event, self._channel(ends), value
         if threads > 1:
-            yield meeting
+            meeting = (MEET, event, (rank, number, lane, block, tile, index), threads)
+        signals = isinstance(step, Signal)
+        if signals and threads > 1:
+            done.append(meeting)
+        if thread == 0:
+            value = self._laid[number].epoch + tile << 20 | step.n
+            if isinstance(step, Signal):
+                ends = (rank, lane, step.rank, step.lane, block)
+                channel = self._frame.channel(ends)
+                done.append((SIGNAL, event, channel, value, step.release))
+            else:
+                ends = (step.rank, step.lane, rank, lane, block)
+                done.append((WAIT, event, self._frame.channel(ends), value))
+        if not signals and threads > 1:
+            done.append(meeting)
 
     def _move(
-        self, event: int, step: Move, at: tuple[int, int, range]
-    ) -> Iterator[Action]:
-        """Yield what one agent does of a move, for its part of the slices."""
+        self, done: list[Action], event: int, does: _Does, at: tuple[int, int, range]
+    ) -> None:
+        """Add what one agent does of a move, for its part of the slices."""
         block, tile, part = at
         number = self.events[event][1]
         laid, place = self._laid[number], self.cells.at
-        blocks, epoch = laid.call.plan.schedule.blocks, laid.epoch + tile
-        if not 0 <= step.start < step.stop <= len(laid.sizes):
-            raise Fault(Outcome.OUTSIDE, f"atoms {step.start}:{step.stop}")
-        written: dict[int, object] = {}
-        read: dict[int, object] = {}
-        for nth in range(step.stop - step.start):
-            size = laid.sizes[step.start + nth]
-            start = min(size, (tile * blocks + block) * laid.tile)
-            count = min(size, start + laid.tile) - start
-            heads = not self.silent and not (self.threads and part.start < count)
-            yield from self._heads(event, step, nth, (block, part.start), epoch, heads)
-            for i in part[: max(0, count - part.start)]:
-                one = (block, start, i)
-                srcs = tuple(place(number, s, nth, one, epoch) for s in step.srcs)
-                yield LOAD, event, srcs, 0
-                for nr, dst in enumerate(step.dsts):
-                    cell, tag = place(number, dst, nth, one, epoch)
-                    divide = laid.summed and step.finish and dst.space is Space.OUTPUT
-                    yield STORE, event, cell, tag, divide, 0
-                    who = (nth, i, nr if dst.packets else -1)
-                    if written.setdefault(cell, who) != who:
-                        raise self._unordered(event, cell)
-                for cell, _ in srcs:
-                    read[cell] = (nth, i)
-            for dst in step.dsts:
-                if dst.packets and heads:
-                    cell = self.cells.head(number, dst, nth, (block, part.start), epoch)
-                    yield STORE, event, cell, epoch, False, 0
-        for cell, (nth, i, _) in written.items():  # type: ignore[misc]
-            if read.get(cell, (nth, i)) != (nth, i):
-                raise self._unordered(event, cell)
-
-    def _heads(
-        self,
-        event: int,
-        step: Move,
-        nth: int,
-        part: tuple[int, int],
-        epoch: int,
-        wait: bool,
-    ) -> Iterator[Action]:
-        """Yield the wait for packets that may be none."""
-        number = self.events[event][1]
-        heads = tuple(
-            (self.cells.head(number, src, nth, part, epoch), epoch)
-            for src in step.srcs
-            if src.packets
-        )
-        if heads and wait:
-            yield LOAD, event, heads, NOWHERE
-
-    def _unordered(self, event: int, cell: int) -> Fault:
-        text = f"a move reads and writes {self.cells.name(cell)} in no order"
-        return Fault(Outcome.RACE, text, self.spell_event(event))
+        epoch, first = laid.epoch + tile, part.start
+        start = (tile * laid.call.plan.schedule.blocks + block) * laid.tile
+        step = does.step
+        slices: list[_Slice] = []
+        for nth, size in enumerate(does.sizes):
+            here = part[: max(0, size - start - first)]
+            heads = not self.silent and not (self.threads and here)
+            if does.packets and heads:
+                polled = tuple(
+                    (self.cells.head(number, src, nth, (block, first), epoch), epoch)
+                    for src in step.srcs
+                    if src.packets
+                )
+                if polled:
+                    done.append((LOAD, event, polled, NOWHERE))
+            if here:
+                one = (block, start, here[-1])
+                srcs = [place(number, s, nth, one, epoch) for s in step.srcs]
+                dsts = [place(number, d, nth, one, epoch) for d in step.dsts]
+                if does.can_clash:
+                    slices.append((nth, here, srcs, dsts))
+                for i in here:
+                    read = tuple([(cell + i, tag) for cell, tag in srcs])
+                    done.append((LOAD, event, read, 0))
+                    for (cell, tag), divide in zip(dsts, does.divides, strict=True):
+                        done.append((STORE, event, cell + i, tag, divide, 0))
+            if does.packets and heads:
+                for dst in step.dsts:
+                    if dst.packets:
+                        head = self.cells.head(number, dst, nth, (block, first), epoch)
+                        done.append((STORE, event, head, epoch, False, 0))
+        clash = _in_no_order(step, slices) if slices else None
+        if clash is not None:
+            text = f"a move reads and writes {self.cells.name(clash)} in no order"
+            raise Fault(Outcome.RACE, text, self.spell_event(event))
 
     # Words.
 
@@ -253,6 +226,63 @@ class Machine:
     def call_of(self, event: int) -> int:
         """Return the call that an event is part of."""
         return int(self.events[event][1])
+
+
+class _Does(NamedTuple):
+    """A move, and what of it is the same in every block and tile."""
+
+    step: Move
+    sizes: list[int]
+    """Elements of each of its atoms."""
+    packets: bool
+    divides: list[bool]
+    """For each destination, whether sums are divided there when the operator is."""
+    can_clash: bool
+    """Whether two of its elements may be one cell: not those of other memories."""
+
+    @classmethod
+    def of(cls, step: Move, laid: LaidOut) -> _Does:
+        """Look at a move; `Fault` when its atoms are none."""
+        if not 0 <= step.start < step.stop <= len(laid.sizes):
+            raise Fault(Outcome.OUTSIDE, f"atoms {step.start}:{step.stop}")
+        locs = (*step.dsts, *step.srcs)
+        divides = laid.summed and step.finish
+        return cls(
+            step,
+            laid.sizes[step.start : step.stop],
+            any(loc.packets for loc in locs),
+            [divides and dst.space is Space.OUTPUT for dst in step.dsts],
+            len(locs) > len({(loc.rank, loc.packets) for loc in locs})
+            or step.stop - step.start > 1,
+        )
+
+
+_Slice = tuple[int, range, list[tuple[int, int]], list[tuple[int, int]]]
+"""Of a move's atom: which, its elements, and where its operands begin, with tags."""
+
+
+def _in_no_order(step: Move, slices: list[_Slice]) -> int | None:
+    """Return a cell that elements of a move store and others read or store, or None."""
+    if len(slices) == 1 and len(step.dsts) == 1:  # no other atom, no other store
+        _, here, srcs, [(to, _)] = slices[0]
+        for cell, _ in srcs:
+            if 0 < abs(cell - to) < len(here):
+                return max(cell, to) + here[0]
+        return None
+    written: dict[int, tuple[int, int, int]] = {}
+    read: dict[int, tuple[int, int]] = {}
+    for nth, here, srcs, dsts in slices:
+        for i in here:
+            for nr, (cell, _) in enumerate(dsts):
+                who = (nth, i, nr if step.dsts[nr].packets else -1)
+                if written.setdefault(cell + i, who) != who:
+                    return cell + i
+            for cell, _ in srcs:
+                read[cell + i] = (nth, i)
+    for cell, (nth, i, _) in written.items():
+        if read.get(cell, (nth, i)) != (nth, i):
+            return cell
+    return None
 
 
 def _side_by_side(done: Sequence[Action]) -> list[Action]:

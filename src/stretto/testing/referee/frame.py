@@ -1,0 +1,149 @@
+"""What calls of one layout have in common, however their lanes move things about.
+
+Mutants of a plan differ in a step or two. Where elements are, what callers write and
+want, and what the lanes do that were not touched is the same for all of them: it is
+worked out once and kept here, for the layouts that were judged last.
+
+Legend: r rank, b block, t tile, e epoch.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from stretto.plan import Step
+from stretto.testing.referee.actions import (
+    GIVE,
+    MEET,
+    SIGNAL,
+    TAKE,
+    WAIT,
+    Action,
+)
+from stretto.testing.referee.calls import Call, LaidOut, Want, lay_out, wanted
+from stretto.testing.referee.cells import Cells
+from stretto.testing.referee.values import NOTHING, Values
+
+__all__ = ["Frame", "Ways", "frame_of"]
+
+
+class Ways(NamedTuple):
+    """How calls are run."""
+
+    threads: bool = False
+    """Whether each thread of a block is an agent."""
+    silent: bool = False
+    """Whether slices that are empty announce nothing, as on GPUs."""
+    roll_call: bool = False
+    """Whether nobody ends a call before everybody has begun it."""
+
+
+class _Between(NamedTuple):
+    """What a caller does in one call: before its lanes begin, and once they ended."""
+
+    before: list[Action]
+    after: list[Action]
+    event: int
+    """The one that says that the call begins."""
+
+
+Body = tuple[tuple[int, ...], list[Action]]
+"""An agent of a lane: its name, and what it does."""
+
+
+class Frame:
+    """The layout of calls, one after the other, and what their callers do."""
+
+    def __init__(self, calls: Sequence[Call], ways: Ways) -> None:
+        """Lay the calls out; `Fault` when their atoms or buffers are none."""
+        self.ways = ways
+        self.num_ranks = calls[0].plan.num_ranks
+        self.programs = [call.program for call in calls]  # so that none goes away
+        self.values = Values()
+        self.channels: dict[tuple[int, ...], int] = {}
+        self.events: list[tuple[Any, ...]] = []
+        self.laid: list[LaidOut] = []
+        epoch = 1
+        for call in calls:
+            self.laid.append(lay_out(call, epoch))
+            epoch += self.laid[-1].tiles
+        self.cells = Cells(self.num_ranks, self.laid)
+        self.between: list[list[_Between]] = []
+        """By call and rank."""
+        for number, laid in enumerate(self.laid):
+            wants = wanted(laid, self.values, number)
+            ranks = range(self.num_ranks)
+            self.between.append([self._between(number, r, wants[r]) for r in ranks])
+        self.at_last: list[list[Action]] = []
+        for rank in range(self.num_ranks):
+            event = self._event((rank, len(calls), "frees its memory"))
+            own = self.cells.own[rank]
+            self.at_last.append([(GIVE, event, cell, NOTHING) for cell in own])
+        self.known: dict[tuple[int, ...], tuple[Sequence[Step], list[Body]]] = {}
+        """What was worked out for a lane, by call, rank, lane, lanes and steps."""
+        self.seen: dict[int, Sequence[Step]] = {}
+        """Steps that came once, by identity: the second time they are kept."""
+
+    def _event(self, what: tuple[Any, ...]) -> int:
+        self.events.append(what)
+        return len(self.events) - 1
+
+    def channel(self, ends: tuple[int, ...]) -> int:
+        """Return the number of a channel."""
+        return self.channels.setdefault(ends, len(self.channels))
+
+    def _between(self, number: int, rank: int, wants: list[Want]) -> _Between:
+        everybody = range(self.num_ranks) if self.ways.roll_call else ()
+        first, out = self.cells.inputs[number][rank], self.cells.outputs[number][rank]
+        given = {
+            first + i: self.values.given(number, rank, i)
+            for i in range(self.laid[number].buffers[rank].inputs)
+        }
+        begins = self._event((rank, number, "begins"))
+        before: list[Action] = [
+            (GIVE, begins, cell, given.get(cell, NOTHING))
+            for cell in self.cells.own[rank]
+        ]
+        before += [
+            (SIGNAL, begins, self.channel((rank, q)), number + 1, False)
+            for q in everybody
+        ]
+        after: list[Action] = [
+            (WAIT, begins, self.channel((q, rank)), number + 1) for q in everybody
+        ]
+        event = self._event((rank, number, "reads its result"))
+        for i, want in enumerate(wants):
+            after.append((TAKE, event, out + i, want))
+        for cell, value in given.items():
+            if not out <= cell < out + len(wants):
+                want = Want(value, (), False, self.cells.name(cell))
+                after.append((TAKE, event, cell, want))
+        return _Between(before, after, begins)
+
+    def meets(self, number: int, rank: int, agents: int) -> tuple[Action, Action]:
+        """Return how a caller and the agents of its lanes begin a call, and end it."""
+        event = self.between[number][rank].event
+        begin = (MEET, event, (number, rank, "begin"), 1 + agents)
+        return begin, (MEET, event, (number, rank, "end"), 1 + agents)
+
+
+_KEPT = 128
+_frames: OrderedDict[tuple[object, ...], Frame] = OrderedDict()
+"""The frames that were asked for last."""
+
+
+def frame_of(calls: Sequence[Call], ways: Ways) -> Frame:
+    """Return the frame of some calls, made anew unless it is known."""
+    if any(call.groups is not None for call in calls):
+        return Frame(calls, ways)
+    key = (ways, *(call.layout() for call in calls))
+    found = _frames.get(key)
+    if found is None:
+        found = _frames[key] = Frame(calls, ways)
+        if len(_frames) > _KEPT:
+            _frames.popitem(last=False)
+    else:
+        _frames.move_to_end(key)
+    return found
