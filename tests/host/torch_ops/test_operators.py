@@ -1,0 +1,28 @@
+"""The operators of torch.ops.stretto, on two processes that are started once."""
+
+import pytest
+from tests.host.torch_ops import checks
+from tests.host.torch_ops import collectives as _collectives  # noqa: F401
+
+import stretto
+
+pytestmark = [pytest.mark.host, pytest.mark.timeout(240)]
+NAMES = tuple(checks.CHECKS)
+
+
+def run(comm, names):
+    from tests.host.torch_ops import collectives as _  # noqa: F401
+
+    return checks.run(comm, names)
+
+
+@pytest.fixture(scope="module")
+def said():
+    """What is wrong on each rank, by check."""
+    return stretto.spawn(run, NAMES, num_ranks=2, deadline_s=60)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_check_finds_nothing_wrong(said, name):
+    """Its docstring in checks says the truth."""
+    assert [[], []] == [found[name] for found in said]
