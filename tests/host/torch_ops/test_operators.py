@@ -1,18 +1,17 @@
 """The operators of torch.ops.stretto, on two processes that are started once."""
 
 import pytest
-from tests.host.torch_ops import checks
-from tests.host.torch_ops import collectives as _collectives  # noqa: F401
+from tests.host.torch_ops import checks, collectives, norms
 
 import stretto
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(240)]
+MODULES = (collectives, norms)
 NAMES = tuple(checks.CHECKS)
 
 
 def run(comm, names):
-    from tests.host.torch_ops import collectives as _  # noqa: F401
-
+    """Be a rank; importing this module has registered the checks."""
     return checks.run(comm, names)
 
 
@@ -24,5 +23,5 @@ def said():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_check_finds_nothing_wrong(said, name):
-    """Its docstring in checks says the truth."""
+    """Its docstring says the truth."""
     assert [[], []] == [found[name] for found in said]

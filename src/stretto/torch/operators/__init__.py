@@ -1,7 +1,7 @@
 """Operators of `torch.ops.stretto`, and the plain functions that stand before them."""
 
-from stretto.torch.operators import collectives as _collectives
-from stretto.torch.operators import rooted as _rooted
+import importlib
+
 from stretto.torch.operators.doors import (
     all_gather,
     all_gather_v,
@@ -19,12 +19,22 @@ from stretto.torch.operators.doors import (
     scatter,
 )
 from stretto.torch.operators.library import named
+from stretto.torch.operators.norms import (
+    all_reduce_rmsnorm,
+    all_reduce_rmsnorm_,
+    all_reduce_rmsnorm_fp8,
+)
+
+importlib.import_module("stretto.torch.operators.rooted")  # it registers operators
 
 __all__ = [
     "all_gather",
     "all_gather_v",
     "all_reduce",
     "all_reduce_",
+    "all_reduce_rmsnorm",
+    "all_reduce_rmsnorm_",
+    "all_reduce_rmsnorm_fp8",
     "all_to_all",
     "barrier",
     "broadcast",

@@ -1,4 +1,4 @@
-"""The operators as plain functions: straight to the communicator where nothing is traced.
+"""The operators as plain functions: where nothing is traced, the communicator's calls.
 
 An operator costs PyTorch's dispatcher more than a small call takes. Under
 `torch.compile`, with tensors that are not plain, and where a gradient is wanted, a
