@@ -1,0 +1,27 @@
+"""The operators of torch.ops.stretto, on two processes that are started once."""
+
+import pytest
+from tests.host.torch_ops import checks, collectives, norms
+
+import stretto
+
+pytestmark = [pytest.mark.host, pytest.mark.timeout(240)]
+MODULES = (collectives, norms)
+NAMES = tuple(checks.CHECKS)
+
+
+def run(comm, names):
+    """Be a rank; importing this module has registered the checks."""
+    return checks.run(comm, names)
+
+
+@pytest.fixture(scope="module")
+def said():
+    """What is wrong on each rank, by check."""
+    return stretto.spawn(run, NAMES, num_ranks=2, deadline_s=60)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_check_finds_nothing_wrong(said, name):
+    """Its docstring says the truth."""
+    assert [[], []] == [found[name] for found in said]
