@@ -18,8 +18,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from stretto.calls import Communicator
 from stretto.errors import CallError, MissingExtraError, StrettoError
-from stretto.runtime import Communicator
 from stretto.torch import calls, groups
 from stretto.torch.fallback import Fallback, say_once
 from stretto.torch.faults import as_torch, both_families, refusal

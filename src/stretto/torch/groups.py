@@ -9,8 +9,8 @@ from typing import Any
 
 import torch.distributed as dist
 
+from stretto.calls import Communicator
 from stretto.errors import CallError
-from stretto.runtime import Communicator
 
 __all__ = ["bind", "communicator", "forget"]
 

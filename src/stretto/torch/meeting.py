@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from stretto.runtime import Communicator, connect
+from stretto.calls import Communicator, connect
 
 __all__ = ["LONGEST_S", "meet", "seconds"]
 

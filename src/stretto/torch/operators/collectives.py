@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stretto.calls import Communicator
 from stretto.errors import CallError
-from stretto.runtime import Communicator
 from stretto.torch.operators.library import define, resolve
 
 __all__ = ["gathered", "part_of", "plain"]

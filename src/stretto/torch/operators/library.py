@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from stretto.calls import Communicator
 from stretto.errors import CallError
-from stretto.runtime import Communicator
 from stretto.torch.groups import communicator
 
 __all__ = ["LIBRARY", "define", "in_graph", "named", "resolve", "text_of"]
