@@ -10,8 +10,8 @@ Legend: r rank, b block, t tile, e epoch.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from stretto.plan import Step
 from stretto.testing.referee.actions import (
@@ -60,8 +60,7 @@ class Frame:
         """Lay the calls out; `Fault` when their atoms or buffers are none."""
         self.ways = ways
         self.num_ranks = calls[0].plan.num_ranks
-        self.programs = [call.program for call in calls]  # so that none goes away
-        self.values = Values()
+        self.programs = [call.program for call in calls]  # none shall go away
         self.channels: dict[tuple[int, ...], int] = {}
         self.events: list[tuple[Any, ...]] = []
         self.laid: list[LaidOut] = []
@@ -70,12 +69,13 @@ class Frame:
             self.laid.append(lay_out(call, epoch))
             epoch += self.laid[-1].tiles
         self.cells = Cells(self.num_ranks, self.laid)
+        self.values, wants = _sums_of(self.laid)
         self.between: list[list[_Between]] = []
         """By call and rank."""
-        for number, laid in enumerate(self.laid):
-            wants = wanted(laid, self.values, number)
+        for number in range(len(calls)):
             ranks = range(self.num_ranks)
-            self.between.append([self._between(number, r, wants[r]) for r in ranks])
+            made = [self._between(number, r, wants[number][r]) for r in ranks]
+            self.between.append(made)
         self.at_last: list[list[Action]] = []
         for rank in range(self.num_ranks):
             event = self._event((rank, len(calls), "frees its memory"))
@@ -132,6 +132,8 @@ class Frame:
 _KEPT = 128
 _frames: OrderedDict[tuple[object, ...], Frame] = OrderedDict()
 """The frames that were asked for last."""
+_sums: OrderedDict[tuple[object, ...], _Sums] = OrderedDict()
+"""What was wanted last, by programs and counts: it is the same in any layout."""
 
 
 def frame_of(calls: Sequence[Call], ways: Ways) -> Frame:
@@ -139,11 +141,37 @@ def frame_of(calls: Sequence[Call], ways: Ways) -> Frame:
     if any(call.groups is not None for call in calls):
         return Frame(calls, ways)
     key = (ways, *(call.layout() for call in calls))
-    found = _frames.get(key)
+    return _remembered(_frames, key, lambda: Frame(calls, ways))
+
+
+def _sums_of(every: Sequence[LaidOut]) -> tuple[Values, list[list[list[Want]]]]:
+    """Return expressions, and what callers want, by call and rank."""
+
+    def made() -> _Sums:
+        values = Values()
+        wants = [wanted(laid, values, number) for number, laid in enumerate(every)]
+        return values, wants, [laid.call.program for laid in every]
+
+    key = tuple(laid.call.asked() for laid in every)
+    values, wants, _ = _remembered(_sums, key, made)
+    return values, wants
+
+
+_Sums = tuple[Values, list[list[list[Want]]], list[object]]
+"""Expressions, what is wanted, and the programs, so that none goes away."""
+_T = TypeVar("_T")
+
+
+def _remembered(
+    known: OrderedDict[tuple[object, ...], _T],
+    key: tuple[object, ...],
+    make: Callable[[], _T],
+) -> _T:
+    found = known.get(key)
     if found is None:
-        found = _frames[key] = Frame(calls, ways)
-        if len(_frames) > _KEPT:
-            _frames.popitem(last=False)
+        found = known[key] = make()
+        if len(known) > _KEPT:
+            known.popitem(last=False)
     else:
-        _frames.move_to_end(key)
+        known.move_to_end(key)
     return found
