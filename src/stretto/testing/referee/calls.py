@@ -43,13 +43,12 @@ class Call:
     groups: Groups | None = None
     """By rank and lane, how many steps run at once, one group after the other."""
 
-    def together(self, rank: int, lane: int) -> list[range]:
-        """Return the steps of a lane, those together that run at once."""
-        many = len(self.plan.ranks[rank][lane])
+    def together(self, rank: int, lane: int) -> list[range] | None:
+        """Return the steps of a lane, those together that run at once; None: none."""
         if self.groups is None:
-            return [range(i, i + 1) for i in range(many)]
+            return None
         ends = [0, *accumulate(self.groups[rank][lane])]
-        assert ends[-1] == many  # they are the plan's
+        assert ends[-1] == len(self.plan.ranks[rank][lane])  # they are the plan's
         return [range(a, b) for a, b in pairwise(ends)]
 
     def asked(self) -> tuple[object, ...]:
