@@ -43,14 +43,19 @@ class Call:
     groups: Groups | None = None
     """By rank and lane, how many steps run at once, one group after the other."""
 
-    def together(self, rank: int, lane: int) -> list[range]:
-        """Return the steps of a lane, those together that run at once."""
-        many = len(self.plan.ranks[rank][lane])
+    def together(self, rank: int, lane: int) -> list[range] | None:
+        """Return the steps of a lane, those together that run at once; None: none."""
         if self.groups is None:
-            return [range(i, i + 1) for i in range(many)]
+            return None
         ends = [0, *accumulate(self.groups[rank][lane])]
-        assert ends[-1] == many  # they are the plan's
+        assert ends[-1] == len(self.plan.ranks[rank][lane])  # they are the plan's
         return [range(a, b) for a, b in pairwise(ends)]
+
+    def asked(self) -> tuple[object, ...]:
+        """Return what says which results are wanted, be it of any plan."""
+        plan = self.plan
+        alike = (plan.collective, plan.num_ranks, plan.split, _key(plan.params))
+        return *alike, self.counts, id(self.program)
 
     def layout(self) -> tuple[object, ...]:
         """Return all that says where elements are and what is wanted: not the steps.
@@ -59,10 +64,9 @@ class Call:
         """
         plan = self.plan
         return (
-            (plan.collective, plan.num_ranks, plan.split, _key(plan.params)),
+            self.asked(),
             (plan.atoms, plan.inputs, plan.outputs, plan.stage_units),
-            (plan.schedule.blocks, self.counts, self.most, self.in_place),
-            id(self.program),
+            (plan.schedule.blocks, self.most, self.in_place),
         )
 
     def __str__(self) -> str:

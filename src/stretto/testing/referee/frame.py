@@ -10,10 +10,9 @@ Legend: r rank, b block, t tile, e epoch.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
-from stretto.plan import Step
 from stretto.testing.referee.actions import (
     GIVE,
     MEET,
@@ -24,20 +23,10 @@ from stretto.testing.referee.actions import (
 )
 from stretto.testing.referee.calls import Call, LaidOut, Want, lay_out, wanted
 from stretto.testing.referee.cells import Cells
+from stretto.testing.referee.lanes import Lanes, Ways
 from stretto.testing.referee.values import NOTHING, Values
 
-__all__ = ["Frame", "Ways", "frame_of"]
-
-
-class Ways(NamedTuple):
-    """How calls are run."""
-
-    threads: bool = False
-    """Whether each thread of a block is an agent."""
-    silent: bool = False
-    """Whether slices that are empty announce nothing, as on GPUs."""
-    roll_call: bool = False
-    """Whether nobody ends a call before everybody has begun it."""
+__all__ = ["Frame", "frame_of"]
 
 
 class _Between(NamedTuple):
@@ -49,10 +38,6 @@ class _Between(NamedTuple):
     """The one that says that the call begins."""
 
 
-Body = tuple[tuple[int, ...], list[Action]]
-"""An agent of a lane: its name, and what it does."""
-
-
 class Frame:
     """The layout of calls, one after the other, and what their callers do."""
 
@@ -60,39 +45,26 @@ class Frame:
         """Lay the calls out; `Fault` when their atoms or buffers are none."""
         self.ways = ways
         self.num_ranks = calls[0].plan.num_ranks
-        self.programs = [call.program for call in calls]  # so that none goes away
-        self.values = Values()
-        self.channels: dict[tuple[int, ...], int] = {}
-        self.events: list[tuple[Any, ...]] = []
+        self.programs = [call.program for call in calls]  # none shall go away
         self.laid: list[LaidOut] = []
         epoch = 1
         for call in calls:
             self.laid.append(lay_out(call, epoch))
             epoch += self.laid[-1].tiles
         self.cells = Cells(self.num_ranks, self.laid)
+        self.lanes = Lanes(self.laid, self.cells, ways)
+        self.values, wants = _sums_of(self.laid)
         self.between: list[list[_Between]] = []
         """By call and rank."""
-        for number, laid in enumerate(self.laid):
-            wants = wanted(laid, self.values, number)
+        for number in range(len(calls)):
             ranks = range(self.num_ranks)
-            self.between.append([self._between(number, r, wants[r]) for r in ranks])
+            made = [self._between(number, r, wants[number][r]) for r in ranks]
+            self.between.append(made)
         self.at_last: list[list[Action]] = []
         for rank in range(self.num_ranks):
-            event = self._event((rank, len(calls), "frees its memory"))
+            event = self.lanes.event((rank, len(calls), "frees its memory"))
             own = self.cells.own[rank]
             self.at_last.append([(GIVE, event, cell, NOTHING) for cell in own])
-        self.known: dict[tuple[int, ...], tuple[Sequence[Step], list[Body]]] = {}
-        """What was worked out for a lane, by call, rank, lane, lanes and steps."""
-        self.seen: dict[int, Sequence[Step]] = {}
-        """Steps that came once, by identity: the second time they are kept."""
-
-    def _event(self, what: tuple[Any, ...]) -> int:
-        self.events.append(what)
-        return len(self.events) - 1
-
-    def channel(self, ends: tuple[int, ...]) -> int:
-        """Return the number of a channel."""
-        return self.channels.setdefault(ends, len(self.channels))
 
     def _between(self, number: int, rank: int, wants: list[Want]) -> _Between:
         everybody = range(self.num_ranks) if self.ways.roll_call else ()
@@ -101,19 +73,19 @@ class Frame:
             first + i: self.values.given(number, rank, i)
             for i in range(self.laid[number].buffers[rank].inputs)
         }
-        begins = self._event((rank, number, "begins"))
+        begins = self.lanes.event((rank, number, "begins"))
         before: list[Action] = [
             (GIVE, begins, cell, given.get(cell, NOTHING))
             for cell in self.cells.own[rank]
         ]
         before += [
-            (SIGNAL, begins, self.channel((rank, q)), number + 1, False)
+            (SIGNAL, begins, self.lanes.channel((rank, q)), number + 1, False)
             for q in everybody
         ]
         after: list[Action] = [
-            (WAIT, begins, self.channel((q, rank)), number + 1) for q in everybody
+            (WAIT, begins, self.lanes.channel((q, rank)), number + 1) for q in everybody
         ]
-        event = self._event((rank, number, "reads its result"))
+        event = self.lanes.event((rank, number, "reads its result"))
         for i, want in enumerate(wants):
             after.append((TAKE, event, out + i, want))
         for cell, value in given.items():
@@ -129,9 +101,11 @@ class Frame:
         return begin, (MEET, event, (number, rank, "end"), 1 + agents)
 
 
-_KEPT = 128
+_KEPT = 64
 _frames: OrderedDict[tuple[object, ...], Frame] = OrderedDict()
 """The frames that were asked for last."""
+_sums: OrderedDict[tuple[object, ...], _Sums] = OrderedDict()
+"""What was wanted last, by programs and counts: it is the same in any layout."""
 
 
 def frame_of(calls: Sequence[Call], ways: Ways) -> Frame:
@@ -139,11 +113,37 @@ def frame_of(calls: Sequence[Call], ways: Ways) -> Frame:
     if any(call.groups is not None for call in calls):
         return Frame(calls, ways)
     key = (ways, *(call.layout() for call in calls))
-    found = _frames.get(key)
+    return _remembered(_frames, key, lambda: Frame(calls, ways))
+
+
+def _sums_of(every: Sequence[LaidOut]) -> tuple[Values, list[list[list[Want]]]]:
+    """Return expressions, and what callers want, by call and rank."""
+
+    def made() -> _Sums:
+        values = Values()
+        wants = [wanted(laid, values, number) for number, laid in enumerate(every)]
+        return values, wants, [laid.call.program for laid in every]
+
+    key = tuple(laid.call.asked() for laid in every)
+    values, wants, _ = _remembered(_sums, key, made)
+    return values, wants
+
+
+_Sums = tuple[Values, list[list[list[Want]]], list[object]]
+"""Expressions, what is wanted, and the programs, so that none goes away."""
+_T = TypeVar("_T")
+
+
+def _remembered(
+    known: OrderedDict[tuple[object, ...], _T],
+    key: tuple[object, ...],
+    make: Callable[[], _T],
+) -> _T:
+    found = known.get(key)
     if found is None:
-        found = _frames[key] = Frame(calls, ways)
-        if len(_frames) > _KEPT:
-            _frames.popitem(last=False)
+        found = known[key] = make()
+        if len(known) > _KEPT:
+            known.popitem(last=False)
     else:
-        _frames.move_to_end(key)
+        known.move_to_end(key)
     return found
