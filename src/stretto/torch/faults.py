@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch.distributed as dist
 
@@ -21,7 +22,7 @@ _LATE = "stretto: Timed out waiting: "
 
 
 @functools.cache
-def _class_of(kind: type[StrettoError]) -> type[StrettoError]:
+def _class_of(kind: Any) -> Any:
     """Return the class of such an error that is torch's, too."""
     bases = (kind, dist.DistBackendError)
     words = {"__doc__": kind.__doc__, "__module__": kind.__module__}
@@ -35,7 +36,7 @@ def as_torch(error: BaseException) -> BaseException:
     text = str(error)
     if isinstance(error, CollectiveTimeout):
         text = f"{_LATE}{text}"
-    made = _class_of(type(error))(text)
+    made: StrettoError = _class_of(type(error))(text)
     made.__dict__.update(error.__dict__)
     made.__cause__ = error.__cause__
     return made.with_traceback(error.__traceback__)

@@ -53,7 +53,7 @@ class StrettoGroup(dist.ProcessGroup):  # type: ignore[misc]
             raise refusal(
                 f"pg_options is a {type(options).__name__}; want stretto.torch.Options"
             )
-        self._rank, self._size = rank, size
+        self._rank, self._size = int(rank), int(size)
         self._name, self._desc = str(opts.group_id), "undefined"
         self._store = opts.store
         limit = seconds(opts.timeout) or 1800.0

@@ -8,6 +8,7 @@ on beside the caller and nobody else waits in vain for one that this rank has st
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -112,10 +113,8 @@ class Line:
         self._ring()
 
     def _ring(self) -> None:
-        try:
+        with contextlib.suppress(RuntimeError):  # it rings already
             self._bell.release()
-        except RuntimeError:  # it rings already
-            pass
 
     def _serve(self) -> None:
         seen: Started | None = None

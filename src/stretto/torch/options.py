@@ -19,7 +19,7 @@ _TRANSFERS = ("fallback", "stretto")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """`pg_options` of a group: `init_process_group("stretto", pg_options=Options())`."""
+    """What a group is told: `init_process_group("stretto", pg_options=Options())`."""
 
     algorithms: Mapping[str, str] = field(default_factory=dict)
     """By collective (`all_reduce`...), the algorithm to use, as a communicator's

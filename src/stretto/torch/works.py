@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Chained", "Done", "Started"]
 
 _telling = threading.Lock()
-"""Held while a call ends or a Future is asked for: never while anything is waited for."""
+"""Held while a call ends or a Future is asked for; never during a wait."""
 
 
 class Started(dist.Work):  # type: ignore[misc]
