@@ -5,12 +5,14 @@ Operators, layers and graphs name a group by a text; here it becomes the communi
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
 from stretto.errors import CallError
-from stretto.runtime import Communicator
+
+if TYPE_CHECKING:
+    from stretto.runtime import Communicator
 
 __all__ = ["bind", "communicator", "forget"]
 
@@ -32,6 +34,11 @@ def communicator(group: Any = None) -> Communicator:
 
     A group is a ProcessGroup, its name, or a communicator itself.
     """
+    found = _bound.get(group) if isinstance(group, str) else None
+    if found is not None:
+        return found
+    from stretto.runtime import Communicator  # late, so that the import stays quick
+
     if isinstance(group, Communicator):
         return group
     name = group if isinstance(group, str) else _name(group)
