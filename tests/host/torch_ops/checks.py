@@ -3,11 +3,16 @@
 import torch
 
 CHECKS = {}
+SLOW = []
 
 
-def check(function):
-    """Let a function of a bench be run on every rank."""
+def check(function=None, *, slow=False):
+    """Let a function of a bench be run on every rank; a slow one, when asked for."""
+    if function is None:
+        return lambda made: check(made, slow=slow)
     CHECKS[function.__name__] = function
+    if slow:
+        SLOW.append(function.__name__)
     return function
 
 

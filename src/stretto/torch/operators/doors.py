@@ -57,6 +57,8 @@ def all_reduce_(x: Tensor, op: str = "sum", group: Any = None) -> Tensor:
     """Combine everybody's `x` in `x` itself, and return it."""
     if in_graph(x):
         _no_gradient(x, "all_reduce_", "all_reduce")
+        if torch.compiler.is_compiling():  # what passes over graphs can read
+            return x.copy_(OPS.all_reduce(x, op, text_of(group)))
         OPS.all_reduce_(x, op, text_of(group))
     else:
         communicator_of(group).all_reduce(x, op)
@@ -155,6 +157,8 @@ def broadcast_(x: Tensor, root: int = 0, group: Any = None) -> Tensor:
     """Give everybody the root's `x`, in `x` itself, and return it."""
     if in_graph(x):
         _no_gradient(x, "broadcast_", "broadcast")
+        if torch.compiler.is_compiling():  # what passes over graphs can read
+            return x.copy_(OPS.broadcast(x, root, text_of(group)))
         OPS.broadcast_(x, root, text_of(group))
     else:
         communicator_of(group).broadcast(x, root=root)
