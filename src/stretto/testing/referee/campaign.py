@@ -75,9 +75,12 @@ class Found:
         what: str,
         refusal: str | None,
         verdict: Verdict,
-        subject: object,
+        *subject: object,
     ) -> None:
-        """Count one subject: why it was refused (None: it was not), and the verdict."""
+        """Count one subject: why it was refused (None: it was not), and the verdict.
+
+        The subject is spelt when it becomes an example.
+        """
         said = "refused" if refusal is not None else "accepted"
         self.counts[f"{task} {said} {verdict.outcome.name}"] += 1
         if verdict.outcome is Outcome.UNDECIDED:
@@ -85,11 +88,13 @@ class Found:
         if refusal is None and not verdict.right:
             key = f"{task}: {verdict.outcome.name}: {class_of(what)}"
             self.accepted_wrong[key] += 1
-            self.examples.setdefault(key, f"{what}\n{verdict}\n{subject}")
+            if key not in self.examples:
+                self.examples[key] = "\n".join(map(str, (what, verdict, *subject)))
         if refusal is not None and verdict.right:
             key = f"{task}: {refusal_class(refusal)}"
             self.refused_right[key] += 1
-            self.examples.setdefault(key, f"{what}\n{refusal}\n{subject}")
+            if key not in self.examples:
+                self.examples[key] = "\n".join(map(str, (what, refusal, *subject)))
 
 
 SAFE = {
@@ -179,7 +184,7 @@ def _mutants(found: Found, rng: random.Random, seed: int) -> None:
         told = f"{what}: seed {seed}: {label} {plan.schedule}"
         if why is not None and verdict.right and not _safe(why):
             verdict = _judged(mutant, program, wide=True)
-        found.note("mutants", _first(what), why, verdict, f"{told}\n{mutant}")
+        found.note("mutants", _first(what), why, verdict, told, mutant)
 
 
 def _programs(found: Found, rng: random.Random, seed: int) -> None:
@@ -190,7 +195,7 @@ def _programs(found: Found, rng: random.Random, seed: int) -> None:
         why = refused(verify, one)
         verdict = program_verdict(one)
         told = f"seed {seed}: {what}"
-        found.note("programs", _first(what), why, verdict, f"{told}\n{one}")
+        found.note("programs", _first(what), why, verdict, told, one)
         if why is None and verdict.right:
             _plans_of(found, rng, one, told)
 
@@ -209,11 +214,11 @@ def _plans_of(found: Found, rng: random.Random, program: Program, told: str) -> 
     memory = "zero_copy" if touches_peers(plan) else "staged"
     verdict = judge_plan(plan, program, wide=rng.random() < 0.02)
     what = f"{program.collective} {memory} {place}"
-    subject = f"{told}\n{program}\n{plan}"
-    found.note("plans", what, why, verdict, subject)
+    subject = (told, program, plan)
+    found.note("plans", what, why, verdict, *subject)
     if why is None and in_place and memory == "staged":
         verdict = _in_place_on_some(rng, plan, program)
-        found.note("plans", f"{what} on some", why, verdict, subject)
+        found.note("plans", f"{what} on some", why, verdict, *subject)
 
 
 def _in_place_on_some(rng: random.Random, plan: Plan, program: Program) -> Verdict:
@@ -299,11 +304,11 @@ def _catalogue(found: Found, rng: random.Random, seed: int) -> None:
     why = refused(_prove, plan, proved)
     what = f"{program.collective} {text}{' in place' * in_place}"
     verdict = judge_plan(plan, program, wide=why is None)
-    found.note("catalogue", what, why, verdict, f"{label}\n{plan}")
+    found.note("catalogue", what, why, verdict, label, plan)
     if why is None and in_place and not touches_peers(plan):
         for _ in range(2):
             verdict = _in_place_on_some(rng, plan, program)
-            found.note("catalogue", what, None, verdict, f"{label}\n{plan}")
+            found.note("catalogue", what, None, verdict, label, plan)
     if why is None and verdict.right:
         for weak in (True, False):
             for scope in scopes(plan, program):
@@ -311,7 +316,7 @@ def _catalogue(found: Found, rng: random.Random, seed: int) -> None:
                     explore(Machine(scope.calls, threads=scope.threads), weak=weak)
                 except Fault as e:
                     verdict = Verdict(outcome=e.outcome, text=e.text, trace=e.trace)
-                    found.note("catalogue", what, None, verdict, f"{label}\n{plan}")
+                    found.note("catalogue", what, None, verdict, label, plan)
                 found.counts["catalogue explored"] += 1
 
 

@@ -72,8 +72,10 @@ def test_the_script_goes_on_where_it_ended(tmp_path, monkeypatch, capsys):
     first = json.loads(out.read_text())
     assert 0 == main()
     second = json.loads(out.read_text())
-    assert second["next_seeds"]["sequences"] > first["next_seeds"]["sequences"] > 0
+    assert second["seeds"]["sequences"][1] > first["seeds"]["sequences"][1] > 0
+    assert first["begun_and_not_counted"]
+    assert not second["begun_and_not_counted"][12:]
     assert second["judged"] > first["judged"] > 0
     assert second["accepted_and_wrong"] == 0
     assert "accepted and wrong" in capsys.readouterr().out
-    assert set(TASKS) >= set(second["next_seeds"])
+    assert set(TASKS) >= set(second["seeds"])
