@@ -114,6 +114,30 @@ def besiege(args: argparse.Namespace) -> int:
     return 1 if report["faults"] else 0
 
 
+def die(args: argparse.Namespace) -> int:
+    """End ranks and jobs in every way that has a name; print what each left."""
+    from tests.chaos import campaign, ways
+    from tests.chaos.team import adopt_orphans
+
+    campaign.warm()
+    adopt_orphans()
+    lines, before = [], used()
+    with base_folder() as base:
+        for name, way in list(ways.WAYS.items())[args.seed % args.ways :: args.ways]:
+            line = campaign.run_one(name, way, f"{args.seed}:{name}", base)
+            print(f"{line['seconds']:7.2f} s  {name}", flush=True)
+            lines.append(line)
+    after = used()
+    faults = [line for line in lines if "faults" in line]
+    if after != before:
+        faults.append({"kind": "all of them", "faults": [f"{before} became {after}"]})
+    report = {"seed": args.seed, "ways": len(lines), "faults": faults}
+    print(text := json.dumps(report, indent=1))
+    if args.out:
+        args.out.write_text(text + "\n")
+    return 1 if faults else 0
+
+
 def again(args: argparse.Namespace) -> int:
     """Run one scenario again; print its line."""
     from tests.chaos import campaign
@@ -143,7 +167,10 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="a JSON file, written as it goes")
     parser.add_argument("--again", help="the seed of one scenario, of one --kind")
     parser.add_argument("--siege", type=int, default=0, help="connections at one door")
+    parser.add_argument("--ways", type=int, default=0, help="to die: every so-many-th")
     args = parser.parse_args()
+    if args.ways:
+        return die(args)
     if args.siege:
         return besiege(args)
     if args.again:

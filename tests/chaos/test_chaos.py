@@ -49,6 +49,25 @@ def test_chaos_of_real_processes(tmp_path):
     assert report["scenarios"] >= 10
 
 
+def test_some_ways_to_die(tmp_path):
+    """Whatever ends, nothing is left of it: see the names in `ways.py`."""
+    status, report = processes(tmp_path, "--ways", "6")
+
+    assert [] == report["faults"]
+    assert 0 == status
+    assert report["ways"] >= 9
+
+
+@pytest.mark.slow
+def test_all_ways_to_die(tmp_path):
+    """Each of them, counted."""
+    status, report = processes(tmp_path, "--ways", "1")
+
+    assert [] == report["faults"]
+    assert 0 == status
+    assert report["ways"] >= 31
+
+
 @pytest.mark.slow
 def test_a_siege_of_one_door(tmp_path):
     """Strangers by the thousand cost a job that goes on nothing but time."""
