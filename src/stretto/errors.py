@@ -33,6 +33,8 @@ import difflib
 from collections.abc import Iterable
 from typing import Self
 
+_LONGEST_NAME = 80
+
 __all__ = [
     "BoundsError",
     "CallError",
@@ -172,5 +174,7 @@ class UnknownNameError(StrettoError):
     def among(cls, kind: str, got: str, known: Iterable[str]) -> UnknownNameError:
         """Answer a wrong name with the right ones."""
         names = sorted(known)
-        near = difflib.get_close_matches(got, names, n=3, cutoff=0.5) or names
-        return cls(f"no {kind} named {got!r}; known: {', '.join(near)}")
+        text = str(got)[:_LONGEST_NAME]
+        near = difflib.get_close_matches(text, names, n=3, cutoff=0.5) or names
+        said = repr(text if isinstance(got, str) else got)[: _LONGEST_NAME + 2]
+        return cls(f"no {kind} named {said}; known: {', '.join(near)}")

@@ -61,7 +61,7 @@ def names() -> tuple[str, ...]:
 def get(name: str) -> Algorithm:
     """Return the algorithm of that name."""
     found = _all()
-    if name not in found:
+    if not isinstance(name, str) or name not in found:
         raise UnknownNameError.among("algorithm", name, found)
     return found[name]
 
