@@ -121,7 +121,8 @@ def _as_expr(value: object) -> Expr:
             return Expr("number", value=float(value))
     raise CallError(
         f"an epilogue uses {value!r:.60}, a {type(value).__name__}; want its "
-        "parameters, numbers, and the functions of stretto.epilogues (arrays are parameters)"
+        "parameters, numbers, and the functions of stretto.epilogues (arrays are "
+        "parameters)"
     )
 
 
