@@ -251,7 +251,9 @@ class StrettoGroup(dist.ProcessGroup):  # type: ignore[misc]
         run = functools.partial(self._run_barrier, limit)
         if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
             self._lanes.synchronize()
-            torch.cuda.current_stream(opts.device or None).synchronize()
+            device = opts.device  # torch 2.11 names the CPU where nobody names a device
+            on_gpu = device is not None and device.type == "cuda"
+            torch.cuda.current_stream(device if on_gpu else None).synchronize()
         elif opts.asyncOp:
             return self._line.start(run, [])
         with self._lock, both_families():
