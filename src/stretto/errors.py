@@ -172,7 +172,7 @@ class UnknownNameError(StrettoError):
     def among(
         cls, kind: str, got: str, known: Iterable[str], *, meant: str = ""
     ) -> UnknownNameError:
-        """Answer a wrong name with the right ones, and with the one that was `meant`."""
+        """Answer a wrong name with the right ones, and with what was `meant`."""
         names = sorted(known)
         near = difflib.get_close_matches(got.lower(), names, n=3, cutoff=0.6)
         if meant in names:

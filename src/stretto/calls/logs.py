@@ -1,6 +1,6 @@
 """What was chosen, told by Python's logging, for whoever asks with STRETTO_LOG.
 
-It is said once per kind of call: a call like one before says nothing, and costs nothing.
+It is said once per kind of call: one like those before says and costs nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LEVELS = {"": 0, "info": logging.INFO, "debug": logging.DEBUG}
 
 @functools.cache
 def _logger() -> logging.Logger:
-    """Return the logger `stretto`; STRETTO_LOG gives it a level and, if none, stderr."""
+    """Return the logger `stretto`, with the level that STRETTO_LOG says."""
     logger = logging.getLogger("stretto")
     given = os.environ.get(_VARIABLE, "")
     if given.lower() not in _LEVELS:

@@ -141,7 +141,9 @@ def _trace(error: BaseException) -> str:
     told.stack[:] = own or list(told.stack)
     if told.__cause__ is not None or own == []:
         return "".join(told.format())
-    return "".join(["Traceback (most recent call last):\n", *told.stack.format()])
+    notes = [f"{note}\n" for note in getattr(error, "__notes__", ())]
+    lines = told.stack.format()
+    return "".join(["Traceback (most recent call last):\n", *lines, *notes])
 
 
 def _pickle_outcome(outcome: Outcome) -> bytes:
