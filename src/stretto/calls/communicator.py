@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Integral
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stretto.arrays.arrays import HOST
 from stretto.calls.asynchronous import AsyncVerbs
 from stretto.calls.channels import ChannelVerbs
+from stretto.calls.hints import argument_hint, attribute_hint
 from stretto.choice.measured import Measured, agree
 from stretto.collectives import dtype_name
 from stretto.errors import CallError
@@ -221,6 +222,14 @@ class Communicator(ChannelVerbs, AsyncVerbs):
             self._close_channels()
             self._end()
 
+    if not TYPE_CHECKING:  # else every wrong name would pass
+
+        def __getattr__(self, name: str) -> Any:
+            """Refuse a name that there is not; say what it is called here."""
+            if name.startswith("_"):  # somebody looks whether it is there
+                raise AttributeError(name)
+            raise AttributeError(attribute_hint(name, dir(self)))
+
     def __enter__(self) -> Communicator:
         """Return itself; leaving the block closes it."""
         return self
@@ -233,9 +242,18 @@ class Communicator(ChannelVerbs, AsyncVerbs):
     ) -> None:
         """Close; after an exception the others are told that this rank gave up."""
         abandon = getattr(self._group, "abandon", None)
+        if error is not None:
+            advise(error)
         if error is not None and abandon is not None and not self._closed:
             abandon(f"raised {type(error).__name__}: {error}")
         self.close()
+
+
+def advise(error: BaseException) -> None:
+    """Say beside a call that Python has refused how it is written here."""
+    classes = [one.__name__ for one in Communicator.__mro__]
+    if hint := argument_hint(error, classes):
+        error.add_note(f"stretto: {hint}")
 
 
 def _is_whole(given: Any) -> bool:
