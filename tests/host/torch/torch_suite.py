@@ -17,6 +17,7 @@ import importlib
 import io
 import multiprocessing
 import os
+import socket
 import sys
 import tempfile
 import time
@@ -104,14 +105,23 @@ def serve(suite, kind, rank: int, backend: str, world: int, pipe) -> None:
     """Be a rank: run the tests that the pipe names."""
     os.environ["RANK"] = str(rank)
     suite.BACKEND = backend
+    for names in suite.DistTestCases.backend_feature.values():
+        if "gloo" in names:
+            names.add(backend)
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 2)
     os.dup2(quiet, 1)
     with contextlib.suppress(EOFError):
         while (task := pipe.recv()) is not None:
-            name, temp = task
+            name, temp, os.environ["MASTER_PORT"] = task
             pipe.send(run_one(suite, kind, name, rank, backend, world, temp))
     os._exit(0)
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
 
 
 class Ranks:
@@ -132,10 +142,11 @@ class Ranks:
     def run(self, name: str) -> tuple[str, str]:
         """Return what came of a test: passed, skipped, failed, hung or died."""
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temp:
+            port = str(_free_port())
             for folder in ("barrier", "test_dir", "init_dir"):
                 (Path(temp) / folder).mkdir()
             for pipe in self.pipes:
-                pipe.send((name, temp))
+                pipe.send((name, temp, port))
             until, found = time.monotonic() + NO_LONGER_S, []
             for pipe in self.pipes:
                 if not pipe.poll(max(0.0, until - time.monotonic())):
