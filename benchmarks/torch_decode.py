@@ -20,67 +20,13 @@ from a float32 reference.
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import os
-import subprocess
 import sys
-import tempfile
-import time
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-NO_MULTICAST = {
-    "NCCL_NVLS_ENABLE": "0",
-    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
-    "NVSHMEM_DISABLE_NVLS": "1",
-}
+from torch_ranks import launch, outer, write
+
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
-
-
-def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Start the ranks, wait, and return what they said."""
-    folder = Path(tempfile.mkdtemp())
-    answers = folder / "answers.json"
-    environment = {**os.environ, **NO_MULTICAST}
-    source = str(ROOT / "src")
-    environment["PYTHONPATH"] = f"{source}:{environment.get('PYTHONPATH', '')}"
-    if args.share:
-        environment["STRETTO_CUDA_SHARE_GPU"] = "1"
-    command = [sys.executable, str(ROOT / "benchmarks" / "torch_decode_worker.py")]
-    for name in (
-        *("ranks", "layers", "context", "repeats", "device", "shape", "time_budget"),
-    ):
-        command += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
-    for name in ("variants", "kinds", "batches", "prefill"):
-        command += [f"--{name}", *map(str, getattr(args, name))]
-    command += ["--meet", str(folder / "meet"), "--answers", str(answers)]
-    command += ["--share"] * args.share
-    ranks = []
-    for rank in range(args.ranks):
-        environment["LOCAL_RANK"] = str(rank)
-        ranks.append(
-            subprocess.Popen([*command, "--rank", str(rank)], env=dict(environment))
-        )
-    stop_at = time.monotonic() + args.time_budget + args.grace
-    wrong = ""
-    while any(one.poll() is None for one in ranks):
-        ended = [one.poll() for one in ranks]
-        if any(code not in (None, 0) for code in ended) or time.monotonic() > stop_at:
-            wrong = f"ranks ended with {ended}"
-            time.sleep(2)
-            for one in ranks:
-                one.kill()
-            break
-        time.sleep(0.1)
-    for one in ranks:
-        one.wait()
-    said: dict[str, Any] = {"rows": [], "errors": {}, "failed": {}}
-    if answers.is_file():
-        said = json.loads(answers.read_text())
-    said["wrong"] = wrong
-    return said
 
 
 def geomean(values: list[float]) -> float:
@@ -131,8 +77,7 @@ def table(said: dict[str, Any], baseline: str) -> str:
 def main() -> int:
     """Measure one shape."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    outer(parser)
     parser.add_argument("--shape", default="8b", choices=("8b", "70b", "tiny"))
     parser.add_argument("--layers", type=int, default=0, help="0: all of the shape's")
     parser.add_argument("--context", type=int, default=512)
@@ -141,29 +86,20 @@ def main() -> int:
     parser.add_argument("--batches", nargs="+", type=int, default=list(BATCHES))
     parser.add_argument("--prefill", nargs="*", type=int, default=[512, 2048])
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--share", action="store_true", help="one GPU for all ranks")
-    parser.add_argument("--time-budget", type=float, default=300)
-    parser.add_argument("--grace", type=float, default=90, help="to start and to end")
-    parser.add_argument("--out", default=os.environ.get("OUT", "."))
     args = parser.parse_args()
     whole = args.device == "cuda" and not args.share
     baseline = "nccl" if whole else "gloo"
     fused = ["stretto", "stretto+fused"]
     args.variants = args.variants or [baseline, *(["symm"] if whole else []), *fused]
     args.kinds = args.kinds or [*(["graph"] if whole else []), "eager", "prefill"]
-    said = run(args)
-    words = " ".join(sys.argv[1:])
-    said["command"] = f"python benchmarks/torch_decode.py {words}"
-    said["commit"] = os.environ.get("STRETTO_COMMIT", "unknown")
-    said["ranks"], said["shape"] = args.ranks, args.shape
-    out = Path(args.out)
-    out.mkdir(parents=True, exist_ok=True)
+    words = []
+    for name in ("shape", "layers", "context", "repeats"):
+        words += [f"--{name}", str(getattr(args, name))]
+    for name in ("variants", "kinds", "batches", "prefill"):
+        words += [f"--{name}", *map(str, getattr(args, name))]
+    said = {"rows": [], "errors": {}, **launch("torch_decode_worker.py", words, args)}
     name = f"torch_decode_{args.shape}_x{args.ranks}"
-    (out / f"{name}.json").write_text(json.dumps(said, indent=1))
-    text = table(said, baseline)
-    (out / f"{name}.md").write_text(text)
-    print(text)
-    return 1 if said["wrong"] or not said["rows"] else 0
+    return write(args.out, name, said, table(said, baseline))
 
 
 if __name__ == "__main__":

@@ -5,23 +5,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import json
-import os
-import statistics
 import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "benchmarks")]
-
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-import torch_llama  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-from torch_llama import (  # noqa: E402
+import torch
+import torch.distributed as dist
+import torch_llama
+from torch import Tensor, nn
+from torch_llama import (
     SHAPES,
     Model,
     Place,
@@ -29,10 +21,10 @@ from torch_llama import (  # noqa: E402
     Weights,
     reference,
 )
+from torch_ranks import Ranks, inner  # first: it finds the library
 
 ONE_SHOT_UP_TO = 512 << 10
 """Bytes up to which torch's one-shot kernel is taken, beyond that its two-shot one."""
-SAMPLE_S = 0.04
 
 
 class SymmetricRow(nn.Module):
@@ -53,31 +45,11 @@ class SymmetricRow(nn.Module):
         return ops.two_shot_all_reduce_(y, "sum", self.name)
 
 
-class Rank:
-    """The process: its groups, weights and variants."""
+class Rank(Ranks):
+    """The process, its weights and variants."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        self.args, self.rank, self.ranks = args, args.rank, args.ranks
-        self.is_gpu = args.device == "cuda"
-        self.device = torch.device("cpu")
-        if self.is_gpu:
-            at = 0 if args.share else self.rank
-            torch.cuda.set_device(at)
-            self.device = torch.device("cuda", at)
-            torch.backends.cuda.matmul.allow_tf32 = False
-        torch.set_num_threads(max(1, (os.cpu_count() or 2) // self.ranks))
-        import stretto.torch  # noqa: F401
-
-        baseline = "nccl" if self.is_gpu and not args.share else "gloo"
-        dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if baseline == "nccl" else "gloo",
-            init_method=f"file://{args.meet}",
-            rank=self.rank,
-            world_size=self.ranks,
-        )
-        self.baseline = baseline
-        self.control = dist.new_group(backend="gloo")
-        self.groups: dict[str, Any] = {baseline: dist.group.WORLD}
+        super().__init__(args)
         shape = SHAPES[args.shape]
         layers = args.layers or shape.layers
         self.shape = type(shape)(**{**vars(shape), "layers": layers})
@@ -97,18 +69,6 @@ class Rank:
         self.values = [cache() for _ in range(layers)]
         self.models: dict[str, Callable[..., Tensor]] = {}
 
-    def agree(self, wrong: str) -> str:
-        """Return what is wrong on any rank; all come here."""
-        said: list[Any] = [None] * self.ranks
-        dist.all_gather_object(said, wrong, group=self.control)
-        return "; ".join(f"rank {r}: {w}" for r, w in enumerate(said) if w)
-
-    def slowest(self, times: list[float]) -> list[float]:
-        """Return each sample's longest time over ranks."""
-        said: list[Any] = [None] * self.ranks
-        dist.all_gather_object(said, times, group=self.control)
-        return [max(one) for one in zip(*said, strict=True)]
-
     # Variants.
 
     def make(self, variant: str) -> None:
@@ -117,9 +77,7 @@ class Rank:
         if base == "symm":
             self.models[variant] = Model(self.weights, self.symmetric_row())
             return
-        if base == "stretto" and base not in self.groups:
-            self.groups[base] = dist.new_group(backend="stretto")
-        group = self.groups[base]
+        group = self.group(base)
         row = functools.partial(RowParallelLinear, group=group)
         model: Any = Model(self.weights, row)
         if how == ["fused"]:
@@ -175,30 +133,20 @@ class Rank:
         want = reference(self.weights, tokens, place, group)
         found: dict[str, Any] = {}
         for variant in list(self.models):
-            wrong, off = "", [0.0, 0.0]
-            try:
-                got = self.models[variant](tokens, place).float()
-                self.settle()
-                gap = got - want
-                off = [
-                    (gap.norm() / want.norm()).item(),
-                    (gap.abs().max() / want.abs().max()).item(),
-                ]
-            except Exception as e:
-                wrong = f"{type(e).__name__}: {e}"[:1500]
-            wrong = self.agree(wrong)
+            model = self.models[variant]
+            got, wrong = self.tried(functools.partial(model, tokens, place))
             if wrong:
                 found[variant] = {"failed": wrong}
                 del self.models[variant]
                 continue
+            gap = got.float() - want
+            off = [
+                (gap.norm() / want.norm()).item(),
+                (gap.abs().max() / want.abs().max()).item(),
+            ]
             rms, most = self.slowest(off)
             found[variant] = {"relative": rms, "largest": most}
         return found
-
-    def settle(self) -> None:
-        """Wait for the device."""
-        if self.is_gpu:
-            torch.cuda.synchronize()
 
     # Times.
 
@@ -211,23 +159,22 @@ class Rank:
         found, failed = {}, {}
         for variant, model in self.models.items():
             step = functools.partial(model, tokens, place)
-            wrong = ""
-            try:
-                for _ in range(3):
-                    step()
-                self.settle()
-                if kind == "graph":
-                    step = self.captured(step)
-                    step()
-                    self.settle()
-            except Exception as e:
-                wrong = f"{type(e).__name__}: {e}"[:1500]
-            wrong = self.agree(wrong)
+            made, wrong = self.tried(lambda step=step: self.ready(kind, step))
             if wrong:
                 failed[variant] = wrong
             else:
-                found[variant] = step
+                found[variant] = made
         return found, failed
+
+    def ready(self, kind: str, step: Callable[[], Any]) -> Callable[[], Any]:
+        """Return a step that has run before, in a graph when that is wanted."""
+        for _ in range(3):
+            step()
+        self.settle()
+        if kind == "graph":
+            step = self.captured(step)
+            step()
+        return step
 
     def captured(self, step: Callable[[], Any]) -> Callable[[], Any]:
         """Return the replay of a step's graph."""
@@ -253,93 +200,47 @@ class Rank:
         """Return the stream that graphs are captured on."""
         return torch.cuda.Stream()
 
-    def took(self, step: Callable[[], Any], turns: int) -> float:
-        """Return microseconds a step."""
-        dist.barrier(group=self.control)
-        if not self.is_gpu:
-            began = time.perf_counter()
-            for _ in range(turns):
-                step()
-            return (time.perf_counter() - began) * 1e6 / turns
-        begin = torch.cuda.Event(enable_timing=True)
-        end = torch.cuda.Event(enable_timing=True)
-        step()
-        begin.record()
-        for _ in range(turns):
-            step()
-        end.record()
-        self.settle()
-        return begin.elapsed_time(end) * 1e3 / turns
-
     def case(self, kind: str, count: int) -> dict[str, Any]:
         """Return one row of the table: all variants, in turn."""
         steps, failed = self.steps(kind, count)
-        turns = 1
-        if steps:
-            first = self.slowest([self.took(s, 2) for s in steps.values()])
-            turns = max(2, min(300, int(SAMPLE_S * 1e6 / max(1.0, min(first)))))
-        times: dict[str, list[float]] = {name: [] for name in steps}
-        for turn in range(self.args.repeats):
-            names = list(steps) if turn % 2 == 0 else list(steps)[::-1]
-            for name in names:
-                times[name].append(self.took(steps[name], turns))
-        medians, spread = {}, {}
-        for name in steps:
-            slowest = self.slowest(times[name])
-            medians[name] = round(statistics.median(slowest), 2)
-            spread[name] = round(max(slowest) - min(slowest), 2)
-        return {
-            "kind": kind, "tokens": count, "turns": turns, "us": medians,
-            "spread": spread, "failed": failed,
-        }  # fmt: skip
+        times = self.compare(steps, self.args.repeats)
+        return {"kind": kind, "tokens": count, **times, "failed": failed}
 
 
 @torch.no_grad()
 def main() -> int:
     """Run all cases; rank 0 writes after each."""
     parser = argparse.ArgumentParser()
-    for name in ("rank", "ranks", "layers", "context", "repeats"):
+    inner(parser)
+    for name in ("layers", "context", "repeats"):
         parser.add_argument(f"--{name}", type=int)
-    for name in ("device", "shape", "meet", "answers"):
-        parser.add_argument(f"--{name}")
-    parser.add_argument("--share", action="store_true")
+    parser.add_argument("--shape")
     parser.add_argument("--variants", nargs="+")
     parser.add_argument("--kinds", nargs="+")
     parser.add_argument("--batches", nargs="+", type=int)
     parser.add_argument("--prefill", nargs="*", type=int)
-    parser.add_argument("--time-budget", type=float)
     args = parser.parse_args()
-    began = time.monotonic()
     rank = Rank(args)
     failed = {}
     for variant in args.variants:
-        wrong = ""
-        try:
-            rank.make(variant)
-        except Exception as e:
-            wrong = f"{type(e).__name__}: {e}"[:1500]
-        wrong = rank.agree(wrong)
+        _, wrong = rank.tried(functools.partial(rank.make, variant))
         if wrong:
             failed[variant] = wrong
             rank.models.pop(variant, None)
-    said = {"failed": failed, "errors": rank.errors(), "rows": []}
+    said: dict[str, Any] = {"failed": failed, "errors": rank.errors(), "rows": []}
     said["layers"], said["torch"] = rank.shape.layers, torch.__version__
     if rank.is_gpu:
         said["gpu"] = torch.cuda.get_device_name()
     sizes = {"prefill": args.prefill}
     for kind in args.kinds:
         for count in sizes.get(kind, args.batches):
-            late = time.monotonic() - began > args.time_budget
-            if rank.agree("late" if late else ""):
+            if rank.late():
                 said["cut"] = f"no time left at {kind} {count}"
                 break
-            row = rank.case(kind, count)
-            said["rows"].append(row)
-            if args.rank == 0:
-                print(f"[{time.monotonic() - began:6.1f}] {row}", flush=True)
-                Path(args.answers).write_text(json.dumps(said))
-    if args.rank == 0:
-        Path(args.answers).write_text(json.dumps(said))
+            said["rows"].append(rank.case(kind, count))
+            rank.say(said["rows"][-1])
+            rank.write(said)
+    rank.write(said)
     dist.barrier(group=rank.control)
     with contextlib.suppress(Exception):
         rank.models.clear()

@@ -6,6 +6,7 @@ from torch.library import opcheck
 
 import stretto.torch.operators as st
 from stretto.errors import CallError
+from stretto.torch.operators import matmuls as ours
 
 OPS = torch.ops.stretto
 
@@ -26,7 +27,14 @@ def scatter_case(b, dtype):
 
 @check
 def matmuls(b):
-    """Values and gradients are those of the same in one process, transposed w too."""
+    """Values and gradients are those of the same in one process, however moved."""
+    limit = ours.OVERLAP_FROM
+    for ours.OVERLAP_FROM in (limit, 0):
+        both_matmuls(b)
+    ours.OVERLAP_FROM = limit
+
+
+def both_matmuls(b):
     for case, call in (
         (gather_case, st.all_gather_matmul),
         (scatter_case, st.matmul_reduce_scatter),

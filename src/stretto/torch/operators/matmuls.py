@@ -25,7 +25,7 @@ __all__ = ["all_gather_matmul", "matmul_reduce_scatter"]
 
 OPS = torch.ops.stretto
 OVERLAP_FROM = 1 << 20
-"""Bytes of a part on a GPU; smaller ones are moved all at once, before or after."""
+"""Bytes of a part; smaller ones are moved all at once, before or after."""
 _ENGINE = "permute/direct push engine zero_copy"
 
 
@@ -71,9 +71,9 @@ def _shift(n: int, by: int) -> tuple[tuple[int, int], ...]:
     return tuple((q, (q + by) % n) for q in range(n))
 
 
-def _together(comm: Communicator, part: Tensor, nbytes: int) -> bool:
-    """Return whether parts are too small, or too strange, to be moved one by one."""
-    return comm.num_ranks == 1 or not nbytes or (part.is_cuda and nbytes < OVERLAP_FROM)
+def _together(comm: Communicator, nbytes: int) -> bool:
+    """Return whether parts are too small to be moved one by one."""
+    return comm.num_ranks == 1 or not nbytes or nbytes < OVERLAP_FROM
 
 
 def _check(x: Tensor, w: Tensor, verb: str) -> None:
@@ -92,7 +92,7 @@ def _all_gather_matmul(
 ) -> tuple[Tensor, Tensor]:
     _check(x, w, "all_gather_matmul")
     comm, x = resolve(group), plain(x)
-    if _together(comm, x, x.nbytes):
+    if _together(comm, x.nbytes):
         whole = x.new_empty(gathered(x, comm.num_ranks))
         comm.all_gather(x, out=whole)
         return whole @ w, whole if keep else x.new_empty(0)
@@ -191,7 +191,7 @@ def _matmul_reduce_scatter(x: Tensor, w: Tensor, group: str) -> Tensor:
     comm, x = resolve(group), plain(x)
     shape = [*part_of(x, comm.num_ranks, "matmul_reduce_scatter")[:1], w.shape[1]]
     nbytes = x.element_size() * shape[0] * shape[1]
-    if _together(comm, x, nbytes):
+    if _together(comm, nbytes):
         out = x.new_empty(shape)
         comm.reduce_scatter(x @ w, out=out)
         return out
