@@ -14,7 +14,9 @@ import numpy as np
 from stretto.arrays.arrays import HOST
 from stretto.calls.asynchronous import AsyncVerbs
 from stretto.calls.channels import ChannelVerbs
+from stretto.calls.coalesced import CoalescingVerbs
 from stretto.calls.hints import argument_hint, attribute_hint
+from stretto.calls.objects import ObjectVerbs
 from stretto.choice.measured import Measured, agree
 from stretto.collectives import dtype_name
 from stretto.errors import CallError
@@ -26,7 +28,7 @@ __all__ = ["Communicator"]
 _MOST_BYTES = 1 << 47
 
 
-class Communicator(ChannelVerbs, AsyncVerbs):
+class Communicator(ChannelVerbs, AsyncVerbs, ObjectVerbs, CoalescingVerbs):
     """A group of ranks that call the same things in the same order.
 
     It takes NumPy arrays, tensors, and anything with DLPack or the buffer protocol.
