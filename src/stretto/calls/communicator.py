@@ -57,6 +57,16 @@ class Communicator(ChannelVerbs, AsyncVerbs, ObjectVerbs, CoalescingVerbs):
         state = "closed" if self._closed else "broken" if self._fault else "ready"
         return f"Communicator(rank={self.rank}, num_ranks={self.num_ranks}, {state})"
 
+    @property
+    def deadline_s(self) -> float:
+        """How long a rank may keep the others waiting."""
+        return self._group.deadline_s
+
+    @deadline_s.setter
+    def deadline_s(self, given: float) -> None:
+        """Change it, for calls from now on; GPU kernels that are bound keep theirs."""
+        self._group.deadline_s = check_deadline(given, f"rank {self.rank}")
+
     def empty(
         self, shape: int | Sequence[int], dtype: Any = "float32", *, device: str = HOST
     ) -> Any:

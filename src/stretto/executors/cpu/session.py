@@ -203,8 +203,9 @@ def _share(group: Group, places: SlabLayout) -> tuple[tuple[Slab, ...], int]:
         mine = Slab(places, fd)
         prefault(mine.address, places.packets(0))
         slabs = []
-        for rank, (payload, theirs) in enumerate(group.exchange(said, (fd,))):
-            fds.update(theirs)
+        parts = group.exchange(said, (fd,))
+        fds.update(each for _, theirs in parts for each in theirs)
+        for rank, (payload, theirs) in enumerate(parts):
             cores.update(payload["cores"])
             if payload["abi"] != ABI:
                 raise CommunicationError(
