@@ -11,7 +11,9 @@ from stretto.arrays.arrays import HOST
 from stretto.calls.arguments import read
 from stretto.calls.asynchronous import AsyncVerbs
 from stretto.calls.channels import ChannelVerbs
+from stretto.calls.coalesced import CoalescingVerbs
 from stretto.calls.hints import argument_hint, attribute_hint
+from stretto.calls.objects import ObjectVerbs
 from stretto.choice.measured import Measured, agree
 from stretto.errors import CallError
 from stretto.executors import Group
@@ -20,7 +22,7 @@ from stretto.meeting.limits import check_deadline
 __all__ = ["Communicator"]
 
 
-class Communicator(ChannelVerbs, AsyncVerbs):
+class Communicator(ChannelVerbs, AsyncVerbs, ObjectVerbs, CoalescingVerbs):
     """A group of ranks that call the same things in the same order.
 
     It takes NumPy arrays, tensors, and anything with DLPack or the buffer protocol.
