@@ -336,6 +336,8 @@ class StrettoGroup(dist.ProcessGroup):  # type: ignore[misc]
         if _profiling():
             run = functools.partial(_recorded, f"stretto:{call.__name__}", run)
         found = tensors if results is None else list(results)
+        if type(self._comm) is _Gone:
+            self._comm.refuse()
         if not wait and not on_gpu:
             return self._line.start(run, found)
         try:
@@ -360,7 +362,7 @@ class StrettoGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def _pass_on(self, again: tuple[Any, ...], device: Any, *, say: bool = True) -> Any:
         """Call the fallback; say so once."""
-        if isinstance(self._comm, _Gone) and self._away is None:
+        if type(self._comm) is _Gone and self._away is None:
             self._comm.refuse()
         if say:
             on_gpu = torch.device(device).type == "cuda"
