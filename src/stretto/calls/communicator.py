@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stretto.arrays.arrays import HOST
 from stretto.calls.arguments import read
 from stretto.calls.asynchronous import AsyncVerbs
 from stretto.calls.channels import ChannelVerbs
+from stretto.calls.coalesced import CoalescingVerbs
+from stretto.calls.hints import argument_hint, attribute_hint
+from stretto.calls.objects import ObjectVerbs
 from stretto.choice.measured import Measured, agree
 from stretto.errors import CallError
 from stretto.executors import Group
@@ -19,7 +22,7 @@ from stretto.meeting.limits import check_deadline
 __all__ = ["Communicator"]
 
 
-class Communicator(ChannelVerbs, AsyncVerbs):
+class Communicator(ChannelVerbs, AsyncVerbs, ObjectVerbs, CoalescingVerbs):
     """A group of ranks that call the same things in the same order.
 
     It takes NumPy arrays, tensors, and anything with DLPack or the buffer protocol.
@@ -196,6 +199,14 @@ class Communicator(ChannelVerbs, AsyncVerbs):
             self._close_channels()
             self._end()
 
+    if not TYPE_CHECKING:  # else every wrong name would pass
+
+        def __getattr__(self, name: str) -> Any:
+            """Refuse a name that there is not; say what it is called here."""
+            if name.startswith("_"):  # somebody looks whether it is there
+                raise AttributeError(name)
+            raise AttributeError(attribute_hint(name, dir(self)))
+
     def __enter__(self) -> Communicator:
         """Return itself; leaving the block closes it."""
         return self
@@ -208,6 +219,15 @@ class Communicator(ChannelVerbs, AsyncVerbs):
     ) -> None:
         """Close; after an exception the others are told that this rank gave up."""
         abandon = getattr(self._group, "abandon", None)
+        if error is not None:
+            advise(error)
         if error is not None and abandon is not None and not self._closed:
             abandon(f"raised {type(error).__name__}: {error}")
         self.close()
+
+
+def advise(error: BaseException) -> None:
+    """Say beside a call that Python has refused how it is written here."""
+    classes = [one.__name__ for one in Communicator.__mro__]
+    if hint := argument_hint(error, classes):
+        error.add_note(f"stretto: {hint}")

@@ -36,7 +36,8 @@ def as_torch(error: BaseException) -> BaseException:
     text = str(error)
     if isinstance(error, CollectiveTimeout):
         text = f"{_LATE}{text}"
-    made: StrettoError = _class_of(type(error))(text)
+    kind: Any = type(error)
+    made: StrettoError = _class_of(kind)(text)
     made.__dict__.update(error.__dict__)
     made.__cause__ = error.__cause__
     return made.with_traceback(error.__traceback__)

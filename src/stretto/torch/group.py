@@ -73,7 +73,7 @@ class StrettoGroup(dist.ProcessGroup):  # type: ignore[misc]
             self._comm: Any = _Gone(f"group {self._name!r}: {self._away}")
         else:
             self._comm = _pinned(comm, options) if options.algorithms else comm
-            groups.bind(self._name, comm)
+            groups.bind(self._name, comm, self._line)
         self._lanes = Lanes(self._hear)
         self._transfers = Transfers(self._comm, options.transfers)
         _living.add(self)
@@ -251,7 +251,9 @@ class StrettoGroup(dist.ProcessGroup):  # type: ignore[misc]
         run = functools.partial(self._run_barrier, limit)
         if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
             self._lanes.synchronize()
-            torch.cuda.current_stream(opts.device or None).synchronize()
+            device = opts.device  # torch 2.11 names the CPU where nobody names a device
+            on_gpu = device is not None and device.type == "cuda"
+            torch.cuda.current_stream(device if on_gpu else None).synchronize()
         elif opts.asyncOp:
             return self._line.start(run, [])
         with self._lock, both_families():
@@ -336,6 +338,8 @@ class StrettoGroup(dist.ProcessGroup):  # type: ignore[misc]
         if _profiling():
             run = functools.partial(_recorded, f"stretto:{call.__name__}", run)
         found = tensors if results is None else list(results)
+        if type(self._comm) is _Gone:
+            self._comm.refuse()
         if not wait and not on_gpu:
             return self._line.start(run, found)
         try:
@@ -360,7 +364,7 @@ class StrettoGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def _pass_on(self, again: tuple[Any, ...], device: Any, *, say: bool = True) -> Any:
         """Call the fallback; say so once."""
-        if isinstance(self._comm, _Gone) and self._away is None:
+        if type(self._comm) is _Gone and self._away is None:
             self._comm.refuse()
         if say:
             on_gpu = torch.device(device).type == "cuda"
@@ -397,7 +401,7 @@ class StrettoGroup(dist.ProcessGroup):  # type: ignore[misc]
             return
         if self._communicator is not None:
             groups.forget(self._name)
-            groups.bind(name, self._communicator)
+            groups.bind(name, self._communicator, self._line)
         self._name = name
 
     _set_group_name = setGroupName

@@ -39,7 +39,7 @@ class CpuSession:
         """Make this rank's slab and map everybody's (collective)."""
         require_shared_memory()
         self._group = group
-        self._engine: Engine = engine_named(interpreter)
+        self._engine: Engine = engine_named(interpreter, warn=group.rank == 0)
         self._layout = SlabLayout(num_ranks=group.num_ranks)
         self._slabs, cores = _share(group, self._layout)
         self._slabs[group.rank].begin()

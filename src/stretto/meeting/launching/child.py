@@ -141,7 +141,8 @@ def _trace(error: BaseException) -> str:
         one.stack[:] = own or list(one.stack)
         one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
     said = len(list(told.format_exception_only()))
-    return "".join(list(told.format())[:-said])
+    notes = [f"{note}\n" for note in getattr(error, "__notes__", ())]
+    return "".join([*list(told.format())[:-said], *notes])
 
 
 def _pickle_outcome(outcome: Outcome) -> bytes:

@@ -42,6 +42,8 @@ class Call:
     """What the plan was made of, when the order of sums is to be judged by it."""
     groups: Groups | None = None
     """By rank and lane, how many steps run at once, one group after the other."""
+    copies: tuple[int, ...] | None = None
+    """By rank, the first group whose moves copy engines run, in any order."""
 
     def together(self, rank: int, lane: int) -> list[range] | None:
         """Return the steps of a lane, those together that run at once; None: none."""

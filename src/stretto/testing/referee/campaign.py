@@ -28,6 +28,12 @@ from stretto.testing.referee.draw import draw_program
 from stretto.testing.referee.explore import explore, run_at_random
 from stretto.testing.referee.judge import judge, judge_plan, program_verdict
 from stretto.testing.referee.machine import Machine
+from stretto.testing.referee.rewritten import (
+    ON_ENGINE,
+    judge_rewritten,
+    mutants_of,
+    rewrites_of,
+)
 from stretto.testing.referee.scopes import (
     cut,
     paired,
@@ -235,6 +241,29 @@ def _in_place_on_some(rng: random.Random, plan: Plan, program: Program) -> Verdi
     return verdict
 
 
+def _rewritten(found: Found, rng: random.Random, seed: int) -> None:
+    """Judge what rewrites make of a plan, as it runs, and mutants of that."""
+    texts = ON_ENGINE if rng.random() < 0.6 else SCHEDULES + MIXED
+    label, proved, plan = _drawn_plan(rng, texts=texts)
+    program, told = proved.value, f"seed {seed}: {label} {plan.schedule}"
+    means = verify_plan(plan, proved)
+    try:
+        every = list(rewrites_of(means))
+    except StrettoError as e:
+        found.counts[f"rewritten not made: {class_of(str(e))}"] += 1
+        return
+    for one in every:
+        why = refused(one.prove, means)
+        verdict = judge_rewritten(one, program)
+        found.note("rewritten", one.how, why, verdict, told, one.plan)
+        for what, mutant in mutants_of(one, rng, 12):
+            why = refused(mutant.prove, means)
+            verdict = judge_rewritten(mutant, program)
+            what = f"{one.how}: {_first(what)}"
+            mine = (told, mutant.plan, mutant.groups)
+            found.note("rewrite_mutants", what, why, verdict, *mine)
+
+
 def _sequences(found: Found, rng: random.Random, seed: int) -> None:
     """Judge calls of two or three plans that follow one another, in all their cuts."""
     n = rng.randint(2, 4)
@@ -324,6 +353,7 @@ TASKS: dict[str, Callable[[Found, random.Random, int], None]] = {
     "mutants": _mutants,
     "programs": _programs,
     "sequences": _sequences,
+    "rewritten": _rewritten,
     "explored": _explored,
     "catalogue": _catalogue,
 }
@@ -356,7 +386,7 @@ def _listed(num_ranks: int) -> list[tuple[str, Program]]:
 
 
 def _drawn_plan(
-    rng: random.Random, num_ranks: int = 0
+    rng: random.Random, num_ranks: int = 0, texts: tuple[str, ...] = ()
 ) -> tuple[str, Verified[Program], Plan]:
     """Return a random plan that the proof accepts, of the catalogue or drawn."""
     while True:
@@ -365,7 +395,7 @@ def _drawn_plan(
             label, program = "drawn", draw_program(rng, n)
         else:
             label, program = rng.choice(_listed(n))
-        text = rng.choice(SCHEDULES + (MIXED if rng.random() < 0.3 else ()))
+        text = rng.choice(texts or SCHEDULES + (MIXED if rng.random() < 0.3 else ()))
         in_place = rng.random() < 0.4
         try:
             proved = verify(program)

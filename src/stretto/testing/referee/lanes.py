@@ -93,17 +93,21 @@ class Lanes:
             for step in steps:
                 does.append(self._does(at, step, before[id(step)]))
                 before[id(step)] += 1
-            made = self._bodies(call, at, does)
+            made, engines = self._bodies(call, at, does)
             whole = [(name, [begin, *body, end]) for name, body in made]
+            whole += engines
             found = self._lanes[key] = (steps, whole)
         return found[1]
 
     def _bodies(
         self, call: Call, at: tuple[int, int, int], does: list[list[list[Action]]]
-    ) -> list[Body]:
+    ) -> tuple[list[Body], list[Body]]:
+        """Return the agents of a lane, and copy engines that work for them."""
         number, rank, lane = at
         threads, tiles = self._threads(number), self.laid[number].tiles
         groups = call.together(rank, lane)
+        apart = call.copies[rank] if call.copies is not None else None
+        engines: list[Body] = []
         made: list[Body] = []
         for block in range(call.plan.schedule.blocks):
             for thread in range(threads):
@@ -114,11 +118,41 @@ class Lanes:
                         for one in does:
                             body += one[here]
                     else:
-                        for group in groups:
-                            done = [op for index in group for op in does[index][here]]
-                            body += _side_by_side(done) if len(group) > 1 else done
+                        for nth, group in enumerate(groups):
+                            one = [does[index][here] for index in group]
+                            step = call.plan.ranks[rank][lane][group[0]]
+                            copies = apart is not None and nth >= apart
+                            if copies and isinstance(step, Move) and len(group) > 1:
+                                who = (rank, number, lane, block, thread, tile, step)
+                                body += self._by_engines(
+                                    engines, one, who, (nth, threads)
+                                )
+                            else:
+                                body += _side_by_side(one)
                 made.append(((rank, number, lane, block, thread), body))
-        return made
+        return made, engines
+
+    def _by_engines(
+        self,
+        engines: list[Body],
+        moves: list[list[Action]],
+        who: tuple[Any, ...],
+        group: tuple[int, int],
+    ) -> list[Action]:
+        """Return how moves run each by itself: all but the first by agents of theirs.
+
+        They begin together, when what comes before is done, and are waited for. `who`
+        is the event that this is for a thread, with the first move; `group` says which
+        group it is, and how many threads there are.
+        """
+        nth, threads = group
+        event = self.event(who)
+        key = ("copies", *who[:4], who[5], nth)  # alike on all threads
+        begin = (MEET, event, (*key, "begin"), len(moves) * threads)
+        end = (MEET, event, (*key, "end"), len(moves) * threads)
+        for one in moves[1:]:
+            engines.append(((*who[:4], len(engines)), [begin, *one, end]))
+        return [begin, *moves[0], end]
 
     def _does(
         self, at: tuple[int, int, int], step: Step, before: int
@@ -305,10 +339,11 @@ def _in_no_order(step: Move, slices: list[_Slice]) -> int | None:
     return None
 
 
-def _side_by_side(done: Sequence[Action]) -> list[Action]:
+def _side_by_side(steps: Sequence[list[Action]]) -> list[Action]:
     """Return what moves do at once: all that they load, then all that they store."""
-    if not done or done[0][0] in (SIGNAL, WAIT, MEET):
-        return list(done)
+    done = [action for one in steps for action in one]
+    if len(steps) == 1 or not done or done[0][0] in (SIGNAL, WAIT, MEET):
+        return done
     polls: list[Action] = []
     loads: list[Action] = []
     stores: list[Action] = []

@@ -63,6 +63,8 @@ class _Run:
         """The events that have read it since."""
         self.known = [0] * n
         """What came before its last store."""
+        self.again = [False] * n
+        """Whether packets of one epoch were stored in a cell a second time."""
         self.signals: list[list[tuple[int, int, int]]] = [[] for _ in machine.channels]
         """For each channel what was sent: the value, what came before, what is seen."""
         self.able = deque(self.agents)
@@ -144,6 +146,9 @@ class _Run:
     def _read(self, agent: _Agent, bit: int, cell: int, tag: int) -> None:
         writer = self.writer[cell]
         if tag != PLAIN:
+            if self.again[cell] and writer & ~agent.before:
+                text = "whoever polls may find what it stored before"
+                self._race(bit, cell, writer, text)
             agent.before |= self.known[cell] | writer
             agent.seen |= writer if self.weak else agent.before
         elif writer & ~agent.seen:
@@ -167,6 +172,7 @@ class _Run:
             self._race(bit, cell, writer, text)
         agent.before |= bit
         agent.seen |= bit
+        self.again[cell] = tag != PLAIN and self.tag[cell] == tag
         self.value[cell], self.tag[cell] = value, tag
         self.writer[cell], self.readers[cell] = bit, 0
         self.known[cell] = agent.before

@@ -19,6 +19,7 @@ from stretto.torch.operators.doors import (
     scatter,
 )
 from stretto.torch.operators.library import named
+from stretto.torch.operators.matmuls import all_gather_matmul, matmul_reduce_scatter
 from stretto.torch.operators.norms import (
     all_reduce_rmsnorm,
     all_reduce_rmsnorm_,
@@ -29,6 +30,7 @@ importlib.import_module("stretto.torch.operators.rooted")  # it registers operat
 
 __all__ = [
     "all_gather",
+    "all_gather_matmul",
     "all_gather_v",
     "all_reduce",
     "all_reduce_",
@@ -40,6 +42,7 @@ __all__ = [
     "broadcast",
     "broadcast_",
     "gather",
+    "matmul_reduce_scatter",
     "named",
     "permute",
     "reduce",

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from stretto.epilogues import (
     CASTS,
+    Bound,
     Epilogue,
     Expr,
     cast,
@@ -109,13 +110,24 @@ def _aligned(x: Tensor) -> Tensor:
     return x.clone() if x.data_ptr() % 16 else x
 
 
+def _bound(form: Epilogue, inputs: dict[str, Any], outputs: dict[str, Any]) -> Bound:
+    """Return an epilogue with its arrays; what it takes is known to be named right."""
+    return Bound(
+        name=form.name,
+        graph=form.graph,
+        single=form.single,
+        inputs=inputs,
+        outputs=outputs,
+    )
+
+
 def _fused(
     comm: Any, form: Epilogue, x: Tensor, outputs: dict[str, Tensor], **inputs: Any
 ) -> Tensor:
     """Run a collective with an epilogue; return the plain sum."""
     given = {k: _aligned(v) if isinstance(v, Tensor) else v for k, v in inputs.items()}
     y = torch.empty_like(x)
-    comm.all_reduce(_aligned(x), out=y, epilogue=form(**given).into(**outputs))
+    comm.all_reduce(_aligned(x), out=y, epilogue=_bound(form, given, outputs))
     return y
 
 
@@ -199,8 +211,9 @@ def _all_reduce_rmsnorm_(
         at = x.data_ptr() | residual.data_ptr() | weight.data_ptr()
         if not at % 16:
             out = torch.empty_like(x)
-            form = add_norm(residual=residual, weight=weight, eps=eps)
-            comm.all_reduce(x, epilogue=form.into(out=out, residual=residual))
+            inputs = {"residual": residual, "weight": weight, "eps": eps}
+            outputs = {"out": out, "residual": residual}
+            comm.all_reduce(x, epilogue=_bound(add_norm, inputs, outputs))
             return out
     out, total = _all_reduce_rmsnorm(x, residual, weight, eps, group)
     residual.copy_(total)
