@@ -23,7 +23,7 @@ from typing import Any
 
 from tests.chaos import deaths, launched, limits, meetings
 from tests.chaos.jobs import Found, Naming, forget_folder, new_folder
-from tests.chaos.team import Skipped, adopt_orphans
+from tests.chaos.team import Skipped, adopt_orphans, names_in
 
 Scenario = Callable[[random.Random, Path], Found]
 _LATE_S = 1.0
@@ -40,11 +40,11 @@ def warm() -> None:
     import gc
 
     import numpy as np
+    from tests.chaos.scenarios import Alone
+    from tests.chaos.talk import talk
 
     import stretto
     from stretto.executors import cpu  # noqa: F401
-    from tests.chaos.scenarios import Alone
-    from tests.chaos.talk import talk
 
     comm = stretto.Communicator(Alone(), profiles=None)
     for turn in range(60):
@@ -115,7 +115,7 @@ def run(
     warm()
     begin = time.monotonic()
     base = Path(tempfile.mkdtemp(prefix="ch", dir="/tmp"))
-    shared = set(os.listdir("/dev/shm"))
+    shared = set(names_in("/dev/shm"))
     workers: dict[int, int] = {}
     for job in range(jobs):
         (base / str(job)).mkdir()
@@ -141,7 +141,7 @@ def run(
             _kill_all_of(pid)
     finally:
         report = _report(base, seed, jobs, begin)
-        report["left in /dev/shm"] = sorted(set(os.listdir("/dev/shm")) - shared)
+        report["left in /dev/shm"] = sorted(set(names_in("/dev/shm")) - shared)
         _write(report, out)
         shutil.rmtree(base, ignore_errors=True)
     return report

@@ -12,9 +12,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from stretto.errors import CallError, StrettoError
 from tests.chaos.jobs import Found, Job, outcome, spell
 from tests.chaos.talk import ALL
+
+from stretto.errors import CallError, StrettoError
 
 ENDS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGTERM, signal.SIGBUS)
 
@@ -159,7 +160,7 @@ def stop_and_go(rng: random.Random, folder: Path) -> Found:
 
 
 def stop_for_long(rng: random.Random, folder: Path) -> Found:
-    """Stop one beyond the deadline: the others hear for whom they wait; it hears, too."""
+    """Stop one beyond the deadline: the others hear of whom; so does it, later."""
     job = Job(rng, folder, rng.randint(2, 4))
     bad, deadline_s = rng.randrange(job.ranks), rng.uniform(0.8, 1.5)
     members = job.start_all(deadline_s=deadline_s, verbs=ALL, counts=False)
@@ -309,7 +310,7 @@ def threads_of_their_own(rng: random.Random, folder: Path) -> Found:
     return job.end()
 
 
-class Alarm(Exception):  # noqa: N818 - it is what a handler raises
+class Alarm(Exception):
     """Of a signal's handler."""
 
 

@@ -6,6 +6,7 @@ what users run. One kind in a hundred starts fresh interpreters.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -16,12 +17,13 @@ import types
 from pathlib import Path
 from typing import Any
 
+from tests.chaos.jobs import Found, Job, outcome, spell
+from tests.chaos.talk import ALL, talk
+from tests.chaos.team import Me, Told, gives_back, held, names_in, tell_of
+
 import stretto
 from stretto.errors import RankFailed, StrettoError
 from stretto.meeting.launching import child, launch
-from tests.chaos.jobs import Found, Job, outcome, spell
-from tests.chaos.talk import ALL, talk
-from tests.chaos.team import Me, Told, gives_back, held, tell_of
 
 
 class Forked:
@@ -41,12 +43,10 @@ class Forked:
 
         status = 70
         try:
-            for name in os.listdir("/proc/self/fd"):
+            for name in names_in("/proc/self/fd"):
                 if int(name) > 2 and int(name) not in keep:
-                    try:
+                    with contextlib.suppress(OSError):
                         os.close(int(name))
-                    except OSError:
-                        pass
             signal.signal(signal.SIGUSR1, signal.SIG_IGN)
             os.environ.clear()
             os.environ.update(env)
@@ -200,7 +200,7 @@ def lose_the_parent(rng: random.Random, folder: Path) -> Found:
 
 
 def exchange_of_errors(rng: random.Random, folder: Path) -> Found:
-    """Every rank of a job gets odd arguments, all the same: errors of ours, no break."""
+    """Every rank gets odd arguments, all the same: errors of ours, and no break."""
     import numpy as np
 
     job = Job(rng, folder, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import secrets
@@ -11,11 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import stretto
-from stretto.errors import StrettoError
 from tests.chaos.jobs import Found, Job, outcome, spell
 from tests.chaos.talk import ALL, talk
 from tests.chaos.team import Me, Told, gives_back, held, tell_of
+
+import stretto
+from stretto.errors import StrettoError
 
 
 def late_ranks(rng: random.Random, folder: Path) -> Found:
@@ -110,7 +112,11 @@ def wrong_rank(rng: random.Random, folder: Path) -> Found:
     job = Job(rng, folder, rng.randint(2, 4))
     how = rng.choice(("twice", "another number", "beyond"))
     members = job.start_all(turns=3, deadline_s=1.5)
-    options: dict[str, Any] = {"deadline_s": 1.5, "turns": 3, "late_s": rng.random() / 9}
+    options: dict[str, Any] = {
+        "deadline_s": 1.5,
+        "turns": 3,
+        "late_s": rng.random() / 9,
+    }
     if how == "another number":
         options["ranks"] = job.ranks + 1
     rank = rng.randrange(1, job.ranks) if how != "beyond" else job.ranks + 2
@@ -241,7 +247,7 @@ def _port() -> int:
 
 
 def at_the_door(rng: random.Random, folder: Path) -> Found:
-    """Ranks meet at a TCP door among strangers, and perhaps a rank of another secret."""
+    """Ranks meet at a TCP door among strangers, perhaps one of another secret."""
     from tests.chaos.scenarios import hostile_bytes, stranger
 
     job = Job(rng, folder, rng.randint(2, 4))
@@ -263,10 +269,8 @@ def at_the_door(rng: random.Random, folder: Path) -> Found:
                 except OSError:
                     continue
                 kept.append(sock)
-                try:
+                with contextlib.suppress(OSError):
                     sock.sendall(hostile_bytes(its)[: its.randrange(30)])
-                except OSError:
-                    pass
             else:
                 stranger(its, socket.AF_INET, ("127.0.0.1", port))
 
@@ -277,7 +281,9 @@ def at_the_door(rng: random.Random, folder: Path) -> Found:
         os.environ["STRETTO_SECRET_FILE"] = os.fspath(wrong)
 
     address = f"tcp://127.0.0.1:{port}"
-    strangers = [job.team.start(flood, f"stranger{i}") for i in range(rng.randint(1, 2))]
+    strangers = [
+        job.team.start(flood, f"stranger{i}") for i in range(rng.randint(1, 2))
+    ]
     members = [
         job.start(
             r,
@@ -290,7 +296,9 @@ def at_the_door(rng: random.Random, folder: Path) -> Found:
         for r in range(job.ranks)
     ]
     if rng.random() < 0.3:
-        liar = job.start(1, address=address, turns=2, before=before_wrong, deadline_s=1.0)
+        liar = job.start(
+            1, address=address, turns=2, before=before_wrong, deadline_s=1.0
+        )
         job.team.until_over()
         if not outcome(liar).error:
             job.fault(f"a rank of another secret {spell(liar)}")

@@ -1,7 +1,7 @@
 """What is done to jobs, and what must come of it: one function a kind, seeded.
 
 Each takes a `random.Random` and a folder, and raises AssertionError when a job was
-harmed or somebody misled. All stay in this process; those of real processes are in other files.
+harmed or somebody misled. All stay in this process; others are of real processes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One door, ten thousand connections, a hundred thousand frames, and a job that goes on.
+"""One door, ten thousand connections, 100,000 frames, and a job that goes on.
 
     python -m tests.chaos --siege 10000 --out FILE
 
@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-import stretto
 from tests.chaos.jobs import Job, new_folder, outcome, spell
 from tests.chaos.meetings import _port
 from tests.chaos.talk import ALL, equal, talk
 from tests.chaos.team import Me, gives_back, held
+
+import stretto
 
 _BATCH = 50
 FRAMES_EACH = 10
@@ -171,8 +171,11 @@ def run(seed: int, connections: int, base: Path) -> dict[str, Any]:
         "calls": sum(row["calls"] for row in rows),
         "rows": rows,
         "spread of medians, us": {
-            when: round(statistics.mean(r["median_us"] for r in rows if r["when"] == when), 2)
+            when: round(
+                statistics.mean(r["median_us"] for r in rows if r["when"] == when), 2
+            )
             for when in dict.fromkeys(row["when"] for row in rows)
         },
-        "faults": found.faults or [spell(m) for m in ranks if outcome(m).value != "done"],
+        "faults": found.faults
+        or [spell(m) for m in ranks if outcome(m).value != "done"],
     }

@@ -1,4 +1,4 @@
-"""Processes of one scenario: forked from this warm one, so that a rank starts in no time.
+"""Processes of one scenario: forked from this warm one, so a rank starts in no time.
 
 In: functions, one a process. Out: what became of each, and when. Never: a process, a
 descriptor or a line of a traceback that is left and not told of.
@@ -36,7 +36,7 @@ _PACKET = 180_000
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-class Skipped(Exception):  # noqa: N818 - it is no error
+class Skipped(Exception):
     """This machine cannot be made to have that fault; says why."""
 
 
@@ -104,7 +104,7 @@ class Team:
         self.members: list[Member] = []
         self.expects_traces = False
         """Whether a member may print a traceback of its own fault."""
-        self._before = len(os.listdir("/proc/self/fd"))
+        self._before = len(names_in("/proc/self/fd"))
 
     def start(self, function: Callable[[Me], Any], name: str = "") -> Member:
         """Fork a member that runs a function."""
@@ -205,7 +205,7 @@ class Team:
         left += _orphans()
         if not self.expects_traces:
             left += self._traces()
-        grown = len(os.listdir("/proc/self/fd")) - self._before
+        grown = len(names_in("/proc/self/fd")) - self._before
         if grown:
             left.append(f"{grown} descriptors of the driver")
         return left
@@ -217,6 +217,11 @@ class Team:
             if "Traceback" in text or "Exception ignored" in text:
                 found.append(f"{path.stem} printed {text[-1500:]}")
         return found
+
+
+def names_in(folder: str) -> list[str]:
+    """Return the names in a folder."""
+    return os.listdir(folder)  # noqa: PTH208 - of this very moment, and fast
 
 
 def adopt_orphans() -> None:
@@ -254,8 +259,8 @@ def _orphans() -> list[str]:
 def held() -> dict[str, int]:
     """Return what this process has that must be the same again after a job."""
     return {
-        "descriptors": len(os.listdir("/proc/self/fd")),
-        "threads": len(os.listdir("/proc/self/task")),
+        "descriptors": len(names_in("/proc/self/fd")),
+        "threads": len(names_in("/proc/self/task")),
     }
 
 
@@ -267,9 +272,9 @@ def gives_back(before: dict[str, int], within_s: float = 4.0) -> None:
         time.sleep(0.005)
     if any(now[name] > before[name] for name in now):
         links = []
-        for name in os.listdir("/proc/self/fd"):
+        for name in names_in("/proc/self/fd"):
             with suppress(OSError):
-                links.append(os.readlink(f"/proc/self/fd/{name}"))
+                links.append(os.readlink(f"/proc/self/fd/{name}"))  # noqa: PTH115
         names = [t.name for t in threading.enumerate()]
         raise AssertionError(f"left {now}, had {before}: {links}, {names}")
 

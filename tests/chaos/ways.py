@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-import stretto
-from stretto.errors import StrettoError
 from tests.chaos.jobs import Found, Job, outcome, spell
 from tests.chaos.launched import act, fork_interpreters, wait_for_good
 from tests.chaos.team import Me, Told, gives_back, held, tell_of
+
+import stretto
+from stretto.errors import StrettoError
 
 RANKS, BAD = 3, 1
 _SOON_S, _LATE_S = 0.15, 0.45

@@ -14,6 +14,7 @@ from typing import Any
 
 from stretto import executors
 from stretto.arrays.arrays import HOST
+from stretto.calls.arguments import read
 from stretto.calls.choosing import Chooser
 from stretto.calls.fused import fuse
 from stretto.calls.hot import MISS, Hot
@@ -304,6 +305,18 @@ class Engine:
 
         What stands on less than a proof is said after a `#`, which a pin may have.
         """
+        given = {
+            "collective": collective,
+            "count": count,
+            "dtype": dtype,
+            "registered": registered,
+            "device": device,
+            "algorithm": algorithm,
+        }
+        where = f"rank {self.rank}: explain"
+        collective, count, dtype, registered, device, algorithm = (
+            read(where, name, one) for name, one in given.items()
+        )
         return self._chooser.explain(
             (collective, count, dtype),
             algorithm,

@@ -354,7 +354,8 @@ class Verbs(Engine):
         if hashable and (done := self._alike(key, x, out)) is not MISS:
             return done
         who = self._caller("permute", dtype)
-        moves = tuple((who.peer(a, "source"), who.peer(b, "target")) for a, b in pairs)
+        given = who.read("pairs", pairs)
+        moves = tuple((who.peer(a, "source"), who.peer(b, "target")) for a, b in given)
         for side, ranks in enumerate(zip(*moves, strict=True)):
             if len(set(ranks)) < len(ranks):
                 role = ("source", "target")[side]

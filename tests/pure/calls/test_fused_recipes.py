@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tests.pure.runtime.test_recipes import Group, Session, Tensor
+from tests.pure.calls.test_recipes import Group, Session, Tensor
 
 from stretto.arrays import looks as looks_module
 from stretto.calls import Communicator

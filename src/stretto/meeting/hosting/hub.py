@@ -38,7 +38,12 @@ from stretto.meeting.hosting.rendezvous import (
     Tick,
 )
 from stretto.meeting.messages import Verdict
-from stretto.meeting.process import most_descriptors, peer_uid, start_thread, uid_refusal
+from stretto.meeting.process import (
+    most_descriptors,
+    peer_uid,
+    start_thread,
+    uid_refusal,
+)
 from stretto.meeting.wire import LONGEST_WAIT_S, Connection, Refused
 
 STRANGER_S = 5.0
@@ -199,7 +204,9 @@ class Hub:
             if isinstance(frame, Refused) or isinstance(message, Refused):
                 assert isinstance(message, Refused)
                 is_known = link.rank is not None
-                if message.is_ours and (is_known or not self.drop_oldest_stranger(number)):
+                if message.is_ours and (
+                    is_known or not self.drop_oldest_stranger(number)
+                ):
                     self._give_up(message.why)
                 if link.rank is not None:  # its own descriptors may have run out
                     self._refuse(link, f"rank {link.rank}: {message.why}")
