@@ -51,3 +51,18 @@ def test_what_a_page_shows_is_there():
     for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
         for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_a_release_says_its_version_everywhere():
+    """The version, the changelog's first heading, and the citation."""
+    version = re.search(
+        r'"(.+)"', (ROOT / "src/stretto/_version.py").read_text().splitlines()[-1]
+    )[1]
+    heads = re.findall(
+        r"^## (\S+) \((\S+)\)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE
+    )
+    cited = (ROOT / "CITATION.cff").read_text()
+
+    assert not re.search("dev", version)
+    assert (version, re.search(r'released: "(.+)"', cited)[1]) == heads[0]
+    assert f"\nversion: {version}\n" in cited
