@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from stretto.errors import CallError
-from stretto.runtime import Communicator, connect
+from stretto.calls import Communicator, connect
 from stretto.torch import groups
 from stretto.torch.operators.library import named
 
