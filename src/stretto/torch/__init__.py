@@ -22,14 +22,30 @@ import torch.distributed as dist
 if TYPE_CHECKING:
     from stretto.torch.group import StrettoGroup
     from stretto.torch.groups import communicator
+    from stretto.torch.memory import deregister, empty, pool, register
     from stretto.torch.options import Options
+    from stretto.torch.placing import place_buffers
 
-__all__ = ["Options", "StrettoGroup", "communicator"]
+__all__ = [
+    "Options",
+    "StrettoGroup",
+    "communicator",
+    "deregister",
+    "empty",
+    "place_buffers",
+    "pool",
+    "register",
+]
 
 _HOMES = {
     "Options": "stretto.torch.options",
     "StrettoGroup": "stretto.torch.group",
     "communicator": "stretto.torch.groups",
+    "deregister": "stretto.torch.memory",
+    "empty": "stretto.torch.memory",
+    "place_buffers": "stretto.torch.placing",
+    "pool": "stretto.torch.memory",
+    "register": "stretto.torch.memory",
 }
 """What is imported when it is first asked for, so that the import is quick."""
 
