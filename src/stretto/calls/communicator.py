@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stretto.arrays.arrays import HOST
 from stretto.calls.arguments import read
@@ -199,14 +199,6 @@ class Communicator(ChannelVerbs, AsyncVerbs, ObjectVerbs, CoalescingVerbs):
             self._close_channels()
             self._end()
 
-    if not TYPE_CHECKING:  # else every wrong name would pass
-
-        def __getattr__(self, name: str) -> Any:
-            """Refuse a name that there is not; say what it is called here."""
-            if name.startswith("_"):  # somebody looks whether it is there
-                raise AttributeError(name)
-            raise AttributeError(attribute_hint(name, dir(self)))
-
     def __enter__(self) -> Communicator:
         """Return itself; leaving the block closes it."""
         return self
@@ -227,7 +219,16 @@ class Communicator(ChannelVerbs, AsyncVerbs, ObjectVerbs, CoalescingVerbs):
 
 
 def advise(error: BaseException) -> None:
-    """Say beside a call that Python has refused how it is written here."""
+    """Say beside what Python has refused how it is called here.
+
+    A `__getattr__` would say it sooner, and make every call a quarter dearer: Python
+    then looks attributes up without its caches.
+    """
+    if isinstance(error, AttributeError) and isinstance(error.obj, Communicator):
+        name = str(error.name)
+        if not name.startswith("_"):
+            error.add_note(f"stretto: {attribute_hint(name, dir(error.obj))}")
+        return
     classes = [one.__name__ for one in Communicator.__mro__]
     if hint := argument_hint(error, classes):
         error.add_note(f"stretto: {hint}")
