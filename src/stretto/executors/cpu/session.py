@@ -130,6 +130,13 @@ class CpuSession:
             if status := run(table, id(x), id(out)):
                 watch.until_done(status)
 
+        def bare(x: Any, out: Any) -> None:
+            if status := run(table, 0, 0):
+                watch.until_done(status)
+
+        has = encoded.table[[Header.HAS_INPUT, Header.HAS_OUTPUT]]
+        if not has.any():  # a barrier's: nobody looks at the arrays
+            return bare
         if call.aside:
             return _aside(launch)
         if any(call.rows):
