@@ -97,7 +97,7 @@ class CountedCalls:
             launch = self._prepare(who, *key)
             self._launches[key] = launch
         try:
-            launch(source.flat, row, target.flat, told, stream)
+            launch(source.flat, target.flat, stream, extra=(row, told))
         except BaseException as e:
             raise engine._broke(e) from e.__cause__
         return target.given

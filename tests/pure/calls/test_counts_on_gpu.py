@@ -19,7 +19,9 @@ class Session:
         if plan.value.schedule.memory == "zero_copy":
             raise PlanError("peers touch the output; want 'staged'")
         self.prepared.append((plan.value, gather.value, call))
-        return lambda *args: self.launched.append(args)
+        return lambda x, out, stream, *, extra: self.launched.append(
+            (x, extra[0], out, extra[1], stream)
+        )
 
     def close(self):
         pass

@@ -12,7 +12,7 @@ from stretto.errors import CallError, PlanError
 from stretto.executors.cuda.codegen.abi import PARAMS
 from stretto.executors.cuda.codegen.generate import generate
 from stretto.executors.cuda.flags import regions
-from stretto.executors.cuda.launching.launch import Loaded, TooManyBlocks
+from stretto.executors.cuda.launching.kernels import Loaded, TooManyBlocks
 
 made = []
 """Addresses given to new tensors."""
@@ -59,7 +59,7 @@ def opened(group, kernels):
     comm = Communicator(group, executor="cuda")
     session = comm._session("cuda")
 
-    def load_call(plan, call, share=0):
+    def load_call(plan, call, share=0, counted=False):
         kernel = generate(
             plan,
             rank=group.rank,
@@ -117,7 +117,7 @@ def test_rows_are_whole_where_their_clusters_do_not_fit(fake):
         session = comm._session("cuda")
         load_call = session.load_call
 
-        def load_few(plan, call, share=0):
+        def load_few(plan, call, share=0, counted=False):
             if share > 1:
                 raise TooManyBlocks("16 blocks wait for each other")
             return load_call(plan, call, share)
@@ -149,7 +149,7 @@ def test_a_gpu_with_little_room_has_half_the_blocks(fake, monkeypatch, room):
         session = comm._session("cuda")
         load_call = session.load_call
 
-        def load_few(plan, call, share=0):
+        def load_few(plan, call, share=0, counted=False):
             if plan.plan.schedule.blocks > room:
                 raise TooManyBlocks("256 blocks wait for each other")
             return load_call(plan, call, share)

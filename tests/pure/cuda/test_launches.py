@@ -18,8 +18,8 @@ from stretto.executors.cuda.codegen.abi import KINDS, PARAMS, RECORD, Kernel
 from stretto.executors.cuda.device.arrays import DeviceArray, pointer, where
 from stretto.executors.cuda.flags.regions import HALVES, fit
 from stretto.executors.cuda.flags.watch import explain
-from stretto.executors.cuda.launching import launch as launch_module
-from stretto.executors.cuda.launching.launch import Loaded
+from stretto.executors.cuda.launching import kernels as launch_module
+from stretto.executors.cuda.launching.kernels import Loaded
 from stretto.executors.cuda.session import CudaSession
 from stretto.ir import Verified
 from stretto.lower import lower
@@ -39,7 +39,7 @@ def proved(name, ranks, schedule):
 def without_compiler(session):
     """Let a session load kernels without compiling them."""
 
-    def load(plan, call):
+    def load(plan, call, **_):
         kernel = Kernel(text=plan.plan.name, ranks=(0,), grid=2, threads=160)
         return Loaded(None, 7, kernel)
 
