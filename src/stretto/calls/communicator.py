@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 
 from stretto.arrays.arrays import HOST
-from stretto.calls.asynchronous import AsyncVerbs
-from stretto.calls.channels import ChannelVerbs
+from stretto.calls.channels import Transfers
+from stretto.calls.verbs import Collectives
+from stretto.calls.work import Work
 from stretto.choice.measured import Measured, agree
+from stretto.choice.select import Pin
 from stretto.collectives import dtype_name
 from stretto.errors import CallError
-from stretto.executors import Group
+from stretto.executors import Group, Session
 from stretto.meeting.limits import check_deadline
 
 __all__ = ["Communicator"]
@@ -25,7 +27,7 @@ __all__ = ["Communicator"]
 _MOST_BYTES = 1 << 47
 
 
-class Communicator(ChannelVerbs, AsyncVerbs):
+class Communicator(Collectives):
     """A group of ranks that call the same things in the same order.
 
     It takes NumPy arrays, tensors, and anything with DLPack or the buffer protocol.
@@ -48,11 +50,46 @@ class Communicator(ChannelVerbs, AsyncVerbs):
         if profiles is None and group.num_ranks > 1:
             profiles = agree(group)
         super().__init__(group, executor=executor, profiles=profiles)
+        self._transfers = Transfers(self)
 
     def __repr__(self) -> str:
         """Return which rank of how many this is, and how it fares."""
         state = "closed" if self._closed else "broken" if self._fault else "ready"
         return f"Communicator(rank={self.rank}, num_ranks={self.num_ranks}, {state})"
+
+    def send(
+        self,
+        x: Any,
+        to: int,
+        *,
+        algorithm: Pin = None,
+        stream: Any = None,
+        dtype: str | None = None,
+    ) -> None:
+        """Give `x` to a rank that calls `recv`; return when it has been taken."""
+        self._transfers.send(x, to, algorithm=algorithm, stream=stream, dtype=dtype)
+
+    def recv(
+        self,
+        out: Any,
+        source: int,
+        *,
+        algorithm: Pin = None,
+        stream: Any = None,
+        dtype: str | None = None,
+    ) -> Any:
+        """Receive what `source` sends, in `out`: of the size and type that is sent."""
+        return self._transfers.recv(
+            out, source, algorithm=algorithm, stream=stream, dtype=dtype
+        )
+
+    def send_async(self, x: Any, to: int, **options: Any) -> Work:
+        """Start `send`."""
+        return self._transfers.start("send", self.send, x, to, options)
+
+    def recv_async(self, out: Any, source: int, **options: Any) -> Work:
+        """Start `recv`."""
+        return self._transfers.start("recv", self.recv, out, source, options)
 
     def empty(
         self, shape: int | Sequence[int], dtype: Any = "float32", *, device: str = HOST
@@ -94,8 +131,7 @@ class Communicator(ChannelVerbs, AsyncVerbs):
         """Be inside, in a method that exchanges parts with the other ranks."""
         self._enter(what)
         try:
-            if hasattr(self._group, "calling"):
-                self._group.calling = what
+            self._group.calling = what
             yield
         except CallError:
             raise
@@ -105,8 +141,7 @@ class Communicator(ChannelVerbs, AsyncVerbs):
             self._broke(e)
             raise
         finally:
-            if hasattr(self._group, "calling"):
-                self._group.calling = ""
+            self._group.calling = ""
             self._leave()
 
     def channels(
@@ -125,14 +160,8 @@ class Communicator(ChannelVerbs, AsyncVerbs):
         """
         self._ready("channels")
         session = self._session(device)
-        make = getattr(session, "channels", None)
-        if make is None:
-            raise CallError(
-                f"channels(device={device!r}): they are for kernels on GPUs; "
-                'want device="cuda"'
-            )
         with self._exchanging("channels"):
-            return make(nbytes, blocks=blocks, kind=kind)
+            return session.channels(nbytes, blocks=blocks, kind=kind)
 
     def register(self, array: Any) -> bool:
         """Let calls on a GPU array be zero-copy, as those on `empty()` (collective).
@@ -141,22 +170,28 @@ class Communicator(ChannelVerbs, AsyncVerbs):
         too. False: somebody's memory cannot be shared; it stays staged, with the same
         results. The array is kept until `deregister` or `close`.
         """
-        return bool(self._registry("register", array))
+        session = self._session_of("register", array)
+        with self._registering("register"):
+            return session.register(array)
 
     def deregister(self, array: Any) -> None:
         """Undo `register` (collective); graphs that captured calls on it are void."""
-        self._registry("deregister", array)
+        session = self._session_of("deregister", array)
+        with self._registering("deregister"):
+            session.deregister(array)
 
-    def _registry(self, verb: str, array: Any) -> Any:
+    def _session_of(self, verb: str, array: Any) -> Session:
+        """Return the session that an array is for."""
         self._ready(verb)
-        session = self._session(self._caller(verb, None).take(array, "array").device)
-        change = getattr(session, verb, None)
-        if change is None:
-            return False
+        return self._session(self._caller(verb, None).take(array, "array").device)
+
+    @contextmanager
+    def _registering(self, verb: str) -> Iterator[None]:
+        """Forget known calls afterwards: they depend on what was registered."""
         try:
             with self._exchanging(verb):
-                return change(array)
-        finally:  # what is hot was chosen by what was registered then
+                yield
+        finally:
             self._table.clear()
             self._recipes.clear()
 
@@ -184,7 +219,7 @@ class Communicator(ChannelVerbs, AsyncVerbs):
         color = self._whole("color", color) if color is not None else None
         key = self.rank if key is None else self._whole("key", key)
         with self._exchanging("split"):
-            group = self._group.split(color, key)  # type: ignore[attr-defined]
+            group = self._group.split(color, key)
             if group is None:
                 return None
             if deadline_s is not None:
@@ -208,7 +243,7 @@ class Communicator(ChannelVerbs, AsyncVerbs):
     def close(self) -> None:
         """Give everything back, once; started calls are waited for first."""
         if not self._closed:
-            self._close_channels()
+            self._transfers.close()
             self._end()
 
     def __enter__(self) -> Communicator:
@@ -222,9 +257,8 @@ class Communicator(ChannelVerbs, AsyncVerbs):
         trace: TracebackType | None,
     ) -> None:
         """Close; after an exception the others are told that this rank gave up."""
-        abandon = getattr(self._group, "abandon", None)
-        if error is not None and abandon is not None and not self._closed:
-            abandon(f"raised {type(error).__name__}: {error}")
+        if error is not None and not self._closed:
+            self._group.abandon(f"raised {type(error).__name__}: {error}")
         self.close()
 
 

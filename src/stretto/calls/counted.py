@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 from stretto.arrays.arrays import GPU, Operand, address, operand
-from stretto.calls.engine import Engine
 from stretto.calls.request import Caller
+from stretto.calls.runner import CallRunner
 from stretto.choice.plans import proved_plan, touches_callers
 from stretto.choice.select import Choice, Pin, Question, dtype_class, parse_pin
 from stretto.choice.selector import Selector
@@ -47,10 +47,10 @@ class Word:
 class CountedCalls:
     """The launches of one communicator whose counts lie on the GPU."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, runner: CallRunner) -> None:
         """Start with none."""
-        self._engine = engine
-        self._selector = Selector(GPU, sessions=engine._sessions)
+        self._runner = runner
+        self._selector = Selector(GPU, sessions=runner._sessions)
         self._launches: dict[tuple[Any, ...], Any] = {}
 
     def run(
@@ -68,7 +68,7 @@ class CountedCalls:
         op: str | Operator = Operator.SUM,
     ) -> Any:
         """Enqueue, and return the output: what came, then what it held before."""
-        engine, n = self._engine, self._engine.num_ranks
+        runner, n = self._runner, self._runner.num_ranks
         if max_count is None or max_count < 1:
             raise who.wrong(
                 f"counts on the GPU, and max_count={max_count}; want the most elements "
@@ -89,7 +89,7 @@ class CountedCalls:
         self._refuse(who, source, target)
         operator = who.operator(op, source)
         key = (collective, source.dtype, max_count, algorithm, operator)
-        engine._ready(who.verb)
+        runner._ready(who.verb)
         launch = self._launches.get(key)
         if launch is None:
             if len(self._launches) >= _MOST:
@@ -99,7 +99,7 @@ class CountedCalls:
         try:
             launch(source.flat, target.flat, stream, extra=(row, told))
         except BaseException as e:
-            raise engine._broke(e) from e.__cause__
+            raise runner._broke(e) from e.__cause__
         return target.given
 
     def _numbers(self, who: Caller, given: Any, name: str, wanted: int) -> Any:
@@ -133,12 +133,10 @@ class CountedCalls:
         pin: Pin,
         op: Operator,
     ) -> Any:
-        engine = self._engine
-        n = engine.num_ranks
-        session = engine._session(GPU)
-        prepare = getattr(session, "prepare_counted", None)
-        if prepare is None:
-            raise who.wrong("this executor reads no counts from the GPU")
+        runner = self._runner
+        n = runner.num_ranks
+        session = runner._session(GPU)
+        prepare = session.prepare_counted
         parts = n * n if collective == "all_to_all" else n
         call = Call(dtype=dtype, op=op, counts=(most,) * parts)
         asked = Question(
@@ -158,7 +156,7 @@ class CountedCalls:
             return prepare(self._plan(plain), gather, call)
 
     def _plan(self, choice: Choice) -> Any:
-        n = self._engine.num_ranks
+        n = self._runner.num_ranks
         staged = not touches_callers(choice.schedule)  # others are refused, in words
         return proved_plan(choice.algorithm, n, (), choice.schedule, staged)
 

@@ -79,6 +79,7 @@ class Recipes:
         out: Any,
         request: Request,
         launch: Launch,
+        session: Session,
         broke: Broke,
     ) -> None:
         """Let the same call, and those like it, be recognised by their arrays."""
@@ -89,7 +90,7 @@ class Recipes:
         if found is None:
             return
         kind, source, target = found
-        recipe = recipe_of(request, launch, x, out, broke=broke)
+        recipe = recipe_of(request, launch, x, out, session=session, broke=broke)
         if recipe is None:
             return
         if len(self._known) >= _MOST_KINDS:
@@ -189,7 +190,13 @@ class Recipe:
 
 
 def recipe_of(
-    request: Request, launch: Launch, x: Any, out: Any, *, broke: Broke
+    request: Request,
+    launch: Launch,
+    x: Any,
+    out: Any,
+    *,
+    session: Session,
+    broke: Broke,
 ) -> Recipe | None:
     """Return how to repeat a call on other arrays; None when it has no recipe."""
     result = request.out or request.idle
@@ -203,6 +210,7 @@ def recipe_of(
     if made is not None and not numpy and type(made.given) is np.ndarray:
         return None  # scatter_v makes it of what the call says, and not like `x`
     again = Again(
+        session=session,
         launch=launch,
         broke=broke,
         reads=request.x is not None,

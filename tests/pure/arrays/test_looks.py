@@ -5,6 +5,7 @@ import weakref
 import numpy as np
 import pytest
 
+from stretto import executors
 from stretto.arrays.arrays import GPU, operand
 from stretto.arrays.looks import look
 from stretto.calls import Communicator
@@ -93,7 +94,7 @@ def test_tensors_without_memory_are_refused():
     assert 0 == operand(torch.ones(0), "x", written=True, dtype=None).count
 
 
-class Session:
+class Session(executors.Session):
     """A session that moves nothing and counts launches."""
 
     launched = 0
@@ -114,7 +115,7 @@ class Session:
         pass
 
 
-class Group:
+class Group(executors.Group):
     """Rank 1 of 3, alone."""
 
     rank, num_ranks, deadline_s = 1, 3, 1.0

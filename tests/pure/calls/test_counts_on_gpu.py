@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from stretto import executors
 from stretto.calls import Communicator
 from stretto.errors import CallError, PlanError
 
 
-class Session:
+class Session(executors.Session):
     """A GPU's session that remembers what it was asked."""
 
     def __init__(self):
@@ -27,7 +28,7 @@ class Session:
         pass
 
 
-class Group:
+class Group(executors.Group):
     """Rank 1 of 3, alone."""
 
     rank, num_ranks, deadline_s = 1, 3, 1.0

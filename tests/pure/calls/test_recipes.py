@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from stretto import executors
 from stretto.arrays import looks as looks_module
 from stretto.arrays.looks import look
 from stretto.calls import Communicator
@@ -117,7 +118,7 @@ class Tensor:
 KINDS = [Cupy, Numba, Dlpack, ours, Tensor]
 
 
-class Session:
+class Session(executors.Session):
     """A GPU's session that moves nothing and remembers what it was asked."""
 
     def __init__(self):
@@ -145,7 +146,7 @@ class Session:
         pass
 
 
-class Group:
+class Group(executors.Group):
     """Rank 1 of 3, alone."""
 
     rank, num_ranks, deadline_s = 1, 3, 1.0

@@ -236,9 +236,8 @@ def test_a_launch_remembers_some_pairs_of_arrays(fake, monkeypatch):
         session.synchronize(1)
         group.exchange({})
         (opened,) = engine.launch._opened.values()
-        most = max(len(parameters.kept) for parameters in opened)
         session.close()
-        return most
+        return max(len(one.kept) for one in opened)
 
     assert [3, 3] == on_ranks(fake, 2, work)
 

@@ -12,7 +12,7 @@ from stretto import algorithms
 from stretto.calls.hot import MISS, Again, hot_places
 from stretto.collectives import Operator
 from stretto.errors import CallError, CollectiveTimeout
-from stretto.executors import Call
+from stretto.executors import Call, Session
 from stretto.executors.cuda.codegen.abi import PARAMS, Kernel
 from stretto.executors.cuda.device import driver
 from stretto.executors.cuda.launching.kernels import Loaded
@@ -189,16 +189,14 @@ def test_a_tensor_that_changed_is_not_repeated():
     torch = pytest.importorskip("torch")
     calls = []
 
-    class Bound:
-        def __call__(self, x, out):
-            calls.append("launch")
-
-        def repeat(self, source, target):
+    class Bound(Session):
+        def repeated(self, launch, source, target):
             return lambda: calls.append((source, target))
 
     x = torch.zeros(8)
     again = Again(
-        launch=Bound(),
+        session=Bound(),
+        launch=lambda x, out: calls.append("launch"),
         broke=lambda e: e,
         reads=True,
         writes=True,

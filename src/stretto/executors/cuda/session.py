@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from stretto.collectives import storage
 from stretto.errors import CallError, DeviceError
-from stretto.executors import Call, Group, Launch
+from stretto.executors import Call, Group, Session
+from stretto.executors import Launch as AnyLaunch
 from stretto.executors.cuda.codegen.abi import CONTROL, MAX_RANKS, Kernel
 from stretto.executors.cuda.custom.channels import Channels
 from stretto.executors.cuda.custom.proxy import Proxy
@@ -30,9 +31,10 @@ from stretto.executors.cuda.flags.flagsets import FlagSets
 from stretto.executors.cuda.flags.regions import regions
 from stretto.executors.cuda.flags.testimony import PAGE_BYTES, Testimony
 from stretto.executors.cuda.flags.watch import Watch
+from stretto.executors.cuda.launching.counted import prepare_counted
 from stretto.executors.cuda.launching.kernels import Kernels, Loaded
-from stretto.executors.cuda.launching.launch import stream_handle
-from stretto.executors.cuda.launching.prepare import prepare, prepare_counted
+from stretto.executors.cuda.launching.launch import Launch, OnCopy, stream_handle
+from stretto.executors.cuda.launching.prepare import prepare
 from stretto.ir import Verified
 from stretto.lower import Batched, why_not_in_halves
 from stretto.plan import Plan
@@ -40,7 +42,7 @@ from stretto.plan import Plan
 __all__ = ["CudaSession"]
 
 
-class CudaSession:
+class CudaSession(Session):
     """One rank's part of a group that computes on GPUs."""
 
     def __init__(self, group: Group) -> None:
@@ -50,12 +52,12 @@ class CudaSession:
             )
         self.group = group
         self.device = open_device(local_rank(group))
-        self._pair = bool(getattr(group, "only_transfers", False))
+        self._pair = group.only_transfers
         self.regions, total = regions(group.num_ranks, channel=self._pair)
         page, total = total, total + PAGE_BYTES
         self.slab = open_slab(self.device, group, total)
         self.space = AddressSpace(self.device, group, self.slab)
-        self.offset_at = self.space.offset
+        self.offset_at = self.space.offset  # type: ignore[method-assign]  # it is hot
         self._arena = Arena()
         if self.slab.nbytes > total:
             self._arena.grow(total, self.slab.nbytes - total)
@@ -135,11 +137,15 @@ class CudaSession:
         at = where(array)
         return self.space.offset(at.pointer, max(1, at.nbytes))
 
+    def offset_at(self, address: int, nbytes: int) -> int | None:
+        """Return the same of memory that is known by where it lies."""
+        return self.space.offset(address, nbytes)
+
     def refuses(self, plan: Verified[Plan]) -> str:
         """Return why a plan does not run here, alike on every rank, or ""."""
         return why_not_in_halves(plan)
 
-    def prepare(self, plan: Verified[Plan], call: Call) -> Launch:
+    def prepare(self, plan: Verified[Plan], call: Call) -> Launch | OnCopy:
         """Bind a plan to a kind of call: generate, compile, load, pack."""
         return prepare(self, plan, call)
 
@@ -151,6 +157,12 @@ class CudaSession:
         `gather` is an all_gather that brings everybody the counts of all ranks.
         """
         return prepare_counted(self, plan, gather, call)
+
+    def repeated(self, launch: AnyLaunch, x: Any, out: Any) -> Callable[[], None]:
+        """Return a prepared launch on addresses, ready to be called."""
+        if isinstance(launch, Launch):
+            return launch.repeat(x, out)
+        return super().repeated(launch, x, out)
 
     def load_call(
         self, plan: Batched, call: Call, *, share: int = 0, counted: bool = False

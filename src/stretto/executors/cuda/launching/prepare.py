@@ -14,18 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from stretto import collectives
-from stretto.collectives import Shape, storage
+from stretto.collectives import storage
 from stretto.epilogues import Spec
 from stretto.errors import CallError, PlanError
 from stretto.executors import Call, describe
 from stretto.executors.cuda.codegen.abi import fingerprint
 from stretto.executors.cuda.codegen.byhand import hand_kernel
-from stretto.executors.cuda.codegen.counts import received_counts
 from stretto.executors.cuda.codegen.epilogue import words
 from stretto.executors.cuda.codegen.rowwise import EACH_ITS_OWN, shared_by
-from stretto.executors.cuda.device.arrays import pointer, where
-from stretto.executors.cuda.flags.regions import Region, fit, symbol_sizes
+from stretto.executors.cuda.flags.regions import fit, symbol_sizes
 from stretto.executors.cuda.launching.byhand import (
     hand_footprint,
     hand_layout,
@@ -55,7 +52,7 @@ from stretto.lower import (
 from stretto.plan import Layout, Plan, Space, layout
 from stretto.verify import verify_plan
 
-__all__ = ["pitches", "prepare", "prepare_counted"]
+__all__ = ["bind_kernel", "bind_plan", "pitches", "places_of", "prepare"]
 
 LARGEST_PITCHED = 1 << 32
 """Bytes of a part whose rows have a pitch."""
@@ -97,10 +94,10 @@ def _launch(
         return _copied(session, plan, call, mark)
     if hands_round_on_engine(value):
         return _in_halves(session, plan, call, mark)
-    return Launch(session, _plain(session, plan, call, mark))
+    return Launch(session, bind_plan(session, plan, call, mark))
 
 
-def _plain(
+def bind_plan(
     session: SessionServices,
     plan: Verified[Plan],
     call: Call,
@@ -108,12 +105,12 @@ def _plain(
     **more: Any,
 ) -> BoundKernel:
     """Bind a plan to a kernel of its own."""
-    places = _fit(session, plan.value, call)
+    places = places_of(session, plan.value, call)
     plan = closed(plan) if places.tiles > 1 else plan
-    return _kernel(session, batched(plan), call, places, mark, **more)
+    return bind_kernel(session, batched(plan), call, places, mark, **more)
 
 
-def _kernel(
+def bind_kernel(
     session: SessionServices,
     plan: Batched,
     call: Call,
@@ -130,7 +127,7 @@ def _kernel(
     )
 
 
-def _fit(session: SessionServices, plan: Plan, call: Call) -> Layout:
+def places_of(session: SessionServices, plan: Plan, call: Call) -> Layout:
     sizes, itemsize = symbol_sizes(plan, call), storage(call.dtype).itemsize
     return fit(plan, sizes, itemsize, region=session.regions[0])
 
@@ -154,9 +151,9 @@ def _in_halves(
     session: SessionServices, plan: Verified[Plan], call: Call, mark: int
 ) -> Launch:
     """Bind a kernel for the sums, and copies that hand them round."""
-    places = _fit(session, plan.value, call)
+    places = places_of(session, plan.value, call)
     halves = in_halves(closed(plan) if places.tiles > 1 else plan)
-    kernel = _kernel(session, halves.kernel, call, places, mark)
+    kernel = bind_kernel(session, halves.kernel, call, places, mark)
     mark = session.watch.part(mark ^ 1 or 1, mark)
     bound = _copies(session, halves.copies, plan.value, call, mark)
     if not halves.copies.once:
@@ -181,7 +178,7 @@ def _barrier(session: SessionServices, plan: Plan, mark: int) -> BoundKernel:
     meet = batched(verify_plan(barrier_plan(plan.name, plan.num_ranks)))
     places = layout(meet.plan, np.zeros(0, np.int64), 1)
     shares = peer_spaces(plan, session.group.rank)
-    return _kernel(session, meet, Call(dtype="uint8"), places, mark, shares=shares)
+    return bind_kernel(session, meet, Call(dtype="uint8"), places, mark, shares=shares)
 
 
 # Rows with a pitch: an all_to_all with its permutation.
@@ -204,7 +201,7 @@ def _pitched(
     table = pitches(value, call, storage(call.dtype).itemsize)
     said = f", in rows of {call.rows[0]} and {call.rows[1]}"
     mark = session.watch.part(mixed(mark, call.rows), mark, said)
-    return Launch(session, _plain(session, plan, call, mark, words=table))
+    return Launch(session, bind_plan(session, plan, call, mark, words=table))
 
 
 def pitches(plan: Plan, call: Call, itemsize: int) -> tuple[int, ...]:
@@ -305,7 +302,7 @@ def _with_epilogue(
     mark = session.watch.part(
         mixed(mark, (zlib.crc32(said),)), mark, f", with the epilogue {epilogue}"
     )
-    kernel = _kernel(session, plan, call, places, mark, share=share)
+    kernel = bind_kernel(session, plan, call, places, mark, share=share)
 
     def added(key: Key, x: Any, out: Any, extra: Sequence[Any]) -> Sequence[int]:
         """Return addresses and numbers; refuse a result not read by whole cells."""
@@ -317,82 +314,3 @@ def _with_epilogue(
         return words(epilogue, extra)
 
     return Launch(session, kernel, added=added)
-
-
-# Counts on the GPU.
-
-
-def prepare_counted(
-    session: SessionServices,
-    plan: Verified[Plan],
-    gather: Verified[Plan],
-    call: Call,
-) -> Launch:
-    """Bind a plan to counts on the GPU; `call` says how large they may be.
-
-    A mixture of experts knows only on the device how many tokens go where. What the
-    host says at most decides staging, blocks and the tile. A launch is two kernels: an
-    all_gather brings every rank the counts of all, and the plan's kernel makes its
-    table of them (kernels/counts.cuh). So a graph may be replayed on other counts, and
-    nothing waits for the host. Its `extra` arrays are this rank's counts, as int64, and
-    what is told how much came of each rank, or None.
-    """
-    _refuse_shared(plan.value)
-    plan = closed(plan)  # how many tiles there are, nobody here knows
-    value, itemsize, most = plan.value, storage(call.dtype).itemsize, max(call.counts)
-    n = value.num_ranks
-    row = Call(dtype="int64", counts=(len(call.counts) // n,) * n)
-    mark = fingerprint(value, call.dtype, call.op.value, (*call.counts, -1))
-    session.watch.name(mark, f"{describe(value, call)}, with counts on the GPU")
-    shape = Shape(num_ranks=n, split=value.split, params=value.params)
-    number = collectives.get(value.collective).num_parts(shape)
-    received = len(received_counts(value, session.group.rank))
-
-    def added(key: Key, x: Any, out: Any, extra: Sequence[Any]) -> Sequence[int]:
-        """Return where counts lie, how many elements arrays have, where to tell."""
-        counts, told = extra
-        if told is not None:
-            at = where(told)
-            if at.nbytes < 8 * received or at.pointer % 8:
-                raise CallError(
-                    f"received has {at.nbytes} bytes; want {received} numbers of 64 "
-                    "bits"
-                )
-        sizes = (where(array).nbytes // itemsize for array in (x, out))
-        return (pointer(counts), *sizes, pointer(told))
-
-    def matrix(region: Region) -> int:
-        """Return where launches with a set of flags find the counts of all ranks."""
-        return session.slab.base + region.counts
-
-    def of_gather(region: Region, key: Key) -> Key:
-        return key[2], matrix(region)
-
-    def of_main(region: Region, key: Key) -> Key:
-        return (*key[:2], matrix(region), number, most, *key[3:])
-
-    main = _kernel(
-        session,
-        batched(plan),
-        call,
-        _fit(session, value, call),
-        mark,
-        counted=True,
-        own_key=of_main,
-    )
-    mark = session.watch.part(mark ^ 1 or 1, mark)
-    first = _plain(session, gather, row, mark, own_key=of_gather)
-    return Launch(session, first, main, added=added)
-
-
-def _refuse_shared(plan: Plan) -> None:
-    """Raise unless a kernel stages: where peers' parts begin, only their GPUs know."""
-    shared = peer_spaces(plan, 0)
-    if not shared and plan.schedule.protocol != "engine":
-        return
-    what = " and ".join(sorted(space.name.lower() for space in shared))
-    why = f"peers touch the {what}" if shared else "copy engines take sizes from here"
-    raise PlanError(
-        f"plan {plan.name} ({plan.schedule}): {why}, and with counts on the GPU nobody "
-        "here knows where a part begins; want 'staged' and packets or bulk"
-    )

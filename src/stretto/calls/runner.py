@@ -38,12 +38,12 @@ from stretto.epilogues import Bound, Spec
 from stretto.errors import CallError, CommunicationError, CommunicatorBroken
 from stretto.executors import Group, Launch, Session
 
-__all__ = ["Engine"]
+__all__ = ["CallRunner"]
 
 _MOST_KINDS = 4096
 
 
-class Engine:
+class CallRunner:
     """The part of a communicator that runs requests."""
 
     def __init__(
@@ -81,9 +81,8 @@ class Engine:
         self._owner = threading.Lock()
         self._inside = 0
         """The thread that has taken the long way, and is not through."""
-        on_break = getattr(group, "on_break", None)
-        if on_break is not None:  # a rank that is elsewhere hears it at its next call
-            on_break.append(self._choose_table)
+        group.on_break.append(self._choose_table)
+        # a rank that is elsewhere hears of it at its next call
         if executor:
             self._session(executor)
 
@@ -159,7 +158,7 @@ class Engine:
         if fused is not None:
             return fused.deliver()
         if seen is not None:
-            self._recipes.learn(*seen, request, launch, self._broke)
+            self._recipes.learn(*seen, request, launch, session, self._broke)
         return result
 
     def _ready(self, what: str) -> None:
@@ -189,7 +188,7 @@ class Engine:
         self._hot = {}
         inside = 0 if taken else self._inside
         for session in () if inside else tuple(self._sessions.values()):
-            inside = inside or getattr(session, "inside", int)()
+            inside = inside or session.inside()
         if taken and not inside:
             self._inside = threading.get_ident()
             return
@@ -221,9 +220,8 @@ class Engine:
             self._fault = error
             self._table.clear()
             self._hot = {}
-            abandon = getattr(self._group, "abandon", None)
-            if abandon is not None and not isinstance(error, CommunicationError):
-                abandon(f"raised {type(error).__name__}: {error}"[:1000])
+            if not isinstance(error, CommunicationError):
+                self._group.abandon(f"raised {type(error).__name__}: {error}"[:1000])
         return error
 
     # Launches, and how they are found.
@@ -375,9 +373,7 @@ class Engine:
         for session in self._sessions.values():
             session.close()
         self._sessions.clear()
-        close = getattr(self._group, "close", None)
-        if close is not None:
-            close()
+        self._group.close()
 
 
 def _thread(ident: int) -> str:

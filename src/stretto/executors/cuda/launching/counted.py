@@ -1,0 +1,107 @@
+"""Counts on the GPU: a launch whose sizes are read in the call, not packed before.
+
+A mixture of experts knows only on the device how many tokens go where. The host says
+how many there may be at most; that decides staging, blocks and the tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from stretto import collectives
+from stretto.collectives import Shape, storage
+from stretto.errors import CallError, PlanError
+from stretto.executors import Call, describe
+from stretto.executors.cuda.codegen.abi import fingerprint
+from stretto.executors.cuda.codegen.counts import received_counts
+from stretto.executors.cuda.device.arrays import pointer, where
+from stretto.executors.cuda.flags.regions import Region
+from stretto.executors.cuda.launching.launch import AddedWords, Launch, peer_spaces
+from stretto.executors.cuda.launching.parameters import Key
+from stretto.executors.cuda.launching.prepare import bind_kernel, bind_plan, places_of
+from stretto.executors.cuda.launching.services import SessionServices
+from stretto.ir import Verified
+from stretto.lower import batched, closed
+from stretto.plan import Plan
+
+__all__ = ["prepare_counted"]
+
+
+def prepare_counted(
+    session: SessionServices,
+    plan: Verified[Plan],
+    gather: Verified[Plan],
+    call: Call,
+) -> Launch:
+    """Bind a plan to counts on the GPU; `call` says how large they may be.
+
+    A launch is two kernels: an all_gather brings every rank the counts of all, and the plan's kernel makes its
+    table of them (kernels/counts.cuh). So a graph may be replayed on other counts, and
+    nothing waits for the host. Its `extra` arrays are this rank's counts, as int64, and
+    what is told how much came of each rank, or None.
+    """
+    _refuse_shared(plan.value)
+    plan = closed(plan)  # how many tiles there are, nobody here knows
+    value, itemsize, most = plan.value, storage(call.dtype).itemsize, max(call.counts)
+    n = value.num_ranks
+    row = Call(dtype="int64", counts=(len(call.counts) // n,) * n)
+    mark = fingerprint(value, call.dtype, call.op.value, (*call.counts, -1))
+    session.watch.name(mark, f"{describe(value, call)}, with counts on the GPU")
+    shape = Shape(num_ranks=n, split=value.split, params=value.params)
+    number = collectives.get(value.collective).num_parts(shape)
+
+    def matrix(region: Region) -> int:
+        """Return where launches with a set of flags find the counts of all ranks."""
+        return session.slab.base + region.counts
+
+    def of_gather(region: Region, key: Key) -> Key:
+        return key[2], matrix(region)
+
+    def of_main(region: Region, key: Key) -> Key:
+        return (*key[:2], matrix(region), number, most, *key[3:])
+
+    main = bind_kernel(
+        session,
+        batched(plan),
+        call,
+        places_of(session, value, call),
+        mark,
+        counted=True,
+        own_key=of_main,
+    )
+    mark = session.watch.part(mark ^ 1 or 1, mark)
+    first = bind_plan(session, gather, row, mark, own_key=of_gather)
+    added = _counted_words(itemsize, len(received_counts(value, session.group.rank)))
+    return Launch(session, first, main, added=added)
+
+
+def _counted_words(itemsize: int, received: int) -> AddedWords:
+    """Return what a key says beside arrays: where counts lie, and how much fits."""
+
+    def added(key: Key, x: Any, out: Any, extra: Sequence[Any]) -> Sequence[int]:
+        counts, told = extra
+        if told is not None:
+            at = where(told)
+            if at.nbytes < 8 * received or at.pointer % 8:
+                raise CallError(
+                    f"received has {at.nbytes} bytes; want {received} numbers of 64 "
+                    "bits"
+                )
+        sizes = (where(array).nbytes // itemsize for array in (x, out))
+        return (pointer(counts), *sizes, pointer(told))
+
+    return added
+
+
+def _refuse_shared(plan: Plan) -> None:
+    """Raise unless a kernel stages: where peers' parts begin, only their GPUs know."""
+    shared = peer_spaces(plan, 0)
+    if not shared and plan.schedule.protocol != "engine":
+        return
+    what = " and ".join(sorted(space.name.lower() for space in shared))
+    why = f"peers touch the {what}" if shared else "copy engines take sizes from here"
+    raise PlanError(
+        f"plan {plan.name} ({plan.schedule}): {why}, and with counts on the GPU nobody "
+        "here knows where a part begins; want 'staged' and packets or bulk"
+    )
