@@ -36,10 +36,10 @@ def prepare_counted(
 ) -> Launch:
     """Bind a plan to counts on the GPU; `call` says how large they may be.
 
-    A launch is two kernels: an all_gather brings every rank the counts of all, and the plan's kernel makes its
-    table of them (kernels/counts.cuh). So a graph may be replayed on other counts, and
-    nothing waits for the host. Its `extra` arrays are this rank's counts, as int64, and
-    what is told how much came of each rank, or None.
+    A launch is two kernels: an all_gather brings every rank the counts of all, and the
+    plan's kernel makes its table of them (kernels/counts.cuh). So a graph may be
+    replayed on other counts, and nothing waits for the host. Its `extra` arrays are
+    this rank's counts, as int64, and what is told how much came of each rank, or None.
     """
     _refuse_shared(plan.value)
     plan = closed(plan)  # how many tiles there are, nobody here knows

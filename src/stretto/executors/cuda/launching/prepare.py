@@ -121,6 +121,7 @@ def bind_kernel(
     counted: bool = False,
     **more: Any,
 ) -> BoundKernel:
+    """Bind a plan's kernel to what is packed with it."""
     loaded = session.load_call(plan, call, share=share, counted=counted)
     return BoundKernel(
         session, plan.plan, loaded, where=places, fingerprint=mark, **more
@@ -128,6 +129,7 @@ def bind_kernel(
 
 
 def places_of(session: SessionServices, plan: Plan, call: Call) -> Layout:
+    """Return how a call is laid out in a session's staging."""
     sizes, itemsize = symbol_sizes(plan, call), storage(call.dtype).itemsize
     return fit(plan, sizes, itemsize, region=session.regions[0])
 
