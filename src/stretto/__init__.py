@@ -97,7 +97,12 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     """Import a public name from its room."""
     if name not in _HOMES:
-        raise AttributeError(f"module 'stretto' has no attribute {name!r}")
+        if name.startswith("_"):  # somebody looks whether it is there
+            raise AttributeError(name)
+        from stretto.calls.hints import module_hint
+
+        verbs = dir(importlib.import_module("stretto.calls").Communicator)
+        raise AttributeError(module_hint(name, __all__, verbs))
     value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value

@@ -166,11 +166,23 @@ class CommunicatorBroken(CommunicationError):
 
 
 class UnknownNameError(StrettoError):
-    """A name is not in a catalogue; the message lists the nearest ones."""
+    """A name is not in a catalogue; the message lists what is, the nearest first."""
 
     @classmethod
-    def among(cls, kind: str, got: str, known: Iterable[str]) -> UnknownNameError:
-        """Answer a wrong name with the right ones."""
+    def among(
+        cls, kind: str, got: str, known: Iterable[str], *, meant: str = ""
+    ) -> UnknownNameError:
+        """Answer a wrong name with the right ones, and with what was `meant`."""
         names = sorted(known)
-        near = difflib.get_close_matches(got, names, n=3, cutoff=0.5) or names
-        return cls(f"no {kind} named {got!r}; known: {', '.join(near)}")
+        near = difflib.get_close_matches(got.lower(), names, n=3, cutoff=0.6)
+        if meant in names:
+            near = [meant]
+        asked = f" did you mean {near[0]}?" if near else ""
+        listed = [*near, *(name for name in names if name not in near)]
+        more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
+        told = ", ".join(listed[:_LISTED])
+        return cls(f"no {kind} named {got[:80]!r};{asked} known: {told}{more}")
+
+
+_LISTED = 48
+"""Names that a message lists."""

@@ -62,7 +62,11 @@ def get(name: str) -> Algorithm:
     """Return the algorithm of that name."""
     found = _all()
     if name not in found:
-        raise UnknownNameError.among("algorithm", name, found)
+        collective, _, shape = name.partition("/")
+        some = [n for n in found if n.startswith(f"{collective}/")]
+        alike = [n for n in found if n.endswith(f"/{shape or name}")]
+        meant = alike[0] if len(alike) == 1 else ""
+        raise UnknownNameError.among("algorithm", name, some or found, meant=meant)
     return found[name]
 
 

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Integral
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stretto.arrays.arrays import HOST
 from stretto.calls.channels import Transfers
+from stretto.calls.hints import argument_hint, attribute_hint
 from stretto.calls.verbs import Collectives
 from stretto.calls.work import Work
 from stretto.choice.measured import Measured, agree
@@ -90,6 +91,16 @@ class Communicator(Collectives):
     def recv_async(self, out: Any, source: int, **options: Any) -> Work:
         """Start `recv`."""
         return self._transfers.start("recv", self.recv, out, source, options)
+
+    @property
+    def deadline_s(self) -> float:
+        """How long a rank may keep the others waiting."""
+        return self._group.deadline_s
+
+    @deadline_s.setter
+    def deadline_s(self, given: float) -> None:
+        """Change it, for calls from now on; GPU kernels that are bound keep theirs."""
+        self._group.deadline_s = check_deadline(given, f"rank {self.rank}")
 
     def empty(
         self, shape: int | Sequence[int], dtype: Any = "float32", *, device: str = HOST
@@ -246,6 +257,14 @@ class Communicator(Collectives):
             self._transfers.close()
             self._end()
 
+    if not TYPE_CHECKING:  # else every wrong name would pass
+
+        def __getattr__(self, name: str) -> Any:
+            """Refuse a name that there is not; say what it is called here."""
+            if name.startswith("_"):  # somebody looks whether it is there
+                raise AttributeError(name)
+            raise AttributeError(attribute_hint(name, dir(self)))
+
     def __enter__(self) -> Communicator:
         """Return itself; leaving the block closes it."""
         return self
@@ -257,9 +276,18 @@ class Communicator(Collectives):
         trace: TracebackType | None,
     ) -> None:
         """Close; after an exception the others are told that this rank gave up."""
+        if error is not None:
+            advise(error)
         if error is not None and not self._closed:
             self._group.abandon(f"raised {type(error).__name__}: {error}")
         self.close()
+
+
+def advise(error: BaseException) -> None:
+    """Say beside a call that Python has refused how it is written here."""
+    classes = [one.__name__ for one in Communicator.__mro__]
+    if hint := argument_hint(error, classes):
+        error.add_note(f"stretto: {hint}")
 
 
 def _is_whole(given: Any) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 from stretto import collectives
 from stretto.arrays.arrays import HOST, Operand, fresh, operand
 from stretto.collectives import Operator, Shape, check, storage
-from stretto.errors import CallError
+from stretto.errors import CallError, UnknownNameError
 from stretto.ir import Params, freeze
 
 __all__ = ["Caller", "Exchanged", "Request"]
@@ -119,7 +119,10 @@ class Caller:
 
     def operator(self, op: str | Operator, x: Operand) -> Operator:
         """Return the operator, when it makes sense for the elements."""
-        found = Operator.named(op)
+        try:
+            found = Operator.named(op)
+        except UnknownNameError as e:
+            raise e.at(f"rank {self.rank}: {self.verb}: op") from None
         try:
             check(found, x.dtype)
         except CallError as e:

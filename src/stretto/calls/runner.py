@@ -144,18 +144,21 @@ class CallRunner:
             fused = fuse(request, epilogue, who)
         spec = None if fused is None else fused.spec
         launch = self._launch(request, session, pin, spec)
-        if fused is not None:
-            launch = functools.partial(launch, extra=fused.extra)  # type: ignore[call-arg]
         if stream is not None:
             launch = self._on(stream, request, launch)
+        call = launch
+        if fused is not None:
+            call = functools.partial(launch, extra=fused.extra)  # type: ignore[call-arg]
         x = None if request.x is None else request.x.flat
         out = None if request.out is None else request.out.flat
         try:
-            launch(x, out)
+            call(x, out)
         except BaseException as e:
             raise self._broke(e) from e.__cause__
         result = request.deliver()
-        if fused is not None:
+        if fused is not None and epilogue is not None:
+            if seen is not None:
+                self._recipes.fused.learn(*seen, epilogue, launch, self._broke)
             return fused.deliver()
         if seen is not None:
             self._recipes.learn(*seen, request, launch, session, self._broke)
@@ -332,10 +335,14 @@ class CallRunner:
             "None, which stay what they are"
         )
 
-    def _alike(self, key: tuple[Any, ...], x: Any, out: Any) -> Any:
+    def _alike(
+        self, key: tuple[Any, ...], x: Any, out: Any, epilogue: Bound | None = None
+    ) -> Any:
         """Repeat a call on arrays like those of an earlier one, or return MISS."""
         if self._hot is not self._table:
             return MISS
+        if epilogue is not None:
+            return self._recipes.fused.repeat(key, x, out, epilogue)
         return self._recipes.repeat(key, x, out)
 
     # Calls beside the caller.

@@ -123,11 +123,11 @@ def _text(one: Verb, method: Any) -> str:
     if not arrays:
         lines += [" if known is not None:", "  return known(None, None)"]
     else:
-        also = f"{known} and " if known else ""
+        also = ", epilogue" if known else ""
         lines += [
             " if known is not None and (done := known(x, out)) is not MISS:",
             "  return done",
-            f" if {also}(done := self._alike(key, x, out)) is not MISS:",
+            f" if (done := self._alike(key, x, out{also})) is not MISS:",
             "  return done",
         ]
     return "\n".join([*lines, f" return self._call(verb, key, {given})"])
@@ -165,7 +165,8 @@ def started(
         return work
 
     functools.update_wrapper(start, method)
-    start.__name__ = start.__qualname__ = f"{name}_async"
+    start.__name__ = f"{name}_async"
+    start.__qualname__ = f"{method.__qualname__}_async"
     start.__doc__ = f"Start `{name}`; the `wait` of its `Work` gives the result."
     signature = inspect.signature(method)
     start.__signature__ = signature.replace(return_annotation="Work")  # type: ignore[attr-defined]

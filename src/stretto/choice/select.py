@@ -139,6 +139,8 @@ class Rule:
     """Up to so many bytes: this pin."""
     dtypes: str = ""
     """The class of element types that it is about; nothing: all."""
+    least: int = 0
+    """Of smaller calls it says nothing."""
 
     def answers(self, asked: Question) -> bool:
         """Return whether the row is about such calls."""
@@ -146,6 +148,7 @@ class Rule:
             self.collective == asked.collective
             and self.memory == asked.memory
             and self.fewest <= asked.num_ranks <= self.most
+            and self.least <= asked.nbytes
             and self.dtypes in ("", asked.dtypes or self.dtypes)
         )
 
@@ -285,6 +288,7 @@ def _rule(row: Mapping[str, Any]) -> Rule:
         most=int(most),
         sizes=tuple((parse_size(size), str(pin)) for size, pin in row["sizes"]),
         dtypes=dtypes,
+        least=parse_size(row.get("least", "0")),
     )
 
 

@@ -59,8 +59,9 @@ def compiled(signature: str) -> Callable[[Compiled], Compiled]:
     def decorate(function: Compiled) -> Compiled:
         dispatcher = njit(nogil=True)(function)
         if not config.DISABLE_JIT:
-            dispatcher._cache = Kept(function, _sources())
-            dispatcher.compile(signature)
+            with Kept(function, _sources()) as kept:
+                dispatcher._cache = kept
+                dispatcher.compile(signature)
             dispatcher.disable_compile()
         done: Compiled = dispatcher
         return done

@@ -93,8 +93,8 @@ class Heap:
         fds = {fd}
         try:
             everybody = self._group.exchange({"grow": size}, (fd,))
+            fds.update(each for _, theirs in everybody for each in theirs)
             for rank, (_, theirs) in enumerate(everybody):
-                fds.update(theirs)
                 mine = rank == self._group.rank
                 self.ranks[rank].append(fd if mine else theirs[0], size)
         finally:

@@ -39,7 +39,7 @@ class CpuSession(Session):
         """Make this rank's slab and map everybody's (collective)."""
         require_shared_memory()
         self._group = group
-        self._engine: Engine = engine_named(interpreter)
+        self._engine: Engine = engine_named(interpreter, warn=group.rank == 0)
         self._layout = SlabLayout(num_ranks=group.num_ranks)
         self._slabs, cores = _share(group, self._layout)
         self._slabs[group.rank].begin()
@@ -198,8 +198,9 @@ def _share(group: Group, places: SlabLayout) -> tuple[tuple[Slab, ...], int]:
         mine = Slab(places, fd)
         prefault(mine.address, places.packets(0))
         slabs = []
-        for rank, (payload, theirs) in enumerate(group.exchange(said, (fd,))):
-            fds.update(theirs)
+        parts = group.exchange(said, (fd,))
+        fds.update(each for _, theirs in parts for each in theirs)
+        for rank, (payload, theirs) in enumerate(parts):
             cores.update(payload["cores"])
             if payload["abi"] != ABI:
                 raise CommunicationError(

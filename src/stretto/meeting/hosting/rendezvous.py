@@ -79,6 +79,13 @@ class TurnedAway:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NoRoom:
+    """The host can let nobody in, for want of descriptors; it tries again."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
     """Time passed."""
 
@@ -101,7 +108,7 @@ class Drop:
 
 _MOST_TURNED_AWAY = 8
 
-Event = Heard | Closed | Died | GiveUp | TurnedAway | Tick
+Event = Heard | Closed | Died | GiveUp | TurnedAway | NoRoom | Tick
 Action = Send | Drop
 
 
@@ -127,7 +134,7 @@ class Rendezvous:
         self.generation = generation
         self._deadline = deadline
         self._timeout_s = timeout_s
-        self._host_rank = host_rank
+        self.host_rank = host_rank
         self._present: dict[int, _Present] = {}
         self._pidfds: dict[int, tuple[Descriptor, ...]] = {}
         self._rank_of: dict[int, int] = {}
@@ -136,6 +143,8 @@ class Rendezvous:
         self._over: Fault | None = None
         self._complete = False
         self._turned_away: dict[str, str] = {}
+        self._no_room = ""
+        """Why nobody can be let in, since the last that was."""
         self._gatherings: dict[str, Gathering] = {}
         self._broken: dict[str, Fault] = {}
 
@@ -187,6 +196,9 @@ class Rendezvous:
             case TurnedAway(who=who, why=why):
                 self._turn_away(who, why)
                 return []
+            case NoRoom(why=why):
+                self._no_room = why
+                return []
             case Tick():
                 return self._tick(now)
             case _:
@@ -206,6 +218,7 @@ class Rendezvous:
             return [self._verdict(link, refusal), Drop(link=link)]
         if now + hello.start_s < self._deadline:
             self._deadline, self._timeout_s = now + hello.start_s, hello.within_s
+        self._no_room = ""
         self._rank_of[link] = hello.rank
         self._present[hello.rank] = _Present(link=link, hello=hello)
         self._pidfds[hello.rank] = held[:1]
@@ -221,7 +234,7 @@ class Rendezvous:
         welcome = Welcome(
             generation=self.generation,
             pids=tuple(p.hello.pid for p in order),
-            host_rank=self._host_rank,
+            host_rank=self.host_rank,
         )
         held = pidfds if len(pidfds) == self.num_ranks else ()
         return [Send(link=p.link, message=welcome, descriptors=held) for p in order]
@@ -362,6 +375,10 @@ class Rendezvous:
             away = self._turned_away.items()
             text += "".join(f"; {who} was not let in: {why}" for who, why in away)
             blamed = tuple(missing)
+            if self._no_room:
+                host = self.host_rank
+                text += f"; rank {host}, the host, could let nobody in: {self._no_room}"
+                blamed = (host,) if host >= 0 else ()
             return self._end(Fault(error="CollectiveTimeout", text=text, blamed=blamed))
         actions: list[Action] = []
         for name, gathering in list(self._gatherings.items()):

@@ -136,12 +136,14 @@ def _trace(error: BaseException) -> str:
     Lines of the library are left out, as long as one of the user's is there.
     """
     told = traceback.TracebackException.from_exception(error)
-    here = str(Path(__file__).parents[1])
+    here = str(Path(__file__).parents[2])
     own = [frame for frame in told.stack if not frame.filename.startswith(here)]
     told.stack[:] = own or list(told.stack)
     if told.__cause__ is not None or own == []:
         return "".join(told.format())
-    return "".join(["Traceback (most recent call last):\n", *told.stack.format()])
+    notes = [f"{note}\n" for note in getattr(error, "__notes__", ())]
+    lines = told.stack.format()
+    return "".join(["Traceback (most recent call last):\n", *lines, *notes])
 
 
 def _pickle_outcome(outcome: Outcome) -> bytes:
