@@ -33,6 +33,8 @@ import difflib
 from collections.abc import Iterable
 from typing import Self
 
+_LONGEST_NAME = 80
+
 __all__ = [
     "BoundsError",
     "CallError",
@@ -174,14 +176,16 @@ class UnknownNameError(StrettoError):
     ) -> UnknownNameError:
         """Answer a wrong name with the right ones, and with what was `meant`."""
         names = sorted(known)
-        near = difflib.get_close_matches(got.lower(), names, n=3, cutoff=0.6)
+        text = str(got)[:_LONGEST_NAME]
+        said = repr(text if isinstance(got, str) else got)[: _LONGEST_NAME + 2]
+        near = difflib.get_close_matches(text.lower(), names, n=3, cutoff=0.6)
         if meant in names:
             near = [meant]
         asked = f" did you mean {near[0]}?" if near else ""
         listed = [*near, *(name for name in names if name not in near)]
         more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
         told = ", ".join(listed[:_LISTED])
-        return cls(f"no {kind} named {got[:80]!r};{asked} known: {told}{more}")
+        return cls(f"no {kind} named {said};{asked} known: {told}{more}")
 
 
 _LISTED = 48

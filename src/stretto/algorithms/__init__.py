@@ -61,6 +61,8 @@ def names() -> tuple[str, ...]:
 def get(name: str) -> Algorithm:
     """Return the algorithm of that name."""
     found = _all()
+    if not isinstance(name, str):
+        raise UnknownNameError.among("algorithm", name, found)
     if name not in found:
         collective, _, shape = name.partition("/")
         some = [n for n in found if n.startswith(f"{collective}/")]

@@ -52,7 +52,10 @@ class Transfers:
     ) -> None:
         """Give `x` to a rank that calls `recv`."""
         key = ("send", id(x), 0, algorithm, stream, dtype)
-        channel = self._channels.get((self._rank, to))
+        try:
+            channel = self._channels.get((self._rank, to))
+        except TypeError:  # no rank at all: it is refused where ranks are read
+            channel = None
         if (
             channel is not None
             and self._runner._fault is None
@@ -68,7 +71,10 @@ class Transfers:
     ) -> Any:
         """Receive what `source` sends, in `out`."""
         key = ("recv", 0, id(out), algorithm, stream, dtype)
-        channel = self._channels.get((source, self._rank))
+        try:
+            channel = self._channels.get((source, self._rank))
+        except TypeError:
+            channel = None
         if (
             channel is not None
             and self._runner._fault is None

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from numbers import Integral
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from stretto.arrays.arrays import HOST
 from stretto.calls.channels import Transfers
+from stretto.calls.coalesced import CoalescingVerbs
 from stretto.calls.hints import argument_hint, attribute_hint
+from stretto.calls.objects import ObjectVerbs
 from stretto.calls.verbs import Collectives
 from stretto.calls.work import Work
 from stretto.choice.measured import Measured, agree
 from stretto.choice.select import Pin
-from stretto.collectives import dtype_name
 from stretto.errors import CallError
 from stretto.executors import Group, Session
 from stretto.meeting.limits import check_deadline
 
 __all__ = ["Communicator"]
 
-_MOST_BYTES = 1 << 47
 
-
-class Communicator(Collectives):
+class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
     """A group of ranks that call the same things in the same order.
 
     It takes NumPy arrays, tensors, and anything with DLPack or the buffer protocol.
@@ -111,31 +106,11 @@ class Communicator(Collectives):
         zero-copy: peers read and write them directly. bfloat16 comes as raw uint16, a
         float8 as raw uint8.
         """
-        sizes, name = self._sizes(shape), self._dtype(dtype)
+        sizes, name, device = self._read(
+            "empty", shape=shape, dtype=dtype, device=device
+        )
         with self._exchanging("empty"):
             return self._session(device).empty(sizes, name)
-
-    def _sizes(self, shape: Any) -> tuple[int, ...]:
-        """Return a shape, when it is one."""
-        given = np.ravel(np.asarray(shape, dtype=object)).tolist()
-        sizes = tuple(int(n) for n in given if _is_whole(n) and 0 <= n <= _MOST_BYTES)
-        if len(sizes) < len(given) or math.prod(sizes) > _MOST_BYTES:
-            raise CallError(
-                f"rank {self.rank}: empty: shape={str(shape)[:80]}; want whole "
-                f"numbers, none negative, and at most {_MOST_BYTES} in all"
-            )
-        return sizes
-
-    def _dtype(self, dtype: Any) -> str:
-        name = str(dtype).removeprefix("torch.")
-        try:
-            if not isinstance(dtype, str) and name == str(dtype):
-                name = np.dtype(dtype).name
-        except TypeError as e:
-            raise CallError(
-                f"rank {self.rank}: empty: dtype={str(dtype)[:80]}: {e}"
-            ) from None
-        return dtype_name(name)
 
     @contextmanager
     def _exchanging(self, what: str) -> Iterator[None]:
@@ -169,6 +144,9 @@ class Communicator(Collectives):
         to the same block of every peer: `kind` is "memory", or "engine" for channels by
         which a kernel asks copy engines, too. See docs/guides/kernels.md.
         """
+        nbytes, blocks, kind, device = self._read(
+            "channels", nbytes=nbytes, blocks=blocks, kind=kind, device=device
+        )
         self._ready("channels")
         session = self._session(device)
         with self._exchanging("channels"):
@@ -227,8 +205,10 @@ class Communicator(Collectives):
         """
         if deadline_s is not None:
             deadline_s = check_deadline(deadline_s, f"rank {self.rank}: split")
-        color = self._whole("color", color) if color is not None else None
-        key = self.rank if key is None else self._whole("key", key)
+        key = self.rank if key is None else key
+        (key,) = self._read("split", key=key)
+        if color is not None:
+            (color,) = self._read("split", color=color)
         with self._exchanging("split"):
             group = self._group.split(color, key)
             if group is None:
@@ -241,15 +221,6 @@ class Communicator(Collectives):
                 group.abandon(f"raised {type(e).__name__}: {e}"[:1000])
                 group.close()
                 raise
-
-    def _whole(self, name: str, given: Any) -> int:
-        if _is_whole(given) and abs(int(given)) < 1 << 63:
-            return int(given)
-        none = " or None" if name == "color" else ""
-        raise CallError(
-            f"rank {self.rank}: split: {name}={str(given)[:40]!r}; want a whole "
-            f"number{none}"
-        )
 
     def close(self) -> None:
         """Give everything back, once; started calls are waited for first."""
@@ -288,7 +259,3 @@ def advise(error: BaseException) -> None:
     classes = [one.__name__ for one in Communicator.__mro__]
     if hint := argument_hint(error, classes):
         error.add_note(f"stretto: {hint}")
-
-
-def _is_whole(given: Any) -> bool:
-    return isinstance(given, Integral) and not isinstance(given, bool)

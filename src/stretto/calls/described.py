@@ -161,9 +161,8 @@ def _exchange(who: Caller, given: Mapping[str, Any]) -> Request:
 def _permutation(who: Caller, given: Mapping[str, Any]) -> Request:
     """Return a permute: who sends to whom; ranks that nobody targets get zeros."""
     x, out = given["x"], given["out"]
-    moves = tuple(
-        (who.peer(a, "source"), who.peer(b, "target")) for a, b in given["pairs"]
-    )
+    pairs = who.read("pairs", given["pairs"])
+    moves = tuple((who.peer(a, "source"), who.peer(b, "target")) for a, b in pairs)
     for side, ranks in enumerate(zip(*moves, strict=True)):
         if len(set(ranks)) < len(ranks):
             role = ("source", "target")[side]

@@ -16,6 +16,7 @@ import numpy as np
 
 from stretto import collectives
 from stretto.arrays.arrays import HOST, Operand, fresh, operand
+from stretto.calls.arguments import read, spell
 from stretto.collectives import Operator, Shape, check, storage
 from stretto.errors import CallError, UnknownNameError
 from stretto.ir import Params, freeze
@@ -117,6 +118,10 @@ class Caller:
         what = f"rank {self.rank}: {self.verb}({name})"
         return operand(given, what, written=written, dtype=self.dtype)
 
+    def read(self, name: str, given: Any) -> Any:
+        """Return the value of an argument beside arrays."""
+        return read(f"rank {self.rank}: {self.verb}", name, given)
+
     def operator(self, op: str | Operator, x: Operand) -> Operator:
         """Return the operator, when it makes sense for the elements."""
         try:
@@ -137,7 +142,9 @@ class Caller:
         """Return a rank that exists."""
         number = _whole(rank)
         if number is None or not 0 <= number < self.num_ranks:
-            raise self.wrong(f"{name}={rank!r}; want a rank below {self.num_ranks}")
+            raise self.wrong(
+                f"{name}={spell(rank)}; want a rank below {self.num_ranks}"
+            )
         return number
 
     def target(self, x: Operand, given: Any, shape: Sequence[int]) -> Operand:
@@ -181,7 +188,7 @@ class Caller:
             at += len(x.shape)
         if at is None or not 0 <= at < len(x.shape):
             raise self.wrong(
-                f"{name}={given}; x has shape {x.shape}: want an axis below "
+                f"{name}={spell(given)}; x has shape {x.shape}: want an axis below "
                 f"{len(x.shape)}"
             )
         return at
@@ -223,7 +230,8 @@ class Caller:
         fit = all(0 <= c <= _MOST_ELEMENTS for c in found)
         if len(found) != wanted or not fit:
             raise self.wrong(
-                f"counts={given!r}; want {wanted} numbers, none negative, all whole"
+                f"counts={spell(given)}; want {wanted} numbers, none negative, "
+                "all whole"
             )
         return found
 

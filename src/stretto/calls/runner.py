@@ -14,14 +14,11 @@ from typing import Any
 
 from stretto import executors
 from stretto.arrays.arrays import HOST
+from stretto.calls.arguments import read
 from stretto.calls.choosing import Chooser
 from stretto.calls.fused import fuse
 from stretto.calls.hot import MISS, Hot
-from stretto.calls.kinds import (
-    Kind,
-    plans_in_place,
-    shared_arrays,
-)
+from stretto.calls.kinds import Kind, kind_of, shared_arrays
 from stretto.calls.recipes import Recipes
 from stretto.calls.request import Caller, Request
 from stretto.calls.started import Starter
@@ -106,6 +103,11 @@ class CallRunner:
                 raise self._broke(e) from e.__cause__
             self._sessions[executor] = session
         return session
+
+    def _read(self, verb: str, **given: Any) -> list[Any]:
+        """Return the values of arguments, in that order."""
+        where = f"rank {self.rank}: {verb}"
+        return [read(where, name, one) for name, one in given.items()]
 
     # Running one request.
 
@@ -247,20 +249,7 @@ class CallRunner:
         epilogue: Spec | None = None,
     ) -> Launch:
         memory = self._memory(request, session)
-        kind = Kind(
-            request.device,
-            request.collective,
-            request.dtype,
-            request.op,
-            request.counts,
-            frozen(request.params),
-            memory,
-            plans_in_place(request, memory),
-            pin,
-            epilogue,
-            request.rows,
-            request.aside,
-        )
+        kind = kind_of(request, memory, pin, epilogue)
         launch = self._launches.get(kind)
         if launch is None:
             if len(self._launches) >= _MOST_KINDS:
@@ -302,6 +291,15 @@ class CallRunner:
 
         What stands on less than a proof is said after a `#`, which a pin may have.
         """
+        collective, count, dtype, registered, device, algorithm = self._read(
+            "explain",
+            collective=collective,
+            count=count,
+            dtype=dtype,
+            registered=registered,
+            device=device,
+            algorithm=algorithm,
+        )
         return self._chooser.explain(
             (collective, count, dtype),
             algorithm,

@@ -110,7 +110,7 @@ def _text(one: Verb, method: Any) -> str:
     if "pairs" in names:
         lines += [
             " if type(pairs) is not tuple or any(type(p) is not tuple for p in pairs):",
-            "  pairs = tuple(tuple(pair) for pair in pairs)",
+            "  pairs = self._caller('permute', dtype).read('pairs', pairs)",
         ]
     arrays = [] if one.x is Holds.NOTHING else ["id(x)", "id(out)"]
     lines += [

@@ -99,24 +99,27 @@ def parse_pin(
     pin: str | Algorithm | tuple[str | Algorithm, str],
 ) -> tuple[Algorithm, Schedule | None]:
     """Return the algorithm and the schedule that a caller asks for."""
-    words = ""
-    if isinstance(pin, tuple):
+    given, words = pin, ""
+    if isinstance(pin, tuple) and len(pin) == 2 and isinstance(pin[1], str):
         pin, words = pin
     if isinstance(pin, str):
         name, _, more = pin.partition("#")[0].strip().partition(" ")
         pin, words = algorithms.get(name), f"{more} {words}".strip()
     if not isinstance(pin, Algorithm):
         raise CallError(
-            f"algorithm={pin!r}; want a name such as 'all_reduce/ring push packets', "
-            f"or what @algorithm made"
+            f"algorithm={given!r:.60}; want a name such as 'all_reduce/ring push "
+            f"packets', or what @algorithm made"
         )
     words = words or pin.schedule
-    return pin, Schedule.parse(words) if words else None
+    try:
+        return pin, Schedule.parse(words) if words else None
+    except CallError as e:
+        raise CallError(f"algorithm={given!r:.60}: {e}") from None
 
 
 def members_of_pin(pin: Pin) -> tuple[int, ...]:
     """Return the members of the algorithm that a caller asks for; nothing: all."""
-    asked = pin[0] if isinstance(pin, tuple) else pin
+    asked = pin[0] if isinstance(pin, tuple) and pin else pin
     if isinstance(asked, str):
         return _members_of(asked.strip().partition(" ")[0])
     return asked.members if isinstance(asked, Algorithm) else ()

@@ -20,16 +20,90 @@ if importlib.util.find_spec("torch") is None:
 import torch.distributed as dist
 
 if TYPE_CHECKING:
+    from stretto.torch.fusing import fuse
     from stretto.torch.group import StrettoGroup
     from stretto.torch.groups import communicator
+    from stretto.torch.operators import (
+        all_gather,
+        all_gather_matmul,
+        all_gather_v,
+        all_reduce,
+        all_reduce_,
+        all_reduce_rmsnorm,
+        all_reduce_rmsnorm_,
+        all_reduce_rmsnorm_fp8,
+        all_to_all,
+        barrier,
+        broadcast,
+        broadcast_,
+        gather,
+        matmul_reduce_scatter,
+        named,
+        permute,
+        reduce,
+        reduce_scatter,
+        reduce_scatter_v,
+        scatter,
+    )
     from stretto.torch.options import Options
 
-__all__ = ["Options", "StrettoGroup", "communicator"]
+__all__ = [
+    "Options",
+    "StrettoGroup",
+    "all_gather",
+    "all_gather_matmul",
+    "all_gather_v",
+    "all_reduce",
+    "all_reduce_",
+    "all_reduce_rmsnorm",
+    "all_reduce_rmsnorm_",
+    "all_reduce_rmsnorm_fp8",
+    "all_to_all",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "communicator",
+    "fuse",
+    "gather",
+    "matmul_reduce_scatter",
+    "named",
+    "permute",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_v",
+    "scatter",
+]
 
 _HOMES = {
     "Options": "stretto.torch.options",
     "StrettoGroup": "stretto.torch.group",
     "communicator": "stretto.torch.groups",
+    "fuse": "stretto.torch.fusing",
+    **dict.fromkeys(
+        (
+            "all_gather",
+            "all_gather_matmul",
+            "all_gather_v",
+            "all_reduce",
+            "all_reduce_",
+            "all_reduce_rmsnorm",
+            "all_reduce_rmsnorm_",
+            "all_reduce_rmsnorm_fp8",
+            "all_to_all",
+            "barrier",
+            "broadcast",
+            "broadcast_",
+            "gather",
+            "matmul_reduce_scatter",
+            "named",
+            "permute",
+            "reduce",
+            "reduce_scatter",
+            "reduce_scatter_v",
+            "scatter",
+        ),
+        "stretto.torch.operators",
+    ),
 }
 """What is imported when it is first asked for, so that the import is quick."""
 
@@ -52,6 +126,7 @@ def _create(opts: Any, options: Any) -> Any:
     """Make a group: torch.distributed calls this."""
     from stretto.torch.group import create
 
+    importlib.import_module("stretto.torch.operators")  # torch.ops.stretto exists
     return create(opts, options)
 
 

@@ -73,7 +73,7 @@ class StrettoGroup(dist.ProcessGroup):  # type: ignore[misc]
             self._comm: Any = _Gone(f"group {self._name!r}: {self._away}")
         else:
             self._comm = _pinned(comm, options) if options.algorithms else comm
-            groups.bind(self._name, comm)
+            groups.bind(self._name, comm, self._line)
         self._lanes = Lanes(self._hear)
         self._transfers = Transfers(self._comm, options.transfers)
         _living.add(self)
@@ -401,7 +401,7 @@ class StrettoGroup(dist.ProcessGroup):  # type: ignore[misc]
             return
         if self._communicator is not None:
             groups.forget(self._name)
-            groups.bind(name, self._communicator)
+            groups.bind(name, self._communicator, self._line)
         self._name = name
 
     _set_group_name = setGroupName

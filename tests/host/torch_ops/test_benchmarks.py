@@ -18,14 +18,17 @@ MATMUL = "--size 16 --tokens 8 --repeats 1"
     ("name", "words", "variants", "rows"),
     [
         ("torch_decode", DECODE, {"gloo", "stretto", "stretto+fused"}, 2),
-        ("torch_matmul", MATMUL, {"gloo", "stretto", "stretto at once"}, 2),
+        pytest.param(
+            *("torch_matmul", MATMUL, {"gloo", "stretto", "stretto at once"}, 2),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_benchmark_has_a_row_of_every_variant(tmp_path, name, words, variants, rows):
     """All variants are right, are measured, and stand in both files."""
+    program = ROOT / "benchmarks" / f"{name}.py"
     done = subprocess.run(
-        [sys.executable, ROOT / "benchmarks" / f"{name}.py", "--device", "cpu"]
-        + ["--out", tmp_path, *words.split()],
+        [sys.executable, program, "--device=cpu", "--out", tmp_path, *words.split()],
         env=dict(os.environ) | {"PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
         text=True,

@@ -1,12 +1,20 @@
 """The operators of torch.ops.stretto, on two processes that are started once."""
 
 import pytest
-from tests.host.torch_ops import checks, collectives, fusions, matmuls, norms
+from tests.host.torch_ops import (
+    beside,
+    checks,
+    collectives,
+    engines,
+    fusions,
+    matmuls,
+    norms,
+)
 
 import stretto
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(240)]
-MODULES = (collectives, norms, fusions, matmuls)
+MODULES = (collectives, norms, fusions, matmuls, engines, beside)
 NAMES = tuple(n for n in checks.CHECKS if n not in checks.SLOW)
 
 

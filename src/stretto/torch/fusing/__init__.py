@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from stretto.torch.fusing.modules import fuse_modules
+from stretto.torch.fusing import modules
 from stretto.torch.fusing.report import Report
 
 __all__ = ["Report", "fuse"]
@@ -31,7 +31,7 @@ def fuse(
     """
     report = Report()
     if not compile:
-        fuse_modules(model, group, report)
+        modules.fuse_modules(model, group, report)
         model.fusion = report
         return model
     from stretto.torch.fusing.graph import FusionPass, over  # Inductor, a slow import
