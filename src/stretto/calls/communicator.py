@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from stretto.arrays.arrays import HOST
+from stretto.arrays.operands import HOST
 from stretto.calls.channels import Transfers
 from stretto.calls.coalesced import CoalescingVerbs
 from stretto.calls.hints import argument_hint, attribute_hint

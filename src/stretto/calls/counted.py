@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from stretto.arrays.arrays import GPU, Operand, address, operand
+from stretto.arrays.operands import GPU, Operand, operand
+from stretto.arrays.view import address
 from stretto.calls.request import Caller
 from stretto.calls.runner import CallRunner
 from stretto.choice.plans import proved_plan, touches_callers

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from stretto import collectives
-from stretto.arrays.arrays import Operand
+from stretto.arrays.operands import Operand
 from stretto.calls.request import Caller, Request
 from stretto.calls.verb import Holds, Verb
 from stretto.collectives import Operator, storage

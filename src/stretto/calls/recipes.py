@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from stretto.arrays.arrays import HOST, Operand
 from stretto.arrays.looks import look
+from stretto.arrays.operands import HOST, Operand
 from stretto.calls.fusedrecipes import FusedRecipes
 from stretto.calls.hot import (
     MISS,

@@ -13,7 +13,7 @@ import threading
 from typing import Any
 
 from stretto import executors
-from stretto.arrays.arrays import HOST
+from stretto.arrays.operands import HOST
 from stretto.calls.arguments import read
 from stretto.calls.choosing import Chooser
 from stretto.calls.fused import fuse

@@ -16,7 +16,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
-from stretto.arrays.arrays import on_gpu
+from stretto.arrays.operands import on_gpu
 from stretto.calls.hot import MISS
 from stretto.calls.work import Work
 

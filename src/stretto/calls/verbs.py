@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from stretto.arrays.arrays import operand
+from stretto.arrays.operands import operand
 from stretto.calls.counted import CountedCalls
 from stretto.calls.described import request_of
 from stretto.calls.hot import MISS

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from stretto import executors
-from stretto.arrays.arrays import GPU, operand
 from stretto.arrays.looks import look
+from stretto.arrays.operands import GPU, operand
 from stretto.calls import Communicator
 from stretto.errors import CallError
 
@@ -82,7 +82,8 @@ def test_tensors_without_memory_are_refused():
 
     class OnGpu:
         dtype, shape, data_ptr = torch.float32, (4,), freed.data_ptr
-        is_contiguous = freed.is_contiguous
+        is_contiguous, numel = freed.is_contiguous, freed.numel
+        element_size = freed.element_size
 
         def __dlpack_device__(self):
             return 2, 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.stand_ins import TensorLike
 
 from stretto import executors
 from stretto.calls import Communicator
@@ -35,7 +36,7 @@ class Group(executors.Group):
     broken = np.zeros(1, np.int64)
 
 
-class Tensor:
+class Tensor(TensorLike):
     """What a GPU tensor answers; addresses stand for memory."""
 
     is_cuda = True

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.stand_ins import TensorLike
 
 from stretto import executors
 from stretto.arrays import looks as looks_module
@@ -82,7 +83,7 @@ def ours(at, shape=(6,), dtype="float32", *, device=0):
     return DeviceArray(at, shape, dtype, device, lambda: None)
 
 
-class Tensor:
+class Tensor(TensorLike):
     """What a GPU tensor answers, and nothing else: it must not be asked."""
 
     is_cuda, device = True, "cuda:0"

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.stand_ins import TensorLike
 
 from stretto import executors
 from stretto.calls import Communicator
@@ -66,7 +67,7 @@ class Session(executors.Session):
         pass
 
 
-class Tensor:
+class Tensor(TensorLike):
     """What a GPU tensor answers."""
 
     is_cuda, dtype = True, "torch.float32"

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cuda_fakes import generated, on_ranks
+from tests.stand_ins import TensorLike
 
 from stretto import algorithms
 from stretto.collectives import Operator
@@ -230,7 +231,7 @@ def test_an_algorithm_that_divides_counts_is_refused():
         generated(plan, rank=0, dtype="int32", counted=True)
 
 
-class Tensor:
+class Tensor(TensorLike):
     """What a GPU tensor answers."""
 
     def __init__(self, address, count, itemsize):

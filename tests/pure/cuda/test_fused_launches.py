@@ -5,6 +5,7 @@ import ctypes
 import numpy as np
 import pytest
 from cuda_fakes import on_ranks
+from tests.stand_ins import TensorLike
 
 from stretto import epilogues as ep
 from stretto.calls import Communicator
@@ -18,7 +19,7 @@ made = []
 """Addresses given to new tensors."""
 
 
-class Tensor:
+class Tensor(TensorLike):
     """As much of a CUDA tensor as a call looks at."""
 
     def __init__(self, at, shape, dtype="bfloat16", gpu=0):

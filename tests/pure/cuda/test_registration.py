@@ -6,6 +6,7 @@ import ctypes
 
 import pytest
 from cuda_fakes import GRAIN, on_ranks
+from tests.stand_ins import TensorLike
 
 from stretto import algorithms
 from stretto.errors import CallError
@@ -19,7 +20,7 @@ from stretto.plan import Schedule
 from stretto.verify import verify, verify_plan
 
 
-class Tensor:
+class Tensor(TensorLike):
     """What a GPU tensor answers."""
 
     def __init__(self, address, nbytes):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from cuda_fakes import GRAIN, on_ranks, view
+from tests.stand_ins import TensorLike
 
 from stretto import algorithms
 from stretto.errors import CallError, DeviceError
@@ -20,7 +21,7 @@ from stretto.plan import Schedule
 from stretto.verify import verify, verify_plan
 
 
-class Tensor:
+class Tensor(TensorLike):
     """What a GPU tensor answers."""
 
     def __init__(self, address, nbytes):

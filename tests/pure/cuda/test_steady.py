@@ -7,6 +7,7 @@ import ctypes
 import numpy as np
 import pytest
 from cuda_fakes import OK, on_ranks
+from tests.stand_ins import TensorLike
 
 from stretto import algorithms
 from stretto.calls.hot import MISS, Again, hot_places
@@ -23,7 +24,7 @@ from stretto.plan import Schedule
 from stretto.verify import verify, verify_plan
 
 
-class Tensor:
+class Tensor(TensorLike):
     """What a GPU tensor answers."""
 
     def __init__(self, address):

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from stretto.arrays.view import packed_view
 from stretto.collectives import storage
 from stretto.errors import CallError, DeviceError
 from stretto.executors import Call, Group, Session
@@ -15,7 +16,7 @@ from stretto.executors.cuda.codegen.abi import CONTROL, MAX_RANKS, Kernel
 from stretto.executors.cuda.custom.channels import Channels
 from stretto.executors.cuda.custom.proxy import Proxy
 from stretto.executors.cuda.device.arena import Arena
-from stretto.executors.cuda.device.arrays import DeviceArray, where
+from stretto.executors.cuda.device.arrays import DeviceArray
 from stretto.executors.cuda.device.driver import (
     Side,
     api,
@@ -134,8 +135,8 @@ class CudaSession(Session):
 
         All of the array must be registered: peers touch all of it.
         """
-        at = where(array)
-        return self.space.offset(at.pointer, max(1, at.nbytes))
+        at = packed_view(array)
+        return self.space.offset(at.start, max(1, at.nbytes))
 
     def offset_at(self, address: int, nbytes: int) -> int | None:
         """Return the same of memory that is known by where it lies."""

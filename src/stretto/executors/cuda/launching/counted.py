@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from stretto import collectives
+from stretto.arrays.view import packed_view, pointer
 from stretto.collectives import Shape, storage
 from stretto.errors import CallError, PlanError
 from stretto.executors import Call, describe
 from stretto.executors.cuda.codegen.abi import fingerprint
 from stretto.executors.cuda.codegen.counts import received_counts
-from stretto.executors.cuda.device.arrays import pointer, where
 from stretto.executors.cuda.flags.regions import Region
 from stretto.executors.cuda.launching.launch import AddedWords, Launch, peer_spaces
 from stretto.executors.cuda.launching.parameters import Key
@@ -82,13 +82,13 @@ def _counted_words(itemsize: int, received: int) -> AddedWords:
     def added(key: Key, x: Any, out: Any, extra: Sequence[Any]) -> Sequence[int]:
         counts, told = extra
         if told is not None:
-            at = where(told)
-            if at.nbytes < 8 * received or at.pointer % 8:
+            at = packed_view(told)
+            if at.nbytes < 8 * received or at.start % 8:
                 raise CallError(
                     f"received has {at.nbytes} bytes; want {received} numbers of 64 "
                     "bits"
                 )
-        sizes = (where(array).nbytes // itemsize for array in (x, out))
+        sizes = (packed_view(array).nbytes // itemsize for array in (x, out))
         return (pointer(counts), *sizes, pointer(told))
 
     return added

@@ -13,9 +13,9 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from stretto.arrays.view import pointer, require_near
 from stretto.errors import CallError
 from stretto.executors.cuda.codegen.abi import PARAMS, Footprint, footprint, pack
-from stretto.executors.cuda.device.arrays import pointer, require_near
 from stretto.executors.cuda.device.driver import api, ask, current_stream
 from stretto.executors.cuda.flags.regions import Region
 from stretto.executors.cuda.launching.kernels import Loaded, enqueue
