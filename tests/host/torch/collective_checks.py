@@ -508,3 +508,22 @@ def check_any_order_of_groups_in_two_threads(rank, n):
     same(torch.full((3,), float(n)), y)
     for group in (one, two):
         dist.destroy_process_group(group)
+
+
+def check_memory_of_the_group_is_zero_copy(rank, n):
+    for dtype in (torch.float32, torch.bfloat16, torch.bool):
+        x = stretto.torch.empty(3, 4, dtype=dtype)
+        assert ((3, 4), dtype) == (tuple(x.shape), x.dtype)
+        x.copy_(of(0, n, (3, 4), dtype))
+        dist.all_reduce(x, ReduceOp.MAX)
+        same(of(0, n, (3, 4), dtype), x)
+    x = stretto.torch.empty((5,)).fill_(1.0)
+    dist.all_reduce(x)
+    same(torch.full((5,), float(n)), x)
+    comm = stretto.torch.communicator()
+    session = comm._sessions["cpu"]
+    assert session.offset(x.numpy()) is not None  # peers touch it directly
+    assert not stretto.torch.register(torch.ones(4))
+    assert 0 == stretto.torch.empty(0).numel()
+    with pytest.raises(stretto.CallError, match="GPUs"):
+        stretto.torch.pool(1 << 20)

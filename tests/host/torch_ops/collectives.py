@@ -92,7 +92,7 @@ def values_and_gradients(b):
             b.same(f"{what}, no gradient", call(xs[b.rank]), want(xs)[b.rank])
         made, due = call(ours), want(theirs)
         b.same(what, made.detach(), due[b.rank].detach())
-        pulls = [torch.randn(d.shape, generator=b.generator) for d in due]
+        pulls = [b.randn(d.shape) for d in due]
         (made * pulls[b.rank]).sum().backward()
         sum((d * p).sum() for d, p in zip(due, pulls, strict=True)).backward()
         wanted = theirs[b.rank].grad
@@ -182,7 +182,7 @@ def refusals(b):
 def registered_well(b):
     """PyTorch's own checks of an operator: schema, shapes, gradient, tracing."""
     g = st.named(b.comm)
-    x = torch.randn(2 * b.n, 3, generator=b.generator)
+    x = b.randn(2 * b.n, 3)
     ring = list(range(b.n)), [(r + 1) % b.n for r in range(b.n)]
     cases = [
         (OPS.all_reduce, (x, "sum", g)),

@@ -24,7 +24,9 @@ def engine_of_vllm(b):
     """Its device communicator: results are those of dist, each a new tensor."""
     gloo(b)
     group = dist.new_group(backend="gloo")
-    comm = vllm.StrettoDeviceCommunicator(group, unique_name="tp:0", something_new=1)
+    comm = vllm.StrettoDeviceCommunicator(
+        group, b.device, unique_name="tp:0", something_new=1
+    )
     for name in attributes("StrettoDeviceCommunicator"):
         b.true(f"attribute {name}", hasattr(comm, name))
     xs = b.draw(2 * b.n, 3)

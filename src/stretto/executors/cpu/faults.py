@@ -175,7 +175,7 @@ class Watch:
         rank = self._group.rank
         step = self._plan.ranks[rank][lane][index]
         assert isinstance(step, Move | Wait)
-        place = self._plan.place(step)
+        place = self._plan.users_place(step)
         return spell_step(rank, step) + (f" ({place})" if place else "")
 
     def _where(self) -> str:
