@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stretto import collectives, executors
-from stretto.arrays.arrays import HOST
+from stretto.arrays.operands import HOST
 from stretto.calls.fused import fused_choice
 from stretto.calls.kinds import Kind, full_size, not_shared, shared_arrays
 from stretto.calls.logs import say_chosen

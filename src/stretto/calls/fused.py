@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from stretto import algorithms
-from stretto.arrays.arrays import GPU, HOST, Operand, fresh, operand
+from stretto.arrays.operands import GPU, HOST, Operand, fresh, operand
 from stretto.calls.kinds import Kind, full_size
 from stretto.calls.request import Caller, Request
 from stretto.choice.rowrules import RowRule

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from stretto import algorithms
-from stretto.arrays.arrays import HOST
+from stretto.arrays.operands import HOST
 from stretto.choice.plans import FrozenParams, serves, touches_callers
 from stretto.choice.rowrules import RowRule
 from stretto.choice.sizes import parse_size

@@ -107,8 +107,8 @@ class Selector:
 
     def _usable(self, option: Choice, asked: Question) -> bool:
         """Return whether the executor runs it here; all ranks' answer alike."""
-        refuses = getattr(self._sessions.get(self._executor), "refuses", None)
-        return refuses is None or not refuses(_plan(option, asked))
+        session = self._sessions.get(self._executor)
+        return session is None or not session.refuses(_plan(option, asked))
 
     def _cost(self, option: Choice, asked: Question) -> float:
         """Return the simulated time; infinite where the simulator has none."""

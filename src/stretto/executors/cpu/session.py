@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from stretto.collectives import check, dtype_name, storage
 from stretto.epilogues import Spec, evaluate
 from stretto.errors import CallError, CommunicationError
-from stretto.executors import Call, Group, Launch
+from stretto.executors import Call, Group, Launch, Session
 from stretto.executors.cpu.encode import Encoded, Memory, encode
 from stretto.executors.cpu.engine import Engine, engine_named
 from stretto.executors.cpu.faults import Watch
@@ -32,7 +32,7 @@ _YIELDS, _CROWDED_YIELDS = 50, 400
 _SLEEPS = 10
 
 
-class CpuSession:
+class CpuSession(Session):
     """Slabs of all ranks, the heap, and what turns plans into launchers."""
 
     def __init__(self, group: Group, *, interpreter: str | None = None) -> None:
@@ -43,9 +43,7 @@ class CpuSession:
         self._layout = SlabLayout(num_ranks=group.num_ranks)
         self._slabs, cores = _share(group, self._layout)
         self._slabs[group.rank].begin()
-        on_exchange = getattr(group, "on_exchange", None)
-        if on_exchange is not None:
-            on_exchange.append(self._slabs[group.rank].begin_exchange)
+        group.on_exchange.append(self._slabs[group.rank].begin_exchange)
         self._heap = Heap(group)
         self._heap_at = self._heap.addresses[group.rank]
         self._heap_bytes = 0
@@ -148,9 +146,6 @@ class CpuSession:
             self._known.add(encoded.text)
             mine = self._slabs[self._group.rank]
             mine.register(int(encoded.table[Header.FINGERPRINT]), encoded.text)
-
-    def check(self) -> None:
-        """Raise what a launch that was not waited for has met: here, nothing."""
 
     def close(self) -> None:
         """Give memory back; what launchers and arrays still hold goes with them."""

@@ -19,27 +19,22 @@ times faster than stream operations are in a graph. `lower.copied` says which ar
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from stretto.errors import CallError, PlanError
-from stretto.executors.cuda.device.arrays import pointer, require_near
-from stretto.executors.cuda.device.driver import api, ask, current_stream
+from stretto.executors.cuda.device.driver import api, ask
 from stretto.executors.cuda.flags.enginewatch import EngineWatch
-from stretto.executors.cuda.flags.flagsets import FlagSet
 from stretto.executors.cuda.flags.regions import ENGINE_SLOTS, Region, engine_word
-from stretto.executors.cuda.launching.bound import (
-    KernelLaunch,
-    peer_spaces,
-    stream_handle,
-)
-from stretto.executors.cuda.launching.host import Host
-from stretto.executors.cuda.launching.launch import KEPT, mixed
+from stretto.executors.cuda.launching.launch import peer_spaces
+from stretto.executors.cuda.launching.parameters import Key, Parameters, mixed
+from stretto.executors.cuda.launching.services import SessionServices
 from stretto.lower import Batch, Copied
 from stretto.plan import Layout, Loc, Move, Plan, Signal, Space, Step, Wait, layout
 
-__all__ = ["EngineLaunch", "runs_on_engine"]
+__all__ = ["BoundCopies", "runs_on_engine"]
 
 _WHOLE = 1 << 62
 
@@ -65,82 +60,52 @@ def runs_on_engine(plan: Plan) -> bool:
     return plan.schedule.protocol == "engine"
 
 
-class EngineLaunch:
-    """Run one plan by copies on `schedule.blocks` streams."""
+class BoundCopies:
+    """One plan's copies, on `schedule.blocks` streams.
+
+    They cannot be called back: where the kernel before them gave up on a rank, they
+    still run, into arrays that peers have registered.
+    """
 
     def __init__(
         self,
+        session: SessionServices,
         copies: Copied,
-        session: Host,
+        *,
         sizes: Any,
         itemsize: int,
-        mark: int,
-        *,
-        enter: KernelLaunch | None = None,
+        fingerprint: int,
     ) -> None:
-        """`enter` is a kernel before the copies, after which all may be written to."""
         plan = copies.plan
         _refuse(plan, session.group.rank)
-        self._batches = copies.ranks[session.group.rank]
         one = replace(plan, schedule=replace(plan.schedule, blocks=1))
         self.plan = plan
+        self.peers = peer_spaces(plan, session.group.rank)
         self._session = session
         self._rank = session.group.rank
+        self._batches = copies.ranks[self._rank]
         self._where: Layout = layout(one, sizes, itemsize, tile_bytes=_WHOLE)
         self._itemsize = itemsize
-        self._mark = mark
-        self._peers = peer_spaces(plan, self._rank)
-        self._barrier: KernelLaunch | None = None
-        if copies.once:
-            self._barrier = session.barrier(mark, plan)
-        else:
-            self._watch: EngineWatch = session.engine_watch()
-        self._enter = enter or self._barrier
+        self._mark = fingerprint
+        self._flags = None if copies.once else session.engine_watch()
+        """Where signals are told in host memory; None: kernels say who has come."""
         self._sides = session.side_streams(plan.schedule.blocks - 1)
-        self._kept: dict[tuple[int, int, int], list[Sync | Copies]] = {}
-        session.space.tell(self.forget)
 
-    def forget(self) -> None:
-        """Look up anew where arrays lie: what was registered has changed."""
-        self._kept.clear()
+    def parameters(self, region: Region) -> Parameters[list[Sync | Copies]]:
+        """Return what is enqueued for calls with a set of flags; at first nothing."""
+        return Parameters(functools.partial(self._bind, region))
 
-    def __call__(self, x: Any, out: Any = None, stream: Any = None) -> None:
-        """Enqueue the collective on the caller's stream, and return at once.
-
-        Copies cannot be called back: where the kernel before them gave up on a rank,
-        they still run, into arrays that peers have registered.
-        """
-        session = self._session
-        session.watch.check()
-        ordinal = session.device.ordinal
-        handle = current_stream(ordinal) if stream is None else stream_handle(stream)
-        session.device.require_context()
-        flags = session.flags.of(handle)
-        with flags.turn(handle):
-            self._enqueue(flags, handle, x, out)
-
-    def _enqueue(self, flags: FlagSet, handle: int, x: Any, out: Any) -> None:
-        """Enqueue the kernels and copies of one call."""
-        ordinal = self._session.device.ordinal
-        if self._enter is not None:
-            self._enter(x, out, stream=handle)
-        key = (flags.nth, pointer(x), pointer(out))
-        acts = self._kept.get(key)
-        if acts is None:
-            require_near(x, ordinal)
-            require_near(out, ordinal)
-            if len(self._kept) >= KEPT:
-                self._kept.clear()
-            acts = self._kept[key] = self._bind(flags.region, *key[1:])
+    def enqueue(
+        self, handle: int, packed: list[Sync | Copies], early: bool = True
+    ) -> None:
+        """Enqueue the copies and signals of one call."""
         main = api().CUstream(handle)
-        for act in acts:
+        for act in packed:
             if isinstance(act, Copies):
                 self._copy(main, act)
             else:
                 each = act.operations
                 ask("cuStreamBatchMemOp", main, len(each), each, 0)
-        if self._barrier is not None:
-            self._barrier(x, out, stream=handle)
 
     def _copy(self, main: Any, copies: Copies) -> None:
         """Enqueue copies: to and from peers in turn, within this GPU beside them."""
@@ -160,19 +125,21 @@ class EngineLaunch:
             ask("cuEventRecord", side.end, side.stream)
             ask("cuStreamWaitEvent", main, side.end, 0)
 
-    def _bind(self, region: Region, source: int, target: int) -> list[Sync | Copies]:
+    def _bind(
+        self, region: Region, key: Key, _: list[Sync | Copies] | None
+    ) -> list[Sync | Copies]:
         """Return what to enqueue for a pair of arrays, with a set of flags."""
-        addresses = {Space.INPUT: source, Space.OUTPUT: target}
+        addresses = {Space.INPUT: key[0], Space.OUTPUT: key[1]}
         space = self._session.space
         offsets = {k: space.offset(a) if a else None for k, a in addresses.items()}
-        for k in self._peers:
+        for k in self.peers:
             if offsets[k] is None:
                 raise CallError(
                     f"plan {self.plan.name} ({self.plan.schedule}): copy engines reach "
                     f"peers' {k.name.lower()} only in registered memory; use "
                     "comm.empty(), or another protocol"
                 )
-        shared = tuple(offsets[k] for k in sorted(self._peers))
+        shared = tuple(offsets[k] for k in sorted(self.peers))
         mark = mixed(self._mark, shared) if shared else self._mark
         self._session.watch.know(mark, self.plan, self._mark, shared)
 
@@ -192,9 +159,9 @@ class EngineLaunch:
                 base = space.peer_address(loc.rank, offset)
             return base + begin * self._itemsize
 
-        if self._barrier is not None:
+        if self._flags is None:
             return [self._copies(batch, locate) for batch in self._batches]
-        build = _Builder(self._session, region, mark, self._watch)
+        build = _Builder(self._session, region, mark, self._flags)
         acts: list[Sync | Copies] = [build.enter()]
         for batch in self._batches:
             match batch[0][1]:
@@ -233,7 +200,7 @@ class _Builder:
     """Makes the stream operations of one call."""
 
     def __init__(
-        self, session: Host, region: Region, mark: int, watch: EngineWatch
+        self, session: SessionServices, region: Region, mark: int, watch: EngineWatch
     ) -> None:
         self._rank = session.group.rank
         self._bases = session.space.peers

@@ -1,36 +1,39 @@
-"""What the ways to run a call need of a session, without knowing it.
-
-`CudaSession` chooses among them and lends each its memory, streams and kernels.
-"""
+"""What launches need of the session that makes them, without knowing it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from stretto.executors import Call
+from stretto.executors import Call, Group
 from stretto.executors.cuda.codegen.abi import Kernel
 from stretto.executors.cuda.device.arrays import DeviceArray
 from stretto.executors.cuda.device.driver import Device, Side
 from stretto.executors.cuda.device.memory import Slab
+from stretto.executors.cuda.device.space import AddressSpace
 from stretto.executors.cuda.flags.enginewatch import EngineWatch
+from stretto.executors.cuda.flags.flagsets import FlagSets
 from stretto.executors.cuda.flags.regions import Region
-from stretto.executors.cuda.launching.bound import Home, KernelLaunch
-from stretto.executors.cuda.launching.launch import Loaded
-from stretto.executors.cuda.launching.proxy import Proxy
-from stretto.ir import Verified
+from stretto.executors.cuda.flags.watch import Watch
+from stretto.executors.cuda.launching.kernels import Loaded
 from stretto.lower import Batched
-from stretto.plan import Plan
 
-__all__ = ["Host"]
+if TYPE_CHECKING:
+    from stretto.executors.cuda.custom.proxy import Proxy
+
+__all__ = ["SessionServices"]
 
 
-class Host(Home, Protocol):
+class SessionServices(Protocol):
     """One rank's GPU, memory, flags and kernels."""
 
+    group: Group
     device: Device
     regions: tuple[Region, ...]
     slab: Slab
+    space: AddressSpace
+    watch: Watch
+    flags: FlagSets
 
     def empty(self, shape: Sequence[int], dtype: str) -> DeviceArray:
         """Return registered memory, at the same offset on every rank (collective)."""
@@ -38,24 +41,13 @@ class Host(Home, Protocol):
     def offset(self, array: Any) -> int | None:
         """Return where registered memory begins, the same on every rank, or None."""
 
-    def load_call(self, plan: Batched, call: Call, share: int = 0) -> Loaded:
+    def load_call(
+        self, plan: Batched, call: Call, *, share: int = 0, counted: bool = False
+    ) -> Loaded:
         """Return the kernel of a plan for a kind of call, compiled and loaded."""
 
     def load_kernel(self, kernel: Kernel) -> Loaded:
         """Compile and load a kernel, once."""
-
-    def kernel_launch(
-        self,
-        plan: Verified[Plan],
-        call: Call,
-        sizes: Any,
-        mark: int,
-        extra: Sequence[int] = (),
-    ) -> KernelLaunch:
-        """Bind a plan to a kernel of its own."""
-
-    def barrier(self, mark: int, plan: Plan) -> KernelLaunch:
-        """Return a barrier of everybody as a kernel, for the calls of a plan."""
 
     def engine_watch(self) -> EngineWatch:
         """Return the deadlines of copy-engine calls, made at their first use."""

@@ -13,16 +13,12 @@ import threading
 from typing import Any
 
 from stretto import executors
-from stretto.arrays.arrays import HOST
+from stretto.arrays.operands import HOST
 from stretto.calls.arguments import read
 from stretto.calls.choosing import Chooser
 from stretto.calls.fused import fuse
 from stretto.calls.hot import MISS, Hot
-from stretto.calls.kinds import (
-    Kind,
-    plans_in_place,
-    shared_arrays,
-)
+from stretto.calls.kinds import Kind, kind_of, shared_arrays
 from stretto.calls.recipes import Recipes
 from stretto.calls.request import Caller, Request
 from stretto.calls.started import Starter
@@ -39,12 +35,12 @@ from stretto.epilogues import Bound, Spec
 from stretto.errors import CallError, CommunicationError, CommunicatorBroken
 from stretto.executors import Group, Launch, Session
 
-__all__ = ["Engine"]
+__all__ = ["CallRunner"]
 
 _MOST_KINDS = 4096
 
 
-class Engine:
+class CallRunner:
     """The part of a communicator that runs requests."""
 
     def __init__(
@@ -82,9 +78,8 @@ class Engine:
         self._owner = threading.Lock()
         self._inside = 0
         """The thread that has taken the long way, and is not through."""
-        on_break = getattr(group, "on_break", None)
-        if on_break is not None:  # a rank that is elsewhere hears it at its next call
-            on_break.append(self._choose_table)
+        group.on_break.append(self._choose_table)
+        # a rank that is elsewhere hears of it at its next call
         if executor:
             self._session(executor)
 
@@ -108,6 +103,11 @@ class Engine:
                 raise self._broke(e) from e.__cause__
             self._sessions[executor] = session
         return session
+
+    def _read(self, verb: str, **given: Any) -> list[Any]:
+        """Return the values of arguments, in that order."""
+        where = f"rank {self.rank}: {verb}"
+        return [read(where, name, one) for name, one in given.items()]
 
     # Running one request.
 
@@ -163,7 +163,7 @@ class Engine:
                 self._recipes.fused.learn(*seen, epilogue, launch, self._broke)
             return fused.deliver()
         if seen is not None:
-            self._recipes.learn(*seen, request, launch, self._broke)
+            self._recipes.learn(*seen, request, launch, session, self._broke)
         return result
 
     def _ready(self, what: str) -> None:
@@ -193,7 +193,7 @@ class Engine:
         self._hot = {}
         inside = 0 if taken else self._inside
         for session in () if inside else tuple(self._sessions.values()):
-            inside = inside or getattr(session, "inside", int)()
+            inside = inside or session.inside()
         if taken and not inside:
             self._inside = threading.get_ident()
             return
@@ -225,9 +225,8 @@ class Engine:
             self._fault = error
             self._table.clear()
             self._hot = {}
-            abandon = getattr(self._group, "abandon", None)
-            if abandon is not None and not isinstance(error, CommunicationError):
-                abandon(f"raised {type(error).__name__}: {error}"[:1000])
+            if not isinstance(error, CommunicationError):
+                self._group.abandon(f"raised {type(error).__name__}: {error}"[:1000])
         return error
 
     # Launches, and how they are found.
@@ -250,20 +249,7 @@ class Engine:
         epilogue: Spec | None = None,
     ) -> Launch:
         memory = self._memory(request, session)
-        kind = Kind(
-            request.device,
-            request.collective,
-            request.dtype,
-            request.op,
-            request.counts,
-            frozen(request.params),
-            memory,
-            plans_in_place(request, memory),
-            pin,
-            epilogue,
-            request.rows,
-            request.aside,
-        )
+        kind = kind_of(request, memory, pin, epilogue)
         launch = self._launches.get(kind)
         if launch is None:
             if len(self._launches) >= _MOST_KINDS:
@@ -305,17 +291,14 @@ class Engine:
 
         What stands on less than a proof is said after a `#`, which a pin may have.
         """
-        given = {
-            "collective": collective,
-            "count": count,
-            "dtype": dtype,
-            "registered": registered,
-            "device": device,
-            "algorithm": algorithm,
-        }
-        where = f"rank {self.rank}: explain"
-        collective, count, dtype, registered, device, algorithm = (
-            read(where, name, one) for name, one in given.items()
+        collective, count, dtype, registered, device, algorithm = self._read(
+            "explain",
+            collective=collective,
+            count=count,
+            dtype=dtype,
+            registered=registered,
+            device=device,
+            algorithm=algorithm,
         )
         return self._chooser.explain(
             (collective, count, dtype),
@@ -395,9 +378,7 @@ class Engine:
         for session in self._sessions.values():
             session.close()
         self._sessions.clear()
-        close = getattr(self._group, "close", None)
-        if close is not None:
-            close()
+        self._group.close()
 
 
 def _thread(ident: int) -> str:

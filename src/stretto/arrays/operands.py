@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from stretto.arrays.view import address, view
 from stretto.collectives import (
     DTYPES,
     FLOAT8,
     Array,
     dtype_name,
-    read_capsule,
     storage,
 )
 from stretto.errors import CallError, UnknownNameError
@@ -28,7 +28,6 @@ __all__ = [
     "GPU",
     "HOST",
     "Operand",
-    "address",
     "fresh",
     "host_view",
     "on_gpu",
@@ -78,27 +77,6 @@ class Operand:
         """Give the caller what was written to the copy."""
         if self.view is not None:
             self.view[...] = self.flat.reshape(self.view.shape)
-
-
-def address(array: Any) -> int:
-    """Return where a contiguous array begins."""
-    if isinstance(array, np.ndarray):
-        return int(array.__array_interface__["data"][0])
-    data_ptr = getattr(array, "data_ptr", None)
-    if data_ptr is not None:
-        return int(data_ptr())
-    face = getattr(array, "__cuda_array_interface__", None)
-    if face is not None:
-        return int(face["data"][0] or 0)
-    pointer = getattr(array, "pointer", None)
-    if isinstance(pointer, int):
-        return pointer
-    if hasattr(array, "__dlpack__"):
-        return read_capsule(array).start
-    raise CallError(
-        f"a {type(array).__name__} does not say where it lies; pass a CUDA tensor, or "
-        f"an array with __cuda_array_interface__ or __dlpack__"
-    )
 
 
 def operand(given: Any, what: str, *, written: bool, dtype: str | None) -> Operand:
@@ -245,34 +223,23 @@ def _renamed(name: str, dtype: str | None, what: str) -> str:
 
 
 def _on_gpu(given: Any, what: str, dtype: str | None) -> Operand:
-    contiguous = getattr(given, "is_contiguous", None)
-    if contiguous is not None and not contiguous():
-        raise CallError(f"{what}: a strided GPU tensor; pass tensor.contiguous()")
-    face: dict[str, Any] = {}
-    if contiguous is None:  # tensors say it themselves, and this refuses gradients
-        found = getattr(given, "__cuda_array_interface__", None)
-        if found is None:
-            return _of_capsule(given, what, dtype)
-        face = found
-    else:
+    tensor = hasattr(given, "data_ptr")
+    if tensor and given.is_contiguous():
         _refuse_lazy(given, what)
-    kind = getattr(given, "dtype", None)
-    if kind is None:
-        kind = np.dtype(face["typestr"])
-    if isinstance(kind, np.dtype):
-        if not kind.isnative:
-            raise _unknown(str(kind), what)
-        name = _name(kind, what, dtype)
+    seen = view(given)
+    if not seen.contiguous:
+        raise CallError(f"{what}: {seen.why}")
+    if isinstance(seen.dtype, np.dtype):
+        if not seen.dtype.isnative:
+            raise _unknown(str(seen.dtype), what)
+        name = _name(seen.dtype, what, dtype)
     else:
-        name = str(kind).removeprefix("torch.")
-        if name not in DTYPES:
-            raise _unknown(name, what)
-        name = _renamed(name, dtype, what)
-    shape = tuple(getattr(given, "shape", face.get("shape", ())))
-    start = face["data"][0] if face else given.data_ptr()
-    if not start and math.prod(shape):
+        if seen.dtype not in DTYPES:
+            raise _unknown(seen.dtype, what)
+        name = _renamed(seen.dtype, dtype, what)
+    if not seen.start and seen.nbytes:
         raise _nowhere(given, what)
-    return Operand(given=given, flat=given, dtype=name, shape=shape, device=GPU)
+    return Operand(given=given, flat=given, dtype=name, shape=seen.shape, device=GPU)
 
 
 def _nowhere(given: Any, what: str) -> CallError:
@@ -281,19 +248,6 @@ def _nowhere(given: Any, what: str) -> CallError:
         f"its storage was resized to nothing, or it stands for other tensors; pass one "
         f"that has its own"
     )
-
-
-def _of_capsule(given: Any, what: str, dtype: str | None) -> Operand:
-    """Return an array that DLPack alone describes."""
-    found = read_capsule(given)
-    if not found.contiguous:
-        raise CallError(
-            f"{what}: a strided {type(given).__name__} on a GPU; want it contiguous"
-        )
-    if found.dtype not in DTYPES:
-        raise _unknown(found.dtype, what)
-    name = _renamed(found.dtype, dtype, what)
-    return Operand(given=given, flat=given, dtype=name, shape=found.shape, device=GPU)
 
 
 def _refuse_lazy(tensor: Any, what: str) -> None:
