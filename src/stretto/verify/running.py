@@ -177,13 +177,22 @@ class Run:
         if channel.sent < step.n:
             return None
         self.clocks.tick(lane)
-        clock, unheard = self.clocks.lanes[lane], channel.unheard
+        unheard = channel.unheard
         while unheard and unheard[0][0] < step.n:
-            clock.learn(unheard.popleft()[1])
+            self._learn(lane, step, unheard.popleft()[1])
         if channel.heard < step.n:  # the first that says so much was heard, too
             channel.heard, told = unheard.popleft()
-            clock.learn(told)
+            self._learn(lane, step, told)
         return ()
+
+    def _learn(self, lane: int, step: Wait, told: Clock) -> None:
+        """Take what a signal says; a far one's own puts to this rank have landed."""
+        self.clocks.lanes[lane].learn(told)
+        sender = self.lane_of[step.rank, step.lane]
+        if self.plan.is_far(self.rank_of[lane], step.rank) and told.data[sender]:
+            self.memory.landings.note(
+                self.clocks.lanes[lane], lane, (sender, self.rank_of[lane]), told
+            )
 
     def _load(self, lane: int, time: int, move: Move, rows: list[Row]) -> list[Held]:
         for src, row in zip(move.srcs, rows, strict=True):
