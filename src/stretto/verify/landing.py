@@ -42,6 +42,8 @@ class Landings:
     def note(self, clock: Clock, lane: int, way: Way, told: Clock) -> None:
         """Remember that a lane has waited for what a way's lane told its rank."""
         issued, time = int(told.data[way[0]]), int(clock.order[lane])
+        if not issued:  # it orders what was read, and says nothing of what was put
+            return
         self._of[way].append(_Landing(issued, lane, time))
 
     def known(self, times: NDArray[np.int32], way: Way, issued: int) -> bool:

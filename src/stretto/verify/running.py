@@ -178,21 +178,16 @@ class Run:
             return None
         self.clocks.tick(lane)
         unheard = channel.unheard
+        clock = self.clocks.lanes[lane]
         while unheard and unheard[0][0] < step.n:
-            self._learn(lane, step, unheard.popleft()[1])
+            clock.learn(unheard.popleft()[1])
         if channel.heard < step.n:  # the first that says so much was heard, too
             channel.heard, told = unheard.popleft()
-            self._learn(lane, step, told)
+            clock.learn(told)
+            if self.plan.is_far(self.rank_of[lane], step.rank):
+                way = self.lane_of[step.rank, step.lane], self.rank_of[lane]
+                self.memory.landings.note(clock, lane, way, told)
         return ()
-
-    def _learn(self, lane: int, step: Wait, told: Clock) -> None:
-        """Take what a signal says; a far one's own puts to this rank have landed."""
-        self.clocks.lanes[lane].learn(told)
-        sender = self.lane_of[step.rank, step.lane]
-        if self.plan.is_far(self.rank_of[lane], step.rank) and told.data[sender]:
-            self.memory.landings.note(
-                self.clocks.lanes[lane], lane, (sender, self.rank_of[lane]), told
-            )
 
     def _load(self, lane: int, time: int, move: Move, rows: list[Row]) -> list[Held]:
         for src, row in zip(move.srcs, rows, strict=True):

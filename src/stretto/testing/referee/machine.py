@@ -21,16 +21,18 @@ from stretto.testing.referee.values import NOTHING, Values
 from stretto.testing.referee.verdict import Fault, Outcome
 
 __all__ = [
-    "GIVE", "LOAD", "MEET", "NOWHERE", "PLAIN", "SIGNAL", "STORE", "TAKE", "WAIT",
+    "GIVE", "LOAD", "MEET", "NOWHERE", "PLAIN", "PUT", "SIGNAL", "STORE", "TAKE",
+    "WAIT",
     "Action", "Machine",
 ]  # fmt: skip
 
-LOAD, STORE, SIGNAL, WAIT, MEET, GIVE, TAKE = range(7)
+LOAD, STORE, SIGNAL, WAIT, MEET, GIVE, TAKE, PUT = range(8)
 """What agents do. Each is a tuple: the kind, the number of its event, and
 
     LOAD    ((cell, tag), ...), where to keep their combination (NOWHERE: not at all)
     STORE   cell, tag, whether to divide, where the value was kept
-    SIGNAL  channel, value, whether it releases
+    SIGNAL  channel, value, whether it releases, the rank where that is on another host
+    PUT     cells, from and to, of ranks on different hosts; the rank that it goes to
     WAIT    channel, value
     MEET    a key, how many agents meet
     GIVE    cell, value
@@ -108,7 +110,8 @@ class Machine:
         for cell in self.cells.own[rank]:
             ops.append((GIVE, event, cell, given.get(cell, NOTHING)))
         for q in everybody:
-            ops.append((SIGNAL, event, self._channel((rank, q)), number + 1, False))
+            ends = self._channel((rank, q))
+            ops.append((SIGNAL, event, ends, number + 1, False, NOWHERE))
         lanes = list(self._lanes(number, rank))
         begin = (MEET, event, (number, rank, "begin"), 1 + len(lanes))
         end = (MEET, event, (number, rank, "end"), 1 + len(lanes))
@@ -163,7 +166,8 @@ class Machine:
                 yield meeting
             if thread == 0:
                 ends = (rank, lane, step.rank, step.lane, block)
-                yield SIGNAL, event, self._channel(ends), value, step.release
+                far = step.rank if self._is_far(number, rank, step.rank) else NOWHERE
+                yield SIGNAL, event, self._channel(ends), value, step.release, far
             return
         if thread == 0:
             ends = (step.rank, step.lane, rank, lane, block)
@@ -181,6 +185,8 @@ class Machine:
         blocks, epoch = laid.call.plan.schedule.blocks, laid.epoch + tile
         if not 0 <= step.start < step.stop <= len(laid.sizes):
             raise Fault(Outcome.OUTSIDE, f"atoms {step.start}:{step.stop}")
+        rank = self.events[event][0]
+        far = self._far_put(number, rank, step)
         written: dict[int, object] = {}
         read: dict[int, object] = {}
         for nth in range(step.stop - step.start):
@@ -192,6 +198,10 @@ class Machine:
             for i in part[: max(0, count - part.start)]:
                 one = (block, start, i)
                 srcs = tuple(place(number, s, nth, one, epoch) for s in step.srcs)
+                if far != NOWHERE:
+                    cell, _ = place(number, step.dsts[0], nth, one, epoch)
+                    yield PUT, event, srcs[0][0], cell, far
+                    continue
                 yield LOAD, event, srcs, 0
                 for nr, dst in enumerate(step.dsts):
                     cell, tag = place(number, dst, nth, one, epoch)
@@ -209,6 +219,24 @@ class Machine:
         for cell, (nth, i, _) in written.items():  # type: ignore[misc]
             if read.get(cell, (nth, i)) != (nth, i):
                 raise self._unordered(event, cell)
+
+    def _is_far(self, number: int, rank: int, other: int) -> bool:
+        hosts = self.calls[number].plan.hosts
+        inside = 0 <= other < len(hosts)
+        return inside and hosts[rank] != hosts[other]
+
+    def _far_put(self, number: int, rank: int, step: Move) -> int:
+        """Return the rank on another host that a move puts to; `Fault` if it cannot."""
+        away = [x for x in (*step.dsts, *step.srcs) if self._is_far(number, rank, x.rank)]
+        if not away:
+            return NOWHERE
+        dst, plain = step.dsts[0], not any(x.packets for x in (*step.dsts, *step.srcs))
+        single = len(step.dsts) == len(step.srcs) == len(away) == 1 and dst is away[0]
+        if single and plain and dst.space is Space.STAGE and not step.finish:
+            if step.srcs[0].rank == rank:
+                return dst.rank
+        text = f"rank {rank} reaches rank {away[0].rank}, on another host, by no put"
+        raise Fault(Outcome.OUTSIDE, text)
 
     def _heads(
         self,

@@ -9,6 +9,11 @@ about the order of everything is carried along, as sets of events:
     seen     the stores among it that have landed for this agent: handed on by signals
              that release. A packet hands on itself and nothing else.
 
+A put to another host is read and stored at some later time, by nobody who has an order.
+So its event comes before nothing but a signal that releases, sent to that rank by its
+lane afterwards: who waits for that has it landed, and hands it on. When a call ends,
+its own puts have been read; whether they have landed does not follow.
+
 With strong memory what came before has been seen. A store that somebody has read, be
 it who made it, has landed: such loads ask where it lands (memory-model.md, A1 and A2).
 """
@@ -22,6 +27,7 @@ from stretto.testing.referee.machine import (
     MEET,
     NOWHERE,
     PLAIN,
+    PUT,
     SIGNAL,
     STORE,
     WAIT,
@@ -34,12 +40,14 @@ __all__ = ["run_ordered"]
 
 
 class _Agent:
-    __slots__ = ("at", "before", "index", "ops", "seen", "value")
+    __slots__ = ("at", "before", "flying", "index", "ops", "seen", "value")
 
     def __init__(self, index: int, ops: list) -> None:  # type: ignore[type-arg]
         self.index, self.ops = index, ops
         self.at = self.before = self.seen = 0
         self.value: dict[int, int] = {}
+        self.flying: dict[int, int] = {}
+        """By rank on another host, the puts that went there."""
 
 
 def run_ordered(machine: Machine, *, weak: bool = True) -> None:
@@ -60,9 +68,13 @@ class _Run:
         """The events that have read it since."""
         self.known = [0] * n
         """What came before its last store."""
-        self.signals: list[list[tuple[int, int, int]]] = [[] for _ in machine.channels]
-        """For each channel what was sent: the value, what came before, what is seen."""
+        self.signals: list[list[tuple[int, int, int, int]]]
+        self.signals = [[] for _ in machine.channels]
+        """For each channel what was sent: the value, what came before, what is seen,
+        and what has landed by then of what was put to another host."""
         self.met: dict[object, list[_Agent]] = {}
+        self.flown = 0
+        """All puts to other hosts so far."""
         self.checker = Checker(machine.values)
 
     def run(self) -> None:
@@ -101,16 +113,19 @@ class _Run:
                 # A word that was released once carries that on: a later store to it
                 # that orders reads only takes nothing back.
                 seen = agent.seen if op[4] else sent[-1][2] if sent else 0
-                sent.append((op[3], agent.before, seen))
+                landed = agent.flying.get(op[5], 0) if op[4] else 0
+                sent.append((op[3], agent.before, seen, landed))
             elif kind == WAIT:
                 sent = self.signals[op[2]]
                 if not sent or sent[-1][0] < op[3]:
                     return
-                for value, before, seen in sent:  # noqa: B007
+                for value, before, seen, landed in sent:  # noqa: B007
                     if value >= op[3]:
                         break
-                agent.before |= before
-                agent.seen |= seen if self.weak else before
+                agent.before |= before | landed
+                agent.seen |= (seen if self.weak else before) | landed
+            elif kind == PUT:
+                self._put(agent, op)
             elif kind == MEET:
                 if not self._meet(agent, op):
                     return
@@ -159,10 +174,25 @@ class _Run:
         agent.seen |= bit
         self.readers[cell] |= bit
 
+    def _put(self, agent: _Agent, op: tuple) -> None:  # type: ignore[type-arg]
+        """Let somebody without an order read a cell now, and store it where it goes."""
+        _, event, source, target, rank = op
+        value = self.value[source]
+        if value == NOTHING:
+            self._undefined(event, source)
+        before, seen = agent.before, agent.seen
+        self._read(agent, event, source, PLAIN)
+        self._store(agent, event, target, value, PLAIN)
+        agent.before, agent.seen = before, seen
+        self.flown |= 1 << event
+        agent.flying[rank] = agent.flying.get(rank, 0) | 1 << event
+
     def _store(
         self, agent: _Agent, event: int, cell: int, value: int, tag: int
     ) -> None:
         readers = self.readers[cell]
+        if value == self.value[cell] and tag == PLAIN:  # whoever reads, reads the same
+            readers &= ~self.flown
         if readers & ~agent.before:
             self._race(
                 event,
@@ -192,11 +222,17 @@ class _Run:
         if len(here) < op[3]:
             return False
         before = seen = 0
+        flying: dict[int, int] = {}
         for one in here:
             before |= one.before
             seen |= one.seen
+            for rank, puts in one.flying.items():
+                flying[rank] = flying.get(rank, 0) | puts
+        if op[2][-1] == "end":  # a call ends when its puts have been read
+            for puts in flying.values():
+                before |= puts
         for one in here:
-            one.before, one.seen = before, seen
+            one.before, one.seen, one.flying = before, seen, dict(flying)
             one.at += 1
         return True
 
