@@ -19,7 +19,17 @@ from stretto.errors import UnknownNameError
 from stretto.ir import Verified
 from stretto.plan import Plan
 
-__all__ = ["Call", "Executor", "Group", "Launch", "Session", "describe", "get", "names"]
+__all__ = [
+    "Call",
+    "Executor",
+    "Group",
+    "Launch",
+    "Session",
+    "describe",
+    "get",
+    "hosts_of",
+    "names",
+]
 
 Launch: TypeAlias = Callable[[Any, Any], None]
 """Run a prepared plan on (input, output); returns when done, or when enqueued.
@@ -94,6 +104,12 @@ class Group(Protocol):
         is a `PeerLost`, and ranks that are merely absent are a `CollectiveTimeout`.
         When the group is broken already, the error is that of whoever broke it.
         """
+
+
+def hosts_of(group: Group) -> tuple[int, ...]:
+    """Return the host of each rank of a group; one for all where it does not say."""
+    hosts: tuple[int, ...] = tuple(getattr(group, "hosts", ()))
+    return hosts or (0,) * group.num_ranks
 
 
 class Session(Protocol):
