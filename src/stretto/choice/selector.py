@@ -81,9 +81,9 @@ class Selector:
             schedule = plain_schedule(asked)
             in_place = asked.in_place or not touches_callers(schedule)
             args = (algorithm, asked.num_ranks, asked.params)
-            if not serves(*args, schedule, in_place):
+            if not serves(*args, schedule, in_place, asked.hosts):
                 schedule = plain_schedule(replace(asked, memory=STAGED))
-                if not serves(*args, schedule, True):
+                if not serves(*args, schedule, True, asked.hosts):
                     schedule = Schedule()
         return Choice(algorithm, schedule)
 
@@ -125,7 +125,12 @@ class Selector:
 def _plan(option: Choice, asked: Question) -> Verified[Plan]:
     in_place = asked.in_place or not touches_callers(option.schedule)
     return proved_plan(
-        option.algorithm, asked.num_ranks, asked.params, option.schedule, in_place
+        option.algorithm,
+        asked.num_ranks,
+        asked.params,
+        option.schedule,
+        in_place,
+        asked.hosts,
     )
 
 
