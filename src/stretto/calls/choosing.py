@@ -56,7 +56,12 @@ class Chooser:
             )
         in_place = kind.in_place or not touches_callers(schedule)
         plan = proved_plan(
-            choice.algorithm, self.num_ranks, kind.params, schedule, in_place, self.hosts
+            choice.algorithm,
+            self.num_ranks,
+            kind.params,
+            schedule,
+            in_place,
+            self.hosts,
         )
         call = Call(
             dtype=kind.dtype,

@@ -69,7 +69,9 @@ class Hop(Protocol):
     def share(self) -> Mapping[str, Any]:
         """Return what peers must know to connect: JSON can write it."""
 
-    def connect(self, shares: Sequence[Any], peers: Sequence[int], within_s: float) -> None:
+    def connect(
+        self, shares: Sequence[Any], peers: Sequence[int], within_s: float
+    ) -> None:
         """Connect with peers, by what each rank shares; each proves the secret."""
 
     def put(self, peer: int, lane: int, source: int, offset: int, nbytes: int) -> bool:

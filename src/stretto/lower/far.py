@@ -21,9 +21,7 @@ def far_schedule(how: Schedule) -> Schedule:
     return replace(how, protocol="bulk", memory="staged", direction="push")
 
 
-def refuse_far(
-    program: Program, op: Op, how: Schedule, hosts: tuple[int, ...]
-) -> None:
+def refuse_far(program: Program, op: Op, how: Schedule, hosts: tuple[int, ...]) -> None:
     """Raise when a schedule has an operation reach into the memory of another host."""
     far = [s.rank for s in op.srcs if hosts[s.rank] != hosts[op.dst.rank]]
     if not far or (how.direction == "push" and how.memory == "staged"):

@@ -87,9 +87,7 @@ def _copies_input(rank: int, move: Move) -> bool:
     return only and src.rank == rank and src.space is Space.INPUT
 
 
-def copies_onto_itself(
-    rank: int, over: dict[int, int], move: Move, dst: Loc
-) -> bool:
+def copies_onto_itself(rank: int, over: dict[int, int], move: Move, dst: Loc) -> bool:
     """Return whether a move only copies an input to the output that lies over it."""
     return _copies_input(rank, move) and _is_itself(rank, over, move, dst)
 

@@ -63,7 +63,9 @@ def keep_sources(
 class _Walk:
     """Follows what each rank knows of the others, from what it reads."""
 
-    def __init__(self, moves: Moves, puts: set[int], over: list[dict[int, int]]) -> None:
+    def __init__(
+        self, moves: Moves, puts: set[int], over: list[dict[int, int]]
+    ) -> None:
         n = len(over)
         self.moves, self.puts, self.over = moves, puts, over
         self.clocks: NDArray[np.int64] = np.zeros((n, n), dtype=np.int64)

@@ -149,7 +149,9 @@ def settled_hosts(hosts: Sequence[Hashable], num_ranks: int) -> tuple[int, ...]:
     (0, 0, 1)
     """
     if len(hosts) not in (0, num_ranks):
-        raise BoundsError(f"{len(hosts)} hosts given for {num_ranks} ranks; want each's")
+        raise BoundsError(
+            f"{len(hosts)} hosts given for {num_ranks} ranks; want each's"
+        )
     numbers: dict[Hashable, int] = {}
     found = tuple(numbers.setdefault(host, len(numbers)) for host in hosts)
     return found if len(numbers) > 1 else ()

@@ -129,7 +129,7 @@ def test_what_is_right_on_one_host_is_refused_on_two(text):
 
     assert accepts(on_one_host(plan))
     assert judge_plan(on_one_host(plan)).right
-    with pytest.raises(PlanError, match="may (not )?have landed"):
+    with pytest.raises(PlanError, match=r"may (not )?have landed"):
         verify_plan(plan)
     assert not judge_plan(plan).right
 
@@ -152,7 +152,11 @@ def test_a_put_has_landed_when_its_own_lane_has_said_so():
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        ("put r1.stage[0] <- input[0] @0", "put r1.output[0] <- input[0] @0", "staging"),
+        (
+            "put r1.stage[0] <- input[0] @0",
+            "put r1.output[0] <- input[0] @0",
+            "staging",
+        ),
         (
             "put r1.stage[0] <- input[0] @0",
             "put_packets r1.stage[0]! <- input[0] @0",
@@ -227,7 +231,7 @@ def test_the_simulator_shows_what_the_proof_refuses(text):
 
 @pytest.mark.parametrize("hosts", [(0, 1), (0, 0, 1), TWO_AND_TWO])
 def test_proof_and_referee_agree_on_mutants(hosts):
-    """What one accepts, the other does: far signals dropped, weakened, sent elsewhere."""
+    """What one accepts, the other does: signals dropped, weakened, sent elsewhere."""
     rng = random.Random(len(hosts))
     refused = 0
     for label, program in programs(len(hosts)):
@@ -237,7 +241,9 @@ def test_proof_and_referee_agree_on_mutants(hosts):
             (f"r{rank}.{lane} step {i}", step)
             for rank, lane, i, step in plan.steps()
             if isinstance(step, Signal | Move)
-            and plan.is_far(rank, step.rank if isinstance(step, Signal) else step.dsts[0].rank)
+            and plan.is_far(
+                rank, step.rank if isinstance(step, Signal) else step.dsts[0].rank
+            )
         ]
         edits = [e for e in plan_edits(plan) if any(e[0].endswith(at) for at, _ in far)]
         for what, make in rng.sample(edits, min(6, len(edits))):
@@ -282,7 +288,9 @@ def test_pinned_schedules_that_reach_between_hosts_are_refused(words):
     """The sentence says who, where, and what to write instead."""
     program = verify(algorithms.get("all_reduce/ring").build(4))
 
-    with pytest.raises(CallError, match=r"rank \d \(host \d\) takes from rank \d \(host"):
+    with pytest.raises(
+        CallError, match=r"rank \d \(host \d\) takes from rank \d \(host"
+    ):
         lower(program, Schedule.parse(words), hosts=TWO_AND_TWO)
 
 

@@ -1,7 +1,7 @@
 """Ranks on other hosts: the way to them, and what they say of where they are.
 
-There is no memory in common, so a rank that waits for long tells the others, by the hop,
-which call or exchange it is in: two lines and the call's words, in a page of each
+There is no memory in common, so a rank that waits for long tells the others, by the
+hop, which call or exchange it is in: two lines and the call's words, in a page of each
 peer's slab. `FarSlab` reads such a page as `Slab` reads a slab.
 """
 
@@ -96,7 +96,7 @@ class Way:
         return said
 
     def connect(self, shares: Sequence[Any], within_s: float) -> None:
-        """Connect with the ranks on other hosts, or raise which of them is not there."""
+        """Connect with the ranks on other hosts, or raise which is not there."""
         check = getattr(self._group, "check", lambda: None)
         self._hop.connect(shares, self.peers, within_s, check)
         calls = self._hop.calls

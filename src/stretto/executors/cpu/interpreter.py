@@ -13,21 +13,6 @@ from __future__ import annotations
 
 import time
 
-from stretto.jit.atomics import call as jump
-from stretto.jit.atomics import (
-    call_kernel,
-    clock_gettime,
-    compiled,
-    load,
-    load_acquire,
-    pause,
-    sched_yield,
-    store,
-    store_release,
-    take,
-    thread_ident,
-    usleep,
-)
 from stretto.executors.cpu.slab import (
     PACKET_HEADER,
     PACKET_REGION,
@@ -42,6 +27,21 @@ from stretto.executors.cpu.words import (
     Line,
     SessionWord,
     Status,
+)
+from stretto.jit.atomics import call as jump
+from stretto.jit.atomics import (
+    call_kernel,
+    clock_gettime,
+    compiled,
+    load,
+    load_acquire,
+    pause,
+    sched_yield,
+    store,
+    store_release,
+    take,
+    thread_ident,
+    usleep,
 )
 
 __all__ = ["RESUME", "address", "run", "spin"]

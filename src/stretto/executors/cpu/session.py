@@ -121,7 +121,9 @@ class CpuSession:
                 f"want {self._group.num_ranks}"
             )
         assert self._memory is not None, "it is open"
-        if plan.value.hosts != settled_hosts(hosts_of(self._group), self._group.num_ranks):
+        if plan.value.hosts != settled_hosts(
+            hosts_of(self._group), self._group.num_ranks
+        ):
             raise CallError(
                 f"plan {plan.value.name} is for hosts {plan.value.hosts or 'in one'}; "
                 f"ranks are on {hosts_of(self._group)}: lower it with hosts=comm.hosts"

@@ -307,7 +307,9 @@ def _drain(context: int, link: int) -> int:
     """Take what has come on a connection; return how many bytes."""
     taken = 0
     for _ in range(_ROUNDS):
-        asked = load(link + _LEFT) + BUFFER - load(link + _IN_TO) + load(link + _IN_FROM)
+        asked = (
+            load(link + _LEFT) + BUFFER - load(link + _IN_TO) + load(link + _IN_FROM)
+        )
         got = _receive(link)
         if got < 0:
             error = _why()

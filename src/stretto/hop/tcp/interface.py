@@ -39,7 +39,9 @@ def _address_of(named: str) -> str:
     known = [name for _, name in socket.if_nameindex()]
     if named not in known:
         try:
-            with socket.socket(socket.AF_INET6 if ":" in named else socket.AF_INET) as s:
+            with socket.socket(
+                socket.AF_INET6 if ":" in named else socket.AF_INET
+            ) as s:
                 s.bind((named, 0))
                 return named
         except OSError:
@@ -84,6 +86,6 @@ def _ports(text: str) -> range:
     low, _, high = text.partition("-")
     if low.isdigit() and (high or low).isdigit():
         ports = range(int(low), int(high or low) + 1)
-        if ports and 0 < ports[0] and ports[-1] < 1 << 16:
+        if ports and ports[0] > 0 and ports[-1] < 1 << 16:
             return ports
     raise RendezvousError(f"{PORTS}={text!r}; want LOW-HIGH, such as 20000-20100")

@@ -12,8 +12,6 @@ import struct
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from stretto.hop import Window
 from stretto.hop.tcp.words import BUFFER, PUT, PUT_WORDS, SIGNAL, SIGNAL_WORDS, SMALL
 

@@ -40,7 +40,7 @@ class Context(enum.IntEnum):
     """Address of the connections' words, one block after the other."""
     NUM_LINKS = 7
     WAYS = 8
-    """Address of a table: for each peer and lane the address of its connection, or 0."""
+    """Address of a table: by peer and lane the address of its connection, or 0."""
     POLLED = 9
     """Address of what `poll` looks at: one word a connection."""
     TIME = 10

@@ -101,8 +101,7 @@ class Channel(Protocol):
 @dataclass(slots=True, kw_only=True)
 class _Link:
     connection: Channel
-    is_ours: bool = True
-    """Whether it has a socket of its own here, in the selector."""
+    """One of our own is in the selector."""
     rank: int | None
     """Known from the start when it is our own child."""
     since: float
@@ -152,10 +151,11 @@ class Hub:
         """Take a connection, of our own child where a rank is named."""
         number = self._next_link
         self._next_link += 1
-        link = _Link(connection=Connection(sock), rank=rank, since=time.monotonic())
+        connection = Connection(sock)
+        link = _Link(connection=connection, rank=rank, since=time.monotonic())
         self._links[number] = link
         self.selector.register(
-            link.connection, selectors.EVENT_READ, partial(self._serve, number)
+            connection, selectors.EVENT_READ, partial(self._serve, number)
         )
 
     def adopt_far(self, channel: Channel) -> int:
@@ -163,7 +163,7 @@ class Hub:
         number = self._next_link
         self._next_link += 1
         self._links[number] = _Link(
-            connection=channel, is_ours=False, rank=None, since=time.monotonic()
+            connection=channel, rank=None, since=time.monotonic()
         )
         return number
 
@@ -290,7 +290,7 @@ class Hub:
     def _mind(self, number: int) -> None:
         """Watch for room to send while something waits to be sent."""
         link = self._links.get(number)
-        if link is not None and link.is_ours:
+        if link is not None and isinstance(link.connection, Connection):
             wanted = selectors.EVENT_READ
             if link.connection.is_sending:
                 wanted |= selectors.EVENT_WRITE
@@ -355,7 +355,7 @@ class Hub:
             for entrance in self._entrances:
                 entrance.forget()
             for link in self._links.values():
-                if link.is_ours:
+                if isinstance(link.connection, Connection):
                     link.connection.close()
             for relay in self._relays:
                 relay.close()

@@ -65,7 +65,9 @@ class _Shelf:
         """Keep what a rank gives."""
         self.offers[rank].append(held)
 
-    def of_result(self, rank: int, members: list[int]) -> dict[int, tuple[Descriptor, ...]]:
+    def of_result(
+        self, rank: int, members: list[int]
+    ) -> dict[int, tuple[Descriptor, ...]]:
         """Return what each rank here gave for the next result of one of them."""
         nth = self.taken[rank] - self.first
         self.taken[rank] += 1

@@ -222,15 +222,15 @@ class Rendezvous:
         pidfds = tuple(d for r in range(self.num_ranks) for d in self._pidfds[r])
         watched = [r for r in range(self.num_ranks) if self._pidfds[r]]
         self._pidfds.clear()
-        hosts, names = self._hosts(order)
+        places, names = self._hosts(order)
         home = order[max(0, self._host_rank)].hello.host
-        near = [p for p in order if not hosts or is_same_host(p.hello.host, home)]
+        near = [p for p in order if not places or is_same_host(p.hello.host, home)]
         complete = len(pidfds) == len(near)
         welcome = Welcome(
             generation=self.generation,
             pids=tuple(p.hello.pid for p in order),
             host_rank=self._host_rank,
-            hosts=hosts,
+            hosts=places,
             names=names,
             watched=tuple(watched) if complete else (),
         )
@@ -238,8 +238,7 @@ class Rendezvous:
         return [Send(link=p.link, message=welcome, descriptors=held) for p in order]
 
     def _hosts(self, order: list[_Present]) -> tuple[tuple[int, ...], list[str]]:
-        """Return the host of each rank, and what hosts are called; () where it is one.
-        """
+        """Return the host of each rank, and their names; () where it is one."""
         tails: dict[str, int] = {}
         names: list[str] = []
         found = []

@@ -227,14 +227,16 @@ class Machine:
 
     def _far_put(self, number: int, rank: int, step: Move) -> int:
         """Return the rank on another host that a move puts to; `Fault` if it cannot."""
-        away = [x for x in (*step.dsts, *step.srcs) if self._is_far(number, rank, x.rank)]
+        away = [
+            x for x in (*step.dsts, *step.srcs) if self._is_far(number, rank, x.rank)
+        ]
         if not away:
             return NOWHERE
         dst, plain = step.dsts[0], not any(x.packets for x in (*step.dsts, *step.srcs))
         single = len(step.dsts) == len(step.srcs) == len(away) == 1 and dst is away[0]
-        if single and plain and dst.space is Space.STAGE and not step.finish:
-            if step.srcs[0].rank == rank:
-                return dst.rank
+        staged = dst.space is Space.STAGE and step.srcs[0].rank == rank
+        if single and plain and staged and not step.finish:
+            return dst.rank
         text = f"rank {rank} reaches rank {away[0].rank}, on another host, by no put"
         raise Fault(Outcome.OUTSIDE, text)
 
