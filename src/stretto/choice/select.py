@@ -32,6 +32,7 @@ from stretto.lang import Algorithm
 from stretto.plan import Schedule
 
 __all__ = [
+    "PACKETS_UP_TO",
     "STAGED",
     "ZERO_COPY",
     "Choice",
