@@ -9,7 +9,7 @@ __all__ = ["rails"]
 
 @algorithm("all_reduce/rails")
 def rails(ranks: Ranks, hosts: tuple[int, ...] = ()) -> None:
-    """As many parts as the smallest host has ranks; one owner of each part on each host.
+    """As many parts as the smallest host has ranks; each has an owner on each host.
 
     Owners sum their host, hand the sum to the owners of the part on the other hosts,
     add what these hand them, and share it. A host with one rank sends everything: on

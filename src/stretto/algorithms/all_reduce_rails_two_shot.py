@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from stretto.lang import Ranks, algorithm, by_host, reduce
 
 __all__ = ["rails_two_shot"]
@@ -23,7 +25,7 @@ def rails_two_shot(ranks: Ranks, hosts: tuple[int, ...] = ()) -> None:
             whole = owner.scratch("sum", n)
             whole[low:high] = reduce(q.input[low:high] for q in group)
         cuts = [low + j * (high - low) // m for j in range(m + 1)]
-        pieces = [slice(a, b) for a, b in zip(cuts, cuts[1:], strict=False)]
+        pieces = [slice(a, b) for a, b in pairwise(cuts)]
         for owner, piece in zip(owners, pieces, strict=True):
             if piece.start < piece.stop:
                 owner.output[piece] = reduce(q.scratch("sum", n)[piece] for q in owners)

@@ -1,4 +1,4 @@
-"""All-to-all over several hosts: to the right place in the host, then along the rail."""
+"""All-to-all over several hosts: to the right place here, then along the rail."""
 
 from __future__ import annotations
 

@@ -65,7 +65,8 @@ def describe(plan: Plan, call: Call) -> str:
     count = counts[0] if len(set(counts)) == 1 else ",".join(map(str, counts))
     reduces = collectives.get(plan.collective).reduces
     op = f" op={call.op.value}" if reduces else ""
-    params = "".join(f" {k}={v}" for k, v in plan.params.items())
+    said = {k: v for k, v in plan.params.items() if k != "hosts"}
+    params = "".join(f" {k}={v}" for k, v in said.items())
     return (
         f"{plan.collective}{params} of {count} {call.dtype}{op}"
         f" by {plan.name} {plan.schedule} ({plan.digest})"

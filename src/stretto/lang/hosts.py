@@ -19,7 +19,9 @@ def by_host(ranks: Ranks, hosts: Sequence[int]) -> list[list[Rank]]:
     if not hosts:
         return [list(ranks)]
     if len(hosts) != len(ranks):
-        raise RanksError(f"hosts={tuple(hosts)}: want one for each of {len(ranks)} ranks")
+        raise RanksError(
+            f"hosts={tuple(hosts)}: want one for each of {len(ranks)} ranks"
+        )
     found: dict[int, list[Rank]] = {}
     for rank in ranks:
         found.setdefault(hosts[rank], []).append(rank)

@@ -28,9 +28,9 @@ HOST_VARIABLE = "STRETTO_HOST"
 
 
 def host_id() -> str:
-    """Return a name for this host: its node's name, the kernel's boot, and its memory.
+    """Return a name for this host: its node's name, the kernel's boot, its network.
 
-    Containers of one kernel that share no memory of System V are hosts of their own.
+    Containers of one kernel with networks of their own are hosts of their own.
     """
     if named := os.environ.get(HOST_VARIABLE, ""):
         return f"{named}/{named}"
@@ -39,10 +39,10 @@ def host_id() -> str:
     except OSError:
         return platform.node()
     try:
-        memory = f".{Path('/proc/self/ns/ipc').stat().st_ino}"
+        network = f".{Path('/proc/self/ns/net').stat().st_ino}"
     except OSError:
-        memory = ""
-    return f"{platform.node()}/{boot.strip()}{memory}"
+        network = ""
+    return f"{platform.node()}/{boot.strip()}{network}"
 
 
 def host_name(host: str) -> str:

@@ -27,7 +27,10 @@ def cpu_hosts(
     links: list[Link] = []
 
     def join(a: int, b: int, names: tuple[str, str], rate: float, late: float) -> None:
-        for src, dst, name in ((a, b, "->".join(names)), (b, a, "->".join(names[::-1]))):
+        for src, dst, name in (
+            (a, b, "->".join(names)),
+            (b, a, "->".join(names[::-1])),
+        ):
             links.append(
                 Link(
                     src=src,
