@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from stretto._version import __version__
@@ -97,7 +98,13 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     """Import a public name from its room."""
     if name not in _HOMES:
-        raise AttributeError(f"module 'stretto' has no attribute {name!r}")
+        is_room = importlib.util.find_spec(f"{__name__}.{name}") is not None
+        if is_room or name.startswith("_"):  # Python looks here before it imports
+            raise AttributeError(f"module 'stretto' has no attribute {name!r}")
+        from stretto.calls.hints import module_hint
+
+        verbs = dir(importlib.import_module("stretto.calls").Communicator)
+        raise AttributeError(module_hint(name, __all__, verbs))
     value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value

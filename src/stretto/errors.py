@@ -31,7 +31,20 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Self
+
+_LONGEST_NAME = 80
+_LIBRARY = str(Path(__file__).parent)
+
+
+def is_library(place: str) -> bool:
+    """Return whether a file, or a line of it, is the library's and not the user's.
+
+    What users are told of their calls cites lines of theirs only.
+    """
+    return place.startswith(_LIBRARY)
+
 
 __all__ = [
     "BoundsError",
@@ -166,11 +179,25 @@ class CommunicatorBroken(CommunicationError):
 
 
 class UnknownNameError(StrettoError):
-    """A name is not in a catalogue; the message lists the nearest ones."""
+    """A name is not in a catalogue; the message lists what is, the nearest first."""
 
     @classmethod
-    def among(cls, kind: str, got: str, known: Iterable[str]) -> UnknownNameError:
-        """Answer a wrong name with the right ones."""
+    def among(
+        cls, kind: str, got: str, known: Iterable[str], *, meant: str = ""
+    ) -> UnknownNameError:
+        """Answer a wrong name with the right ones, and with what was `meant`."""
         names = sorted(known)
-        near = difflib.get_close_matches(got, names, n=3, cutoff=0.5) or names
-        return cls(f"no {kind} named {got!r}; known: {', '.join(near)}")
+        text = str(got)[:_LONGEST_NAME]
+        said = repr(text if isinstance(got, str) else got)[: _LONGEST_NAME + 2]
+        near = difflib.get_close_matches(text.lower(), names, n=3, cutoff=0.6)
+        if meant in names:
+            near = [meant]
+        asked = f" did you mean {near[0]}?" if near else ""
+        listed = [*near, *(name for name in names if name not in near)]
+        more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
+        told = ", ".join(listed[:_LISTED])
+        return cls(f"no {kind} named {said};{asked} known: {told}{more}")
+
+
+_LISTED = 48
+"""Names that a message lists."""

@@ -1,7 +1,7 @@
 """What is done to jobs, and what must come of it: one function a kind, seeded.
 
 Each takes a `random.Random` and a folder, and raises AssertionError when a job was
-harmed or somebody misled. All but `lose_a_rank` stay in this process.
+harmed or somebody misled. All stay in this process; others are of real processes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
 import socket
 import threading
 import time
@@ -252,69 +251,6 @@ def misuse_the_command(rng: random.Random, folder: Path) -> int:
     return 1
 
 
-def suffer(comm: stretto.Communicator, bad: int, how: str, after: int) -> tuple:
-    """On one rank something happens; the others tell what they hear, and when."""
-    x = np.ones(64, np.float32)
-    for turn in range(1 << 30):
-        if comm.rank == bad and turn == after:
-            if how == "kill":
-                os.kill(os.getpid(), 9)
-            elif how == "exit":
-                os._exit(7)
-            elif how == "raise":
-                raise ValueError("chaos")
-            elif how == "fork":
-                if os.fork() == 0:
-                    with suppress(StrettoError):
-                        comm.all_reduce(x)
-                    os._exit(0)
-                os.wait()
-            elif how == "stop":
-                if os.fork() == 0:
-                    time.sleep(0.3)
-                    os.kill(os.getppid(), signal.SIGCONT)
-                    os._exit(0)
-                os.kill(os.getpid(), signal.SIGSTOP)
-        x[:] = comm.rank + turn
-        try:
-            comm.all_reduce(x)
-        except StrettoError as e:
-            return type(e).__name__, str(e), getattr(e, "blamed", ())
-        n = comm.num_ranks
-        if x[0] != n * (n - 1) / 2 + n * turn:
-            return "wrong", f"{x[0]} in turn {turn}", ()
-        if how in ("fork", "stop") and turn == after + 20:
-            return "right", "", ()
-    raise AssertionError
-
-
-HARMS = ("kill", "exit", "raise", "fork", "stop")
-
-
-def lose_a_rank(rng: random.Random, folder: Path) -> int:
-    """Real processes: the right rank is named to all, or all goes on as before."""
-    ranks = rng.randint(2, 4)
-    bad, how = (
-        rng.randrange(ranks),
-        rng.choice(("kill", "exit", "raise", "fork", "stop")),
-    )
-    args = (bad, how, rng.randint(0, 30))
-    failure = None
-    try:
-        results = dict(enumerate(stretto.spawn(suffer, *args, num_ranks=ranks)))
-    except stretto.RankFailed as e:
-        failure, results = e, e.results
-    assert (failure is None) == (how in ("fork", "stop")), (args, failure)
-    assert failure is None or failure.rank == bad, (args, failure)
-    for rank, (kind, text, _) in results.items():
-        if how in ("fork", "stop"):
-            assert kind == "right", (args, rank, kind, text)
-        else:
-            assert kind in ("PeerLost", "CommunicatorBroken"), (args, kind, text)
-            assert f"rank {bad} " in text, (args, text)
-    return 1
-
-
 CHEAP = {
     "read hostile frames": read_frames,
     "spoil a cache": spoil_a_cache,
@@ -322,4 +258,3 @@ CHEAP = {
     "malformed command line": misuse_the_command,
     "hostile frames while ranks meet": flood,
 }
-DEAR = {"kill, exit, raise, fork, stop a rank": lose_a_rank}

@@ -61,8 +61,14 @@ def names() -> tuple[str, ...]:
 def get(name: str) -> Algorithm:
     """Return the algorithm of that name."""
     found = _all()
-    if name not in found:
+    if not isinstance(name, str):
         raise UnknownNameError.among("algorithm", name, found)
+    if name not in found:
+        collective, _, shape = name.partition("/")
+        some = [n for n in found if n.startswith(f"{collective}/")]
+        alike = [n for n in found if n.endswith(f"/{shape or name}")]
+        meant = alike[0] if len(alike) == 1 else ""
+        raise UnknownNameError.among("algorithm", name, some or found, meant=meant)
     return found[name]
 
 

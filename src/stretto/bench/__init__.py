@@ -14,7 +14,7 @@ from stretto.bench.launch import (
 from stretto.bench.machine import machine as machine_of
 from stretto.bench.peers import expand, names
 from stretto.bench.plot import open_figure, plot
-from stretto.bench.report import markdown, show
+from stretto.bench.report import load_warning, markdown, show
 from stretto.bench.supervise import run_task
 from stretto.bench.task import MODES, Task
 from stretto.bench.traffic import read_matrix
@@ -33,6 +33,7 @@ __all__ = [
     "document_of",
     "expand",
     "launched_ranks",
+    "load_warning",
     "machine_of",
     "markdown",
     "names",

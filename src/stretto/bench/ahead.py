@@ -61,6 +61,11 @@ class Ahead:
         """As many as there are calls of `_next` to come."""
         self._order = threading.Lock()
 
+    @property
+    def asked(self) -> list[str]:
+        """Return the pins whose kernels are, or have been, compiled here."""
+        return list(dict.fromkeys(key[0] for key in list(self._asked)))
+
     def start(self, pins: Iterable[str], case: Case) -> None:
         """Compile what serves these pins, behind what was asked for before."""
         if self._pool is None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stretto.bench.rows import OURS
 from stretto.choice import spell_size
 
-__all__ = ["markdown", "show", "table"]
+__all__ = ["load_warning", "markdown", "show", "table"]
 
 _HEAD = (
     *("test", "size", "who", "min us", "p50 us", "p95 us", "p99 us", "max us"),
@@ -18,21 +19,73 @@ _HEAD = (
     *("vs stretto", ""),
 )
 _WIDE = 240
-"""Columns of a table at least: a terminal folds lines better than rich cells."""
+"""Columns of a table that nobody's terminal limits."""
+_FIRST_OUT = (
+    *("SMs", "CPU", "slowest", "msg/s", "of limit", "p99 us", "max us", "alg GB/s"),
+    *("p95 us", "min us", "bus GB/s"),
+)
+"""What a narrow terminal goes without, in this order."""
+_NOTE = 12
+"""Characters that the last column has at least."""
 _LEGEND = """\
 Times are microseconds a call, of the slowest rank: the median over batches, and in
 brackets the fastest and the 95th percentile. Every result was compared with the
 oracle's before and after it was timed."""
 
 
-def show(document: Mapping[str, Any], *, rich: bool | None = None) -> str:
-    """Return the result as a terminal shows it; with colours where rich is there."""
+def show(
+    document: Mapping[str, Any], *, rich: bool | None = None, width: int | None = None
+) -> str:
+    """Return the result as a terminal shows it; with colours where rich is there.
+
+    It fits the terminal, or `width`: what has no room is left out, and named.
+    """
     wanted = importlib.util.find_spec("rich") is not None if rich is None else rich
+    room = width or shutil.get_terminal_size((_WIDE, 24)).columns
     rows = [_cells(row) for row in document["rows"]]
     used = [i for i in range(len(_HEAD)) if any(row[i] for row in rows)]
-    head, *shown = ([line[i] for i in used] for line in (_HEAD, *rows))
+    whole = [[line[i] for i in used] for line in (_HEAD, *rows)]
+    (head, *shown), without = _fitted(whole, room)
     body = _rich(head, shown, document["rows"]) if wanted else table((head, *shown))
-    return "\n".join((body, *_footer(document)))
+    said = [*_footer(document)]
+    if without:
+        said.append(f"no room for {', '.join(without)}: --csv FILE has all")
+    lines = [*_warnings(document), body, *said]
+    return "\n".join(_folded(line, room) for line in lines)
+
+
+def _folded(text: str, room: int) -> str:
+    """Return a sentence in lines that fit; a table has its lines already."""
+    if "\n" in text or len(text) <= room:
+        return text
+    return textwrap.fill(text, max(20, room), subsequent_indent="  ")
+
+
+def _fitted(lines: list[list[str]], room: int) -> tuple[list[list[str]], list[str]]:
+    """Return the columns for which there is room, and the names of the others."""
+    without: list[str] = []
+    noted = lines[0][-1] == ""
+    for name in _FIRST_OUT:
+        if _width(lines, noted=noted) + _NOTE * noted <= room:
+            break
+        if name in lines[0]:
+            at = lines[0].index(name)
+            lines = [[*line[:at], *line[at + 1 :]] for line in lines]
+            without.append(name)
+    if noted:
+        left = max(_NOTE, room - _width(lines, noted=True))
+        lines = [[*line[:-1], _cut(line[-1], left)] for line in lines]
+    return lines, without
+
+
+def _width(lines: Sequence[Sequence[str]], *, noted: bool = False) -> int:
+    """Return how wide a table is; without its last column, which is for notes."""
+    columns = list(zip(*lines, strict=True))
+    return sum(max(map(len, one)) + 2 for one in columns[: -1 if noted else None])
+
+
+def _cut(text: str, room: int) -> str:
+    return text if len(text) <= room else f"{text[: room - 3].rstrip()}..."
 
 
 def table(lines: Sequence[Sequence[str]]) -> str:
@@ -64,6 +117,7 @@ def markdown(document: Mapping[str, Any], title: str = "") -> str:
         "; ".join(f"{k} {v}" for k, v in document["versions"].items()) + ".",
         _LEGEND,
         "",
+        *(f"**{said}.**\n" for said in _warnings(document)),
     ]
     lines += [f"- {line}" for line in _footer(document)]
     for test in dict.fromkeys(str(row["test"]) for row in document["rows"]):
@@ -132,6 +186,23 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
+def _warnings(document: Mapping[str, Any]) -> list[str]:
+    """Return what makes all figures doubtful: it is said before any of them."""
+    machine = document["machine"]
+    said = load_warning(float(machine["load"]), int(machine["cores"]))
+    return [said] if said else []
+
+
+def load_warning(load: float, cores: int) -> str:
+    """Return that others are at work on the machine; nothing when they are not."""
+    if load <= cores / 2:
+        return ""
+    return (
+        f"others were at work here: load {load} on {cores} cores before we began; do "
+        f"not trust these figures: what spins, MPI above all, suffers most"
+    )
+
+
 def _footer(document: Mapping[str, Any]) -> list[str]:
     """Return who is missing, what is wrong, and the means."""
     lines = [f"{name} is missing: {why}" for name, why in document["missing"].items()]
@@ -145,12 +216,7 @@ def _footer(document: Mapping[str, Any]) -> list[str]:
         f"{r['wrong']}"
         for r in wrong
     ]
-    machine, floor = document["machine"], document["limits"]
-    if machine["load"] > machine["cores"] / 2:
-        lines.append(
-            f"others were at work here: load {machine['load']} on {machine['cores']} "
-            f"cores before we began; what spins, MPI above all, suffers most"
-        )
+    floor = document["limits"]
     lines.append(
         f"all ranks copying at once: {floor['copy_gbps']:.1f} GB/s each; "
         f"barrier: {floor['barrier_us']:.2f} us"
@@ -174,8 +240,7 @@ def _rich(
     for line, row in zip(lines, rows, strict=True):
         style = "dim" if row["refused"] else None if row["ok"] else "bold red"
         grid.add_row(*line, style="bold" if row["contender"] == OURS else style)
-    width = max(shutil.get_terminal_size().columns, _WIDE)
-    console = Console(width=width)
+    console = Console(width=_width((head, *lines)))
     with console.capture() as shown:
         console.print(grid, markup=False)
     return "\n".join(line.rstrip() for line in shown.get().splitlines())

@@ -47,7 +47,8 @@ def work(comm: Communicator, task: Task, say: Say) -> dict[str, Any]:
     rank = _Rank(comm, task)
     tell: Say = say if comm.rank == 0 else lambda said: None
     rank.open(tell)
-    tell(f"[1/{len(rank.cases)}] compiling")
+    if what := rank.compiling():
+        tell(f"[1/{len(rank.cases)}] {what}")
     rank.compile()
     rows: list[dict[str, Any]] = []
     done = task.options.get("done", ())
@@ -119,6 +120,14 @@ class _Rank:
                 self._peers[name] = contender
         faulthandler.cancel_dump_traceback_later()
         self.journal.opened(self.floor, self.missing)
+
+    def compiling(self) -> str:
+        """Return what is being compiled, in words; nothing where nothing is."""
+        pins = self._ahead.asked
+        more = f" and {len(pins) - 3} more" if len(pins) > 3 else ""
+        plural = "s" if len(pins) > 1 else ""
+        told = f"compiling {len(pins)} kernel{plural}: {', '.join(pins[:3])}{more}"
+        return told if pins else ""
 
     def compile(self) -> None:
         """Wait for all kernels: compiling is no part of what is measured beside it."""

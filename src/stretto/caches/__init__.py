@@ -11,10 +11,12 @@ import hashlib
 import os
 import stat
 import tempfile
+import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["discard", "folder", "load", "store"]
+__all__ = ["alone", "discard", "folder", "load", "store"]
 
 _MAGIC = b"stretto kept 1\n"
 _DIGEST = hashlib.sha256().digest_size
@@ -32,6 +34,34 @@ def folder(*names: str) -> Path:
         return Path(Path.home(), ".cache", "stretto", *names)
     except RuntimeError:  # a user without a home
         return Path(tempfile.gettempdir(), f"stretto-cache-{os.getuid()}", *names)
+
+
+@contextlib.contextmanager
+def alone(path: Path, wait_s: float = 60.0) -> Iterator[None]:
+    """Let one process at a time make what several want; the path is a lock's.
+
+    Who has waited long enough makes it, too: it is lost work, no more. So does who
+    finds no locks here. A process that ends lets go.
+    """
+    try:
+        import fcntl
+
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except (ImportError, OSError):
+        yield
+        return
+    try:
+        until = time.monotonic() + wait_s
+        while time.monotonic() < until:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                time.sleep(0.02)
+        yield
+    finally:
+        os.close(handle)
 
 
 def load(path: Path) -> bytes | None:

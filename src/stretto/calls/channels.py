@@ -84,7 +84,10 @@ class ChannelVerbs(Engine):
         self, pair: tuple[int, int], key: tuple[Any, ...], x: Any, out: Any
     ) -> Any:
         """Repeat a transfer that the channel knows, or return MISS."""
-        channel = self._channels.get(pair)
+        try:
+            channel = self._channels.get(pair)
+        except TypeError:  # no rank at all: it is refused where ranks are read
+            return MISS
         if channel is None or self._fault is not None:
             return MISS
         return channel._again(key, x, out)

@@ -8,6 +8,7 @@ from stretto import collectives, executors
 from stretto.arrays.arrays import HOST
 from stretto.calls.fused import fused_choice
 from stretto.calls.kinds import Kind, full_size, not_shared, shared_arrays
+from stretto.calls.logs import say_chosen
 from stretto.choice.measured import Measured
 from stretto.choice.plans import frozen, proved_plan, touches_callers
 from stretto.choice.select import (
@@ -71,6 +72,7 @@ class Chooser:
             rows=kind.rows,
             aside=kind.aside,
         )
+        say_chosen(kind, choice, self.rank, self.num_ranks)
         return session.prepare(plan, call)
 
     def choose(self, kind: Kind) -> Choice:

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from numbers import Integral
 from types import TracebackType
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from stretto.arrays.arrays import HOST
+from stretto.calls.arguments import read
 from stretto.calls.asynchronous import AsyncVerbs
 from stretto.calls.channels import ChannelVerbs
+from stretto.calls.coalesced import CoalescingVerbs
+from stretto.calls.hints import argument_hint, attribute_hint
+from stretto.calls.objects import ObjectVerbs
 from stretto.choice.measured import Measured, agree
-from stretto.collectives import dtype_name
 from stretto.errors import CallError
 from stretto.executors import Group
 from stretto.meeting.limits import check_deadline
 
 __all__ = ["Communicator"]
 
-_MOST_BYTES = 1 << 47
 
-
-class Communicator(ChannelVerbs, AsyncVerbs):
+class Communicator(ChannelVerbs, AsyncVerbs, ObjectVerbs, CoalescingVerbs):
     """A group of ranks that call the same things in the same order.
 
     It takes NumPy arrays, tensors, and anything with DLPack or the buffer protocol.
@@ -54,6 +51,16 @@ class Communicator(ChannelVerbs, AsyncVerbs):
         state = "closed" if self._closed else "broken" if self._fault else "ready"
         return f"Communicator(rank={self.rank}, num_ranks={self.num_ranks}, {state})"
 
+    @property
+    def deadline_s(self) -> float:
+        """How long a rank may keep the others waiting."""
+        return self._group.deadline_s
+
+    @deadline_s.setter
+    def deadline_s(self, given: float) -> None:
+        """Change it, for calls from now on; GPU kernels that are bound keep theirs."""
+        self._group.deadline_s = check_deadline(given, f"rank {self.rank}")
+
     def empty(
         self, shape: int | Sequence[int], dtype: Any = "float32", *, device: str = HOST
     ) -> Any:
@@ -63,31 +70,16 @@ class Communicator(ChannelVerbs, AsyncVerbs):
         zero-copy: peers read and write them directly. bfloat16 comes as raw uint16, a
         float8 as raw uint8.
         """
-        sizes, name = self._sizes(shape), self._dtype(dtype)
+        sizes, name, device = self._read(
+            "empty", shape=shape, dtype=dtype, device=device
+        )
         with self._exchanging("empty"):
             return self._session(device).empty(sizes, name)
 
-    def _sizes(self, shape: Any) -> tuple[int, ...]:
-        """Return a shape, when it is one."""
-        given = np.ravel(np.asarray(shape, dtype=object)).tolist()
-        sizes = tuple(int(n) for n in given if _is_whole(n) and 0 <= n <= _MOST_BYTES)
-        if len(sizes) < len(given) or math.prod(sizes) > _MOST_BYTES:
-            raise CallError(
-                f"rank {self.rank}: empty: shape={str(shape)[:80]}; want whole "
-                f"numbers, none negative, and at most {_MOST_BYTES} in all"
-            )
-        return sizes
-
-    def _dtype(self, dtype: Any) -> str:
-        name = str(dtype).removeprefix("torch.")
-        try:
-            if not isinstance(dtype, str) and name == str(dtype):
-                name = np.dtype(dtype).name
-        except TypeError as e:
-            raise CallError(
-                f"rank {self.rank}: empty: dtype={str(dtype)[:80]}: {e}"
-            ) from None
-        return dtype_name(name)
+    def _read(self, verb: str, **given: Any) -> list[Any]:
+        """Return the values of arguments, in that order."""
+        where = f"rank {self.rank}: {verb}"
+        return [read(where, name, one) for name, one in given.items()]
 
     @contextmanager
     def _exchanging(self, what: str) -> Iterator[None]:
@@ -123,6 +115,9 @@ class Communicator(ChannelVerbs, AsyncVerbs):
         to the same block of every peer: `kind` is "memory", or "engine" for channels by
         which a kernel asks copy engines, too. See docs/guides/kernels.md.
         """
+        nbytes, blocks, kind, device = self._read(
+            "channels", nbytes=nbytes, blocks=blocks, kind=kind, device=device
+        )
         self._ready("channels")
         session = self._session(device)
         make = getattr(session, "channels", None)
@@ -181,8 +176,10 @@ class Communicator(ChannelVerbs, AsyncVerbs):
         """
         if deadline_s is not None:
             deadline_s = check_deadline(deadline_s, f"rank {self.rank}: split")
-        color = self._whole("color", color) if color is not None else None
-        key = self.rank if key is None else self._whole("key", key)
+        key = self.rank if key is None else key
+        (key,) = self._read("split", key=key)
+        if color is not None:
+            (color,) = self._read("split", color=color)
         with self._exchanging("split"):
             group = self._group.split(color, key)  # type: ignore[attr-defined]
             if group is None:
@@ -196,20 +193,19 @@ class Communicator(ChannelVerbs, AsyncVerbs):
                 group.close()
                 raise
 
-    def _whole(self, name: str, given: Any) -> int:
-        if _is_whole(given) and abs(int(given)) < 1 << 63:
-            return int(given)
-        none = " or None" if name == "color" else ""
-        raise CallError(
-            f"rank {self.rank}: split: {name}={str(given)[:40]!r}; want a whole "
-            f"number{none}"
-        )
-
     def close(self) -> None:
         """Give everything back, once; started calls are waited for first."""
         if not self._closed:
             self._close_channels()
             self._end()
+
+    if not TYPE_CHECKING:  # else every wrong name would pass
+
+        def __getattr__(self, name: str) -> Any:
+            """Refuse a name that there is not; say what it is called here."""
+            if name.startswith("_"):  # somebody looks whether it is there
+                raise AttributeError(name)
+            raise AttributeError(attribute_hint(name, dir(self)))
 
     def __enter__(self) -> Communicator:
         """Return itself; leaving the block closes it."""
@@ -223,10 +219,15 @@ class Communicator(ChannelVerbs, AsyncVerbs):
     ) -> None:
         """Close; after an exception the others are told that this rank gave up."""
         abandon = getattr(self._group, "abandon", None)
+        if error is not None:
+            advise(error)
         if error is not None and abandon is not None and not self._closed:
             abandon(f"raised {type(error).__name__}: {error}")
         self.close()
 
 
-def _is_whole(given: Any) -> bool:
-    return isinstance(given, Integral) and not isinstance(given, bool)
+def advise(error: BaseException) -> None:
+    """Say beside a call that Python has refused how it is written here."""
+    classes = [one.__name__ for one in Communicator.__mro__]
+    if hint := argument_hint(error, classes):
+        error.add_note(f"stretto: {hint}")

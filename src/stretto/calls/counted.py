@@ -60,7 +60,7 @@ class CountedCalls:
         x: Any,
         counts: Any,
         *,
-        max_count: int | None,
+        max_count: Any,
         out: Any,
         received: Any,
         algorithm: Pin,
@@ -69,11 +69,7 @@ class CountedCalls:
     ) -> Any:
         """Enqueue, and return the output: what came, then what it held before."""
         engine, n = self._engine, self._engine.num_ranks
-        if max_count is None or max_count < 1:
-            raise who.wrong(
-                f"counts on the GPU, and max_count={max_count}; want the most elements "
-                "that any rank has for any other, the same on every rank"
-            )
+        max_count = who.read("max_count", max_count)
         source = who.take(x, "x")
         row = self._numbers(who, counts, "counts", 1 if _gathers(collective) else n)
         if collective == "reduce_scatter":

@@ -14,6 +14,7 @@ from typing import Any
 
 from stretto import executors
 from stretto.arrays.arrays import HOST
+from stretto.calls.arguments import read
 from stretto.calls.choosing import Chooser
 from stretto.calls.fused import fuse
 from stretto.calls.hot import MISS, Hot
@@ -148,18 +149,21 @@ class Engine:
             fused = fuse(request, epilogue, who)
         spec = None if fused is None else fused.spec
         launch = self._launch(request, session, pin, spec)
-        if fused is not None:
-            launch = functools.partial(launch, extra=fused.extra)  # type: ignore[call-arg]
         if stream is not None:
             launch = self._on(stream, request, launch)
+        call = launch
+        if fused is not None:
+            call = functools.partial(launch, extra=fused.extra)  # type: ignore[call-arg]
         x = None if request.x is None else request.x.flat
         out = None if request.out is None else request.out.flat
         try:
-            launch(x, out)
+            call(x, out)
         except BaseException as e:
             raise self._broke(e) from e.__cause__
         result = request.deliver()
-        if fused is not None:
+        if fused is not None and epilogue is not None:
+            if seen is not None:
+                self._recipes.fused.learn(*seen, epilogue, launch, self._broke)
             return fused.deliver()
         if seen is not None:
             self._recipes.learn(*seen, request, launch, self._broke)
@@ -304,6 +308,18 @@ class Engine:
 
         What stands on less than a proof is said after a `#`, which a pin may have.
         """
+        given = {
+            "collective": collective,
+            "count": count,
+            "dtype": dtype,
+            "registered": registered,
+            "device": device,
+            "algorithm": algorithm,
+        }
+        where = f"rank {self.rank}: explain"
+        collective, count, dtype, registered, device, algorithm = (
+            read(where, name, one) for name, one in given.items()
+        )
         return self._chooser.explain(
             (collective, count, dtype),
             algorithm,
@@ -337,10 +353,14 @@ class Engine:
             "None, which stay what they are"
         )
 
-    def _alike(self, key: tuple[Any, ...], x: Any, out: Any) -> Any:
+    def _alike(
+        self, key: tuple[Any, ...], x: Any, out: Any, epilogue: Bound | None = None
+    ) -> Any:
         """Repeat a call on arrays like those of an earlier one, or return MISS."""
         if self._hot is not self._table:
             return MISS
+        if epilogue is not None:
+            return self._recipes.fused.repeat(key, x, out, epilogue)
         return self._recipes.repeat(key, x, out)
 
     # Calls beside the caller.

@@ -99,7 +99,12 @@ def _input(
     name: str, given: Any, result: Operand, row: int, who: Caller
 ) -> tuple[Any, Named]:
     if isinstance(given, numbers.Real):
-        return float(given), Named(name, "", Form.SCALAR)
+        try:
+            return float(given), Named(name, "", Form.SCALAR)
+        except OverflowError:
+            raise who.wrong(
+                f"epilogue: {name}={given!r:.60}; want a number that a float holds"
+            ) from None
     one = _raw(who.take(given, name), result)
     if one.device != result.device:
         raise who.wrong(

@@ -17,6 +17,7 @@ import numpy as np
 
 from stretto.arrays.arrays import HOST, Operand
 from stretto.arrays.looks import look
+from stretto.calls.fusedrecipes import FusedRecipes
 from stretto.calls.hot import (
     MISS,
     Again,
@@ -54,6 +55,7 @@ class Recipes:
         self._sessions = sessions
         self._known: dict[Any, Recipe] = {}
         self._turn = 0
+        self.fused = FusedRecipes(sessions)
 
     def repeat(self, key: tuple[Any, ...], x: Any, out: Any) -> Any:
         """Repeat a call on arrays like those of an earlier one, or return MISS.
@@ -100,6 +102,7 @@ class Recipes:
     def clear(self) -> None:
         """Know no kinds any more."""
         self._known.clear()
+        self.fused.clear()
 
     def _keep(self, key: tuple[Any, ...], hot: Hot | None) -> None:
         if hot is None:

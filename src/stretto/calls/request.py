@@ -16,8 +16,9 @@ import numpy as np
 
 from stretto import collectives
 from stretto.arrays.arrays import HOST, Operand, fresh, operand
+from stretto.calls.arguments import read, spell
 from stretto.collectives import Operator, Shape, check, storage
-from stretto.errors import CallError
+from stretto.errors import CallError, UnknownNameError
 from stretto.ir import Params, freeze
 
 __all__ = ["Caller", "Exchanged", "Request"]
@@ -117,9 +118,16 @@ class Caller:
         what = f"rank {self.rank}: {self.verb}({name})"
         return operand(given, what, written=written, dtype=self.dtype)
 
+    def read(self, name: str, given: Any) -> Any:
+        """Return the value of an argument beside arrays."""
+        return read(f"rank {self.rank}: {self.verb}", name, given)
+
     def operator(self, op: str | Operator, x: Operand) -> Operator:
         """Return the operator, when it makes sense for the elements."""
-        found = Operator.named(op)
+        try:
+            found = Operator.named(op)
+        except UnknownNameError as e:
+            raise e.at(f"rank {self.rank}: {self.verb}: op") from None
         try:
             check(found, x.dtype)
         except CallError as e:
@@ -134,7 +142,9 @@ class Caller:
         """Return a rank that exists."""
         number = _whole(rank)
         if number is None or not 0 <= number < self.num_ranks:
-            raise self.wrong(f"{name}={rank!r}; want a rank below {self.num_ranks}")
+            raise self.wrong(
+                f"{name}={spell(rank)}; want a rank below {self.num_ranks}"
+            )
         return number
 
     def target(self, x: Operand, given: Any, shape: Sequence[int]) -> Operand:
@@ -178,7 +188,7 @@ class Caller:
             at += len(x.shape)
         if at is None or not 0 <= at < len(x.shape):
             raise self.wrong(
-                f"{name}={given}; x has shape {x.shape}: want an axis below "
+                f"{name}={spell(given)}; x has shape {x.shape}: want an axis below "
                 f"{len(x.shape)}"
             )
         return at
@@ -220,7 +230,8 @@ class Caller:
         fit = all(0 <= c <= _MOST_ELEMENTS for c in found)
         if len(found) != wanted or not fit:
             raise self.wrong(
-                f"counts={given!r}; want {wanted} numbers, none negative, all whole"
+                f"counts={spell(given)}; want {wanted} numbers, none negative, "
+                "all whole"
             )
         return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from stretto.calls.communicator import Communicator
+from stretto.calls.communicator import Communicator, advise
 
 if TYPE_CHECKING:
     from stretto.meeting.meeting import Meeting
@@ -67,6 +67,10 @@ def _open(meeting: Meeting) -> Communicator:
 def _work(meeting: Meeting, fn: Callable[..., Any], *args: Any) -> Any:
     """Run on one rank; after an error the meeting closes with the reason."""
     comm = _open(meeting)
-    result = fn(comm, *args)
+    try:
+        result = fn(comm, *args)
+    except TypeError as e:
+        advise(e)
+        raise
     comm.close()
     return result

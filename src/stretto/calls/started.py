@@ -55,7 +55,8 @@ class Starter:
     ) -> Work:
         """Start a call, after those that were started before it."""
         run = functools.partial(call, *args, **options)
-        if not any(on_gpu(one) for one in (*args, *options.values())):
+        arrays = (*args[:1], options.get("x"), options.get("out"))
+        if not any(on_gpu(one) for one in arrays):
             return self._thread().start(name, run)
         stream = options.get("stream")
         if self._alone:

@@ -52,7 +52,7 @@ class Verbs(Engine):
             raise self._odd(key) from None
         if hot is not None and (done := hot(x, out)) is not MISS:
             return done
-        if epilogue is None and (done := self._alike(key, x, out)) is not MISS:
+        if (done := self._alike(key, x, out, epilogue)) is not MISS:
             return done
         who = self._caller("all_reduce", dtype, algorithm)
         source = who.take(x, "x", written=out is None)
@@ -165,7 +165,7 @@ class Verbs(Engine):
             raise self._odd(key) from None
         if hot is not None and (done := hot(x, out)) is not MISS:
             return done
-        if epilogue is None and (done := self._alike(key, x, out)) is not MISS:
+        if (done := self._alike(key, x, out, epilogue)) is not MISS:
             return done
         who = self._caller("all_gather", dtype, algorithm)
         source = who.take(x, "x")
@@ -228,7 +228,7 @@ class Verbs(Engine):
             raise self._odd(key) from None
         if hot is not None and (done := hot(x, out)) is not MISS:
             return done
-        if epilogue is None and (done := self._alike(key, x, out)) is not MISS:
+        if (done := self._alike(key, x, out, epilogue)) is not MISS:
             return done
         who = self._caller("reduce_scatter", dtype, algorithm)
         source = who.take(x, "x")
@@ -354,7 +354,8 @@ class Verbs(Engine):
         if hashable and (done := self._alike(key, x, out)) is not MISS:
             return done
         who = self._caller("permute", dtype)
-        moves = tuple((who.peer(a, "source"), who.peer(b, "target")) for a, b in pairs)
+        given = who.read("pairs", pairs)
+        moves = tuple((who.peer(a, "source"), who.peer(b, "target")) for a, b in given)
         for side, ranks in enumerate(zip(*moves, strict=True)):
             if len(set(ranks)) < len(ranks):
                 role = ("source", "target")[side]

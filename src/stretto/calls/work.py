@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from stretto.errors import CallError, CollectiveTimeout
+from stretto.meeting.process import start_thread
 
 __all__ = ["Mark", "Tail", "Work", "Worker"]
 
@@ -144,7 +145,7 @@ class Worker:
         self._idle.set()
         self._pending = 0
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
-        self._thread.start()
+        start_thread(self._thread)
 
     @property
     def is_me(self) -> bool:

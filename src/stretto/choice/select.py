@@ -102,24 +102,27 @@ def parse_pin(
     pin: str | Algorithm | tuple[str | Algorithm, str],
 ) -> tuple[Algorithm, Schedule | None]:
     """Return the algorithm and the schedule that a caller asks for."""
-    words = ""
-    if isinstance(pin, tuple):
+    given, words = pin, ""
+    if isinstance(pin, tuple) and len(pin) == 2 and isinstance(pin[1], str):
         pin, words = pin
     if isinstance(pin, str):
         name, _, more = pin.partition("#")[0].strip().partition(" ")
         pin, words = algorithms.get(name), f"{more} {words}".strip()
     if not isinstance(pin, Algorithm):
         raise CallError(
-            f"algorithm={pin!r}; want a name such as 'all_reduce/ring push packets', "
-            f"or what @algorithm made"
+            f"algorithm={given!r:.60}; want a name such as 'all_reduce/ring push "
+            f"packets', or what @algorithm made"
         )
     words = words or pin.schedule
-    return pin, Schedule.parse(words) if words else None
+    try:
+        return pin, Schedule.parse(words) if words else None
+    except CallError as e:
+        raise CallError(f"algorithm={given!r:.60}: {e}") from None
 
 
 def members_of_pin(pin: Pin) -> tuple[int, ...]:
     """Return the members of the algorithm that a caller asks for; nothing: all."""
-    asked = pin[0] if isinstance(pin, tuple) else pin
+    asked = pin[0] if isinstance(pin, tuple) and pin else pin
     if isinstance(asked, str):
         return _members_of(asked.strip().partition(" ")[0])
     return asked.members if isinstance(asked, Algorithm) else ()
@@ -142,6 +145,8 @@ class Rule:
     """Up to so many bytes: this pin."""
     dtypes: str = ""
     """The class of element types that it is about; nothing: all."""
+    least: int = 0
+    """Of smaller calls it says nothing."""
 
     def answers(self, asked: Question) -> bool:
         """Return whether the row is about such calls."""
@@ -150,6 +155,7 @@ class Rule:
             and not asked.hosts  # it was measured on one
             and self.memory == asked.memory
             and self.fewest <= asked.num_ranks <= self.most
+            and self.least <= asked.nbytes
             and self.dtypes in ("", asked.dtypes or self.dtypes)
         )
 
@@ -289,6 +295,7 @@ def _rule(row: Mapping[str, Any]) -> Rule:
         most=int(most),
         sizes=tuple((parse_size(size), str(pin)) for size, pin in row["sizes"]),
         dtypes=dtypes,
+        least=parse_size(row.get("least", "0")),
     )
 
 

@@ -97,6 +97,8 @@ def run(args: argparse.Namespace) -> int:
     if args.plot:
         bench.open_figure(args.plot)
     here = bench.under_launcher() and args.ranks is None
+    if not here:
+        _warn_of_load()
     with Progress(1) as progress:
         how = "here" if here else "auto"
         found = bench.run_task(task, partial(_say, progress), how=how)
@@ -107,6 +109,13 @@ def run(args: argparse.Namespace) -> int:
     _write(args, document)
     wrong = any(not row["ok"] and not row["refused"] for row in document["rows"])
     return int(wrong)
+
+
+def _warn_of_load() -> None:
+    """Say before anything is measured that it will not say much."""
+    machine = bench.machine_of()
+    if said := bench.load_warning(machine["load"], machine["cores"]):
+        sys.stderr.write(f"{said}\n")
 
 
 def _say(progress: Progress, said: str) -> None:

@@ -66,6 +66,7 @@ def _add_epilogue(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print what was asked for; the program when nothing was."""
+    _check(args)
     found = find(args.algorithm)
     default = 4 if isinstance(found, Algorithm) else found.num_ranks
     program = build(found, args.ranks or default, params_of(args))
@@ -80,6 +81,16 @@ def run(args: argparse.Namespace) -> int:
     if spec is not None and not args.cuda:
         print(f"epilogue {spec}")
     return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Raise for a word that means nothing, whether or not it is about to be used."""
+    try:
+        Schedule.parse(args.schedule)
+    except CallError as e:
+        raise CallError(f"--schedule {args.schedule}: {e}") from None
+    dtype_name(args.dtype)
+    Operator.named(args.op)
 
 
 def _spec(args: argparse.Namespace, program: Program) -> Spec:

@@ -274,7 +274,8 @@ def _targets(ran: _Ran) -> dict[str, Algorithm | Program]:
 def _run_file(path: Path) -> _Ran:
     """Run a file, statement by statement.
 
-    A function that its decorator refuses does not keep the rest from being looked at.
+    A function that its decorator refuses does not keep the rest from being looked at,
+    nor do the lines that would use it.
     """
     spec = importlib.util.spec_from_file_location(f"stretto_user_{path.stem}", path)
     assert spec is not None, "a .py file has a loader"
@@ -290,16 +291,22 @@ def _run_file(path: Path) -> _Ran:
             with contextlib.redirect_stdout(sys.stderr):
                 exec(code, vars(module))
         except StrettoError as e:
-            if not name:
+            if name.startswith("line "):
                 raise e.at(_place(path, e)) from None
             refused[name] = e.at(_place(path, e))
+        except NameError as e:
+            if e.name not in refused:
+                raise _ended(path, e) from None
+            refused[name] = ProgramError(
+                f"{e.name} was refused, so this was passed over"
+            ).at(_place(path, e))
         except (Exception, SystemExit) as e:
             raise _ended(path, e) from None
     return _Ran(vars(module), refused)
 
 
 def _compile(path: Path) -> list[tuple[str, CodeType]]:
-    """Return a file's statements; of a function that is decorated, with its name."""
+    """Return a file's statements, each with what it names, else with its line."""
     text = path.read_bytes()
     tree = ast.parse(text, str(path))
     compile(text, str(path), "exec", dont_inherit=True)  # what only a whole file shows
@@ -309,12 +316,21 @@ def _compile(path: Path) -> list[tuple[str, CodeType]]:
         if isinstance(statement, ast.ImportFrom) and statement.module == "__future__":
             for alias in statement.names:
                 flags |= getattr(__future__, alias.name).compiler_flag
-        decorated = isinstance(statement, ast.FunctionDef) and statement.decorator_list
-        name = statement.name if decorated else ""  # type: ignore[attr-defined]
+        name = _named_by(statement) or f"line {statement.lineno}"
         one = ast.Module([statement], [])
         code = compile(one, str(path), "exec", flags=flags, dont_inherit=True)
         pieces.append((name, code))
     return pieces
+
+
+def _named_by(statement: ast.stmt) -> str:
+    """Return what a decorated function or a plain assignment names."""
+    if isinstance(statement, ast.FunctionDef) and statement.decorator_list:
+        return statement.name
+    if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+        target = statement.targets[0]
+        return target.id if isinstance(target, ast.Name) else ""
+    return ""
 
 
 def _ended(path: Path, error: BaseException) -> ProgramError:

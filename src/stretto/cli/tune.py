@@ -91,7 +91,8 @@ def run(args: argparse.Namespace) -> int:
         Path(args.report).write_text(json.dumps(reports, indent=1), encoding="utf-8")
     if args.plot:
         tune.draw(_joined(reports), args.plot)
-    _show(reports, path)
+    _show(reports)
+    _say_used(reports, path, tune.default_path(args.device))
     return 0
 
 
@@ -157,7 +158,7 @@ def _joined(reports: list[dict[str, Any]]) -> dict[str, Any]:
     return {"decided": decided, "trials": [t for r in reports for t in r["trials"]]}
 
 
-def _show(reports: list[dict[str, Any]], path: Path) -> None:
+def _show(reports: list[dict[str, Any]]) -> None:
     for report in reports:
         for name, by_size in report["decided"].items():
             print(f"{name}, {report['memory']}, {report['ranks']} ranks")
@@ -173,7 +174,26 @@ def _show(reports: list[dict[str, Any]], path: Path) -> None:
             print(f"held back: {row['test']} {size}: {row['ratio']:.3f} of untuned")
         for pin, why in report["wrong"].items():
             print(f"not used: {pin}: {why}")
+
+
+def _say_used(reports: list[dict[str, Any]], path: Path, used: Path) -> None:
+    """Say where the profile lies, who reads it, and for which calls."""
     print(f"profile: {path}")
+    if path.resolve() == used.resolve():
+        print("  every later run of yours reads it; delete it to undo this")
+    else:
+        print(
+            f"  no run reads it yet: copy it to {used}, or to {used.name} in a folder "
+            f"that STRETTO_PROFILES names"
+        )
+    for report in reports:
+        for name, by_size in report["decided"].items():
+            sizes = sorted(map(int, by_size))
+            low, high = spell_size(sizes[0] // 2), spell_size(2 * sizes[-1])
+            print(
+                f"  {name} of {low} to {high}, {report['memory']}, on "
+                f"{report['ranks']} ranks; others are chosen as before"
+            )
 
 
 def _beside_shipped(row: Mapping[str, Any]) -> str:

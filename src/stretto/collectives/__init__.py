@@ -67,6 +67,6 @@ def names() -> tuple[str, ...]:
 
 def get(name: str) -> Collective:
     """Return the collective of that name."""
-    if name not in _found():
+    if not isinstance(name, str) or name not in _found():
         raise UnknownNameError.among("collective", name, _found())
     return _found()[name]

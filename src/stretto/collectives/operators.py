@@ -30,6 +30,19 @@ __all__ = [
 ]
 
 
+_OPERATORS_ELSEWHERE = {
+    **dict.fromkeys(("add", "plus", "+"), "sum"),
+    **dict.fromkeys(("mean", "average"), "avg"),
+    **dict.fromkeys(("product", "multiply", "mul", "times", "*"), "prod"),
+    **dict.fromkeys(("minimum", "amin", "reduce_min"), "min"),
+    **dict.fromkeys(("maximum", "amax", "reduce_max"), "max"),
+    **dict.fromkeys(("and", "land", "bitwise_and", "logical_and", "&"), "band"),
+    **dict.fromkeys(("or", "lor", "bitwise_or", "logical_or", "|"), "bor"),
+    **dict.fromkeys(("xor", "lxor", "bitwise_xor", "logical_xor", "^"), "bxor"),
+}
+"""What MPI, NCCL, torch and NumPy call our operators."""
+
+
 class Operator(enum.Enum):
     """How contributions are combined."""
 
@@ -48,8 +61,12 @@ class Operator(enum.Enum):
         try:
             return cls(name)
         except ValueError:
+            word = getattr(name, "__name__", str(name)).rpartition(".")[2].lower()
             raise UnknownNameError.among(
-                "operator", str(name), (o.value for o in cls)
+                "operator",
+                str(name),
+                (o.value for o in cls),
+                meant=_OPERATORS_ELSEWHERE.get(word, word),
             ) from None
 
 
@@ -64,6 +81,19 @@ DTYPES: dict[str, np.dtype[Any]] = {
     **{name: np.dtype("uint8") for name in FLOAT8},
 }
 """Element types by name, and how NumPy stores them: what it lacks is raw bits."""
+_DTYPES_ELSEWHERE = {
+    **dict.fromkeys(("half", "fp16", "f16", "float16_t"), "float16"),
+    **dict.fromkeys(("bf16", "bfloat"), "bfloat16"),
+    **dict.fromkeys(("float", "fp32", "f32", "single"), "float32"),
+    **dict.fromkeys(("double", "fp64", "f64"), "float64"),
+    **dict.fromkeys(("fp8", "float8", "e4m3", "float8_e4m3"), "float8_e4m3fn"),
+    **dict.fromkeys(("e5m2",), "float8_e5m2"),
+    **dict.fromkeys(("int", "i32"), "int32"),
+    **dict.fromkeys(("long", "i64"), "int64"),
+    **dict.fromkeys(("char", "i8"), "int8"),
+    **dict.fromkeys(("byte", "u8"), "uint8"),
+}
+"""What torch, NCCL and MPI call our element types."""
 _RAW_FLOATS = ("bfloat16", *FLOAT8)
 
 
@@ -98,7 +128,9 @@ def dtype_name(dtype: np.dtype[Any] | str) -> str:
     """Return our name of a NumPy (or ml_dtypes) element type."""
     name = dtype if isinstance(dtype, str) else dtype.name
     if name not in DTYPES:
-        raise UnknownNameError.among("dtype", name, DTYPES)
+        word = name.rpartition(".")[2].lower()
+        meant = _DTYPES_ELSEWHERE.get(word, word)
+        raise UnknownNameError.among("dtype", name, DTYPES, meant=meant)
     return name
 
 
@@ -120,7 +152,10 @@ def check(op: Operator, dtype: str) -> None:
             "f": "sum, prod, min, max, avg",
             "c": "sum, prod, avg",
         }.get(kind, "sum, prod, min, max, band, bor, bxor")
-        raise CallError(f"op={op.value!r} makes no sense for {dtype}; it takes {want}")
+        instead = " (divide the sum, rounded as you like)" if op is Operator.AVG else ""
+        raise CallError(
+            f"op={op.value!r} makes no sense for {dtype}; it takes {want}{instead}"
+        )
 
 
 def widen(raw: NDArray[Any], dtype: str) -> NDArray[Any]:

@@ -61,8 +61,10 @@ def compiled(signature: str) -> Callable[[Compiled], Compiled]:
     def decorate(function: Compiled) -> Compiled:
         dispatcher = njit(nogil=True)(function)
         if not config.DISABLE_JIT:
-            dispatcher._cache = Kept(function, _sources(function.__code__.co_filename))
-            dispatcher.compile(signature)
+            sources = _sources(function.__code__.co_filename)
+            with Kept(function, sources) as kept:
+                dispatcher._cache = kept
+                dispatcher.compile(signature)
             dispatcher.disable_compile()
         done: Compiled = dispatcher
         return done

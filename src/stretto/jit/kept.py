@@ -7,10 +7,12 @@ the user alone could have written it and its checksum is right.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import pickle
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import llvmlite
@@ -29,6 +31,16 @@ class Kept:
     def __init__(self, function: Callable[..., Any], sources: str) -> None:
         """Keep what is compiled of a function; `sources` stands for all of its code."""
         self._name, self._sources = function.__name__, sources
+        self._turn = contextlib.ExitStack()
+        """Held while this process compiles what others wait for."""
+
+    def __enter__(self) -> Kept:
+        """Be asked and told."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Let the others have what was compiled."""
+        self._turn.close()
 
     def enable(self) -> None:
         """It always is."""
@@ -40,12 +52,20 @@ class Kept:
         """Forget nothing: names change with what they stand for."""
 
     def load_overload(self, signature: Any, target: Any) -> Any:
-        """Return what was compiled for a signature, or None."""
+        """Return what was compiled for a signature, or None: compile it, alone.
+
+        So several ranks that find nothing compile once.
+        """
         target.refresh()
         path = self._path(signature, target)
         data = caches.load(path)
         if data is None:
+            self._turn.enter_context(caches.alone(path.parent / "turn.lock"))
+            data = caches.load(path)
+        if data is None:
+            _say(path.parent / f"said-{self._facts(target, self._sources)}")
             return None
+        self._turn.close()
         try:
             from numba.core.compiler import CompileResult
 
@@ -65,12 +85,27 @@ class Kept:
         caches.store(self._path(signature, result.target_context), data)
 
     def _path(self, signature: Any, target: Any) -> Any:
-        facts = (
-            self._name,
-            self._sources,
-            str(signature),
+        name = self._facts(target, self._name, self._sources, str(signature))
+        return caches.folder("compiled") / f"{self._name}-{name}"
+
+    def _facts(self, target: Any, *facts: str) -> str:
+        """Return a name for facts on this processor, with these compilers."""
+        here = (
+            *facts,
             target.codegen().magic_tuple(),
             (numba.__version__, llvmlite.__version__, sys.version),
         )
-        name = hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
-        return caches.folder("compiled") / f"{self._name}-{name}"
+        return hashlib.sha256(repr(here).encode()).hexdigest()[:32]
+
+
+def _say(mark: Path) -> None:
+    """Say that compiling takes its time: once for what is kept, not once a rank."""
+    try:
+        mark.touch(mode=0o600, exist_ok=False)
+    except OSError:
+        return
+    sys.stderr.write(
+        "stretto: compiling the CPU interpreter for this processor; this takes some "
+        f"seconds, once (kept in {mark.parent})\n"
+    )
+    sys.stderr.flush()

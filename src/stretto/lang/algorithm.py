@@ -156,7 +156,7 @@ class Algorithm:
         self, kind: Collective, shape: Shape, own: dict[str, object], most: int
     ) -> None:
         """Raise when there would clearly be too many operations to trace at all."""
-        n = shape.num_ranks
+        n = min(shape.num_ranks, 1 << 60)  # a float can hold it
         if n <= _FEW:
             return
         told: float = n

@@ -6,12 +6,13 @@ one operation, with the author's file and line.
 
 from __future__ import annotations
 
+import difflib
 import operator
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NoReturn, SupportsIndex, overload
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, overload
 
 from stretto.errors import BoundsError, ProgramError
 from stretto.ir import INPUT, OUTPUT, Ref, Via
@@ -229,6 +230,18 @@ class Rank(int):
             f"{told} = {value!r}: this names no chunks; write {told}[:] = ... for all "
             f"of a buffer, or {told}[i] = ... for one chunk"
         )
+
+    if not TYPE_CHECKING:  # else every wrong name would pass
+
+        def __getattr__(self, name: str) -> Any:
+            """Refuse a name that there is not, with those that there are."""
+            names = ("input", "output", "scratch(name, chunks)", "others", "place")
+            near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+            asked = f"; did you mean {near[0]}?" if near else ";"
+            raise AttributeError(
+                f"a rank has no {name!r}{asked} it has {', '.join(names)}, and is its "
+                f"own number"
+            )
 
     def _side(self, name: str, chunks: int) -> Buffer:
         if not chunks:

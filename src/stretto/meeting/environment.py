@@ -51,8 +51,8 @@ def find_place(
             raise LaunchEnvironmentError(
                 f"{name}={str(given)[:40]!r}; want a whole number"
             )
-    if address is not None and not isinstance(address, str):
-        raise LaunchEnvironmentError(f"address={str(address)[:40]!r}; want a text")
+    if address is not None and not _is_text(address):
+        raise LaunchEnvironmentError(f"address={address!r:.40}; want a text")
     if rank is not None or num_ranks is not None:
         if rank is None or num_ranks is None:
             raise LaunchEnvironmentError(
@@ -64,6 +64,14 @@ def find_place(
         place = _from_launcher(env, launcher)
     place = replace(place, launcher_pid=launcher)
     return place if address is None else _at(place, address)
+
+
+def _is_text(given: object) -> bool:
+    """Return whether it is a text that UTF-8 can write: no half of a surrogate pair."""
+    try:
+        return isinstance(given, str) and given.encode() is not None
+    except UnicodeEncodeError:
+        return False
 
 
 def _from_launcher(env: Environment, launcher: int) -> Place:

@@ -61,12 +61,16 @@ def greet(
     except BaseException as e:
         _take_leave(connection, e)
         raise
+    if isinstance(first, Refused):
+        why = f"rank {rank}: cannot hear what the rendezvous says: {first.why}"
+        odd = RendezvousError(why)
+        odd.blamed = (rank,) if first.is_ours else ()
+        _take_leave(connection, odd)
+        raise odd
     connection.close()
     match first:
         case Verdict(error=error, text=text, blamed=blamed):
             raise Fault(error=error, text=text, blamed=blamed).to_error()
-        case Refused(why=why):
-            raise RendezvousError(f"rank {rank}: the rendezvous speaks oddly: {why}")
         case other:
             said = type(other).__name__
             raise RendezvousError(f"rank {rank}: the rendezvous answered {said}")

@@ -35,6 +35,7 @@ from stretto.meeting.hosting.relay import Relay
 from stretto.meeting.hosting.rendezvous import Rendezvous
 from stretto.meeting.limits import check_deadline, check_num_ranks
 from stretto.meeting.meeting import Meeting
+from stretto.meeting.peers import DEPARTED_S
 from stretto.meeting.process import (
     host_id,
     is_detached,
@@ -48,8 +49,9 @@ from stretto.meeting.process import (
 from stretto.meeting.secret import load_secret
 from stretto.meeting.wire import Connection
 
-LINGER_S = 2.0
-"""How long a rank 0 that has ended in order keeps the meeting open for the others."""
+LINGER_S = DEPARTED_S + 2.0
+"""How long a rank 0 that has ended in order keeps the meeting open for the others: for
+longer than they wait for it, so that all hear one verdict."""
 TELL_S = 2.0
 """How long a rank 0 whose meeting failed stays, for the others to hear why."""
 _DEAD_S = 0.2
@@ -121,10 +123,10 @@ def _host(place: Place, deadline_s: float) -> tuple[HubThread, socket.socket]:
             Door(hub, place.address, os.fspath(path), secret)
         ours, theirs = socket.socketpair()
         hub.adopt(theirs, rank=0)
+        return HubThread(hub), ours
     except BaseException:
         hub.close()
         raise
-    return HubThread(hub), ours
 
 
 def _come(

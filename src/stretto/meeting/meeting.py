@@ -36,7 +36,7 @@ from stretto.meeting.messages import (
     Welcome,
 )
 from stretto.meeting.peers import PeerGroup
-from stretto.meeting.process import end_process, most_descriptors
+from stretto.meeting.process import end_process, most_descriptors, start_thread
 from stretto.meeting.wire import (
     LONGEST_WAIT_S,
     Connection,
@@ -103,7 +103,12 @@ class Meeting:
         self._thread = threading.Thread(
             target=self._run, name="stretto-watch", daemon=True
         )
-        self._thread.start()
+        try:
+            start_thread(self._thread)
+        except BaseException:
+            close_quietly([self._wake, self._woken])
+            self._held, self._launcher, self._closed = (), None, True
+            raise
 
     # -- for groups -------------------------------------------------------------
 
@@ -146,6 +151,9 @@ class Meeting:
         waiting = self._results[name]
         with self._news:
             while not waiting and peers.fault is None:
+                if (gone := self._membership.hub_fault(tag)) is not None:
+                    peers.break_(gone)  # nothing can be exchanged any more
+                    break
                 left_s = max(0.0, until - time.monotonic())
                 if not self._news.wait(min(left_s, LONGEST_WAIT_S)) and not left_s:
                     break
@@ -298,6 +306,8 @@ class Meeting:
         for frame in frames:
             message = messages.read(frame)
             if isinstance(frame, Refused) or isinstance(message, Refused):
+                assert isinstance(message, Refused)
+                self._cannot_read(message)
                 return False
             held = frame.descriptors
             match message:
@@ -310,6 +320,13 @@ class Meeting:
                 case _:
                     pass  # nothing else is for a member
         return True
+
+    def _cannot_read(self, refused: Refused) -> None:
+        """Break with all, for want of descriptors; without blame, who knows why."""
+        if refused.is_ours:
+            how = f"cannot hear what the rendezvous says: {refused.why}"
+            self.say(Leave(failure=how))
+            self._notice(membership.Heard(message=Lost(rank=self.rank, how=how)))
 
     def _notice(self, event: membership.Event) -> None:
         with self._news:

@@ -6,10 +6,10 @@ itself has ended, or hangs) is taken for lost after a short grace.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
-from stretto.meeting.faults import Fault, lost_fault
+from stretto.meeting.faults import Fault, left_fault, lost_fault
 from stretto.meeting.groups import Group
 from stretto.meeting.messages import Departed, Lost, Verdict
 
@@ -85,6 +85,23 @@ class Membership:
         if self._orphan_until is not None:
             due.append(self._orphan_until)
         return min(due, default=None)
+
+    def hub_fault(self, what: str) -> Fault | None:
+        """Return why nothing can be exchanged any more, once that is known.
+
+        A group without the hub's rank outlives it, as far as calls that are known go.
+        """
+        host = self.host_rank
+        if not self._hub_ended or host < 0:
+            return None
+        if host in self.lost:
+            fault = lost_fault(host, self.lost[host])
+        elif host in self.departed:
+            fault = left_fault(host, what)
+        else:
+            return None
+        text = f"{fault.text}; it hosted the rendezvous, which {what} needs"
+        return replace(fault, text=text)
 
     def join(self, group: Group) -> Fault | None:
         """Watch a group from now on; return the fault it was born with, if any."""

@@ -13,10 +13,12 @@ import signal
 import socket
 import struct
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
 
+from stretto.errors import RendezvousError
 from stretto.meeting.wire import Descriptor
 
 _PR_SET_PDEATHSIG = 1
@@ -152,6 +154,17 @@ def most_descriptors() -> str:
     except (ImportError, OSError):
         return "see `ulimit -n`"
     return f"this process may have {soft} open (`ulimit -n`)"
+
+
+def start_thread(thread: threading.Thread) -> None:
+    """Start a thread; without room for one, RendezvousError says what to look at."""
+    try:
+        thread.start()
+    except (RuntimeError, MemoryError) as e:
+        raise RendezvousError(
+            f"pid {os.getpid()} cannot start a thread ({e}); want room for one: look "
+            "at `ulimit -v`, `ulimit -u` and the container's limits"
+        ) from e
 
 
 def exit_words(returncode: int) -> str:

@@ -70,6 +70,8 @@ class Refused:
     """What came is no message of ours; `why` says what is wrong with it."""
 
     why: str
+    is_ours: bool = False
+    """Whether this process, and not who sent it, is to blame."""
 
     def to_error(self) -> WireError:
         """Return the error that a caller is told."""
@@ -284,13 +286,12 @@ class Connection:
             raise EOFError(str(e)) from None
         if not data:
             raise EOFError
-        if held is None:
-            why = "file descriptors were cut off on the way; see `ulimit -n`"
-            return [Refused(why=why)]
+        if isinstance(held, Refused):
+            return [held]
         return self._decoder.feed(data, held)
 
-    def _read(self) -> tuple[bytes, list[Descriptor] | None]:
-        """Return bytes and descriptors; None for these when some were cut off."""
+    def _read(self) -> tuple[bytes, list[Descriptor] | Refused]:
+        """Return bytes and descriptors, or why some of these were cut off."""
         if self._socket.family != getattr(socket, "AF_UNIX", None):
             return self._socket.recv(1 << 16), []
         space = socket.CMSG_SPACE(_DESCRIPTORS_A_MESSAGE * 4)
@@ -303,7 +304,10 @@ class Connection:
                 numbers.frombytes(raw[: len(raw) - len(raw) % numbers.itemsize])
                 held.extend(map(Descriptor, numbers))
         if flags & socket.MSG_CTRUNC:
-            return data or b"\0", None
+            if len(held) >= _DESCRIPTORS_A_MESSAGE:
+                return data or b"\0", Refused(why="too many file descriptors at once")
+            why = f"pid {os.getpid()} has no room for more file descriptors: "
+            return data or b"\0", Refused(why=why + "see `ulimit -n`", is_ours=True)
         return data, held
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from stretto.errors import BoundsError
+from stretto.errors import BoundsError, is_library
 from stretto.ir import Params, freeze, members_of
 from stretto.plan.schedule import Schedule
 from stretto.plan.steps import Move, Step, spell_step
@@ -101,6 +101,11 @@ class Plan:
         """Return the author's line that a step serves, or nothing."""
         op = step.op if isinstance(step, Move) else -1
         return self.places[op] if 0 <= op < len(self.places) else ""
+
+    def users_place(self, step: Step) -> str:
+        """Return that line when a user wrote it; nothing when the library did."""
+        place = self.place(step)
+        return "" if is_library(place) else place
 
     def __hash__(self) -> int:
         """Hash what the text says."""

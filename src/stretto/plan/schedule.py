@@ -83,6 +83,8 @@ class Schedule:
             if value:
                 if key not in ("blocks", "threads", "tile_bytes", "depth"):
                     raise CallError(f"schedule word {word!r}: no such number")
+                if not (value.isascii() and value.isdigit() and len(value) < 19):
+                    raise CallError(f"schedule word {word!r}; want a whole number")
                 fields[key] = int(value)
             elif ":" in word:
                 phase, _, values = word.partition(":")

@@ -29,6 +29,7 @@ def test_what_is_waited_for_lies_in_the_cache(cached):
 
     for case in (small, large):
         some.wait(pins, case)
+    assert pins == some.asked
     some.close()
 
     assert 1 == len(cached())

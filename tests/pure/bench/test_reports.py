@@ -136,9 +136,41 @@ def test_rich_and_plain_tables_hold_the_same_figures():
     pytest.importorskip("rich", reason="the table without rich is tested above")
     made = document()
 
-    plain, rich = bench.show(made, rich=False), bench.show(made, rich=True)
+    for width in (60, 80, 120, 300):
+        plain, rich = (bench.show(made, rich=r, width=width) for r in (False, True))
 
-    assert plain.split() == rich.split()
+        assert plain.split() == rich.split()
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140, 200])
+@pytest.mark.parametrize("rich", [False, True])
+def test_a_table_fits_the_terminal(width, rich):
+    """What has no room is named; size, time and ratio are always there."""
+    if rich:
+        pytest.importorskip("rich", reason="the table without rich is tested as well")
+    made = document()
+    made["machine"] |= {"load": 9.0, "cores": 2}
+    shown = bench.show(made, rich=rich, width=width)
+    whole = bench.show(made, rich=False, width=400)
+
+    assert all(len(line) <= width for line in shown.splitlines())
+    for name in ("size", "who", "p50 us", "vs stretto"):
+        assert name in shown
+    for name in ("p99 us", "bus GB/s", "of limit"):  # in the table, or named below it
+        assert name in " ".join(shown.split())
+        assert name in whole
+    assert ("no room for" in shown) == (width < 140)
+
+
+def test_load_is_said_before_any_figure():
+    """On the terminal and on the page: who boasts first is not read to the end."""
+    made = document()
+    made["machine"] |= {"load": 9.0, "cores": 2}
+    for text in (bench.show(made, rich=False, width=400), bench.markdown(made)):
+        assert text.index("others were at work") < text.index("1K")
+        assert 1 == text.count("others were at work")
+    made["machine"] |= {"load": 0.5}
+    assert "others were at work" not in bench.show(made, rich=False)
 
 
 def test_the_share_of_the_limit_counts_hearing_and_moving():

@@ -150,8 +150,11 @@ def test_a_profile_is_read_by_the_runtime():
 
     asked = Question(executor="cpu", collective="all_reduce", num_ranks=2, nbytes=4096)
     assert small == str(profile.choose(asked))
-    for nbytes in (4097, 1 << 39):
+    for nbytes in (4097, 32768):
         assert "all_reduce/ring" in str(profile.choose(replace(asked, nbytes=nbytes)))
+    for nbytes in (511, 32769, 1 << 39):  # nobody measured anything like it
+        assert profile.choose(replace(asked, nbytes=nbytes)) is None
+    assert small == str(profile.choose(replace(asked, nbytes=512)))
     assert profile.choose(replace(asked, num_ranks=3)) is None
     assert 'a "quoted" machine' == profile.about
 
@@ -183,7 +186,7 @@ def test_sums_of_half_types_are_tuned_apart(tmp_path):
     )
     profile = Profile.parse(tune.merged(path, "cpu", [copies], ""), "test")
 
-    asked = Question(executor="cpu", collective="all_reduce", num_ranks=2, nbytes=4096)
+    asked = Question(executor="cpu", collective="all_reduce", num_ranks=2, nbytes=8)
     for dtype, pin in (*pins.items(), ("int8", "all_reduce/ring")):
         one = replace(asked, dtypes=dtype_class(dtype))
         assert str(profile.choose(one)).startswith(pin), dtype

@@ -7,6 +7,7 @@ import pytest
 
 from stretto import algorithms, cli, topology
 from stretto.cli.draw import steps_of, svg
+from stretto.ir import spell_op
 
 MINE = '''
 from stretto import algorithm, reduce
@@ -188,7 +189,42 @@ def test_show_draws_a_picture(stretto, tmp_path):
     assert 0 == status
     assert str(path) in out
     assert 3 == kinds.count(("line", "rank"))
-    assert 12 == kinds.count(("path", "move"))
+    assert 6 == kinds.count(("path", "move"))
+    assert 6 == kinds.count(("path", "move sum"))
+
+
+@pytest.mark.parametrize("num_ranks", [8, 32])
+def test_labels_of_a_picture_stay_apart(num_ranks):
+    """One label a rank and step, within its column; a legend; colours that differ."""
+    for name in algorithms.names():
+        one = algorithms.get(name)
+        if one.refuses(num_ranks) or name.startswith("permute/"):
+            continue
+        root = ET.fromstring(svg(one.build(num_ranks)))
+        marks = list(root.iter("{http://www.w3.org/2000/svg}text"))
+        heads = [m for m in marks if m.text in {"0", "1", "rank 0", "rank 1"}]
+        column = {int(m.get("x")) for m in heads if m.get("text-anchor")}
+        width = max(column) - min(column)
+        labels = [m for m in marks if m.get("class") == "what"]
+        places = [(m.get("x"), m.get("y")) for m in labels]
+
+        assert len(set(places)) == len(places)
+        assert all(7 * len(m.text) <= width + 7 for m in labels)
+        assert sum("copied" in (m.text or "") for m in marks) == 1
+        colors = {e.get("stroke") for e in root.iter() if e.get("class") == "move"}
+        assert len(colors) <= 8
+
+
+def test_a_picture_shows_every_transfer():
+    """An arrow for each two ranks of a step, and each says what it moves."""
+    program = algorithms.get("all_to_all/one_shot").build(8)
+    root = ET.fromstring(svg(program))
+    moves = [e for e in root.iter() if "move" in (e.get("class") or "").split()]
+    told = {line for move in moves for line in move[0].text.splitlines()}
+
+    assert 8 * 7 == len(moves)
+    far = [op for op in program.ops if op.srcs[0].rank != op.dst.rank]
+    assert {spell_op(op) for op in far} == told
 
 
 def test_a_step_is_one_more_than_what_it_depends_on():

@@ -47,6 +47,29 @@ def test_numbers_of_ranks_of_show(capsys, ranks):
     assert "want a number from 1 to" in said
 
 
+@pytest.mark.parametrize("form", [(), ("--plan",), ("--svg", "{svg}")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--schedule", "nonsense"),
+        ("--schedule", "blocks=many"),
+        ("--schedule", "blocks=0"),
+        ("--schedule", "copy:nonsense"),
+        ("--op", "summe"),
+        ("--dtype", "flot32"),
+    ],
+)
+def test_words_of_show(tmp_path, capsys, form, words):
+    """A word that means nothing is an error, whatever is shown."""
+    form = [part.format(svg=tmp_path / "a.svg") for part in form]
+    status, said = run(capsys, "show", "all_reduce/ring", "--ranks=2", *form, *words)
+
+    assert 2 == status
+    assert words[1].split(":")[-1] in said
+    assert 1 == len(said.strip().splitlines())
+    assert not (tmp_path / "a.svg").exists()
+
+
 @pytest.mark.parametrize(
     "ranks", ["\u00b2", "1-99999999999", "4-2", "0", "-", "1,,2", "\u0663"]
 )

@@ -131,6 +131,19 @@ def test_a_wrong_name_does_not_block_the_others(verify):
     assert 0 != blamed[0]
 
 
+def test_lines_that_use_a_wrong_name_do_not_block_the_others(verify):
+    """They are passed over, by name or by line, and the file is not all right."""
+    uses = "PROGRAM = bad.build(4)\nprint(bad)\n"
+    status, out, err = verify(WRONG_NAME + uses + GOOD, "--ranks", "2")
+
+    assert 1 == status
+    assert "all_reduce/good      2  yes" in out
+    assert "PROGRAM: ProgramError: mine.py:" in err
+    assert "bad was refused, so this was passed over" in err
+    assert "line " in err
+    assert "is not defined" in verify("print(nowhere)\n" + GOOD)[2]
+
+
 def test_a_collective_that_promises_nothing_proves_nothing(stretto):
     """A permute without pairs would be proved whatever it does."""
     status, _, err = stretto("verify", "permute/direct", "--ranks", "2")

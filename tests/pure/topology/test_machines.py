@@ -186,7 +186,8 @@ def test_a_number_out_of_range_is_answered_with_the_range():
 def test_a_wrong_name_is_answered_with_the_nearest():
     """Nothing near: with all patterns."""
     with pytest.raises(
-        UnknownNameError, match=r"no machine named 'h20x4'; known: h200x4"
+        UnknownNameError,
+        match=r"no machine named 'h20x4'; did you mean h200x4\? known: h200x4",
     ):
         load("h20x4")
     with pytest.raises(UnknownNameError, match=r"known: cpux\{ranks\}, dgx1, "):

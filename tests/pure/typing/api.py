@@ -45,6 +45,7 @@ def work(comm: stretto.Communicator, scale: float) -> float:
     total = comm.reduce(x, root=comm.num_ranks - 1)
     pending: stretto.Work = comm.all_reduce_async(x)
     pending.wait()
+    comm.broadcast_async(x, src=0)  # type: ignore[call-arg]  # as the verb would say
     mine = comm.split(comm.rank % 2)
     assert mine is not None
     with mine:

@@ -17,7 +17,8 @@ from stretto.errors import TopologyError
 
 __all__ = ["default_path", "merged", "rule_of", "text_of"]
 
-_FOREVER = "1T"
+_BEYOND = 2
+"""A size so many times smaller or larger than any that was measured is not decided."""
 
 
 def default_path(executor: str) -> Path:
@@ -39,11 +40,12 @@ def rule_of(
 
     Where nothing is combined it serves all element types, else those of a class.
     Between two sizes that were measured the border lies in their geometric middle.
+    Below half the smallest and above twice the largest the table says nothing.
     """
     sizes = sorted(decided)
     rows: list[list[str]] = []
     for nbytes, after in zip(sizes, [*sizes[1:], 0], strict=True):
-        up_to = spell_size(_middle(nbytes, after)) if after else _FOREVER
+        up_to = spell_size(_middle(nbytes, after) if after else _BEYOND * nbytes)
         pin = decided[nbytes].pin
         if rows and rows[-1][1] == pin:
             rows[-1][0] = up_to
@@ -59,6 +61,7 @@ def rule_of(
         "dtypes": dtype_class(dtype) if combines else "",
         "memory": memory,
         "ranks": [num_ranks, num_ranks],
+        "least": spell_size(sizes[0] // _BEYOND),
         "sizes": rows,
         "figures": figures,
     }
@@ -108,6 +111,7 @@ def text_of(executor: str, rules: Sequence[Mapping[str, Any]], about: str) -> st
             f"memory = {_quoted(rule['memory'])}",
             f"ranks = {list(rule['ranks'])}",
             *([f"dtypes = {_quoted(rule['dtypes'])}"] if rule.get("dtypes") else []),
+            *([f"least = {_quoted(rule['least'])}"] if rule.get("least") else []),
             "sizes = [",
             *(f"  [{_quoted(size)}, {_quoted(pin)}]," for size, pin in rule["sizes"]),
             "]",

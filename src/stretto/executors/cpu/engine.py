@@ -40,17 +40,18 @@ def missing() -> str:
     return "NUMBA_DISABLE_JIT is set" if numba.config.DISABLE_JIT else ""
 
 
-def engine_named(name: str | None) -> Engine:
-    """Return an engine; by default the fastest there is."""
+def engine_named(name: str | None, *, warn: bool = True) -> Engine:
+    """Return an engine; by default the fastest there is. One rank warns for all."""
     if name not in (None, *ENGINES):
         raise UnknownNameError.among("interpreter", str(name), ENGINES)
     if name is None and missing():
-        warnings.warn(
-            f"executor 'cpu' runs its slow NumPy interpreter: {missing()}",
-            RuntimeWarning,
-            stacklevel=3,
-        )
         name = "numpy"
+        if warn:
+            warnings.warn(
+                f"executor 'cpu' runs its slow NumPy interpreter: {missing()}",
+                RuntimeWarning,
+                stacklevel=3,
+            )
     engine = _numpy() if name == "numpy" else _numba()
     probe = np.zeros(1)
     if engine.address(id(probe)) != probe.ctypes.data:

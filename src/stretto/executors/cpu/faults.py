@@ -212,7 +212,7 @@ class Watch:
     def _spell(self, lane: int, index: int) -> str:
         rank = self._group.rank
         step = self._plan.ranks[rank][lane][index]
-        place = self._plan.place(step)
+        place = self._plan.users_place(step)
         return spell_step(rank, step) + (f" ({place})" if place else "")
 
     def _where(self) -> str:

@@ -99,8 +99,8 @@ class Heap:
         fds = {fd}
         try:
             everybody = self._group.exchange({"grow": size}, (fd,))
+            fds.update(each for _, theirs in everybody for each in theirs)
             for rank, (_, theirs) in enumerate(everybody):
-                fds.update(theirs)
                 if not self._here[rank]:
                     continue
                 mine = rank == self._group.rank

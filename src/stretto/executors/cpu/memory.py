@@ -75,13 +75,23 @@ def kind_of_file() -> str:
 
 def create_file(nbytes: int) -> int:
     """Return the descriptor of a new file of zeros that has no name."""
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("stretto", os.MFD_CLOEXEC)
-    else:
-        shm = Path("/dev/shm")
-        with tempfile.TemporaryFile(dir=shm if shm.is_dir() else None) as file:
-            fd = os.dup(file.fileno())
-    os.ftruncate(fd, nbytes)
+    fd = -1
+    try:
+        if hasattr(os, "memfd_create"):
+            fd = os.memfd_create("stretto", os.MFD_CLOEXEC)
+        else:
+            shm = Path("/dev/shm")
+            with tempfile.TemporaryFile(dir=shm if shm.is_dir() else None) as file:
+                fd = os.dup(file.fileno())
+        os.ftruncate(fd, nbytes)
+    except OSError as e:
+        if fd >= 0:
+            os.close(fd)
+        raise SharedMemoryError(
+            f"a shared file of {nbytes} bytes: {e.strerror}; want that much: look at "
+            "`ulimit -f` for files, `ulimit -n` for descriptors, and at the "
+            "container's memory"
+        ) from e
     return fd
 
 

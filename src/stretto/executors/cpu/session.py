@@ -40,7 +40,7 @@ class CpuSession:
         """Make this rank's slab and map everybody's (collective)."""
         require_shared_memory()
         self._group = group
-        self._engine: Engine = engine_named(interpreter)
+        self._engine: Engine = engine_named(interpreter, warn=group.rank == 0)
         self._layout = SlabLayout(num_ranks=group.num_ranks)
         self._words = np.zeros(int(SessionWord.END), dtype=np.int64)
         shared = _share(group, self._layout, self._words, self._engine)
@@ -239,8 +239,8 @@ def _share(
             said["hop"] = way.share(engine)
         slabs: list[Slab | FarSlab] = []
         parts = group.exchange(said, (fd,))
+        fds.update(each for _, theirs in parts for each in theirs)
         for rank, (payload, theirs) in enumerate(parts):
-            fds.update(theirs)
             here = hosts[rank] == hosts[group.rank]
             cores.update(payload["cores"] if here else ())
             if payload["abi"] != ABI:

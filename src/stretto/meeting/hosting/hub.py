@@ -30,13 +30,20 @@ from stretto.meeting.hosting.rendezvous import (
     Died,
     Drop,
     Event,
+    GiveUp,
     Heard,
+    NoRoom,
     Rendezvous,
     Send,
     Tick,
 )
 from stretto.meeting.messages import Verdict
-from stretto.meeting.process import peer_uid, uid_refusal
+from stretto.meeting.process import (
+    most_descriptors,
+    peer_uid,
+    start_thread,
+    uid_refusal,
+)
 from stretto.meeting.wire import (
     LONGEST_WAIT_S,
     Connection,
@@ -182,9 +189,10 @@ class Hub:
         """How many are here that have not said who they are."""
         return sum(link.rank is None for link in self._links.values())
 
-    def drop_oldest_stranger(self) -> bool:
+    def drop_oldest_stranger(self, but: int | None = None) -> bool:
         """End the connection that has been silent longest; return whether one was."""
-        silent = [n for n, link in self._links.items() if link.rank is None]
+        links = self._links.items()
+        silent = [n for n, link in links if link.rank is None and n != but]
         if silent:
             self._end(silent[0])
         return bool(silent)
@@ -265,6 +273,11 @@ class Hub:
             message = messages.read(frame)
             if isinstance(frame, Refused) or isinstance(message, Refused):
                 assert isinstance(message, Refused)
+                is_known = link.rank is not None
+                if message.is_ours and (
+                    is_known or not self.drop_oldest_stranger(number)
+                ):
+                    self._give_up(message.why)
                 if link.rank is not None:  # its own descriptors may have run out
                     self._refuse(link, f"rank {link.rank}: {message.why}")
                 self._end(number, f"sent what is no message ({message.why})")
@@ -277,13 +290,24 @@ class Hub:
                 link.connection.trust()
         self._mind(number)
 
-    def refuse_all(self, text: str) -> None:
-        """Tell everybody that there is no meeting any more."""
-        for link in self._links.values():
-            self._refuse(link, text)
+    def _give_up(self, why: str) -> None:
+        """End the meeting, or what there is of it: this process cannot host it."""
+        host = self.machine.host_rank
+        who, blamed = (f"rank {host}", (host,)) if host >= 0 else ("the parent", ())
+        text = f"{who} hosts the rendezvous and cannot go on: {why}"
+        if not self.machine.is_settled:
+            fault = Fault(error="RendezvousError", text=text, blamed=blamed)
+            self.feed(GiveUp(fault=fault))
+        else:
+            self.refuse_all(text, blamed)
 
-    def _refuse(self, link: _Link, text: str) -> None:
-        verdict = Verdict(group="", error="RendezvousError", text=text, blamed=())
+    def refuse_all(self, text: str, blamed: tuple[int, ...] = ()) -> None:
+        """Tell everybody that there is no meeting any more."""
+        for link in list(self._links.values()):
+            self._refuse(link, text, blamed)
+
+    def _refuse(self, link: _Link, text: str, blamed: tuple[int, ...] = ()) -> None:
+        verdict = Verdict(group="", error="RendezvousError", text=text, blamed=blamed)
         with suppress(OSError, WireError):
             link.connection.post(messages.to_body(verdict))
 
@@ -401,6 +425,7 @@ class Listener:
             sock, _ = self._socket.accept()
         except OSError as e:
             if e.errno in _NO_ROOM and not self._hub.drop_oldest_stranger():
+                self._hub.feed(NoRoom(why=f"{e.strerror}; {most_descriptors()}"))
                 self._hub.selector.unregister(self._socket)
                 self._paused_until = time.monotonic() + NO_ROOM_S
             return
@@ -450,7 +475,7 @@ class HubThread:
         self._thread = threading.Thread(
             target=self._run, name="stretto-hub", daemon=True
         )
-        self._thread.start()
+        start_thread(self._thread)
 
     @property
     def is_over(self) -> bool:

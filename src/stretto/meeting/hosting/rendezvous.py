@@ -79,6 +79,13 @@ class TurnedAway:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NoRoom:
+    """The host can let nobody in, for want of descriptors; it tries again."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
     """Time passed."""
 
@@ -101,7 +108,7 @@ class Drop:
 
 _MOST_TURNED_AWAY = 8
 
-Event = Heard | Closed | Died | GiveUp | TurnedAway | Tick
+Event = Heard | Closed | Died | GiveUp | TurnedAway | NoRoom | Tick
 Action = Send | Drop
 
 
@@ -129,7 +136,7 @@ class Rendezvous:
         self.generation = generation
         self._deadline = deadline
         self._timeout_s = timeout_s
-        self._host_rank = host_rank
+        self.host_rank = host_rank
         self._present: dict[int, _Present] = {}
         self._pidfds: dict[int, tuple[Descriptor, ...]] = {}
         self._rank_of: dict[int, int] = {}
@@ -138,6 +145,8 @@ class Rendezvous:
         self._over: Fault | None = None
         self._complete = False
         self._turned_away: dict[str, str] = {}
+        self._no_room = ""
+        """Why nobody can be let in, since the last that was."""
         self._gatherings: dict[str, Gathering] = {}
         self._broken: dict[str, Fault] = {}
 
@@ -189,6 +198,9 @@ class Rendezvous:
             case TurnedAway(who=who, why=why):
                 self._turn_away(who, why)
                 return []
+            case NoRoom(why=why):
+                self._no_room = why
+                return []
             case Tick():
                 return self._tick(now)
             case _:
@@ -208,6 +220,7 @@ class Rendezvous:
             return [self._verdict(link, refusal), Drop(link=link)]
         if now + hello.start_s < self._deadline:
             self._deadline, self._timeout_s = now + hello.start_s, hello.within_s
+        self._no_room = ""
         self._rank_of[link] = hello.rank
         self._present[hello.rank] = _Present(link=link, hello=hello)
         self._pidfds[hello.rank] = held[:1]
@@ -223,13 +236,13 @@ class Rendezvous:
         watched = [r for r in range(self.num_ranks) if self._pidfds[r]]
         self._pidfds.clear()
         places, names = self._hosts(order)
-        home = order[max(0, self._host_rank)].hello.host
+        home = order[max(0, self.host_rank)].hello.host
         near = [p for p in order if not places or is_same_host(p.hello.host, home)]
         complete = len(pidfds) == len(near)
         welcome = Welcome(
             generation=self.generation,
             pids=tuple(p.hello.pid for p in order),
-            host_rank=self._host_rank,
+            host_rank=self.host_rank,
             hosts=places,
             names=names,
             watched=tuple(watched) if complete else (),
@@ -385,6 +398,10 @@ class Rendezvous:
             away = self._turned_away.items()
             text += "".join(f"; {who} was not let in: {why}" for who, why in away)
             blamed = tuple(missing)
+            if self._no_room:
+                host = self.host_rank
+                text += f"; rank {host}, the host, could let nobody in: {self._no_room}"
+                blamed = (host,) if host >= 0 else ()
             return self._end(Fault(error="CollectiveTimeout", text=text, blamed=blamed))
         actions: list[Action] = []
         for name, gathering in list(self._gatherings.items()):

@@ -24,6 +24,7 @@ from typing import Any
 from stretto.errors import CallError, RankFailed
 from stretto.meeting.hosting.hub import Hub
 from stretto.meeting.hosting.rendezvous import Rendezvous
+from stretto.meeting.launching import byvalue
 from stretto.meeting.launching import child as child_module
 from stretto.meeting.launching.child import LENGTH, Outcome, Task
 from stretto.meeting.process import exit_words, open_pidfd
@@ -272,20 +273,24 @@ def _pack(
     inner = _innermost(function, arguments)
     name = getattr(inner, "__module__", None) or "__main__"
     file = getattr(sys.modules.get(name), "__file__", None)
+    typed_in = byvalue.is_typed_in(name)
     try:
-        work = pickle.dumps((function, tuple(arguments)))
+        packed = byvalue.dumps if typed_in else pickle.dumps
+        work = packed((function, tuple(arguments)))
     except Exception as e:
+        what = f"{getattr(inner, '__qualname__', inner)!r} or an argument"
         raise CallError(
-            f"spawn: {getattr(inner, '__qualname__', inner)!r} or an argument cannot "
-            f"be sent to another process: {e}. Define the function at the top of a "
-            "module"
+            f"spawn: {what} cannot be sent to another process: {e}. Define the "
+            "function at the top of a module"
+            + ", in a file that this one imports"
+            * typed_in
         ) from e
     task = Task(
         num_ranks=num_ranks,
         deadline_s=deadline_s,
         start_s=max(START_S, deadline_s),
         preparation=_preparation(
-            needs_main=b"__main__" in work or b"__mp_main__" in work
+            needs_main=not typed_in and (b"__main__" in work or b"__mp_main__" in work)
         ),
         module=name,
         file=None if name == "__main__" else file,

@@ -6,8 +6,9 @@ so that chunks of one or two elements exist.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -41,6 +42,34 @@ class Call:
     """What the plan was made of, when the order of sums is to be judged by it."""
     groups: Groups | None = None
     """By rank and lane, how many steps run at once, one group after the other."""
+    copies: tuple[int, ...] | None = None
+    """By rank, the first group whose moves copy engines run, in any order."""
+
+    def together(self, rank: int, lane: int) -> list[range] | None:
+        """Return the steps of a lane, those together that run at once; None: none."""
+        if self.groups is None:
+            return None
+        ends = [0, *accumulate(self.groups[rank][lane])]
+        assert ends[-1] == len(self.plan.ranks[rank][lane])  # they are the plan's
+        return [range(a, b) for a, b in pairwise(ends)]
+
+    def asked(self) -> tuple[object, ...]:
+        """Return what says which results are wanted, be it of any plan."""
+        plan = self.plan
+        alike = (plan.collective, plan.num_ranks, plan.split, _key(plan.params))
+        return *alike, self.counts, id(self.program)
+
+    def layout(self) -> tuple[object, ...]:
+        """Return all that says where elements are and what is wanted: not the steps.
+
+        Calls of one program object with equal layouts differ in what lanes do, only.
+        """
+        plan = self.plan
+        return (
+            self.asked(),
+            (plan.atoms, plan.inputs, plan.outputs, plan.stage_units),
+            (plan.schedule.blocks, self.most, self.in_place, plan.hosts),
+        )
 
     def __str__(self) -> str:
         """Return what tells calls of a plan apart."""
@@ -79,15 +108,6 @@ class LaidOut(NamedTuple):
     summed: bool
     """Whether final values are divided when the operator is avg."""
 
-    def groups(self, rank: int, lane: int) -> list[range]:
-        """Return the steps of a lane, those together that run at once."""
-        many = len(self.call.plan.ranks[rank][lane])
-        if self.call.groups is None:
-            return [range(i, i + 1) for i in range(many)]
-        ends = [0, *accumulate(self.call.groups[rank][lane])]
-        assert ends[-1] == many  # they are the plan's
-        return [range(a, b) for a, b in pairwise(ends)]
-
 
 def lay_out(call: Call, epoch: int) -> LaidOut:
     """Return a call laid out; `Fault` when the plan's atoms are none."""
@@ -102,7 +122,7 @@ def lay_out(call: Call, epoch: int) -> LaidOut:
     blocks = plan.schedule.blocks
     largest = max(sizes, default=0)
     tiles = max(1, -(-largest // (blocks * call.most)))
-    have = buffers(plan.collective, plan.num_ranks, plan.params, call.counts)
+    have = _buffers(plan, call.counts)
     return LaidOut(
         call=call,
         sizes=sizes,
@@ -136,7 +156,7 @@ def check_program(program: Program, counts: tuple[int, ...]) -> None:
     """Raise `Fault` unless the program computes its collective for these counts."""
     values = Values()
     try:
-        have = buffers(program.collective, program.num_ranks, program.params, counts)
+        have = _buffers(program, counts)
         made = _by_program(program, counts, values, 0, have)
     except (KeyError, ValueError) as e:
         raise Fault(Outcome.UNDEFINED, f"{type(e).__name__} {e}") from None
@@ -152,11 +172,48 @@ def check_program(program: Program, counts: tuple[int, ...]) -> None:
                 raise Fault(Outcome.WRONG, text)
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A collective and counts: what a plan or program has in common with others."""
+
+    key: tuple[object, ...]
+    what: Plan | Program = field(compare=False)
+    counts: tuple[int, ...] = field(compare=False)
+
+
+def _asked(what: Plan | Program, counts: tuple[int, ...]) -> _Asked:
+    alike = (what.collective, what.num_ranks, what.split, _key(what.params), counts)
+    return _Asked(alike, what, counts)
+
+
+def _key(params: Mapping[str, object]) -> tuple[object, ...]:
+    return tuple(params.items())
+
+
 def _symbols(what: Plan | Program, counts: tuple[int, ...]) -> list[int]:
     """Return the elements of every symbol."""
+    return _symbols_of(_asked(what, counts))
+
+
+@functools.lru_cache(4_096)
+def _symbols_of(asked: _Asked) -> list[int]:
+    what = asked.what
     kind, shape = collectives.get(what.collective), shape_of(what)
-    found: list[int] = kind.symbol_sizes(shape, np.asarray(counts), _UNIT).tolist()
-    return found
+    sizes: list[int] = kind.symbol_sizes(
+        shape, np.asarray(asked.counts), _UNIT
+    ).tolist()
+    return sizes
+
+
+def _buffers(what: Plan | Program, counts: tuple[int, ...]) -> tuple[Buffers, ...]:
+    """Return every rank's buffers."""
+    return _buffers_of(_asked(what, counts))
+
+
+@functools.lru_cache(4_096)
+def _buffers_of(asked: _Asked) -> tuple[Buffers, ...]:
+    what = asked.what
+    return buffers(what.collective, what.num_ranks, what.params, asked.counts)
 
 
 def _by_program(

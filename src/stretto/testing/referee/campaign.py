@@ -28,6 +28,12 @@ from stretto.testing.referee.draw import draw_program
 from stretto.testing.referee.explore import explore, run_at_random
 from stretto.testing.referee.judge import judge, judge_plan, program_verdict
 from stretto.testing.referee.machine import Machine
+from stretto.testing.referee.rewritten import (
+    ON_ENGINE,
+    judge_rewritten,
+    mutants_of,
+    rewrites_of,
+)
 from stretto.testing.referee.scopes import (
     cut,
     paired,
@@ -75,9 +81,12 @@ class Found:
         what: str,
         refusal: str | None,
         verdict: Verdict,
-        subject: object,
+        *subject: object,
     ) -> None:
-        """Count one subject: why it was refused (None: it was not), and the verdict."""
+        """Count one subject: why it was refused (None: it was not), and the verdict.
+
+        The subject is spelt when it becomes an example.
+        """
         said = "refused" if refusal is not None else "accepted"
         self.counts[f"{task} {said} {verdict.outcome.name}"] += 1
         if verdict.outcome is Outcome.UNDECIDED:
@@ -85,11 +94,13 @@ class Found:
         if refusal is None and not verdict.right:
             key = f"{task}: {verdict.outcome.name}: {class_of(what)}"
             self.accepted_wrong[key] += 1
-            self.examples.setdefault(key, f"{what}\n{verdict}\n{subject}")
+            if key not in self.examples:
+                self.examples[key] = "\n".join(map(str, (what, verdict, *subject)))
         if refusal is not None and verdict.right:
             key = f"{task}: {refusal_class(refusal)}"
             self.refused_right[key] += 1
-            self.examples.setdefault(key, f"{what}\n{refusal}\n{subject}")
+            if key not in self.examples:
+                self.examples[key] = "\n".join(map(str, (what, refusal, *subject)))
 
 
 SAFE = {
@@ -179,7 +190,7 @@ def _mutants(found: Found, rng: random.Random, seed: int) -> None:
         told = f"{what}: seed {seed}: {label} {plan.schedule}"
         if why is not None and verdict.right and not _safe(why):
             verdict = _judged(mutant, program, wide=True)
-        found.note("mutants", _first(what), why, verdict, f"{told}\n{mutant}")
+        found.note("mutants", _first(what), why, verdict, told, mutant)
 
 
 def _programs(found: Found, rng: random.Random, seed: int) -> None:
@@ -190,7 +201,7 @@ def _programs(found: Found, rng: random.Random, seed: int) -> None:
         why = refused(verify, one)
         verdict = program_verdict(one)
         told = f"seed {seed}: {what}"
-        found.note("programs", _first(what), why, verdict, f"{told}\n{one}")
+        found.note("programs", _first(what), why, verdict, told, one)
         if why is None and verdict.right:
             _plans_of(found, rng, one, told)
 
@@ -209,11 +220,11 @@ def _plans_of(found: Found, rng: random.Random, program: Program, told: str) -> 
     memory = "zero_copy" if touches_peers(plan) else "staged"
     verdict = judge_plan(plan, program, wide=rng.random() < 0.02)
     what = f"{program.collective} {memory} {place}"
-    subject = f"{told}\n{program}\n{plan}"
-    found.note("plans", what, why, verdict, subject)
+    subject = (told, program, plan)
+    found.note("plans", what, why, verdict, *subject)
     if why is None and in_place and memory == "staged":
         verdict = _in_place_on_some(rng, plan, program)
-        found.note("plans", f"{what} on some", why, verdict, subject)
+        found.note("plans", f"{what} on some", why, verdict, *subject)
 
 
 def _in_place_on_some(rng: random.Random, plan: Plan, program: Program) -> Verdict:
@@ -228,6 +239,29 @@ def _in_place_on_some(rng: random.Random, plan: Plan, program: Program) -> Verdi
         if not verdict.right:
             break
     return verdict
+
+
+def _rewritten(found: Found, rng: random.Random, seed: int) -> None:
+    """Judge what rewrites make of a plan, as it runs, and mutants of that."""
+    texts = ON_ENGINE if rng.random() < 0.6 else SCHEDULES + MIXED
+    label, proved, plan = _drawn_plan(rng, texts=texts)
+    program, told = proved.value, f"seed {seed}: {label} {plan.schedule}"
+    means = verify_plan(plan, proved)
+    try:
+        every = list(rewrites_of(means))
+    except StrettoError as e:
+        found.counts[f"rewritten not made: {class_of(str(e))}"] += 1
+        return
+    for one in every:
+        why = refused(one.prove, means)
+        verdict = judge_rewritten(one, program)
+        found.note("rewritten", one.how, why, verdict, told, one.plan)
+        for what, mutant in mutants_of(one, rng, 12):
+            why = refused(mutant.prove, means)
+            verdict = judge_rewritten(mutant, program)
+            what = f"{one.how}: {_first(what)}"
+            mine = (told, mutant.plan, mutant.groups)
+            found.note("rewrite_mutants", what, why, verdict, *mine)
 
 
 def _sequences(found: Found, rng: random.Random, seed: int) -> None:
@@ -299,11 +333,11 @@ def _catalogue(found: Found, rng: random.Random, seed: int) -> None:
     why = refused(_prove, plan, proved)
     what = f"{program.collective} {text}{' in place' * in_place}"
     verdict = judge_plan(plan, program, wide=why is None)
-    found.note("catalogue", what, why, verdict, f"{label}\n{plan}")
+    found.note("catalogue", what, why, verdict, label, plan)
     if why is None and in_place and not touches_peers(plan):
         for _ in range(2):
             verdict = _in_place_on_some(rng, plan, program)
-            found.note("catalogue", what, None, verdict, f"{label}\n{plan}")
+            found.note("catalogue", what, None, verdict, label, plan)
     if why is None and verdict.right:
         for weak in (True, False):
             for scope in scopes(plan, program):
@@ -311,7 +345,7 @@ def _catalogue(found: Found, rng: random.Random, seed: int) -> None:
                     explore(Machine(scope.calls, threads=scope.threads), weak=weak)
                 except Fault as e:
                     verdict = Verdict(outcome=e.outcome, text=e.text, trace=e.trace)
-                    found.note("catalogue", what, None, verdict, f"{label}\n{plan}")
+                    found.note("catalogue", what, None, verdict, label, plan)
                 found.counts["catalogue explored"] += 1
 
 
@@ -319,6 +353,7 @@ TASKS: dict[str, Callable[[Found, random.Random, int], None]] = {
     "mutants": _mutants,
     "programs": _programs,
     "sequences": _sequences,
+    "rewritten": _rewritten,
     "explored": _explored,
     "catalogue": _catalogue,
 }
@@ -351,7 +386,7 @@ def _listed(num_ranks: int) -> list[tuple[str, Program]]:
 
 
 def _drawn_plan(
-    rng: random.Random, num_ranks: int = 0
+    rng: random.Random, num_ranks: int = 0, texts: tuple[str, ...] = ()
 ) -> tuple[str, Verified[Program], Plan]:
     """Return a random plan that the proof accepts, of the catalogue or drawn."""
     while True:
@@ -360,7 +395,7 @@ def _drawn_plan(
             label, program = "drawn", draw_program(rng, n)
         else:
             label, program = rng.choice(_listed(n))
-        text = rng.choice(SCHEDULES + (MIXED if rng.random() < 0.3 else ()))
+        text = rng.choice(texts or SCHEDULES + (MIXED if rng.random() < 0.3 else ()))
         in_place = rng.random() < 0.4
         try:
             proved = verify(program)

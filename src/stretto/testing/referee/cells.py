@@ -81,11 +81,12 @@ class Cells:
     def at(
         self, number: int, loc: Loc, nth: int, part: tuple[int, int, int], epoch: int
     ) -> tuple[int, int]:
-        """Return the cell of one element at a location, and its tag.
+        """Return the cell of a slice's first element at a location, and its tag.
 
-        `part` is the block, where its slice of the atom begins, and the element in it.
+        The other elements follow. `part` is the block, where its slice of the atom
+        begins, and the last element of the slice that there must be.
         """
-        block, start, i = part
+        block, start, last = part
         laid = self.calls[number]
         pos = loc.pos + nth
         if not 0 <= loc.rank < self.num_ranks or pos < 0:
@@ -96,7 +97,7 @@ class Cells:
                 raise _outside(loc)
             kind = "packets" if loc.packets else "stage"
             first = self._staging[loc.rank, epoch & 1, kind]
-            cell = first + (block * units + pos) * laid.tile + i
+            cell = first + (block * units + pos) * laid.tile
             return cell, epoch if loc.packets else PLAIN
         have = laid.buffers[loc.rank]
         if loc.space is Space.INPUT:
@@ -105,10 +106,10 @@ class Cells:
         else:
             offsets, room = laid.outputs[loc.rank], len(have.wanted)
             base = self.outputs[number][loc.rank]
-        inside = pos + 1 < len(offsets) and offsets[pos] + start + i < room
+        inside = pos + 1 < len(offsets) and offsets[pos] + start + last < room
         if loc.packets or not inside:
             raise _outside(loc)
-        return base + offsets[pos] + start + i, PLAIN
+        return base + offsets[pos] + start, PLAIN
 
     def head(
         self, number: int, loc: Loc, nth: int, part: tuple[int, int], epoch: int

@@ -20,19 +20,22 @@ it who made it, has landed: such loads ask where it lands (memory-model.md, A1 a
 
 from __future__ import annotations
 
-from stretto.testing.referee.checks import Checker
-from stretto.testing.referee.machine import (
+from collections import deque
+
+from stretto.testing.referee.actions import (
     GIVE,
     LOAD,
     MEET,
     NOWHERE,
-    PLAIN,
     PUT,
     SIGNAL,
     STORE,
     WAIT,
-    Machine,
+    Action,
 )
+from stretto.testing.referee.cells import PLAIN
+from stretto.testing.referee.checks import Checker
+from stretto.testing.referee.machine import Machine
 from stretto.testing.referee.values import NOTHING
 from stretto.testing.referee.verdict import Fault, Outcome
 
@@ -40,10 +43,10 @@ __all__ = ["run_ordered"]
 
 
 class _Agent:
-    __slots__ = ("at", "before", "flying", "index", "ops", "seen", "value")
+    __slots__ = ("at", "before", "flying", "ops", "seen", "value")
 
-    def __init__(self, index: int, ops: list) -> None:  # type: ignore[type-arg]
-        self.index, self.ops = index, ops
+    def __init__(self, ops: list[Action]) -> None:
+        self.ops = ops
         self.at = self.before = self.seen = 0
         self.value: dict[int, int] = {}
         self.flying: dict[int, int] = {}
@@ -59,7 +62,7 @@ class _Run:
     def __init__(self, machine: Machine, weak: bool) -> None:
         self.machine, self.weak = machine, weak
         n = machine.cells.total
-        self.agents = [_Agent(i, ops) for i, ops in enumerate(machine.agents)]
+        self.agents = [_Agent(ops) for ops in machine.agents]
         self.value = [NOTHING] * n
         self.tag = [PLAIN] * n
         self.writer = [0] * n
@@ -68,30 +71,30 @@ class _Run:
         """The events that have read it since."""
         self.known = [0] * n
         """What came before its last store."""
+        self.again = [False] * n
+        """Whether packets of one epoch were stored in a cell a second time."""
         self.signals: list[list[tuple[int, int, int, int]]]
         self.signals = [[] for _ in machine.channels]
         """For each channel what was sent: the value, what came before, what is seen,
         and what has landed by then of what was put to another host."""
-        self.met: dict[object, list[_Agent]] = {}
         self.flown = 0
         """All puts to other hosts so far."""
+        self.able = deque(self.agents)
+        """Who can go on, as far as we know; the others are in one of these:"""
+        self.met: dict[object, list[_Agent]] = {}
+        self.waiting: dict[int, list[_Agent]] = {}
+        """Those that wait, by channel."""
+        self.polling: dict[int, list[_Agent]] = {}
+        """Those that poll, by cell."""
         self.checker = Checker(machine.values)
 
     def run(self) -> None:
         """Let everybody go on as far as they can, until all have ended."""
-        going = self.agents
-        while going:
-            moved = False
-            left = []
-            for agent in going:
-                at = agent.at
-                self._advance(agent)
-                moved |= agent.at != at
-                if agent.at < len(agent.ops):
-                    left.append(agent)
-            if left and not moved:
-                raise Fault(Outcome.HANG, "nobody can go on", *_waiting(self, left))
-            going = left
+        while self.able:
+            self._advance(self.able.popleft())
+        left = [one for one in self.agents if one.at < len(one.ops)]
+        if left:
+            raise Fault(Outcome.HANG, "nobody can go on", *_waiting(self, left))
 
     def _advance(self, agent: _Agent) -> None:
         ops, stop = agent.ops, len(agent.ops)
@@ -106,119 +109,135 @@ class _Run:
                 if op[4]:
                     value = self.machine.values.divided(value)
                 self._store(agent, op[1], op[2], value, op[3])
+                if op[2] in self.polling:
+                    self.able += self.polling.pop(op[2])
             elif kind == SIGNAL:
-                sent = self.signals[op[2]]
-                if sent and sent[-1][0] > op[3]:
-                    self._fault_falls(op)
-                # A word that was released once carries that on: a later store to it
-                # that orders reads only takes nothing back.
-                seen = agent.seen if op[4] else sent[-1][2] if sent else 0
-                landed = agent.flying.get(op[5], 0) if op[4] else 0
-                sent.append((op[3], agent.before, seen, landed))
+                self._signal(agent, op)
             elif kind == WAIT:
-                sent = self.signals[op[2]]
-                if not sent or sent[-1][0] < op[3]:
+                if not self._wait(agent, op):
                     return
-                for value, before, seen, landed in sent:  # noqa: B007
-                    if value >= op[3]:
-                        break
-                agent.before |= before | landed
-                agent.seen |= (seen if self.weak else before) | landed
-            elif kind == PUT:
-                self._put(agent, op)
             elif kind == MEET:
                 if not self._meet(agent, op):
                     return
                 continue
+            elif kind == PUT:
+                self._put(agent, op)
             elif kind == GIVE:
                 self._store(agent, op[1], op[2], op[3], PLAIN)
                 self.readers[op[2]] = self.writer[op[2]]  # landed when lanes begin
             else:
-                self._read(agent, op[1], op[2], PLAIN)
-                try:
-                    self.checker.check(op[3], self.value[op[2]])
-                except Fault as e:
-                    last = self._last_writer(op[2])
-                    raise Fault(e.outcome, e.text, *last) from None
+                self._take(agent, op)
             agent.at += 1
+
+    def _take(self, agent: _Agent, op: Action) -> None:
+        _, event, cell, want = op
+        self._read(agent, 1 << event, cell, PLAIN)
+        try:
+            self.checker.check(want, self.value[cell])
+        except Fault as e:
+            raise Fault(e.outcome, e.text, *self._last_writer(cell)) from None
 
     # Memory.
 
-    def _load(self, agent: _Agent, op: tuple) -> bool:  # type: ignore[type-arg]
-        event, cells = op[1], op[2]
+    def _load(self, agent: _Agent, op: Action) -> bool:
+        _, event, cells, to = op
         for cell, tag in cells:
             if tag != PLAIN and self.tag[cell] != tag:
+                self.polling.setdefault(cell, []).append(agent)
                 return False
+        bit = 1 << event
         values = []
         for cell, tag in cells:
-            self._read(agent, event, cell, tag)
+            self._read(agent, bit, cell, tag)
             values.append(self.value[cell])
-        if op[3] != NOWHERE:
-            for (cell, _), value in zip(cells, values, strict=True):
-                if value == NOTHING:
-                    self._undefined(event, cell)
-            agent.value[op[3]] = self.machine.values.combined(tuple(values))
+        if to != NOWHERE:
+            if NOTHING in values:
+                self._undefined(event, cells[values.index(NOTHING)][0])
+            combined = self.machine.values.combined
+            agent.value[to] = combined(tuple(values)) if len(values) > 1 else values[0]
         return True
 
-    def _read(self, agent: _Agent, event: int, cell: int, tag: int) -> None:
+    def _read(self, agent: _Agent, bit: int, cell: int, tag: int) -> None:
         writer = self.writer[cell]
         if tag != PLAIN:
+            if self.again[cell] and writer & ~agent.before:
+                text = "whoever polls may find what it stored before"
+                self._race(bit, cell, writer, text)
             agent.before |= self.known[cell] | writer
             agent.seen |= writer if self.weak else agent.before
         elif writer & ~agent.seen:
-            self._race(
-                event, cell, writer, "what one stores may land after the other reads"
-            )
-        bit = 1 << event
+            text = "what one stores may land after the other reads"
+            self._race(bit, cell, writer, text)
         agent.before |= bit
         agent.seen |= bit
         self.readers[cell] |= bit
 
-    def _put(self, agent: _Agent, op: tuple) -> None:  # type: ignore[type-arg]
+    def _put(self, agent: _Agent, op: Action) -> None:
         """Let somebody without an order read a cell now, and store it where it goes."""
         _, event, source, target, rank = op
-        value = self.value[source]
+        value, bit = self.value[source], 1 << event
         if value == NOTHING:
             self._undefined(event, source)
         before, seen = agent.before, agent.seen
-        self._read(agent, event, source, PLAIN)
+        self._read(agent, bit, source, PLAIN)
         self._store(agent, event, target, value, PLAIN)
         agent.before, agent.seen = before, seen
-        self.flown |= 1 << event
-        agent.flying[rank] = agent.flying.get(rank, 0) | 1 << event
+        self.flown |= bit
+        agent.flying[rank] = agent.flying.get(rank, 0) | bit
 
     def _store(
         self, agent: _Agent, event: int, cell: int, value: int, tag: int
     ) -> None:
-        readers = self.readers[cell]
+        bit = 1 << event
+        readers, writer = self.readers[cell], self.writer[cell]
         if value == self.value[cell] and tag == PLAIN:  # whoever reads, reads the same
             readers &= ~self.flown
-        if readers & ~agent.before:
-            self._race(
-                event,
-                cell,
-                readers & ~agent.before,
-                "one may read after the other has stored",
-            )
-        elif not readers and (self.writer[cell] & ~agent.seen):
-            self._race(
-                event,
-                cell,
-                self.writer[cell],
-                "the store of one may land after that of the other",
-            )
-        bit = 1 << event
+        if readers:
+            if readers & ~agent.before:
+                text = "one may read after the other has stored"
+                self._race(bit, cell, readers & ~agent.before, text)
+        elif writer & ~agent.seen:
+            text = "the store of one may land after that of the other"
+            self._race(bit, cell, writer, text)
         agent.before |= bit
         agent.seen |= bit
+        self.again[cell] = tag != PLAIN and self.tag[cell] == tag
         self.value[cell], self.tag[cell] = value, tag
         self.writer[cell], self.readers[cell] = bit, 0
         self.known[cell] = agent.before
 
-    def _meet(self, agent: _Agent, op: tuple) -> bool:  # type: ignore[type-arg]
+    # Who waits for whom.
+
+    def _signal(self, agent: _Agent, op: Action) -> None:
+        _, _, channel, value, releases, far = op
+        sent = self.signals[channel]
+        if sent and sent[-1][0] > value:
+            self._fault_falls(op)
+        # A word that was released once carries that on: a later store to it
+        # that orders reads only takes nothing back.
+        seen = agent.seen if releases else sent[-1][2] if sent else 0
+        landed = agent.flying.get(far, 0) if releases else 0
+        sent.append((value, agent.before, seen, landed))
+        if channel in self.waiting:
+            self.able += self.waiting.pop(channel)
+
+    def _wait(self, agent: _Agent, op: Action) -> bool:
+        _, _, channel, awaited = op
+        sent = self.signals[channel]
+        if not sent or sent[-1][0] < awaited:
+            self.waiting.setdefault(channel, []).append(agent)
+            return False
+        for value, before, seen, landed in sent:  # noqa: B007
+            if value >= awaited:
+                break
+        agent.before |= before | landed
+        agent.seen |= (seen if self.weak else before) | landed
+        return True
+
+    def _meet(self, agent: _Agent, op: Action) -> bool:
         """Wait until all are there; the last one hands everybody's order round."""
         here = self.met.setdefault(op[2], [])
-        if agent not in here:
-            here.append(agent)
+        here.append(agent)
         if len(here) < op[3]:
             return False
         before = seen = 0
@@ -228,19 +247,22 @@ class _Run:
             seen |= one.seen
             for rank, puts in one.flying.items():
                 flying[rank] = flying.get(rank, 0) | puts
-        if op[2][-1] == "end":  # a call ends when its puts have been read
+        if (
+            len(op[2]) == 3 and op[2][-1] == "end"
+        ):  # a call ends when its puts have been read
             for puts in flying.values():
                 before |= puts
         for one in here:
             one.before, one.seen, one.flying = before, seen, dict(flying)
             one.at += 1
+        self.able += here[:-1]
         return True
 
     # What is wrong.
 
-    def _race(self, event: int, cell: int, others: int, why: str) -> None:
+    def _race(self, bit: int, cell: int, others: int, why: str) -> None:
         machine = self.machine
-        other = others.bit_length() - 1
+        event, other = bit.bit_length() - 1, others.bit_length() - 1
         later = machine.call_of(event) != machine.call_of(other)
         outcome = Outcome.OVERWRITTEN if later else Outcome.RACE
         first, second = machine.spell_event(other), machine.spell_event(event)
@@ -252,7 +274,7 @@ class _Run:
         text = f"{name} is read, and nobody has written it"
         raise Fault(Outcome.UNDEFINED, text, self.machine.spell_event(event))
 
-    def _fault_falls(self, op: tuple) -> None:  # type: ignore[type-arg]
+    def _fault_falls(self, op: Action) -> None:
         text = "a flag falls: its waiters may or may not see it"
         raise Fault(Outcome.RACE, text, self.machine.spell_event(op[1]))
 

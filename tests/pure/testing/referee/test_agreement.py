@@ -1,12 +1,13 @@
 """The referee agrees with itself: one ordered run, and all runs that can differ."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from tests.pure.testing.referee.plans import FORCED, WRONG
 
 from stretto.lower import lower
-from stretto.plan import Schedule
+from stretto.plan import Move, Schedule
 from stretto.testing import SCHEDULES, plan_edits, programs
 from stretto.testing.referee import Machine, Outcome, judge, scopes
 from stretto.testing.referee.campaign import run_task
@@ -30,6 +31,27 @@ def test_what_must_be_ordered_is_what_goes_wrong(seed):
     found = run_task("explored", seed * 7)
 
     assert set(found.counts) <= {"explored agree"}, found
+
+
+def test_packets_that_are_stored_twice_are_not_found_by_chance():
+    """Whoever polls a cell may find the first of two packets of one epoch."""
+    program = verify(next(p for _, p in programs(3, "all_gather/ring")))
+    plan = lower(program, Schedule.parse("push packets staged"))
+    compared = 0
+    for nth, rank in enumerate(plan.ranks):
+        for lane, steps in enumerate(rank):
+            puts = [s for s in steps if isinstance(s, Move) and s.dsts[-1].packets]
+            for put in puts:
+                other = puts[0]._replace(dsts=put.dsts[-1:])  # what it sends first
+                twice = [t for s in steps for t in ((other, s) if s is put else (s,))]
+                lanes = (*rank[:lane], tuple(twice), *rank[lane + 1 :])
+                ranks = (*plan.ranks[:nth], lanes, *plan.ranks[nth + 1 :])
+                call = next(scopes(replace(plan, ranks=ranks))).calls
+                compared += Outcome.RIGHT is not explored(Machine(call))
+                assert not judge(call).right
+
+    assert compared > 1
+    assert {"explored agree"} == set(run_task("explored", 402_053).counts)
 
 
 def test_fewer_orders_tell_as_much_as_all_of_them():

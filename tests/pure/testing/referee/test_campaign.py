@@ -49,6 +49,17 @@ def test_no_wrong_mutant_of_a_plan_is_accepted():
         assert not found.accepted_wrong, found.examples
 
 
+def test_no_wrong_rewrite_is_accepted_nor_a_wrong_mutant_of_one():
+    """Kernels in batches, closed, in halves with copy engines, and copies alone."""
+    every = Found()
+    for seed in range(12):
+        every.add(run_task("rewritten", seed))
+
+    assert not every.accepted_wrong, every.examples
+    assert every.counts["rewritten accepted RIGHT"] > 8
+    assert every.counts["rewrite_mutants refused RACE"] > 4
+
+
 def test_what_is_refused_is_wrong_or_refused_by_a_rule():
     """Each refusal of what would be right is one that a stated rule explains."""
     every = Found()
@@ -72,8 +83,10 @@ def test_the_script_goes_on_where_it_ended(tmp_path, monkeypatch, capsys):
     first = json.loads(out.read_text())
     assert 0 == main()
     second = json.loads(out.read_text())
-    assert second["next_seeds"]["sequences"] > first["next_seeds"]["sequences"] > 0
+    for one in (first, second):
+        start, stop = one["seeds"]["sequences"]
+        assert one["judged"] == stop - start - len(one["begun_and_not_counted"])
     assert second["judged"] > first["judged"] > 0
     assert second["accepted_and_wrong"] == 0
     assert "accepted and wrong" in capsys.readouterr().out
-    assert set(TASKS) >= set(second["next_seeds"])
+    assert set(TASKS) >= set(second["seeds"])

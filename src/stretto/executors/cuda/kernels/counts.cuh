@@ -32,7 +32,7 @@ struct Extent {
 template <int R>
 struct Rank {};
 
-constexpr i64 larger(i64 a, i64 b) { return a > b ? a : b; }
+__device__ constexpr i64 larger(i64 a, i64 b) { return a > b ? a : b; }
 
 // What does not fit: the number of a count, or one of these.
 constexpr i64 NOTHING = -3, ALL_OUTPUT = -2, ALL_INPUT = -1;

@@ -129,7 +129,7 @@ __device__ __forceinline__ void close_parts(Lane& lane, Parts<P, R...>& all) {
 // How many cells of each part to have in flight: what the plan asks for in all, as far as
 // the registers of so many threads reach.
 template <class Lane>
-constexpr u32 depth_for(u32 parts, u32 sources, bool polled) {
+__device__ constexpr u32 depth_for(u32 parts, u32 sources, bool polled) {
   const u32 threads = Lane::C::threads, wanted = Lane::C::depth, lanes = Lane::E::lanes;
   const u32 registers = 512 / ((threads + CLERK + 127) / 128);  // of a thread, at most
   const u32 taken = (polled ? 72 : 64) + (lanes > 8 && sources > parts ? 32 : 0);

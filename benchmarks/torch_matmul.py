@@ -1,0 +1,188 @@
+"""all_gather then matmul, matmul then reduce_scatter: one after the other, or at once.
+
+    python benchmarks/torch_matmul.py --ranks 2 --out DIR
+    python benchmarks/torch_matmul.py --device cpu --size 64 --tokens 64 --out DIR
+
+`--size` is both sides of each GPU's matrix, `--tokens` the rows of all ranks. Variants:
+nccl (gloo on the CPU) then cuBLAS; stretto then cuBLAS; ours at once; torch's fused
+operators of symmetric memory. bf16; medians of the slowest rank, of samples in turn;
+results are compared with the first variant's before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from torch_decode import geomean
+from torch_ranks import Ranks, inner, launch, outer, write
+
+CLOSE = 0.03
+"""Distance of results, of the largest one's size: sums have different orders."""
+TOKENS = (1024, 2048, 4096, 8192, 16384)
+
+
+class Rank(Ranks):
+    """The matrices of a rank, and the calls of each variant."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        super().__init__(args)
+        import stretto.torch.operators as ours
+
+        self.ours, size = ours, args.size
+        kind = self.torch.bfloat16 if self.is_gpu else self.torch.float32
+        gen = self.torch.Generator(self.device).manual_seed(self.rank)
+
+        def drawn(rows: int, columns: int) -> Any:
+            made = self.torch.empty(rows, columns, device=self.device, dtype=kind)
+            return made.normal_(0, columns**-0.5, generator=gen)
+
+        self.drawn, self.w = drawn, drawn(size, size)
+        self.theirs, self.mine = self.group(self.baseline), self.group("stretto")
+
+    def gather_steps(self, tokens: int) -> dict[str, Callable[[], Any]]:
+        """Return (everybody's rows) @ w of each variant."""
+        torch, dist, w = self.torch, self.dist, self.w
+        x = self.drawn(tokens // self.ranks, w.shape[0])
+        whole = x.new_empty(tokens, w.shape[0])
+
+        def after(group: Any) -> Any:
+            dist.all_gather_into_tensor(whole, x, group=group)
+            return whole @ w
+
+        def fused() -> Any:
+            name = dist.group.WORLD.group_name
+            ops = torch.ops.symm_mem
+            return ops.fused_all_gather_matmul(x, [w], 0, name)[1][0]
+
+        return self.named(
+            after,
+            functools.partial(self.ours.all_gather_matmul, x, w, self.mine),
+            fused,
+        )
+
+    def scatter_steps(self, tokens: int) -> dict[str, Callable[[], Any]]:
+        """Return this rank's rows of the sum of x @ w of each variant."""
+        torch, dist, w = self.torch, self.dist, self.w
+        x = self.drawn(tokens, w.shape[0])
+        part = x.new_empty(tokens // self.ranks, w.shape[1])
+
+        def after(group: Any) -> Any:
+            dist.reduce_scatter_tensor(part, x @ w, group=group)
+            return part
+
+        def fused() -> Any:
+            name = dist.group.WORLD.group_name
+            ops = torch.ops.symm_mem
+            return ops.fused_matmul_reduce_scatter(x, w, "sum", 0, name)
+
+        return self.named(
+            after,
+            functools.partial(self.ours.matmul_reduce_scatter, x, w, self.mine),
+            fused,
+        )
+
+    def named(
+        self, after: Callable[[Any], Any], at_once: Callable[[], Any], fused: Any
+    ) -> dict[str, Callable[[], Any]]:
+        """Return the variants by name."""
+        steps = {
+            self.baseline: functools.partial(after, self.theirs),
+            "stretto": functools.partial(after, self.mine),
+            "stretto at once": at_once,
+        }
+        if self.baseline == "nccl":
+            steps["torch fused"] = fused
+        return steps
+
+    def case(self, kind: str, tokens: int) -> dict[str, Any]:
+        """Return a row: variants that are right, in turn."""
+        make = self.gather_steps if kind == "all_gather" else self.scatter_steps
+        steps, failed, want = make(tokens), {}, None
+        for name, step in list(steps.items()):
+            made, wrong = self.tried(lambda step=step: (step(), step())[1].clone())
+            if not wrong and want is not None:
+                gap = ((made - want).abs().max() / want.abs().max()).item()
+                wrong = self.agree("" if gap < CLOSE else f"off by {gap}")
+            if wrong:
+                failed[name] = wrong
+                del steps[name]
+            elif want is None:
+                want = made
+        times = self.compare(steps, self.args.repeats)
+        return {"kind": kind, "tokens": tokens, **times, "failed": failed}
+
+
+def work(words: list[str]) -> int:
+    """Be a rank."""
+    parser = argparse.ArgumentParser()
+    inner(parser)
+    parser.add_argument("--size", type=int)
+    parser.add_argument("--repeats", type=int)
+    parser.add_argument("--tokens", type=int, nargs="+")
+    rank = Rank(parser.parse_args(words))
+    said: dict[str, Any] = {"rows": [], "torch": rank.torch.__version__}
+    with rank.torch.no_grad():
+        for tokens in rank.args.tokens:
+            for kind in ("all_gather", "reduce_scatter"):
+                if rank.late():
+                    said["cut"] = f"no time left at {kind} {tokens}"
+                    break
+                said["rows"].append(rank.case(kind, tokens))
+                rank.say(said["rows"][-1])
+                rank.write(said)
+    rank.dist.barrier(group=rank.control)
+    return 0
+
+
+def table(said: dict[str, Any], baseline: str) -> str:
+    """Return the rows as markdown."""
+    names = list(dict.fromkeys(n for row in said["rows"] for n in row["us"]))
+    others = [n for n in names if n != baseline]
+    heads = ["kind", "tokens", *(f"{n} us" for n in names), *(f"{n} x" for n in others)]
+    lines = [f"| {' | '.join(heads)} |"]
+    lines.append(f"| --- | {' | '.join(['---:'] * (len(heads) - 1))} |")
+    gains: dict[str, list[float]] = {}
+    for row in said["rows"]:
+        us = row["us"]
+        cells = [row["kind"], str(row["tokens"])]
+        cells += [f"{us[n]:.1f}" if n in us else "-" for n in names]
+        for name in others:
+            gain = us[baseline] / us[name] if {name, baseline} <= set(us) else None
+            cells.append(f"{gain:.3f}" if gain else "-")
+            if gain:
+                gains.setdefault(f"{row['kind']}, {name}", []).append(gain)
+        lines.append(f"| {' | '.join(cells)} |")
+    lines.append("")
+    for what, found in gains.items():
+        lines.append(f"- {what}: geomean {geomean(found):.3f} over {baseline}")
+    for row in said["rows"]:
+        for name, why in row["failed"].items():
+            lines.append(f"- {row['kind']} {row['tokens']} {name}: {why[:300]}")
+    lines += [f"- {said[key]}" for key in ("cut", "wrong") if said.get(key)]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Measure, or be a rank when started as one."""
+    if "--rank" in sys.argv:
+        return work(sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    outer(parser)
+    parser.add_argument("--size", type=int, default=8192)
+    parser.add_argument("--tokens", type=int, nargs="+", default=list(TOKENS))
+    parser.add_argument("--repeats", type=int, default=7)
+    args = parser.parse_args()
+    words = ["--size", str(args.size), "--repeats", str(args.repeats)]
+    words += ["--tokens", *map(str, args.tokens)]
+    said = {"rows": [], **launch("torch_matmul.py", words, args)}
+    baseline = "nccl" if args.device == "cuda" and not args.share else "gloo"
+    name = f"torch_matmul_x{args.ranks}"
+    return write(args.out, name, said, table(said, baseline))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""stretto in PyTorch: a backend of torch.distributed, operators and fused layers.
+
+import stretto.torch
+torch.distributed.init_process_group("stretto")
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+from stretto.errors import MissingExtraError
+
+if importlib.util.find_spec("torch") is None:
+    raise MissingExtraError(
+        "stretto.torch needs PyTorch, 2.9 or newer: pip install 'stretto[torch]'"
+    )
+
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from stretto.torch.fusing import fuse
+    from stretto.torch.group import StrettoGroup
+    from stretto.torch.groups import communicator
+    from stretto.torch.memory import deregister, empty, pool, register
+    from stretto.torch.operators import (
+        all_gather,
+        all_gather_matmul,
+        all_gather_v,
+        all_reduce,
+        all_reduce_,
+        all_reduce_rmsnorm,
+        all_reduce_rmsnorm_,
+        all_reduce_rmsnorm_fp8,
+        all_to_all,
+        barrier,
+        broadcast,
+        broadcast_,
+        gather,
+        matmul_reduce_scatter,
+        named,
+        permute,
+        reduce,
+        reduce_scatter,
+        reduce_scatter_v,
+        scatter,
+    )
+    from stretto.torch.options import Options
+    from stretto.torch.placing import place_buffers
+
+__all__ = [
+    "Options",
+    "StrettoGroup",
+    "all_gather",
+    "all_gather_matmul",
+    "all_gather_v",
+    "all_reduce",
+    "all_reduce_",
+    "all_reduce_rmsnorm",
+    "all_reduce_rmsnorm_",
+    "all_reduce_rmsnorm_fp8",
+    "all_to_all",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "communicator",
+    "deregister",
+    "empty",
+    "fuse",
+    "gather",
+    "matmul_reduce_scatter",
+    "named",
+    "permute",
+    "place_buffers",
+    "pool",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_v",
+    "register",
+    "scatter",
+]
+
+_HOMES = {
+    "Options": "stretto.torch.options",
+    "StrettoGroup": "stretto.torch.group",
+    "communicator": "stretto.torch.groups",
+    "fuse": "stretto.torch.fusing",
+    **dict.fromkeys(
+        (
+            "all_gather",
+            "all_gather_matmul",
+            "all_gather_v",
+            "all_reduce",
+            "all_reduce_",
+            "all_reduce_rmsnorm",
+            "all_reduce_rmsnorm_",
+            "all_reduce_rmsnorm_fp8",
+            "all_to_all",
+            "barrier",
+            "broadcast",
+            "broadcast_",
+            "gather",
+            "matmul_reduce_scatter",
+            "named",
+            "permute",
+            "reduce",
+            "reduce_scatter",
+            "reduce_scatter_v",
+            "scatter",
+        ),
+        "stretto.torch.operators",
+    ),
+    "deregister": "stretto.torch.memory",
+    "empty": "stretto.torch.memory",
+    "place_buffers": "stretto.torch.placing",
+    "pool": "stretto.torch.memory",
+    "register": "stretto.torch.memory",
+}
+"""What is imported when it is first asked for, so that the import is quick."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its module."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'stretto.torch' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return sorted(__all__)
+
+
+def _create(opts: Any, options: Any) -> Any:
+    """Make a group: torch.distributed calls this."""
+    from stretto.torch.group import create
+
+    importlib.import_module("stretto.torch.operators")  # torch.ops.stretto exists
+    return create(opts, options)
+
+
+if "STRETTO" not in dist.Backend._plugins:
+    dist.Backend.register_backend(
+        "stretto", _create, extended_api=True, devices=["cpu", "cuda"]
+    )

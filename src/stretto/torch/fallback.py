@@ -1,0 +1,122 @@
+"""What serves a group where stretto cannot: Gloo on the CPU, NCCL on GPUs.
+
+Both belong to the same group, and use its store. Gloo is made with the group, as its
+ranks meet when it is made; NCCL when it is first needed. What goes to them is said
+once for every verb, by the logger "stretto.torch".
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from stretto.torch.faults import refusal
+
+__all__ = ["Fallback", "say_once"]
+
+_log = logging.getLogger("stretto.torch")
+_said: set[tuple[str, str]] = set()
+_OLD_NAMES = {
+    "all_gather_single": "_allgather_base",
+    "reduce_scatter_single": "_reduce_scatter_base",
+    "all_to_all_single": "alltoall_base",
+    "all_gather_single_coalesced": "allgather_into_tensor_coalesced",
+    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
+}
+"""What backends of torch up to 2.12 call what newer ones call by the first name."""
+
+
+def say_once(verb: str, text: str, *, level: int = logging.WARNING) -> None:
+    """Say once per process, and for every verb, what is not done by stretto."""
+    if (verb, text) not in _said:
+        _said.add((verb, text))
+        _log.log(level, "%s: %s", verb, text)
+
+
+class _Gloo(dist.ProcessGroupGloo):  # type: ignore[misc]
+    """Gloo, which tells the group when torch changes the time-out."""
+
+    heard: Callable[[timedelta], None]
+
+    def _set_default_timeout(self, timeout: timedelta) -> None:
+        self.heard(timeout)
+        super()._set_default_timeout(timeout)
+
+
+class Fallback:
+    """The other backends of one group."""
+
+    def __init__(
+        self,
+        group: Any,
+        store: Any,
+        timeout: timedelta,
+        on_timeout: Callable[[timedelta], None],
+    ) -> None:
+        """Make Gloo (collective), and register it with the group."""
+        self._group = group
+        self._store = store
+        self._timeout = timeout
+        self.devices = [torch.device("cpu")]
+        """The types of devices that the group serves."""
+        if torch.cuda.is_available():
+            self.devices.append(torch.device("cuda"))
+        self._gloo: Any = _Gloo(
+            dist.PrefixStore("gloo/", store), group.rank(), group.size(), timeout
+        )
+        self._gloo.heard = on_timeout
+        self._gloo._set_sequence_number_for_group()
+        self._nccl: Any = None
+        kinds = dist.ProcessGroup.BackendType
+        group._register_backend(self.devices[0], kinds.GLOO, self._gloo)
+        group._set_default_backend(kinds.GLOO)
+
+    def backend(self, device: Any) -> Any:
+        """Return the backend for a type of device, making it if need be."""
+        kind = torch.device(device).type
+        if kind == "cpu":
+            return self._gloo
+        if kind == "cuda":
+            if self._nccl is None:
+                self._nccl = self._make_nccl()
+            return self._nccl
+        raise refusal(
+            f"no backend for tensors on {kind}; want them on the CPU or an NVIDIA GPU"
+        )
+
+    def _make_nccl(self) -> Any:
+        if not torch.cuda.is_available() or not dist.is_nccl_available():
+            raise refusal(
+                "a call on a GPU that stretto leaves to NCCL, which this PyTorch does "
+                "not have; want a PyTorch with CUDA"
+            )
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = self._timeout
+        nccl = dist.ProcessGroupNCCL(
+            dist.PrefixStore("nccl/", self._store),
+            self._group.rank(),
+            self._group.size(),
+            options,
+        )
+        kinds = dist.ProcessGroup.BackendType
+        self._group._register_backend(torch.device("cuda"), kinds.NCCL, nccl)
+        return nccl
+
+    def call(self, verb: str, device: Any, *args: Any) -> Any:
+        """Make a call on the backend of a device; return its Work."""
+        backend = self.backend(device)
+        method = getattr(backend, verb, None)
+        if method is None:
+            method = getattr(backend, _OLD_NAMES[verb])
+        return method(*args)
+
+    def close(self) -> None:
+        """Give both back."""
+        nccl, self._nccl, self._gloo = self._nccl, None, None
+        if nccl is not None:
+            nccl.shutdown()

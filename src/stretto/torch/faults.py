@@ -1,0 +1,57 @@
+"""Errors that are stretto's and PyTorch's at once.
+
+Code written for torch.distributed catches RuntimeError or DistBackendError and looks
+for words in a time-out's text; code written for stretto catches its classes.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch.distributed as dist
+
+from stretto.errors import CallError, CollectiveTimeout, StrettoError
+
+__all__ = ["as_torch", "both_families", "refusal"]
+
+_LATE = "stretto: Timed out waiting: "
+"""torch.distributed's own tests look for " Timed out ", with the blanks."""
+
+
+@functools.cache
+def _class_of(kind: Any) -> Any:
+    """Return the class of such an error that is torch's, too."""
+    bases = (kind, dist.DistBackendError)
+    words = {"__doc__": kind.__doc__, "__module__": kind.__module__}
+    return type(kind.__name__, bases, words)
+
+
+def as_torch(error: BaseException) -> BaseException:
+    """Return an error of stretto as one of both families; others as they are."""
+    if not isinstance(error, StrettoError) or isinstance(error, dist.DistBackendError):
+        return error
+    text = str(error)
+    if isinstance(error, CollectiveTimeout):
+        text = f"{_LATE}{text}"
+    kind: Any = type(error)
+    made: StrettoError = _class_of(kind)(text)
+    made.__dict__.update(error.__dict__)
+    made.__cause__ = error.__cause__
+    return made.with_traceback(error.__traceback__)
+
+
+@contextmanager
+def both_families() -> Iterator[None]:
+    """Raise errors of stretto as those of both families."""
+    try:
+        yield
+    except StrettoError as e:
+        raise as_torch(e) from e.__cause__
+
+
+def refusal(text: str) -> BaseException:
+    """Return the error of a call that cannot be served."""
+    return as_torch(CallError(text))

@@ -1,0 +1,46 @@
+"""Fusion of all_reduce, residual add and RMSNorm in models that know nothing of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from stretto.torch.fusing import modules
+from stretto.torch.fusing.report import Report
+
+__all__ = ["Report", "fuse"]
+
+
+def fuse(
+    model: nn.Module,
+    group: Any = None,
+    *,
+    compile: bool = False,  # noqa: A002  (torch.compile, and nothing else)
+    backend: str = "inductor",
+    **options: Any,
+) -> Any:
+    """Return the model with its all_reduces, adds and norms fused; see `.fusion`.
+
+    As it is, a model's row-parallel layers (those with `reduce_results`) hold back
+    their all_reduce, in place. With `compile=True` it is compiled, and the pattern is
+    found in the graph, whoever wrote it: by `dist.all_reduce`, functional collectives
+    or ours. `options` are torch.compile's. What is not known is left as it is, and
+    `model.fusion` says why.
+    """
+    report = Report()
+    if not compile:
+        modules.fuse_modules(model, group, report)
+        model.fusion = report
+        return model
+    from stretto.torch.fusing.graph import FusionPass, over  # Inductor, a slow import
+
+    if backend == "inductor":
+        extra = {"post_grad_custom_pre_pass": FusionPass(report)}
+        extra |= options.pop("options", {})
+        made = torch.compile(model, options=extra, **options)
+    else:
+        made = torch.compile(model, backend=over(backend, report), **options)
+    made.fusion = report
+    return made

@@ -1,0 +1,148 @@
+"""The pass over graphs of ATen that makes one operator of all_reduce, add and norm.
+
+For Inductor it is a pass after gradients; for other backends of torch.compile, `over`
+makes one of them run it first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch.fx import Graph, GraphModule, Node
+
+from stretto.errors import CallError
+from stretto.torch.fusing import matching
+from stretto.torch.fusing.matching import Found, Unknown, find_norm, norms_of
+from stretto.torch.fusing.report import Report
+from stretto.torch.operators.library import resolve
+
+__all__ = ["FusionPass", "fuse_graph", "over"]
+
+OP = torch.ops.stretto.all_reduce_rmsnorm.default
+aten = torch.ops.aten
+
+
+class FusionPass(CustomGraphPass):  # type: ignore[misc]
+    """What `torch._inductor.config.post_grad_custom_pre_pass` takes."""
+
+    def __init__(self, report: Report | None = None) -> None:
+        self.report = report or Report()
+
+    def __call__(self, graph: Graph) -> None:
+        """Rewrite a graph."""
+        fuse_graph(graph, self.report)
+
+    def uuid(self) -> str:
+        """Return what a compiled graph is kept by: the text of this pass."""
+        said = hashlib.sha256()
+        for path in (Path(__file__), Path(matching.__file__)):
+            said.update(path.read_bytes())
+        return said.hexdigest()
+
+
+def over(backend: str, report: Report) -> Callable[..., Any]:
+    """Return a backend of torch.compile like "aot_eager", after this pass."""
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._dynamo.backends.registry import lookup_backend
+    from torch._functorch.aot_autograd import make_boxed_func
+
+    if backend not in ("eager", "aot_eager"):
+        raise CallError(
+            f"fuse: backend {backend!r}; want 'inductor', or 'aot_eager' where there "
+            f"is no compiler"
+        )
+    lookup_backend(backend)  # registered, in this version
+
+    def run(module: GraphModule, _: Any) -> Any:
+        fuse_graph(module.graph, report)
+        module.recompile()
+        return make_boxed_func(module.forward)
+
+    made: Callable[..., Any] = aot_autograd(fw_compiler=run)
+    return made
+
+
+def fuse_graph(graph: Graph, report: Report) -> int:
+    """Replace what can be; return how often."""
+    count = 0
+    for root in norms_of(graph):
+        try:
+            found = find_norm(root)
+            if found is None:
+                continue
+            _check_group(found.group)
+            _replace(graph, found)
+        except Unknown as e:
+            report.refuse(root.name, str(e))
+            continue
+        count += 1
+    if count:
+        graph.lint()
+    report.fused += count
+    return count
+
+
+def _check_group(group: str) -> None:
+    try:
+        resolve(group)
+    except CallError as e:
+        raise Unknown(str(e)) from None
+
+
+def _replace(graph: Graph, found: Found) -> None:
+    """Put the fused operator where the sum was made."""
+    total, weight = found.total, found.weight
+    if weight is not None:
+        _hoist(weight, total)
+    with graph.inserting_before(total):
+        x = found.x
+        for view in found.views:
+            x = _made(graph, view.target, (x, *view.args[1:]), view)
+        if weight is None:
+            row, like = int(total.meta["val"].shape[-1]), total.meta["val"]
+            kind = {"dtype": like.dtype, "device": like.device}
+            weight = graph.call_function(aten.ones.default, ([row],), kind)
+            with like.fake_mode:
+                weight.meta["val"] = torch.ones(row, **kind)
+        args = (x, found.residual, weight, found.eps, found.group)
+        fused = graph.call_function(OP, args)
+        value = total.meta["val"]
+        with value.fake_mode:
+            made = value.new_empty(value.shape), value.new_empty(value.shape)
+        fused.meta["val"] = made
+        outputs = []
+        for at in (0, 1):
+            one = graph.call_function(operator.getitem, (fused, at))
+            one.meta["val"] = made[at]
+            outputs.append(one)
+        out = outputs[0]
+        for view in found.later:
+            out = _made(graph, view.target, (out, *view.args[1:]), view)
+    found.out.replace_all_uses_with(out)
+    total.replace_all_uses_with(outputs[1])
+    for node in sorted({*found.gone, *found.later, total}, reverse=True):
+        if not node.users:
+            graph.erase_node(node)
+
+
+def _made(graph: Graph, target: Any, args: tuple[Any, ...], like: Node) -> Node:
+    made = graph.call_function(target, args)
+    made.meta.update(like.meta)
+    return made
+
+
+def _hoist(node: Node, before: Node) -> None:
+    """Move a node, and what it needs, before another one."""
+    if node < before or node.op == "placeholder":
+        return
+    if node is before:
+        raise Unknown("the weight depends on the sum")
+    for one in node.all_input_nodes:
+        _hoist(one, before)
+    before.prepend(node)

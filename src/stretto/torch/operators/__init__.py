@@ -1,0 +1,52 @@
+"""Operators of `torch.ops.stretto`, and the plain functions that stand before them."""
+
+import importlib
+
+from stretto.torch.operators.doors import (
+    all_gather,
+    all_gather_v,
+    all_reduce,
+    all_reduce_,
+    all_to_all,
+    barrier,
+    broadcast,
+    broadcast_,
+    gather,
+    permute,
+    reduce,
+    reduce_scatter,
+    reduce_scatter_v,
+    scatter,
+)
+from stretto.torch.operators.library import named
+from stretto.torch.operators.matmuls import all_gather_matmul, matmul_reduce_scatter
+from stretto.torch.operators.norms import (
+    all_reduce_rmsnorm,
+    all_reduce_rmsnorm_,
+    all_reduce_rmsnorm_fp8,
+)
+
+importlib.import_module("stretto.torch.operators.rooted")  # it registers operators
+
+__all__ = [
+    "all_gather",
+    "all_gather_matmul",
+    "all_gather_v",
+    "all_reduce",
+    "all_reduce_",
+    "all_reduce_rmsnorm",
+    "all_reduce_rmsnorm_",
+    "all_reduce_rmsnorm_fp8",
+    "all_to_all",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "gather",
+    "matmul_reduce_scatter",
+    "named",
+    "permute",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_v",
+    "scatter",
+]

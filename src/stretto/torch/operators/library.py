@@ -1,0 +1,103 @@
+"""How an operator of `torch.ops.stretto` is made: schema, kernels, shapes, gradient.
+
+Groups come as texts, since graphs hold texts: a group's name, one given by `named`, or
+nothing at all for the default group of the moment.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from stretto.calls import Communicator
+from stretto.errors import CallError
+from stretto.torch.groups import communicator
+
+__all__ = ["LIBRARY", "define", "in_graph", "named", "resolve", "text_of"]
+
+LIBRARY = torch.library.Library("stretto", "FRAGMENT")
+"""Keeps the registrations alive."""
+_KERNELS = ("CPU", "CUDA")
+_plain_types = (torch.Tensor, torch.nn.Parameter)
+_names: weakref.WeakKeyDictionary[Communicator, str] = weakref.WeakKeyDictionary()
+_by_name: weakref.WeakValueDictionary[str, Communicator] = weakref.WeakValueDictionary()
+_numbers = itertools.count()
+
+
+def named(comm: Communicator) -> str:
+    """Return a text that graphs know a communicator by, as long as it lives."""
+    name = _names.get(comm)
+    if name is None:
+        name = _names[comm] = f"stretto communicator {next(_numbers)}"
+        _by_name[name] = comm
+    return name
+
+
+def resolve(group: str) -> Communicator:
+    """Return the communicator that a text stands for, now."""
+    found = _by_name.get(group)
+    return communicator(group or None) if found is None else found
+
+
+def text_of(group: Any) -> str:
+    """Return the text of a group: what an operator takes."""
+    if group is None:
+        return ""
+    if isinstance(group, str):
+        return group
+    if isinstance(group, Communicator):
+        if torch.compiler.is_compiling():
+            raise CallError(
+                "a Communicator in compiled code; pass stretto.torch.named(comm), "
+                "made outside of it, or a group of torch.distributed"
+            )
+        return named(group)
+    return str(group.group_name)
+
+
+def communicator_of(group: Any) -> Communicator:
+    """Return the communicator of whatever a plain function was given."""
+    return resolve(group) if isinstance(group, str) else communicator(group)
+
+
+def in_graph(*tensors: torch.Tensor | None) -> bool:
+    """Return whether a call has to be an operator's.
+
+    That is where it is traced, faked or differentiated, or a tensor is strided.
+    """
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+        return True
+    for one in tensors:
+        if one is None:
+            continue
+        if type(one) not in _plain_types or not one.is_contiguous():
+            return True
+        if one.is_conj() or one.is_neg():
+            return True
+        if one.requires_grad and torch.is_grad_enabled():
+            return True
+    return False
+
+
+def define(
+    schema: str,
+    kernel: Callable[..., Any],
+    *,
+    fake: Callable[..., Any],
+    backward: Callable[..., Any] | None = None,
+    context: Callable[..., Any] | None = None,
+) -> None:
+    """Define `stretto::...`: one kernel for CPU and CUDA, its shapes, its gradient."""
+    name = f"stretto::{schema.partition('(')[0]}"
+    LIBRARY.define(schema)
+    for key in _KERNELS:
+        LIBRARY.impl(schema.partition("(")[0], kernel, key)
+    torch.library.register_fake(name, fake, lib=LIBRARY)
+    if backward is not None:
+        torch.library.register_autograd(
+            name, backward, setup_context=context, lib=LIBRARY
+        )

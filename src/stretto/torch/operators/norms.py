@@ -1,0 +1,371 @@
+"""all_reduce, residual add and RMSNorm as one operator, and its quantising forms.
+
+On GPUs the add and the norm are in the collective's kernel (an epilogue); on CPUs they
+are PyTorch's own, after the collective. Sums are rounded to the type of `x` as an
+all_reduce's are; from there to the outputs everything is float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from stretto.epilogues import (
+    CASTS,
+    Bound,
+    Epilogue,
+    Expr,
+    cast,
+    epilogue,
+    maximum,
+    row_amax,
+    row_mean,
+    rsqrt,
+)
+from stretto.errors import CallError
+from stretto.torch.operators.collectives import plain
+from stretto.torch.operators.library import (
+    define,
+    in_graph,
+    resolve,
+    text_of,
+)
+
+__all__ = ["EPS", "all_reduce_rmsnorm", "all_reduce_rmsnorm_", "all_reduce_rmsnorm_fp8"]
+
+OPS = torch.ops.stretto
+EPS = 1e-6
+FP8 = "float8_e4m3fn"
+_LARGEST, _LEAST = 448.0, 1e-12
+"""The largest number of that type; the least scale of a row, so that none is 0."""
+_TYPES = {getattr(torch, name) for name in CASTS[:3]}
+"""Element types of results that epilogues follow."""
+
+
+def _normed(s: Any, weight: Any, eps: Any) -> Any:
+    return s * rsqrt(row_mean(s * s) + eps) * weight
+
+
+@epilogue
+def add_norm(y: Expr, residual: Expr, weight: Expr, eps: Expr) -> dict[str, Expr]:
+    """Add the residual and scale rows to a mean square of one."""
+    s = y + residual
+    return {"out": _normed(s, weight, eps), "residual": s}
+
+
+@epilogue
+def norm(y: Expr, weight: Expr, eps: Expr) -> dict[str, Expr]:
+    """Scale rows to a mean square of one."""
+    return {"out": _normed(y, weight, eps)}
+
+
+@epilogue
+def add_norm_fp8(y: Expr, residual: Expr, weight: Expr, eps: Expr) -> dict[str, Expr]:
+    """The same in 8 bits, with a scale for every row."""
+    s = y + residual
+    normed = _normed(s, weight, eps)
+    scale = maximum(row_amax(normed) / _LARGEST, _LEAST)
+    out = cast(normed / scale, FP8)
+    return {"out": out, "scale": cast(scale, "float32"), "residual": s}
+
+
+@epilogue
+def add_norm_static_fp8(
+    y: Expr, residual: Expr, weight: Expr, eps: Expr, scale: Expr
+) -> dict[str, Expr]:
+    """The same in 8 bits, with a scale that is known."""
+    s = y + residual
+    return {"out": cast(_normed(s, weight, eps) / scale, FP8), "residual": s}
+
+
+def _check(x: Tensor, residual: Tensor | None, weight: Tensor) -> None:
+    if not x.dim() or weight.shape != x.shape[-1:]:
+        raise CallError(
+            f"all_reduce_rmsnorm: x has shape {tuple(x.shape)}, weight "
+            f"{tuple(weight.shape)}; want one weight for each place of the last axis"
+        )
+    if residual is not None and (
+        residual.shape != x.shape or residual.dtype != x.dtype
+    ):
+        raise CallError(
+            f"all_reduce_rmsnorm: residual has shape {tuple(residual.shape)} of "
+            f"{residual.dtype}, x {tuple(x.shape)} of {x.dtype}; want the same"
+        )
+
+
+def _in_kernel(x: Tensor, *others: Tensor | None) -> bool:
+    """Return whether an epilogue can do it."""
+    return (
+        x.is_cuda
+        and x.numel() > 0
+        and all(t is None or t.dtype in _TYPES for t in (x, *others))
+    )
+
+
+def _aligned(x: Tensor) -> Tensor:
+    """Return a tensor that rows can be read from by 16 bytes."""
+    x = plain(x.detach())
+    return x.clone() if x.data_ptr() % 16 else x
+
+
+def _bound(form: Epilogue, inputs: dict[str, Any], outputs: dict[str, Any]) -> Bound:
+    """Return an epilogue with its arrays; what it takes is known to be named right."""
+    return Bound(
+        name=form.name,
+        graph=form.graph,
+        single=form.single,
+        inputs=inputs,
+        outputs=outputs,
+    )
+
+
+def _fused(
+    comm: Any, form: Epilogue, x: Tensor, outputs: dict[str, Tensor], **inputs: Any
+) -> Tensor:
+    """Run a collective with an epilogue; return the plain sum."""
+    given = {k: _aligned(v) if isinstance(v, Tensor) else v for k, v in inputs.items()}
+    y = torch.empty_like(x)
+    comm.all_reduce(_aligned(x), out=y, epilogue=_bound(form, given, outputs))
+    return y
+
+
+# With numbers of the type of x.
+
+
+def _all_reduce_rmsnorm(
+    x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, group: str
+) -> tuple[Tensor, Tensor]:
+    _check(x, residual, weight)
+    comm, x = resolve(group), plain(x)
+    if not _in_kernel(x, residual, weight):
+        y = torch.empty_like(x)
+        comm.all_reduce(x, out=y)
+        return _by_torch(y, residual, weight, eps)
+    out = torch.empty_like(x)
+    if residual is None:
+        return out, _fused(comm, norm, x, {"out": out}, weight=weight, eps=eps)
+    total = torch.empty_like(x)
+    made = {"out": out, "residual": total}
+    _fused(comm, add_norm, x, made, residual=residual, weight=weight, eps=eps)
+    return out, total
+
+
+def _by_torch(
+    y: Tensor, residual: Tensor | None, weight: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    wide = torch.float64 if y.dtype == torch.float64 else torch.float32
+    s = y.to(wide)
+    if residual is not None:
+        s = s + residual.to(wide)
+    normed = s * torch.rsqrt(s.square().mean(-1, keepdim=True) + eps) * weight.to(wide)
+    return normed.to(y.dtype), y if residual is None else s.to(y.dtype)
+
+
+def _two_like(
+    x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, group: str
+) -> tuple[Tensor, Tensor]:
+    _check(x, residual, weight)
+    like = torch.empty_like(x, memory_format=torch.contiguous_format)
+    return like, torch.empty_like(like)
+
+
+def _keep_norm(ctx: Any, inputs: Any, output: Any) -> None:
+    _, residual, weight, ctx.eps, ctx.group = inputs
+    ctx.has_residual = residual is not None
+    ctx.save_for_backward(output[1], weight)
+
+
+def _norm_back(ctx: Any, grad_out: Tensor, grad_sum: Tensor) -> Any:
+    total, weight = ctx.saved_tensors
+    wide = torch.float64 if total.dtype == torch.float64 else torch.float32
+    s, g = total.to(wide), grad_out.to(wide)
+    scale = torch.rsqrt(s.square().mean(-1, keepdim=True) + ctx.eps)
+    unit = s * scale
+    by_weight = (g * unit).reshape(-1, s.shape[-1]).sum(0).to(weight.dtype)
+    g = g * weight.to(wide)
+    inner = scale * (g - unit * (g * unit).mean(-1, keepdim=True))
+    both = (inner + grad_sum.to(wide)).to(total.dtype)
+    by_x = OPS.all_reduce(both, "sum", ctx.group)
+    return by_x, both if ctx.has_residual else None, by_weight, None, None
+
+
+define(
+    "all_reduce_rmsnorm(Tensor x, Tensor? residual, Tensor weight, float eps, "
+    "str group) -> (Tensor, Tensor)",
+    _all_reduce_rmsnorm,
+    fake=_two_like,
+    backward=_norm_back,
+    context=_keep_norm,
+)
+
+
+def _all_reduce_rmsnorm_(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, group: str
+) -> Tensor:
+    _check(x, residual, weight)
+    comm = resolve(group)
+    ready = x.is_contiguous() and residual.is_contiguous()
+    if ready and _in_kernel(x, residual, weight):
+        at = x.data_ptr() | residual.data_ptr() | weight.data_ptr()
+        if not at % 16:
+            out = torch.empty_like(x)
+            inputs = {"residual": residual, "weight": weight, "eps": eps}
+            outputs = {"out": out, "residual": residual}
+            comm.all_reduce(x, epilogue=_bound(add_norm, inputs, outputs))
+            return out
+    out, total = _all_reduce_rmsnorm(x, residual, weight, eps, group)
+    residual.copy_(total)
+    return out
+
+
+define(
+    "all_reduce_rmsnorm_(Tensor(a!) x, Tensor(b!) residual, Tensor weight, float eps, "
+    "str group) -> Tensor",
+    _all_reduce_rmsnorm_,
+    fake=lambda x, residual, weight, eps, group: x.new_empty(x.shape),
+)
+
+
+# With numbers of 8 bits.
+
+
+def _all_reduce_rmsnorm_fp8(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, group: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    _check(x, residual, weight)
+    comm, x = resolve(group), plain(x)
+    if _in_kernel(x, residual, weight):
+        out, scale, total = _three_like(x, residual, weight, eps, group)
+        made = {"out": out, "scale": scale, "residual": total}
+        _fused(comm, add_norm_fp8, x, made, residual=residual, weight=weight, eps=eps)
+        return out, scale, total
+    normed, total = _wide(comm, x, residual, weight, eps)
+    scale = (normed.abs().amax(-1, keepdim=True) / _LARGEST).clamp_min(_LEAST)
+    return _rounded(normed / scale), scale, total
+
+
+def _three_like(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, group: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    _check(x, residual, weight)
+    out = x.new_empty(x.shape, dtype=torch.float8_e4m3fn)
+    scale = x.new_empty([*x.shape[:-1], 1], dtype=torch.float32)
+    return out, scale, x.new_empty(x.shape)
+
+
+def _wide(
+    comm: Any, x: Tensor, residual: Tensor, weight: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Return the norm in float32, and the new residual."""
+    y = torch.empty_like(x)
+    comm.all_reduce(x, out=y)
+    s = y.float() + residual.float()
+    scale = torch.rsqrt(s.square().mean(-1, keepdim=True) + eps)
+    return s * scale * weight.float(), s.to(x.dtype)
+
+
+def _rounded(x: Tensor) -> Tensor:
+    """Return 8 bits; what is too large becomes the largest number, as in kernels."""
+    return x.clamp(-_LARGEST, _LARGEST).to(torch.float8_e4m3fn)
+
+
+define(
+    "all_reduce_rmsnorm_fp8(Tensor x, Tensor residual, Tensor weight, float eps, "
+    "str group) -> (Tensor, Tensor, Tensor)",
+    _all_reduce_rmsnorm_fp8,
+    fake=_three_like,
+)
+
+
+def _all_reduce_rmsnorm_static_fp8(
+    x: Tensor, residual: Tensor, weight: Tensor, scale: Tensor, eps: float, group: str
+) -> tuple[Tensor, Tensor]:
+    _check(x, residual, weight)
+    if scale.numel() != 1 or scale.dtype != torch.float32:
+        raise CallError(
+            f"all_reduce_rmsnorm_fp8: scale has shape {tuple(scale.shape)} of "
+            f"{scale.dtype}; want one number of float32"
+        )
+    comm, x = resolve(group), plain(x)
+    if _in_kernel(x, residual, weight, scale):
+        out, _, total = _three_like(x, residual, weight, eps, group)
+        made = {"out": out, "residual": total}
+        given = {"residual": residual, "weight": weight, "scale": scale.view(())}
+        _fused(comm, add_norm_static_fp8, x, made, eps=eps, **given)
+        return out, total
+    normed, total = _wide(comm, x, residual, weight, eps)
+    return _rounded(normed / scale), total
+
+
+def _static_like(
+    x: Tensor, residual: Tensor, weight: Tensor, scale: Tensor, eps: float, group: str
+) -> tuple[Tensor, Tensor]:
+    out, _, total = _three_like(x, residual, weight, eps, group)
+    return out, total
+
+
+define(
+    "all_reduce_rmsnorm_static_fp8(Tensor x, Tensor residual, Tensor weight, "
+    "Tensor scale, float eps, str group) -> (Tensor, Tensor)",
+    _all_reduce_rmsnorm_static_fp8,
+    fake=_static_like,
+)
+
+
+# The plain functions.
+
+
+def all_reduce_rmsnorm(
+    x: Tensor,
+    residual: Tensor | None,
+    weight: Tensor,
+    eps: float = EPS,
+    group: Any = None,
+) -> tuple[Tensor, Tensor]:
+    """Return the norm of everybody's `x`, summed, plus `residual`; and that sum.
+
+    Without a residual the sum is everybody's `x` alone.
+    """
+    if in_graph(x, residual, weight):
+        both: tuple[Tensor, Tensor] = OPS.all_reduce_rmsnorm(
+            x, residual, weight, eps, text_of(group)
+        )
+        return both
+    return _all_reduce_rmsnorm(x, residual, weight, eps, text_of(group))
+
+
+def all_reduce_rmsnorm_(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float = EPS, group: Any = None
+) -> Tensor:
+    """Return the norm; the sum replaces `residual`, and `x` is used up."""
+    if in_graph(x, residual, weight):
+        return OPS.all_reduce_rmsnorm_(x, residual, weight, eps, text_of(group))
+    return _all_reduce_rmsnorm_(x, residual, weight, eps, text_of(group))
+
+
+def all_reduce_rmsnorm_fp8(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor,
+    eps: float = EPS,
+    group: Any = None,
+    *,
+    scale: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the norm in float8_e4m3fn, its scales, and the sum with `residual`.
+
+    The norm is the 8-bit numbers times the scales: one for every row, shape (..., 1),
+    or `scale`, which is then given back.
+    """
+    group = text_of(group)
+    if scale is None:
+        made: tuple[Tensor, Tensor, Tensor] = OPS.all_reduce_rmsnorm_fp8(
+            x, residual, weight, eps, group
+        )
+        return made
+    out, total = OPS.all_reduce_rmsnorm_static_fp8(
+        x, residual, weight, scale, eps, group
+    )
+    return out, scale, total

@@ -1,0 +1,100 @@
+"""What a group may be told, and what c10d's options say in a call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from stretto.errors import CallError
+from stretto.torch.faults import refusal
+
+__all__ = ["OPERATORS", "Given", "Options", "given", "operator_of"]
+
+_TRANSFERS = ("fallback", "stretto")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a group is told: `init_process_group("stretto", pg_options=Options())`."""
+
+    algorithms: Mapping[str, str] = field(default_factory=dict)
+    """By collective (`all_reduce`...), the algorithm to use, as a communicator's
+    `algorithm=` takes it; others are chosen by measurement."""
+    transfers: str = "fallback"
+    """Who sends and receives tensors on the CPU: "fallback" is Gloo, with tags and any
+    source; "stretto" is faster, and nobody may then receive from any source."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is not known."""
+        if self.transfers not in _TRANSFERS:
+            raise CallError(
+                f"transfers={self.transfers!r}; want one of {', '.join(_TRANSFERS)}"
+            )
+
+
+OPERATORS = ("sum", "avg", "prod", "min", "max", "band", "bor", "bxor")
+"""Our operators in the order of torch's numbers; after them comes PREMUL_SUM."""
+
+
+def _check_numbers() -> None:
+    """Raise when this torch numbers its operators otherwise."""
+    kinds = dist.ReduceOp.RedOpType
+    names = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
+    for number, name in enumerate(names):
+        op = dist.ReduceOp(getattr(kinds, name))
+        if hash(op) != number or int(op.op) != number:
+            raise refusal(
+                f"this PyTorch gives ReduceOp.{name} the number {hash(op)}; stretto "
+                f"knows it as {number}: want torch 2.9 to 2.15"
+            )
+
+
+_check_numbers()
+
+
+def operator_of(op: Any) -> Any:
+    """Return our operator of a ReduceOp, or the factor of a PREMUL_SUM."""
+    if not isinstance(op, dist.ReduceOp):
+        op = dist.ReduceOp(op)
+    number = hash(op)
+    if number < len(OPERATORS):
+        return OPERATORS[number]
+    _, factor = op.__getstate__()
+    if factor is None:
+        raise refusal(f"the operator {op.op}; want one of {', '.join(OPERATORS)}")
+    return factor
+
+
+@dataclass(slots=True)
+class Given:
+    """Options of a call that did not come in an object of c10d's."""
+
+    rootRank: int = 0  # noqa: N815 - c10d's names
+    reduceOp: Any = dist.ReduceOp.SUM  # noqa: N815
+    asyncOp: bool = True  # noqa: N815
+    timeout: timedelta | None = None
+    device: Any = None
+
+
+def given(opts: Any, **said: Any) -> Any:
+    """Return c10d's options, or those of a call in one of its short forms.
+
+    Such as `group.broadcast(tensor, 0)`, `group.allreduce(tensor, op=...)`.
+    """
+    if opts is None or isinstance(opts, (int, dist.ReduceOp, dist.ReduceOp.RedOpType)):
+        found = Given()
+        if isinstance(opts, int):
+            found.rootRank = opts
+        elif opts is not None:
+            found.reduceOp = opts
+        for name, value in said.items():
+            if value is not None:
+                setattr(found, name, value)
+        return found
+    if isinstance(opts, timedelta):
+        return Given(timeout=opts)
+    return opts

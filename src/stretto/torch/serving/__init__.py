@@ -1,0 +1,1 @@
+"""Serving engines' own interfaces, with stretto behind them: `.vllm` and `.sglang`."""

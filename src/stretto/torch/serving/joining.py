@@ -1,0 +1,84 @@
+"""A communicator for a group that a serving engine made on another backend.
+
+Engines hand over a group on the CPU (Gloo's). Its members meet once; who asks again for
+the same group gets the same communicator.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import weakref
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from stretto.calls import Communicator, connect
+from stretto.errors import CallError
+from stretto.torch import groups
+from stretto.torch.operators.library import named
+
+__all__ = ["Joined", "joined"]
+
+DEADLINE_S = 600.0
+"""How late a rank may be: engines load weights and compile between calls."""
+
+
+class Joined:
+    """A communicator that several users of one group share; the last one closes it."""
+
+    def __init__(self, comm: Communicator, *, ours: bool) -> None:
+        self.comm, self._ours, self._users = comm, ours, 0
+        self.name = named(comm)
+        """What compiled code knows it by."""
+
+    def take(self) -> Joined:
+        """Count a user."""
+        self._users += 1
+        return self
+
+    def leave(self) -> None:
+        """Close the communicator after its last user, if it was made here."""
+        self._users -= 1
+        if not self._users and self._ours:
+            self.comm.close()
+
+
+_joined: weakref.WeakKeyDictionary[Any, Joined] = weakref.WeakKeyDictionary()
+
+
+def joined(group: Any) -> Joined | None:
+    """Return a group's communicator (collective); None: its ranks share no host."""
+    if isinstance(group, Communicator):
+        return Joined(group, ours=False).take()
+    group = dist.group.WORLD if group is None else group
+    found = _joined.get(group)
+    if found is not None and found._users:
+        return found.take()
+    try:
+        found = Joined(groups.communicator(group), ours=False)
+    except CallError:  # of another backend
+        comm = _meet(group)
+        if comm is None:
+            return None
+        found = Joined(comm, ours=True)
+    _joined[group] = found
+    return found.take()
+
+
+def _meet(group: Any) -> Communicator | None:
+    size = dist.get_world_size(group)
+    said: list[Any] = [None] * size
+    dist.all_gather_object(said, (socket.gethostname(), secrets.token_hex(12)), group)
+    if len({host for host, _ in said}) > 1:
+        return None
+    rank = dist.get_rank(group)
+    return connect(rank, size, f"serving-{said[0][1]}", deadline_s=DEADLINE_S)
+
+
+def usable(x: Tensor) -> bool:
+    """Return whether a tensor is of a kind that engines' own kernels take."""
+    whole = x.untyped_storage().nbytes() - x.storage_offset() * x.element_size()
+    dense = x.is_contiguous() or whole == x.numel() * x.element_size()
+    return dense and not x.nbytes % 16

@@ -1,0 +1,192 @@
+"""What a call returns that goes on: torch's Work, completed where the work is done."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from stretto.torch.faults import as_torch
+from stretto.torch.meeting import seconds
+
+if TYPE_CHECKING:
+    from stretto.torch.line import Line
+
+__all__ = ["Chained", "Done", "Started"]
+
+_telling = threading.Lock()
+"""Held while a call ends or a Future is asked for; never during a wait."""
+
+
+class Started(dist.Work):  # type: ignore[misc]
+    """A call on the CPU that waits in a line, or was run from it.
+
+    Whoever waits for it runs it, and those before it; else the line's thread does.
+    """
+
+    def __init__(self, line: Line, run: Callable[[], None], tensors: list[Any]) -> None:
+        dist.Work.__init__(self)
+        self._line = line
+        self._call: Callable[[], None] | None = run
+        self._tensors = tensors
+        self.is_over = False
+        """Whether it has run, well or not."""
+        self._error: BaseException | None = None
+        self._future: Any = None
+
+    def run(self) -> bool:
+        """Run the call; return whether somebody is to be told, by `tell`."""
+        call, self._call = self._call, None
+        assert call is not None, "a started call runs once"
+        try:
+            call()
+        except BaseException as e:  # it belongs to whoever waits
+            self._error = as_torch(e)
+        with _telling:
+            self.is_over = True
+            told = self._future is not None
+        if self._error is not None and not isinstance(self._error, Exception):
+            raise self._error  # an interrupt belongs to the thread it came to, as well
+        return told
+
+    def tell(self) -> None:
+        """Complete the Future; what hangs on it runs here."""
+        _complete(self._future, self._tensors, self._error)
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Return when the call has ended; raise what it raised."""
+        if not self.is_over:
+            self._line.finish(self, seconds(timeout) if timeout else None)
+        if self._error is not None:
+            raise self._error
+        return True
+
+    synchronize = wait
+
+    def get_future(self) -> Any:
+        """Return a Future of the tensors. The line's thread hurries from now on."""
+        with _telling:
+            if self._future is not None:
+                return self._future
+            self._future = torch.futures.Future()
+            over = self.is_over
+        if over:
+            self.tell()
+        else:
+            self._line.hurry(self)
+        return self._future
+
+    def is_completed(self) -> bool:
+        """Return whether the call has ended, well or not."""
+        return self.is_over
+
+    def is_success(self) -> bool:
+        """Return whether the call has ended well."""
+        return self.is_over and self._error is None
+
+    def exception(self) -> BaseException | None:
+        """Return what the call raised."""
+        return self._error
+
+    def result(self) -> list[Any]:
+        """Return the tensors, when the call has ended."""
+        self.wait()
+        return self._tensors
+
+    def block_current_stream(self) -> None:
+        """Wait: on the CPU there is no stream that could."""
+        self.wait()
+
+    def source_rank(self) -> int:
+        """Raise: a collective has no source."""
+        raise RuntimeError("sourceRank() may only be called on work of recv")
+
+    _source_rank = source_rank
+
+
+def _complete(future: Any, tensors: Sequence[Any], error: BaseException | None) -> None:
+    if error is None:
+        future.set_result(list(tensors))
+    elif isinstance(error, Exception):
+        future.set_exception(error)
+    else:
+        future.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
+
+
+class Done(dist.Work):  # type: ignore[misc]
+    """A call that had ended when its Work was asked for."""
+
+    def __init__(self, tensors: Sequence[Any] = ()) -> None:
+        dist.Work.__init__(self)
+        self._tensors = list(tensors)
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Return at once."""
+        return True
+
+    synchronize = wait
+
+    def get_future(self) -> Any:
+        """Return a Future that is completed."""
+        future = torch.futures.Future()
+        future.set_result(list(self._tensors))
+        return future
+
+    def is_completed(self) -> bool:
+        """Return that it has ended."""
+        return True
+
+    is_success = is_completed
+
+    def exception(self) -> None:
+        """Return that nothing was raised."""
+
+    def result(self) -> list[Any]:
+        """Return the tensors."""
+        return self._tensors
+
+
+class Chained(dist.Work):  # type: ignore[misc]
+    """Another backend's work, and what is to be done here when it has ended."""
+
+    def __init__(self, work: Any, after: Callable[[], None]) -> None:
+        dist.Work.__init__(self)
+        self._work = work
+        self._after: Callable[[], None] | None = after
+
+    def wait(self, *timeout: timedelta) -> bool:
+        """Return when both are done."""
+        self._work.wait(*timeout)
+        after, self._after = self._after, None
+        if after is not None:
+            after()
+        return True
+
+    synchronize = wait
+
+    def is_completed(self) -> bool:
+        """Return whether the other's work has ended."""
+        return bool(self._work.is_completed())
+
+    def is_success(self) -> bool:
+        """Return whether it has ended well."""
+        return bool(self._work.is_success())
+
+    def exception(self) -> Any:
+        """Return what it raised."""
+        return self._work.exception()
+
+    def get_future(self) -> Any:
+        """Return a Future of what is done here afterwards."""
+        self.wait()
+        return Done().get_future()
+
+    def source_rank(self) -> int:
+        """Return who sent."""
+        return int(self._work._source_rank())
+
+    _source_rank = source_rank

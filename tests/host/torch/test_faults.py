@@ -1,0 +1,249 @@
+"""Late, dead, forked and mistaken ranks: who is named, when, and what works after."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import timedelta
+
+import pytest
+
+import stretto
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+
+import stretto.torch  # noqa: E402
+
+
+def begin(comm, store, timeout_s=30.0):
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "stretto",
+        init_method=f"file://{store}",
+        rank=comm.rank,
+        world_size=comm.num_ranks,
+        timeout=timedelta(seconds=timeout_s),
+    )
+
+
+def caught(call):
+    """Return which classes, which text, and after how long."""
+    start = time.monotonic()
+    try:
+        call()
+    except dist.DistBackendError as e:
+        kinds = [k.__name__ for k in type(e).__mro__]
+        return kinds, str(e), time.monotonic() - start
+    return [], "nothing was raised", time.monotonic() - start
+
+
+def wait_for_the_dead(comm, store):
+    """The last rank dies; the others call something each, and say what they heard."""
+    begin(comm, store, timeout_s=1800)
+    dist.all_reduce(torch.ones(4))
+    dist.barrier()
+    x = torch.ones(4)
+    calls = {
+        0: lambda: dist.all_reduce(x),
+        1: lambda: dist.all_reduce(x, async_op=True).wait(),
+    }
+    if comm.rank == comm.num_ranks - 1:
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return caught(calls[comm.rank])
+
+
+def test_a_dead_rank_is_named_at_once_however_long_the_timeout(tmp_path):
+    with pytest.raises(stretto.RankFailed) as failed:
+        stretto.spawn(wait_for_the_dead, f"{tmp_path}/store", num_ranks=3)
+    results = failed.value.results
+    assert {0, 1} == set(results)
+    for kinds, text, took_s in results.values():
+        assert "PeerLost" in kinds, text
+        assert "rank 2" in text
+        assert took_s < 2.3  # 0.3 of them before it died
+
+
+def play(comm, folder, scenes):
+    """Play scenes, each in groups of its own, in the same processes."""
+    said = {}
+    for scene in scenes:
+        said[scene.__name__] = scene(comm, f"{folder}/{scene.__name__}")
+        comm.barrier()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+    return said
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory):
+    """Return what two ranks said in every scene."""
+    scenes = (
+        come_late,
+        change_timeouts,
+        give_a_barrier_less,
+        begin_again,
+        fork_a_child,
+        live_apart,
+    )
+    folder = str(tmp_path_factory.mktemp("scenes"))
+    found = stretto.spawn(play, folder, scenes, num_ranks=2)
+    return {s.__name__: [said[s.__name__] for said in found] for s in scenes}
+
+
+def come_late(comm, store):
+    begin(comm, store, timeout_s=1.0)
+    x = torch.ones(2)
+    dist.all_reduce(x)
+    if comm.rank == 1:  # later than usual, in time
+        time.sleep(0.6)
+    dist.all_reduce(x)
+    good = x.tolist()
+    if comm.rank == 1:
+        time.sleep(2.0)
+        return good, caught(lambda: dist.all_reduce(x))
+    said = caught(lambda: dist.all_reduce(x))
+    again = caught(lambda: dist.broadcast(x, 0))
+    return good, said, again
+
+
+def test_a_late_rank_is_waited_for_as_long_as_the_group_says(played):
+    (good, said, again), (_, late) = played["come_late"]
+    assert [4.0, 4.0] == good
+    kinds, text, took_s = said
+    assert {"CollectiveTimeout", "DistBackendError", "RuntimeError"} <= set(kinds)
+    assert " Timed out " in text
+    assert "rank 1" in text
+    assert 0.9 < took_s < 2.0
+    assert "CommunicatorBroken" in again[0]
+    assert "broken by an earlier fault" in again[1]
+    assert "DistBackendError" in late[0]
+
+
+def change_timeouts(comm, store):
+    begin(comm, store, timeout_s=60)
+    dist.barrier()
+    if comm.rank == 1:
+        time.sleep(1.5)
+        return None
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=0.4), dist.group.WORLD)
+    return caught(lambda: dist.all_reduce(torch.ones(1)))
+
+
+def give_a_barrier_less(comm, store):
+    begin(comm, store, timeout_s=60)
+    dist.barrier()
+    if comm.rank == 1:
+        time.sleep(1.5)
+        return None
+    return caught(lambda: dist.barrier(timeout=timedelta(seconds=0.4)))
+
+
+@pytest.mark.parametrize("how", ["change_timeouts", "give_a_barrier_less"])
+def test_a_timeout_may_be_changed_for_a_group_or_a_barrier(played, how):
+    said, _ = played[how]
+    assert "CollectiveTimeout" in said[0]
+    assert 0.3 < said[2] < 1.4
+
+
+def begin_again(comm, store):
+    """Three groups, one after another, under one name; the second breaks."""
+    found = []
+    for k in range(3):
+        begin(comm, f"{store}{k}")
+        x = torch.ones(3) * (k + 1)
+        dist.all_reduce(x)
+        found.append(x[0].item())
+        if k == 1:
+            call = dist.all_reduce if comm.rank else dist.broadcast
+            args = () if comm.rank else (0,)
+            kinds, text, _ = caught(lambda c=call, a=args: c(torch.ones(3), *a))
+            found.append(("CollectiveMismatch" in kinds, "all_reduce" in text))
+        dist.destroy_process_group()
+    with pytest.raises(ValueError, match="not been initialized"):
+        dist.all_reduce(torch.ones(1))
+    return found
+
+
+def test_groups_may_be_made_again_after_an_end_and_after_a_fault(played):
+    want = [2.0, 4.0, (True, True), 6.0]
+    assert [want, want] == played["begin_again"]
+
+
+def fork_a_child(comm, store):
+    begin(comm, store)
+    x = torch.ones(2)
+    dist.all_reduce(x)
+    child = os.fork()
+    if not child:
+        kinds, text, _ = caught(lambda: dist.all_reduce(x))
+        os._exit(0 if "CallError" in kinds and "forked" in text else 1)
+    _, status = os.waitpid(child, 0)
+    dist.all_reduce(x)
+    dist.destroy_process_group()
+    return status, x.tolist()
+
+
+def test_a_forked_child_is_told_and_its_parent_goes_on(played):
+    assert [(0, [4.0, 4.0])] * 2 == played["fork_a_child"]
+
+
+def live_apart(comm, store):
+    from stretto.torch import meeting
+
+    usual, meeting._host = meeting._host, lambda: f"host {comm.rank}"
+    said = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logging.getLogger("stretto.torch").addHandler(handler)
+    begin(comm, store)
+    x = torch.ones(3)
+    for _ in range(2):
+        dist.all_reduce(x)
+    dist.all_reduce(x, async_op=True).wait()
+    out = torch.zeros(6)
+    dist.all_gather_into_tensor(out, x)
+    dist.barrier()
+    meeting._host = usual
+    return x.tolist(), out.tolist(), said
+
+
+def test_ranks_on_several_hosts_use_the_fallback_and_say_so_once(played):
+    for x, out, said in played["live_apart"]:
+        assert [8.0] * 3 == x
+        assert [8.0] * 6 == out
+        assert 1 == sum(s.startswith("allreduce: by Gloo") for s in said)
+        assert "several hosts" in said[0]
+
+
+END = """
+import sys, torch, torch.distributed as dist, stretto.torch
+dist.init_process_group("stretto", init_method=sys.argv[1], rank=int(sys.argv[2]),
+                        world_size=2)
+x = torch.ones(1000)
+dist.all_reduce(x)
+work = dist.all_reduce(x, async_op=True)
+sub = dist.new_group()
+dist.all_reduce(x, group=sub, async_op=True)
+"""
+
+
+def test_a_process_may_end_without_ending_its_groups(tmp_path):
+    """Whatever was started ends first; nothing hangs, and nothing is printed."""
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", END, f"file://{tmp_path}/store", str(rank)],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    for process in ranks:
+        _, said = process.communicate(timeout=100)
+        assert (0, "") == (process.returncode, said)

@@ -1,0 +1,46 @@
+"""The benchmarks of stretto.torch run on any machine, small and on the CPU."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+pytestmark = [pytest.mark.host, pytest.mark.timeout(240)]
+DECODE = "--shape tiny --batches 2 --prefill 8 --context 8 --repeats 1"
+MATMUL = "--size 16 --tokens 8 --repeats 1"
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "variants", "rows"),
+    [
+        ("torch_decode", DECODE, {"gloo", "stretto", "stretto+fused"}, 2),
+        pytest.param(
+            *("torch_matmul", MATMUL, {"gloo", "stretto", "stretto at once"}, 2),
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_a_benchmark_has_a_row_of_every_variant(tmp_path, name, words, variants, rows):
+    """All variants are right, are measured, and stand in both files."""
+    program = ROOT / "benchmarks" / f"{name}.py"
+    done = subprocess.run(
+        [sys.executable, program, "--device=cpu", "--out", tmp_path, *words.split()],
+        env=dict(os.environ) | {"PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+    assert 0 == done.returncode, done.stdout + done.stderr
+    said = json.loads(next(tmp_path.glob("*.json")).read_text())
+    assert rows == len(said["rows"])
+    assert all(variants == set(row["us"]) for row in said["rows"])
+    assert not any(row["failed"] for row in said["rows"])
+    for error in said.get("errors", {}).values():
+        assert error["relative"] < 0.02
+    assert all(name in next(tmp_path.glob("*.md")).read_text() for name in variants)

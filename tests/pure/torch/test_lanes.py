@@ -1,0 +1,123 @@
+"""Started calls on GPUs, with stand-ins for streams: what waits for what, and when."""
+
+from contextlib import contextmanager
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from stretto.torch import lanes as module  # noqa: E402
+from stretto.torch.lanes import Lanes  # noqa: E402
+
+
+class Event:
+    def __init__(self, gpu):
+        self.gpu, self.at, self.reached = gpu, None, False
+
+    def record(self, stream):
+        self.gpu.log.append(("record", stream.name))
+        self.gpu.events.append(self)
+
+    def query(self):
+        assert not self.gpu.capturing, "an event must not be asked in a capture"
+        return self.reached
+
+
+class Stream:
+    def __init__(self, gpu, name):
+        self.gpu, self.name = gpu, name
+
+    def wait_stream(self, other):
+        self.gpu.log.append(("wait", self.name, other.name))
+
+    def wait_event(self, event):
+        self.gpu.log.append(("wait end", self.name))
+
+    def synchronize(self):
+        self.gpu.log.append(("host waits", self.name))
+        for event in self.gpu.events:
+            event.reached = True
+
+
+class Gpu:
+    """torch.cuda, as far as lanes use it."""
+
+    def __init__(self):
+        self.log, self.events, self.capturing = [], [], False
+        self.caller = self.now = Stream(self, "caller")
+
+    def Stream(self, device, priority):  # noqa: N802
+        return Stream(self, "lane")
+
+    def Event(self):  # noqa: N802
+        return Event(self)
+
+    def current_stream(self, device=None):
+        return self.now
+
+    def is_current_stream_capturing(self):
+        return self.capturing
+
+    @contextmanager
+    def stream(self, stream):
+        before, self.now = self.now, stream
+        yield
+        self.now = before
+
+
+class Tensor:
+    device = "cuda:0"
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    one = Gpu()
+    monkeypatch.setattr(module.torch, "cuda", one)
+    return one
+
+
+def test_a_call_runs_after_the_callers_work_and_the_caller_waits_for_its_end(gpu):
+    heard = []
+    lanes = Lanes(lambda: heard.append(True))
+    work = lanes.start(lambda: gpu.log.append(("call", gpu.now.name)), [Tensor()])
+    want = [("wait", "lane", "caller"), ("call", "lane"), ("record", "lane")]
+    assert want == gpu.log
+    assert not work.is_completed()
+    work.wait()
+    assert ("wait end", "caller") == gpu.log[-1]
+    assert [True] == heard
+
+
+def test_tensors_are_held_until_the_gpu_has_passed_the_call(gpu):
+    lanes, x = Lanes(lambda: None), Tensor()
+    first = lanes.start(lambda: None, [x])
+    assert first._held == [x]
+    first.wait()
+    lanes.start(lambda: None, [Tensor()])
+    assert first._held == [x]
+    gpu.events[0].reached = True
+    lanes.start(lambda: None, [Tensor()])
+    assert first._held == []
+    assert 2 == len(lanes._running)
+    lanes.synchronize()
+    assert not lanes._running
+
+
+def test_in_a_capture_no_event_is_asked_and_nothing_is_kept(gpu):
+    lanes = Lanes(lambda: pytest.fail("a launch in a graph has not run"))
+    lanes.start(lambda: None, [Tensor()])
+    gpu.capturing = True
+    work = lanes.start(lambda: None, [Tensor()])
+    work.wait()
+    assert not work.is_completed()
+    assert 1 == len(lanes._running)
+
+
+def test_what_a_call_raises_is_raised_where_it_is_started(gpu):
+    from stretto.errors import PeerLost
+
+    def fail():
+        raise PeerLost("rank 1 died")
+
+    with pytest.raises(torch.distributed.DistBackendError, match="rank 1 died"):
+        Lanes(lambda: None).start(fail, [Tensor()])

@@ -1,0 +1,145 @@
+"""Started calls run once, in order, by whoever waits, or by the line's thread."""
+
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from stretto.errors import CollectiveTimeout, PeerLost  # noqa: E402
+from stretto.torch.line import Line  # noqa: E402
+
+
+@pytest.fixture
+def line():
+    one = Line("test")
+    yield one
+    one.close()
+
+
+def until(true, *, within_s=5.0):
+    end = time.monotonic() + within_s
+    while not true() and time.monotonic() < end:
+        time.sleep(0.001)
+    assert true()
+
+
+def test_who_waits_runs_the_call_and_those_before_it(line):
+    """No thread is handed anything: both calls run in the thread that waits."""
+    line._thread = threading.current_thread()  # no other is started
+    ran = []
+    works = [line.start(lambda k=k: ran.append(k), []) for k in range(3)]
+    assert works[1].wait()
+    assert [0, 1] == ran
+    assert [True, True, False] == [w.is_completed() for w in works]
+    line.finish()
+    assert [0, 1, 2] == ran
+    assert works[2].wait()
+    assert [0, 1, 2] == ran
+    line._thread = None
+
+
+def test_the_thread_runs_what_nobody_waits_for(line):
+    """A call that was started ends although its rank does something else."""
+    ran = []
+    line.start(lambda: ran.append(threading.current_thread()), [])
+    until(lambda: ran)
+    assert ran[0] is not threading.current_thread()
+
+
+def test_the_thread_is_woken_after_it_fell_asleep(line):
+    ran = []
+    line.start(lambda: ran.append(1), [])
+    until(lambda: line._asleep)
+    line.start(lambda: ran.append(2), [])
+    until(lambda: len(ran) == 2)
+
+
+def test_a_future_is_completed_by_whoever_ran_the_call(line):
+    gate = threading.Event()
+    line.start(gate.wait, [])
+    x = torch.ones(2)
+    work = line.start(lambda: x.mul_(3), [x])
+    future = work.get_future()
+    assert work.get_future() is future
+    assert not future.done()
+    gate.set()
+    assert [3.0, 3.0] == future.wait()[0].tolist()
+    late = line.start(lambda: None, [x])
+    late.wait()
+    assert late.get_future().done()
+
+
+def test_what_hangs_on_a_future_may_start_calls_and_wait_for_them(line):
+    """PowerSGD's hook does so, in the thread that completed the Future."""
+    x = torch.ones(1)
+
+    def more(future):
+        return line.start(lambda: x.add_(1), [x]).get_future().wait()[0]
+
+    chained = line.start(lambda: None, [x]).get_future().then(more)
+    assert 2.0 == chained.wait().item()
+
+
+def test_an_error_belongs_to_those_who_wait_for_its_call(line):
+    def fail():
+        raise PeerLost("rank 1 died")
+
+    bad, good = line.start(fail, []), line.start(lambda: None, [])
+    future = bad.get_future()
+    assert good.wait()
+    for _ in range(2):
+        with pytest.raises(PeerLost, match="rank 1 died") as caught:
+            bad.wait()
+        assert isinstance(caught.value, torch.distributed.DistBackendError)
+    assert not bad.is_success()
+    assert bad.exception() is caught.value
+    with pytest.raises(RuntimeError, match="rank 1 died"):
+        future.wait()
+
+
+def test_a_wait_with_a_timeout_ends_in_time_and_may_be_repeated(line):
+    gate = threading.Event()
+    work = line.start(gate.wait, [])
+    with pytest.raises(CollectiveTimeout, match=r" Timed out .*after 0\.05 s"):
+        work.wait(timedelta(seconds=0.05))
+    gate.set()
+    assert work.wait(timedelta(seconds=5))
+    assert work.wait(timedelta(0))  # c10d's way to say: no limit
+
+
+def test_an_interrupt_ends_the_wait_and_the_call(line):
+    line._thread = threading.current_thread()
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    work = line.start(interrupt, [])
+    with pytest.raises(KeyboardInterrupt):
+        work.wait()
+    assert work.is_completed()
+    line._thread = None
+
+
+def test_many_threads_that_wait_run_every_call_once(line):
+    ran = []
+    works = [line.start(lambda k=k: ran.append(k), []) for k in range(400)]
+    threads = [
+        threading.Thread(target=lambda t=t: [w.wait() for w in works[t::4]])
+        for t in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert list(range(400)) == ran
+
+
+def test_closing_runs_what_was_started():
+    line, ran = Line("test"), []
+    work = line.start(lambda: ran.append(1), [])
+    line.close()
+    assert [1] == ran
+    assert work.is_success()

@@ -1,0 +1,125 @@
+"""Errors of both families, options, names of groups, and what an import costs."""
+
+import subprocess
+import sys
+from datetime import timedelta
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import stretto  # noqa: E402
+import stretto.torch  # noqa: E402
+from stretto.torch import faults, groups, options  # noqa: E402
+from stretto.torch.meeting import LONGEST_S, seconds  # noqa: E402
+
+
+@pytest.mark.parametrize(
+    "kind", [stretto.PeerLost, stretto.CallError, stretto.CommunicatorBroken]
+)
+def test_an_error_is_of_both_families(kind):
+    error = kind("rank 1 died")
+    error.blamed = (1,)
+    made = faults.as_torch(error)
+    assert isinstance(made, kind)
+    assert isinstance(made, torch.distributed.DistBackendError)
+    assert isinstance(made, RuntimeError)
+    assert "rank 1 died" == str(made)
+    assert (1,) == made.blamed
+    assert faults.as_torch(made) is made
+    assert type(made) is type(faults.as_torch(kind("again")))
+
+
+def test_a_time_out_has_the_words_that_torchs_tests_look_for():
+    made = faults.as_torch(stretto.CollectiveTimeout("rank 1 did not come"))
+    assert " Timed out " in str(made)
+    assert "rank 1 did not come" in str(made)
+
+
+def test_other_errors_stay_as_they_are():
+    error = ValueError("no")
+    assert faults.as_torch(error) is error
+
+
+def test_every_operator_has_its_name():
+    named = {
+        "SUM": "sum", "AVG": "avg", "PRODUCT": "prod", "MIN": "min", "MAX": "max",
+        "BAND": "band", "BOR": "bor", "BXOR": "bxor",
+    }  # fmt: skip
+    for theirs, ours in named.items():
+        op = getattr(torch.distributed.ReduceOp, theirs)
+        assert ours == options.operator_of(op)
+    assert 2.5 == options.operator_of(torch.distributed._make_nccl_premul_sum(2.5))
+
+
+def test_options_refuse_what_they_do_not_know():
+    with pytest.raises(stretto.CallError, match="transfers='mpi'"):
+        stretto.torch.Options(transfers="mpi")
+
+
+def test_short_forms_of_options_have_c10ds_defaults():
+    found = options.given(None, reduceOp=torch.distributed.ReduceOp.MAX)
+    assert (0, True) == (found.rootRank, found.asyncOp)
+    assert torch.distributed.ReduceOp.MAX == found.reduceOp
+    assert 3 == options.given(3).rootRank
+    assert (
+        torch.distributed.ReduceOp.MIN
+        == options.given(torch.distributed.ReduceOp.MIN).reduceOp
+    )
+    assert timedelta(1) == options.given(timedelta(1)).timeout
+
+
+def test_time_outs_in_seconds():
+    assert None is seconds(None)
+    assert None is seconds(timedelta(milliseconds=-1))  # c10d's "not set"
+    assert LONGEST_S == seconds(timedelta(0))
+    assert 1.5 == seconds(timedelta(seconds=1.5))
+
+
+def test_a_name_stands_for_a_communicator_until_it_is_forgotten():
+    with stretto.connect(0, 1, "tests-pure-torch-groups") as comm:
+        groups.bind("some", comm)
+        assert groups.communicator("some") is comm
+        assert groups.communicator(comm) is comm
+        groups.forget("some")
+        groups.forget("some")
+    for given, text in (
+        ("some", "no group named 'some'"),
+        (None, "no default group"),
+        (7, "a int is no group"),
+    ):
+        with pytest.raises(stretto.CallError, match=text):
+            groups.communicator(given)
+
+
+def run(code):
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert 0 == done.returncode, done.stderr
+    return done.stdout.strip()
+
+
+def test_stretto_does_not_import_torch():
+    assert "False" == run("import stretto, sys; print('torch' in sys.modules)")
+
+
+def test_the_import_brings_little_beside_torch():
+    """Under 50 ms: nothing of the runtime, of which the first group has need."""
+    code = (
+        "import torch, sys; before = set(sys.modules); import stretto.torch; "
+        "print(sorted(m for m in set(sys.modules) - before if 'runtime' in m "
+        "or 'numba' in m or 'group' in m))"
+    )
+    assert "[]" == run(code)
+
+
+def test_without_torch_the_import_says_what_to_install():
+    code = (
+        "import importlib.util; importlib.util.find_spec = lambda name: None\n"
+        "try:\n import stretto.torch\n"
+        "except Exception as e:\n print(type(e).__name__, e)"
+    )
+    said = run(code)
+    assert said.startswith("MissingExtraError")
+    assert "pip install 'stretto[torch]'" in said
