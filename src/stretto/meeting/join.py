@@ -60,17 +60,20 @@ _heard: dict[str, tuple[int, float]] = {}
 """When this process last heard that a job did not meet: uptime, and time of day."""
 
 
-def join(place: Place, *, deadline_s: float = 30.0) -> Meeting:
+def join(
+    place: Place, *, deadline_s: float = 30.0, listener: socket.socket | None = None
+) -> Meeting:
     """Return this rank's meeting with all others of its job (collective).
 
-    A second call in the same job is a second meeting.
+    A second call in the same job is a second meeting. `listener` is bound to the
+    place's address already, where rank 0 has one.
     """
     if not hasattr(socket, "AF_UNIX"):
         raise RendezvousError("ranks meet at a Unix socket, which this system lacks")
     check_deadline(deadline_s, "connect")
     check_num_ranks(place.num_ranks, "connect")
     try:
-        return _join(place, deadline_s)
+        return _join(place, deadline_s, listener)
     except StrettoError:
         _heard[place.job] = uptime_ns(), time.clock_gettime(time.CLOCK_REALTIME)
         raise
@@ -80,7 +83,7 @@ def join(place: Place, *, deadline_s: float = 30.0) -> Meeting:
         ) from e
 
 
-def _join(place: Place, deadline_s: float) -> Meeting:
+def _join(place: Place, deadline_s: float, listener: socket.socket | None) -> Meeting:
     watched = place.launcher != "explicit" or not is_detached()
     meet = partial(
         greet,
@@ -92,19 +95,28 @@ def _join(place: Place, deadline_s: float) -> Meeting:
     if place.rank:
         stay = _Stay(*_come(place, deadline_s, meet))
     else:
-        hosting, sock = _host(place, deadline_s)
+        hosting, sock = _host(place, deadline_s, listener)
         try:
             stay = _Stay(meet(Connection(sock), start_s=deadline_s), hosting)
         except BaseException:
             hosting.wait_finished(TELL_S)  # the others shall hear it before we go
             raise
     if place.address is not None:
-        stay.meeting.secret, stay.meeting.towards = load_secret(), place.address[0]
+        stay.meeting.secret, stay.meeting.towards = _secret(place), place.address[0]
     return stay.meeting
 
 
-def _host(place: Place, deadline_s: float) -> tuple[HubThread, socket.socket]:
-    secret = b"" if place.address is None else load_secret()
+def _secret(place: Place) -> bytes:
+    """Return what all ranks know, where they meet over TCP."""
+    if place.address is None:
+        return b""
+    return place.secret or load_secret()
+
+
+def _host(
+    place: Place, deadline_s: float, door: socket.socket | None
+) -> tuple[HubThread, socket.socket]:
+    secret = _secret(place)
     machine = Rendezvous(
         place.num_ranks,
         deadline=time.monotonic() + deadline_s,
@@ -120,7 +132,7 @@ def _host(place: Place, deadline_s: float) -> tuple[HubThread, socket.socket]:
         inode = path.lstat().st_ino
         hub.serve(listener, partial(end, path, inode, machine.generation))
         if place.address is not None:
-            Door(hub, place.address, os.fspath(path), secret)
+            Door(hub, place.address, os.fspath(path), secret, door)
         ours, theirs = socket.socketpair()
         hub.adopt(theirs, rank=0)
         return HubThread(hub), ours
@@ -156,7 +168,7 @@ class _Search:
     def __init__(self, place: Place, deadline_s: float) -> None:
         self._place, self._deadline_s = place, deadline_s
         self._path = socket_path(place.job)
-        self._secret = b"" if place.address is None else load_secret()
+        self._secret = _secret(place)
         self._launcher = None if place.launcher == "explicit" else place.launcher_pid
         self._heard, self._heard_s = _heard.get(place.job, (0, 0.0))
         self._dead_since: float | None = None

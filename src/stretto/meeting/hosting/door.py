@@ -43,13 +43,21 @@ class Door:
     """Show ranks that come over TCP to `path`; part of the hub's loop."""
 
     def __init__(
-        self, hub: Hub, address: tuple[str, int], path: str, secret: bytes
+        self,
+        hub: Hub,
+        address: tuple[str, int],
+        path: str,
+        secret: bytes,
+        listener: socket.socket | None = None,
     ) -> None:
+        """Listen at an address, unless somebody did."""
         self._hub, self._path, self._secret = hub, path, secret
         self._knocking: dict[Connection, _Knock] = {}
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         try:
-            self._listener = socket.create_server(address, family=family, backlog=128)
+            self._listener = listener or socket.create_server(
+                address, family=family, backlog=128
+            )
         except (OSError, UnicodeError) as e:
             raise RendezvousError(f"cannot serve {address[0]}:{address[1]}: {e}") from e
         self._listener.setblocking(False)
