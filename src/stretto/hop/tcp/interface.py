@@ -72,7 +72,7 @@ def listen(host: str, environment: Mapping[str, str] | None = None) -> socket.so
         try:
             return socket.create_server((host, port), family=family, backlog=256)
         except OSError as e:
-            if len(ports) == 1:
+            if not env.get(PORTS):
                 raise RendezvousError(f"cannot listen at {host}: {e}") from e
     raise RendezvousError(
         f"{PORTS}={env[PORTS]}: all of these ports are in use at {host}; want one for "
