@@ -34,6 +34,7 @@ from stretto.choice.select import (
 from stretto.epilogues import Bound, Spec
 from stretto.errors import CallError, CommunicationError, CommunicatorBroken
 from stretto.executors import Group, Launch, Session
+from stretto.plan import settled_hosts
 
 __all__ = ["CallRunner"]
 
@@ -55,11 +56,13 @@ class CallRunner:
         """This process's number in the group."""
         self.num_ranks = group.num_ranks
         """How many processes there are in the group."""
+        self.hosts = settled_hosts(executors.hosts_of(group), group.num_ranks)
+        """The host of each rank, numbered as they come; empty: all are on one."""
         self._group = group
         self._sessions: dict[str, Session] = {}
         self._profiles = profiles or Measured()
         self._chooser = Chooser(
-            self.rank, self.num_ranks, self._sessions, self._profiles
+            self.rank, self.num_ranks, self._sessions, self._profiles, self.hosts
         )
         self._launches: dict[Kind, Launch] = {}
         self._table: dict[Any, Hot] = {}

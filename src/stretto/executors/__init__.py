@@ -20,7 +20,17 @@ from stretto.errors import CallError, UnknownNameError
 from stretto.ir import Verified
 from stretto.plan import Plan
 
-__all__ = ["Call", "Executor", "Group", "Launch", "Session", "describe", "get", "names"]
+__all__ = [
+    "Call",
+    "Executor",
+    "Group",
+    "Launch",
+    "Session",
+    "describe",
+    "get",
+    "hosts_of",
+    "names",
+]
 
 Launch: TypeAlias = Callable[[Any, Any], None]
 """Run a prepared plan on (input, output); returns when done, or when enqueued.
@@ -55,7 +65,8 @@ def describe(plan: Plan, call: Call) -> str:
     count = counts[0] if len(set(counts)) == 1 else ",".join(map(str, counts))
     reduces = collectives.get(plan.collective).reduces
     op = f" op={call.op.value}" if reduces else ""
-    params = "".join(f" {k}={v}" for k, v in plan.params.items())
+    said = {k: v for k, v in plan.params.items() if k != "hosts"}
+    params = "".join(f" {k}={v}" for k, v in said.items())
     return (
         f"{plan.collective}{params} of {count} {call.dtype}{op}"
         f" by {plan.name} {plan.schedule} ({plan.digest})"
@@ -125,6 +136,12 @@ class Group(Protocol):
     def close(self) -> None:
         """Leave the group."""
         return
+
+
+def hosts_of(group: Group) -> tuple[int, ...]:
+    """Return the host of each rank of a group; one for all where it does not say."""
+    hosts: tuple[int, ...] = tuple(getattr(group, "hosts", ()))
+    return hosts or (0,) * group.num_ranks
 
 
 class Session(Protocol):

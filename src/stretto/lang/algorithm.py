@@ -64,6 +64,11 @@ class Algorithm:
         return default if isinstance(default, int) else 0
 
     @property
+    def knows_hosts(self) -> bool:
+        """Return whether the function is told the host of each rank, as `hosts`."""
+        return "hosts" in inspect.signature(self.function).parameters
+
+    @property
     def place(self) -> str:
         """Return the file and line of the author's function."""
         code = getattr(inspect.unwrap(self.function), "__code__", None)

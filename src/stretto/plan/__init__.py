@@ -2,7 +2,7 @@
 
 from stretto.plan.layout import Layout, layout
 from stretto.plan.parser import parse_plan
-from stretto.plan.plan import BufferRun, Plan
+from stretto.plan.plan import BufferRun, Plan, settled_hosts
 from stretto.plan.schedule import DIRECTIONS, MEMORIES, PROTOCOLS, Schedule
 from stretto.plan.steps import (
     Groups,
@@ -36,5 +36,6 @@ __all__ = [
     "layout",
     "parse_plan",
     "primitive",
+    "settled_hosts",
     "spell_step",
 ]

@@ -9,6 +9,9 @@
         reduce_packets output[0], r1.stage[1]! <- input[0], stage[0]! @0 finish
         read_packets output[1] <- stage[1]! @1
 
+Where ranks are on several hosts, `hosts 0x2 1x2` after the schedule says who is where:
+two ranks on the first host, then two on the second.
+
 `!` marks packets, `@1` or `@0:4` the atoms. Where an operation of the program is known,
 `#3` names it.
 """
@@ -48,6 +51,9 @@ def parse_plan(text: str) -> Plan:
             if k not in ("collective", "ranks", "split")
         }
         words = lines[1][1].removeprefix("schedule ")
+        hosts: tuple[int, ...] = ()
+        if lines[2][1].startswith("hosts "):
+            hosts = _parse_hosts(lines.pop(2)[1])
         atoms = tuple(_span(w) for w in lines[2][1].split()[1:])
         inputs, outputs, units, ranks = _parse_ranks(lines[3:])
         return Plan(
@@ -63,14 +69,23 @@ def parse_plan(text: str) -> Plan:
             outputs=outputs,
             stage_units=units,
             ranks=ranks,
+            hosts=hosts,
         )
-    except (KeyError, ValueError, SyntaxError) as e:
+    except (IndexError, KeyError, ValueError, SyntaxError) as e:
         raise ParseError(f"plan {name}: {e}; want what str(plan) gives") from None
 
 
 def _span(word: str) -> tuple[int, int]:
     start, _, stop = word.partition(":")
     return int(start), int(stop)
+
+
+def _parse_hosts(line: str) -> tuple[int, ...]:
+    hosts: list[int] = []
+    for word in line.split()[1:]:
+        host, _, many = word.partition("x")
+        hosts += [int(host)] * int(many)
+    return tuple(hosts)
 
 
 _Runs = tuple[tuple[BufferRun, ...], ...]

@@ -12,7 +12,8 @@ n, from 1; a wait names the n it needs. Signals are counted, never reset.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import itertools
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ from stretto.ir import Params, freeze, members_of
 from stretto.plan.schedule import Schedule
 from stretto.plan.steps import Move, Step, spell_step
 
-__all__ = ["BufferRun", "Plan"]
+__all__ = ["BufferRun", "Plan", "settled_hosts"]
 
 
 class BufferRun(NamedTuple):
@@ -53,6 +54,9 @@ class Plan:
     """Units of staging that each rank owns, in one epoch."""
     ranks: tuple[tuple[tuple[Step, ...], ...], ...] = ()
     """Steps by rank and lane."""
+    hosts: tuple[int, ...] = ()
+    """The host of each rank, numbered as they come; empty: one host has all of them.
+    A step to a rank of another host is *far*: a put, a signal or a wait."""
     places: tuple[str, ...] = field(default=(), compare=False)
     """The author's line of each operation of the program, for messages."""
 
@@ -64,6 +68,15 @@ class Plan:
                     f"{self.name}: rank {rank} has {units!r} units of staging; want a "
                     f"whole number, at least 0"
                 )
+        if self.hosts and self.hosts != settled_hosts(self.hosts, self.num_ranks):
+            raise BoundsError(
+                f"{self.name}: hosts {self.hosts[:16]} of {self.num_ranks} ranks; want "
+                f"the host of each, numbered from 0 as they come, and more than one"
+            )
+
+    def is_far(self, rank: int, other: int) -> bool:
+        """Return whether two ranks are on different hosts."""
+        return bool(self.hosts) and self.hosts[rank] != self.hosts[other]
 
     @property
     def num_members(self) -> int:
@@ -74,7 +87,8 @@ class Plan:
     def summary(self) -> str:
         """Return what it is, in one line."""
         place = " in place" if self.in_place else ""
-        return f"{self.name} for {self.num_ranks} ranks, {self.schedule}{place}"
+        hosts = f" on {max(self.hosts) + 1} hosts" if self.hosts else ""
+        return f"{self.name} for {self.num_ranks} ranks{hosts}, {self.schedule}{place}"
 
     def steps(self) -> Iterator[tuple[int, int, int, Step]]:
         """Yield rank, lane, index and step."""
@@ -113,6 +127,8 @@ def _lines(plan: Plan) -> Iterator[str]:
     words += [f"{k}={str(v).replace(' ', '')}" for k, v in sorted(plan.params.items())]
     yield " ".join(words)
     yield f"schedule {plan.schedule}{' in_place' if plan.in_place else ''}"
+    if plan.hosts:
+        yield "hosts" + "".join(f" {host}x{many}" for host, many in _counted(plan))
     yield "atoms" + "".join(f" {a}:{b}" for a, b in plan.atoms)
     for rank, lanes in enumerate(plan.ranks):
         yield (
@@ -123,6 +139,27 @@ def _lines(plan: Plan) -> Iterator[str]:
             yield f"  lane {lane}"
             for step in steps:
                 yield f"    {spell_step(rank, step)}"
+
+
+def _counted(plan: Plan) -> Iterator[tuple[int, int]]:
+    """Yield hosts with the number of ranks, one after the other, that they have."""
+    for host, ranks in itertools.groupby(plan.hosts):
+        yield host, len(list(ranks))
+
+
+def settled_hosts(hosts: Sequence[Hashable], num_ranks: int) -> tuple[int, ...]:
+    """Return the host of each rank, numbered as they come; empty when it is one.
+
+    >>> settled_hosts(["b", "b", "a"], 3)
+    (0, 0, 1)
+    """
+    if len(hosts) not in (0, num_ranks):
+        raise BoundsError(
+            f"{len(hosts)} hosts given for {num_ranks} ranks; want each's"
+        )
+    numbers: dict[Hashable, int] = {}
+    found = tuple(numbers.setdefault(host, len(numbers)) for host in hosts)
+    return found if len(numbers) > 1 else ()
 
 
 def _runs(runs: tuple[BufferRun, ...]) -> str:

@@ -178,12 +178,16 @@ class Run:
         if channel.sent < step.n:
             return None
         self.clocks.tick(lane)
-        clock, unheard = self.clocks.lanes[lane], channel.unheard
+        unheard = channel.unheard
+        clock = self.clocks.lanes[lane]
         while unheard and unheard[0][0] < step.n:
             clock.learn(unheard.popleft()[1])
         if channel.heard < step.n:  # the first that says so much was heard, too
             channel.heard, told = unheard.popleft()
             clock.learn(told)
+            if self.plan.is_far(self.rank_of[lane], step.rank):
+                way = self.lane_of[step.rank, step.lane], self.rank_of[lane]
+                self.memory.landings.note(clock, lane, way, told)
         return ()
 
     def _load(self, lane: int, time: int, move: Move, rows: list[Row]) -> list[Held]:

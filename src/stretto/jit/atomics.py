@@ -19,12 +19,14 @@ from numba import config, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from stretto.executors.cpu.compiled import Kept
+from stretto.jit.kept import Kept
 
 __all__ = [
+    "call",
     "call_kernel",
     "clock_gettime",
     "compiled",
+    "entry",
     "load",
     "load_acquire",
     "pause",
@@ -59,7 +61,8 @@ def compiled(signature: str) -> Callable[[Compiled], Compiled]:
     def decorate(function: Compiled) -> Compiled:
         dispatcher = njit(nogil=True)(function)
         if not config.DISABLE_JIT:
-            with Kept(function, _sources()) as kept:
+            sources = _sources(function.__code__.co_filename)
+            with Kept(function, sources) as kept:
                 dispatcher._cache = kept
                 dispatcher.compile(signature)
             dispatcher.disable_compile()
@@ -69,16 +72,28 @@ def compiled(signature: str) -> Callable[[Compiled], Compiled]:
     return decorate
 
 
-@functools.cache
-def _sources() -> str:
-    """Return a hash of everything that is compiled together.
+def entry(function: Any) -> int:
+    """Return the address at which C, or another compiled function, may call this one.
 
-    Constants and functions of other files are compiled into a function, too.
+    It takes and returns 64-bit words.
     """
-    folder = Path(__file__).parent
-    names = ("atomics.py", "interpreter.py", "slab.py", "words.py")
-    files = [path.read_bytes() for n in names if (path := folder / n).is_file()]
-    return hashlib.sha256(b"".join(files)).hexdigest()[:12]
+    (signature,) = function.overloads
+    made = function.overloads[signature]
+    name = made.fndesc.llvm_cfunc_wrapper_name
+    return int(made.library.get_pointer_to_function(name))
+
+
+@functools.cache
+def _sources(file: str) -> str:
+    """Return a hash of everything that is compiled together with a file's functions.
+
+    Constants and functions of other files are compiled into a function, too: of those
+    that lie beside it, and of this room.
+    """
+    folders = {Path(__file__).parent, Path(file).parent}
+    files = [path for folder in folders for path in folder.glob("*.py")]
+    texts = [path.read_bytes() for path in sorted(files)]
+    return hashlib.sha256(b"".join(texts)).hexdigest()[:12]
 
 
 def _pointer(builder: Any, address: Any) -> Any:
@@ -139,6 +154,14 @@ def _pause(typing: Any) -> Any:
     return types.void(), emit
 
 
+def _call(typing: Any, function: Any, first: Any, second: Any) -> Any:
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(_WORD, (_WORD, _WORD))
+        return builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
+
+    return types.int64(types.int64, types.int64, types.int64), emit
+
+
 def _call_kernel(typing: Any, kernel: Any, operands: Any, nbytes: Any) -> Any:
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kind = ir.FunctionType(ir.VoidType(), (_WORD, _WORD))
@@ -160,5 +183,7 @@ take: Callable[[int, int], int] = intrinsic(_take)
 """Store a word where there is none but 0, at once; return whether it was so."""
 pause: Callable[[], None] = intrinsic(_pause)
 """Tell the core that this is a spin."""
+call: Callable[[int, int, int], int] = intrinsic(_call)
+"""Call a function of two words by its address; return the word that it returns."""
 call_kernel: Callable[[int, int, int], None] = intrinsic(_call_kernel)
 """Call a kernel by its address, on operands and a number of bytes: see `kernels`."""
