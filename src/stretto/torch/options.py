@@ -21,7 +21,7 @@ _TRANSFERS = ("fallback", "stretto")
 class Options:
     """What a group is told: `init_process_group("stretto", pg_options=Options())`."""
 
-    algorithms: Mapping[str, str] = field(default_factory=dict)
+    algorithms: Mapping[str, Any] = field(default_factory=dict)
     """By collective (`all_reduce`...), the algorithm to use, as a communicator's
     `algorithm=` takes it; others are chosen by measurement."""
     transfers: str = "fallback"
