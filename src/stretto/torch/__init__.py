@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from stretto.torch.fusing import fuse
     from stretto.torch.group import StrettoGroup
     from stretto.torch.groups import communicator
+    from stretto.torch.memory import deregister, empty, pool, register
     from stretto.torch.operators import (
         all_gather,
         all_gather_matmul,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
         scatter,
     )
     from stretto.torch.options import Options
+    from stretto.torch.placing import place_buffers
 
 __all__ = [
     "Options",
@@ -63,14 +65,19 @@ __all__ = [
     "broadcast",
     "broadcast_",
     "communicator",
+    "deregister",
+    "empty",
     "fuse",
     "gather",
     "matmul_reduce_scatter",
     "named",
     "permute",
+    "place_buffers",
+    "pool",
     "reduce",
     "reduce_scatter",
     "reduce_scatter_v",
+    "register",
     "scatter",
 ]
 
@@ -104,6 +111,11 @@ _HOMES = {
         ),
         "stretto.torch.operators",
     ),
+    "deregister": "stretto.torch.memory",
+    "empty": "stretto.torch.memory",
+    "place_buffers": "stretto.torch.placing",
+    "pool": "stretto.torch.memory",
+    "register": "stretto.torch.memory",
 }
 """What is imported when it is first asked for, so that the import is quick."""
 

@@ -72,7 +72,7 @@ class StrettoGroup(dist.ProcessGroup):  # type: ignore[misc]
             self._away = "the ranks are on several hosts, which stretto does not join"
             self._comm: Any = _Gone(f"group {self._name!r}: {self._away}")
         else:
-            self._comm = _pinned(comm, options) if options.algorithms else comm
+            self._comm = _Pinned(comm, options) if options.algorithms else comm
             groups.bind(self._name, comm, self._line)
         self._lanes = Lanes(self._hear)
         self._transfers = Transfers(self._comm, options.transfers)
@@ -490,16 +490,16 @@ class _Gone:
         raise refusal(self._why)
 
 
-class _pinned:  # noqa: N801 - it stands where a communicator does
+class _Pinned:
     """A communicator whose collectives are run by algorithms that the user names."""
 
     def __init__(self, comm: Communicator, options: Options) -> None:
         self._comm = comm
         for verb, algorithm in options.algorithms.items():
-            method = getattr(comm, verb, None)
-            if method is None or verb.startswith("_"):
-                raise refusal(f"algorithms names {verb!r}; want a collective's name")
-            setattr(self, verb, functools.partial(method, algorithm=algorithm))
+            for form in (verb, f"{verb}_v"):
+                method = getattr(comm, form, None)
+                if method is not None:
+                    setattr(self, form, functools.partial(method, algorithm=algorithm))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._comm, name)

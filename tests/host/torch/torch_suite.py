@@ -101,10 +101,23 @@ def run_one(suite, kind, name: str, rank: int, backend: str, world: int, temp: s
     return outcome
 
 
+class _LikeGloo(str):
+    """A backend's name, which tests that ask for gloo take as theirs."""
+
+    def __eq__(self, other):
+        return str(self) == str(other) or other == "gloo"
+
+    def __ne__(self, other):
+        return not self == other
+
+    __hash__ = str.__hash__
+    __slots__ = ()
+
+
 def serve(suite, kind, rank: int, backend: str, world: int, pipe) -> None:
     """Be a rank: run the tests that the pipe names."""
     os.environ["RANK"] = str(rank)
-    suite.BACKEND = backend
+    suite.BACKEND = _LikeGloo(backend)
     for names in suite.DistTestCases.backend_feature.values():
         if "gloo" in names:
             names.add(backend)

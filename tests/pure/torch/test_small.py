@@ -55,6 +55,8 @@ def test_every_operator_has_its_name():
 def test_options_refuse_what_they_do_not_know():
     with pytest.raises(stretto.CallError, match="transfers='mpi'"):
         stretto.torch.Options(transfers="mpi")
+    with pytest.raises(stretto.StrettoError, match="'all_sum'"):
+        stretto.torch.Options(algorithms={"all_sum": "all_reduce/ring"})
 
 
 def test_short_forms_of_options_have_c10ds_defaults():
