@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+pytest.importorskip("torch")
+
 from stretto import algorithms
 from stretto.epilogues import Form, Named, evaluate, resolve
 from stretto.executors.cuda.codegen import rowwise

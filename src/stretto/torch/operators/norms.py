@@ -109,7 +109,8 @@ def _in_kernel(x: Tensor, *others: Tensor | None) -> bool:
 
 def _aligned(x: Tensor) -> Tensor:
     """Return a tensor that rows can be read from by 16 bytes."""
-    x = plain(x.detach())
+    if not x.is_contiguous():
+        return x.contiguous()
     return x.clone() if x.data_ptr() % 16 else x
 
 
