@@ -13,7 +13,7 @@ from tests.host.torch_ops.checks import check
 from tests.host.torch_ops.fusions import LlamaRMSNorm, Model, by_ours, gloo
 
 import stretto.torch as st
-from stretto.torch.operators import matmuls
+from stretto.torch.operators import matmuls, norms
 from stretto.torch.serving import sglang, vllm
 
 REPLAYS, STREAMS, CALLS = 30, 50, 400
@@ -107,6 +107,26 @@ def matmuls_at_once(b: Any) -> None:
             matmuls.OVERLAP_FROM = limit
             for one in got:
                 b.same(what, one, want, 0.05)
+
+
+@check
+def large_norms(b: Any) -> None:
+    """A norm beyond what is one kernel is close to the one that is."""
+    if b.device.type == "cpu":
+        return
+    limit = norms.FUSED_UP_TO
+    x = b.draw(512, 4096, dtype=torch.bfloat16)[b.rank]
+    residual, weight = b.randn(512, 4096).bfloat16(), b.randn(4096).bfloat16()
+    made: list[Any] = []
+    for norms.FUSED_UP_TO in (0, 1 << 40):
+        made += [
+            st.all_reduce_rmsnorm(x, left, weight, EPS, b.comm)
+            for left in (residual, None)
+        ]
+    norms.FUSED_UP_TO = limit
+    for got, want in zip(made[:2], made[2:], strict=True):
+        b.same("norm", got[0], want[0], 0.05)
+        b.same("sum", got[1], want[1], 0.02)
 
 
 @check

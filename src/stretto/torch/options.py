@@ -22,7 +22,7 @@ _TRANSFERS = ("fallback", "stretto")
 class Options:
     """What a group is told: `init_process_group("stretto", pg_options=Options())`."""
 
-    algorithms: Mapping[str, str] = field(default_factory=dict)
+    algorithms: Mapping[str, Any] = field(default_factory=dict)
     """By collective, what a communicator takes as `algorithm=`: "all_reduce/ring", say;
     others are chosen by measurement."""
     transfers: str = "fallback"
