@@ -22,8 +22,8 @@ from stretto.synth.routes import Roads
 from stretto.synth.schedule import Demand, Schedule
 from stretto.synth.symmetry import Symmetry, trivial
 from stretto.synth.timing import Search as Timing
-from stretto.synth.timing import Yard
 from stretto.synth.works import Works
+from stretto.synth.yard import Yard
 
 __all__ = ["General"]
 
@@ -69,7 +69,7 @@ class _Cut:
     def schedule(self) -> Schedule:
         """Return the best plan as a schedule."""
         tick = self.yard.us_per_tick
-        starts, works = self.timing.best.starts, self.works.moves
+        starts, works = self.timing.best.starts.tolist(), self.works.moves
         order = sorted(range(len(starts)), key=lambda i: (starts[i], works[i][1:4]))
         moves = tuple(works[i]._replace(start=starts[i] * tick) for i in order)
         return Schedule(
