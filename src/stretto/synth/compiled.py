@@ -48,6 +48,7 @@ def _dispatched(
     ranks: Any,
     order: Any,
     weight: float,
+    patience: float,
     way: Any,
     way_at: Any,
     way_links: Any,
@@ -123,29 +124,30 @@ def _dispatched(
             keys[here], asked[here] = key, w
         for k in range(count):
             w = asked[k]
-            busy = -1
+            busy, begin = -1, now
             for at in range(way_at[w], way_at[w + 1]):
-                if free[way_links[at]] > now:
+                if free[way_links[at]] > begin:
                     busy = way_links[at]
-                    break
-            if busy >= 0:
+                    begin = free[busy]
+            first = order[queue[queue_at[w]]]
+            if begin - now > patience * delay[first]:
                 after[w] = parked[busy]
                 parked[busy] = w
                 continue
             i = order[_pop(queue, queue_at[w], queued[w])]
             queued[w] -= 1
-            starts[i] = now
+            starts[i] = begin
             until, last = -1, -1
             shift = take_at[i] - way_at[w]
             for at in range(way_at[w], way_at[w + 1]):
                 e, t = way_links[at], takes[at + shift]
-                free[e] = now + t
+                free[e] = begin + t
                 left[e] -= t
-                _push(events, 0, many, (now + t) * span + jobs + e)
+                _push(events, 0, many, (begin + t) * span + jobs + e)
                 many += 1
                 if t > until:
                     until, last = t, e
-            arrives = now + delay[i]
+            arrives = begin + delay[i]
             ends = max(ends, arrives)
             for at in range(behind_at[i], behind_at[i + 1]):
                 d = behind[at]

@@ -17,6 +17,7 @@ def dispatched(
     ranks: Any,
     order: Any,
     weight: float,
+    patience: float,
     way: Any,
     way_at: Any,
     way_links: Any,
@@ -32,7 +33,8 @@ def dispatched(
     """Write when every job starts, such that nothing waits that could start.
 
     Of what could, the largest of `weight` x what its fullest link still has to carry +
-    its urgency goes first. `ranks` and `order` are the order of urgency, there and
+    its urgency goes first. It may take its links for a start a little later: when the
+    last of them will be free within `patience` x its own time. `ranks` and `order` are the order of urgency, there and
     back. Lists of lists are flat: those of x are from at[x] to at[x + 1]. `waits` and
     `left` are used up. Return when the last job arrives.
     """
@@ -77,27 +79,28 @@ def dispatched(
             asked.sort()
         for k in range(len(asked)):
             w = asked[k][1]
-            busy = -1
+            busy, begin = -1, now
             for at in range(way_at[w], way_at[w + 1]):
-                if free[way_links[at]] > now:
+                if free[way_links[at]] > begin:
                     busy = way_links[at]
-                    break
-            if busy >= 0:
+                    begin = free[busy]
+            first = order[queues[w][0]]
+            if begin - now > patience * delay[first]:
                 after[w] = parked[busy]
                 parked[busy] = w
                 continue
             i = order[heapq.heappop(queues[w])]
-            starts[i] = now
+            starts[i] = begin
             until, last = -1, -1
             shift = take_at[i] - way_at[w]
             for at in range(way_at[w], way_at[w + 1]):
                 e, t = way_links[at], takes[at + shift]
-                free[e] = now + t
+                free[e] = begin + t
                 left[e] -= t
-                heapq.heappush(events, (now + t) * span + jobs + e)
+                heapq.heappush(events, (begin + t) * span + jobs + e)
                 if t > until:
                     until, last = t, e
-            arrives = now + delay[i]
+            arrives = begin + delay[i]
             ends = max(ends, arrives)
             for at in range(behind_at[i], behind_at[i + 1]):
                 d = behind[at]

@@ -64,6 +64,9 @@ class Roads:
             self._network = demand.network
         self._weighed: dict[int, dict[_Pair, dict[_Path, float]]] = {}
 
+    variants = 1
+    """Kinds of works."""
+
     def improve(self) -> bool:
         """Return that there are no better paths: the flow is optimal."""
         return False
@@ -161,7 +164,7 @@ class Roads:
         """Return whose part a pair carries."""
         return pair[0] if self._back else pair[1]
 
-    def works(self, split: int, seed: int) -> Works:
+    def works(self, split: int, seed: int, variant: int = 0) -> Works:
         """Return all transfers of a cut into so many pieces a part."""
         demand = replace(self._demand, split=split)
         network = self._network

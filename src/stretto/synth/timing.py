@@ -28,6 +28,8 @@ _FIRST = (
     *((2.0, 0.5, 0), (2.0, 0.5, 1), (0.0, 4.0, 0), (0.0, 4.0, 1)),
 )
 """Weights of waves and of full links, and whether time runs backwards."""
+_PATIENCE = (0.0, 0.1, 0.0, 0.1)
+"""What is waited for links, in turn."""
 
 
 @dataclass(slots=True)
@@ -45,7 +47,9 @@ class _Planner:
         self._ways = (yard.flat, yard.flat.turned())
         self._lists: tuple[Flat, Flat] | None = None
 
-    def plan(self, turned: int, urgency: Any, weight: float) -> Plan:
+    def plan(
+        self, turned: int, urgency: Any, weight: float, patience: float
+    ) -> Plan:
         """Return the plan in which nothing waits that could start."""
         count = len(urgency)
         order = np.argsort(-urgency, kind="stable")
@@ -59,7 +63,8 @@ class _Planner:
             out = [0] * count
             begun = clock.now()
             ends = run(
-                *(urgency.tolist(), ranks.tolist(), order.tolist(), weight),
+                *(urgency.tolist(), ranks.tolist(), order.tolist()),
+                *(weight, patience),
                 *(f.way, f.way_at, f.way_links, f.take_at, f.takes, f.delay),
                 *(list(f.waits), f.behind_at, f.behind, list(f.load), out),
             )
@@ -68,7 +73,7 @@ class _Planner:
         else:
             f = self._ways[turned]
             ends = run(
-                *(urgency, ranks, order, weight),
+                *(urgency, ranks, order, weight, patience),
                 *(f.way, f.way_at, f.way_links, f.take_at, f.takes, f.delay),
                 *(f.waits.copy(), f.behind_at, f.behind, f.load.copy(), starts),
             )
@@ -163,7 +168,8 @@ class Search:
                 self._took = left - clock.left
 
     def _try(self, turned: int, urgency: Any, weight: float) -> Plan:
-        plan = self._planner.plan(turned, urgency, weight)
+        patience = _PATIENCE[self.tried // 2 % len(_PATIENCE)]
+        plan = self._planner.plan(turned, urgency, weight, patience)
         if self._plan is None or plan.ends < self._plan.ends:
             self._plan = self._from = plan
         return plan
