@@ -16,10 +16,10 @@ from stretto.synth.works import Works
 
 __all__ = ["Grove"]
 
-_AT_ONCE, _TURNS = 2, 24
+_AT_ONCE, _TURNS = 4, 24
 """Trees of every root before the first plan, and prices for each time it gets better.
 """
-_FEW = (0.03, 0.0, 0.1, 0.3)
+_FEW = (0.0, 0.03, 0.1, 0.3)
 """What it may cost, of the whole, that trees share their ways: kinds of trees."""
 
 
@@ -56,7 +56,7 @@ class Grove:
         if not self._open:
             return False
         if self._filled < FILLED:
-            self._filled *= 3
+            self._filled *= 2
             self._pool.fill(min(self._filled, FILLED), self._clock)
         else:
             self._open = self._pool.grow(self._clock, self._goal, _TURNS)
@@ -77,6 +77,10 @@ class Grove:
         if key not in self._packings:
             self._packings[key] = self._pool.packing(min(scale, 256), key[1])
         return self._packings[key]
+
+    def prepare(self, split: int, variant: int) -> None:
+        """Find the trees for such a cut, if they are not known yet."""
+        self._packing(split, variant)
 
     def works(self, split: int, seed: int, variant: int = 0) -> Works:
         """Return all transfers of a cut into so many pieces a part."""

@@ -49,6 +49,10 @@ class Source(Protocol):
         """Return how many kinds of works there are."""
         ...
 
+    def prepare(self, split: int, variant: int) -> None:
+        """Find the fractions for such a cut, if they are not known yet."""
+        ...
+
     def works(self, split: int, seed: int, variant: int = 0) -> Works:
         """Return all transfers of a cut into so many pieces a part."""
         ...
@@ -135,7 +139,7 @@ class General:
         """Yield what numbers of pieces give at first."""
         try:
             self._source = self._sources()
-            yield from self._climb(self._splits, patience=1)
+            yield from self._climb(self._splits, 1, 0)
         except OutOfTimeError:
             pass
         yield from self._best_offer()
@@ -150,17 +154,20 @@ class General:
                     break
                 best = self._cuts[0].demand.split
                 finer = tuple(k for k in self._splits if 2 * k >= best)
-                yield from self._climb(finer, patience=2)
+                variant = min(1, self._source.variants - 1)
+                yield from self._climb(finer, 2, variant)
         except OutOfTimeError:
             pass
         yield from self._best_offer()
 
-    def _climb(self, splits: tuple[int, ...], patience: int) -> Iterator[Schedule]:
+    def _climb(
+        self, splits: tuple[int, ...], patience: int, variant: int
+    ) -> Iterator[Schedule]:
         """Yield the best of more and more pieces, until some were not better."""
         best: Fraction | None = None
         worse = 0
         for split in splits:
-            cut = self._cut(split, self._seed)
+            cut = self._cut(split, self._seed, variant)
             if cut is None:
                 break
             self._keep(cut)
@@ -252,9 +259,10 @@ class General:
 
     def _cut(self, split: int, seed: int, variant: int = 0) -> _Cut | None:
         assert self._source is not None  # begun
-        begun = self._clock.left
-        if self._cuts and begun <= self._needs(split):
+        if self._cuts and self._clock.left <= self._needs(split):
             raise OutOfTimeError
+        self._source.prepare(split, variant)
+        begun = self._clock.left
         works = self._source.works(split, seed, variant)
         spent = _TO_WRITE * len(works.moves)
         late = self._clock.limited and self._clock.left < spent

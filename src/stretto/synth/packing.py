@@ -29,7 +29,7 @@ _CLOSE = 1.0005
 _QUICK = -1.0
 FILLED = 16
 """Trees of every root before the first prices."""
-_REWEIGHED, _RARE = 6, 0.01
+_REWEIGHED, _RARE = 5, 0.01
 """How often ways are made rarer, and the part of the most that still is rare."""
 _GAINS, _PATIENCE = 0.998, 6
 """What counts as better, and how long it may be waited for."""

@@ -164,6 +164,10 @@ class Roads:
         """Return whose part a pair carries."""
         return pair[0] if self._back else pair[1]
 
+    def prepare(self, split: int, variant: int) -> None:
+        """Weigh the paths for such a cut, if they are not weighed yet."""
+        self._shares(split)
+
     def works(self, split: int, seed: int, variant: int = 0) -> Works:
         """Return all transfers of a cut into so many pieces a part."""
         demand = replace(self._demand, split=split)
