@@ -19,10 +19,6 @@ import argparse
 import fcntl
 import json
 import os
-
-for _name in ("OMP", "OPENBLAS", "MKL", "NUMBA"):  # before anything asks
-    os.environ.setdefault(f"{_name}_NUM_THREADS", "2")
-
 import resource
 import select
 import sys
@@ -35,6 +31,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
+for _name in ("OMP", "OPENBLAS", "MKL", "NUMBA"):  # before anything asks
+    os.environ.setdefault(f"{_name}_NUM_THREADS", "2")
 
 from dataclasses import replace  # noqa: E402
 
@@ -87,6 +85,7 @@ def run_one(number: int, collective: str, nbytes: int, budget: float) -> Case:
         "collective": collective,
         "nbytes": nbytes,
         "budget": budget,
+        "clock": "process" if clock.now is time.process_time else "wall clock",
         "us": us,
         "independent_us": least,
         "bound_us": ours,
@@ -245,14 +244,16 @@ def write(out: Path, rows: dict[str, Case]) -> None:
     out.with_suffix(".json").write_text(f"{head}\n{text}\n]}}\n")
     good = [r for r in ordered if "gap" in r]
     budgets = ", ".join(f"{b:g}" for b in sorted({r["budget"] for r in good}))
+    clocks = {r.get("clock", "process") for r in good}
+    whose = " or ".join(f"the {name}'s time" for name in sorted(clocks))
     loads = [r["load"] for r in good] or [0]
     said = (
         f"`benchmarks/synth_altered.py`, seed {SEED};"
         f" {len({r['case'] for r in ordered})} of {len(list(altered()))} machines so"
-        f" far. Budgets of {budgets} s; {os.cpu_count()} cores, load {min(loads)} to"
-        f" {max(loads)}; where rows took longer, budgets are of the process's own time."
-        " Times are of the emitted program, replayed by a checker that shares no code with"
-        " synthesis and agrees with `stretto simulate --schedule written` to a"
+        f" far. Budgets of {budgets} s of {whose}; {os.cpu_count()} cores, load"
+        f" {min(loads)} to {max(loads)}. Times are of the emitted program, replayed by"
+        " a checker that shares no code with synthesis and agrees with"
+        " `stretto simulate --schedule written` to a"
         " millionth. A gap is to the larger of two bounds, the script's own and"
         " `stretto bound`'s."
     )

@@ -7,6 +7,7 @@ times as fast. So it may come in at any moment of a search.
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -207,15 +208,18 @@ def compiled() -> tuple[Callable[..., int], Callable[..., int]] | None:
             from numba import njit
         except ImportError:
             return None
-        space = {"_push": njit(_push), "_pop": njit(_pop), "np": np, "__name__": __name__}
+        space = {
+            "_push": njit(_push),
+            "_pop": njit(_pop),
+            "np": np,
+            "__name__": __name__,
+        }
         _made.append((_linked(_dispatched, space, njit), njit(_compacted)))
     return _made[0]
 
 
 def _linked(function: Any, space: dict[str, Any], njit: Any) -> Callable[..., int]:
-    """Return a function compiled with others of this module compiled under its names."""
-    import types
-
-    copy = types.FunctionType(function.__code__, space, function.__name__)
+    """Return a function compiled that calls others that are compiled."""
+    copy = FunctionType(function.__code__, space, function.__name__)
     made: Callable[..., int] = njit(copy)
     return made

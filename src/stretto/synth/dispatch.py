@@ -34,9 +34,9 @@ def dispatched(
 
     Of what could, the largest of `weight` x what its fullest link still has to carry +
     its urgency goes first. It may take its links for a start a little later: when the
-    last of them will be free within `patience` x its own time. `ranks` and `order` are the order of urgency, there and
-    back. Lists of lists are flat: those of x are from at[x] to at[x + 1]. `waits` and
-    `left` are used up. Return when the last job arrives.
+    last of them will be free within `patience` x its own time. `ranks` and `order` are
+    the order of urgency, there and back. Lists of lists are flat: those of x are from
+    at[x] to at[x + 1]. `waits` and `left` are used up. Return when the last arrives.
     """
     jobs, ways, links = len(delay), len(way_at) - 1, len(left)
     span = jobs + links

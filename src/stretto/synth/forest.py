@@ -16,7 +16,7 @@ from stretto.synth.works import Works
 
 __all__ = ["Grove"]
 
-_AT_ONCE, _TURNS = 4, 24
+_AT_ONCE, _FEW_RANKS, _TURNS = 4, 40, 24
 """Trees of every root before the first plan, and prices for each time it gets better.
 """
 _FEW = (0.0, 0.03, 0.1, 0.3)
@@ -47,19 +47,22 @@ class Grove:
             nbytes=demand.nbytes,
         )
         self._goal = 1 / float(limit.algbw)
-        self._filled, self._open = _AT_ONCE, True
-        self._pool.fill(_AT_ONCE, clock)
+        self._filled, self.open = (
+            _AT_ONCE if network.num_ranks <= _FEW_RANKS else 2,
+            True,
+        )
+        self._pool.fill(self._filled, Clock(None))  # one plan there will be
         self._packings: dict[tuple[int, float], Packing] = {}
 
     def improve(self) -> bool:
         """Look for better trees; return whether there are any."""
-        if not self._open:
+        if not self.open:
             return False
         if self._filled < FILLED:
             self._filled *= 2
             self._pool.fill(min(self._filled, FILLED), self._clock)
         else:
-            self._open = self._pool.grow(self._clock, self._goal, _TURNS)
+            self.open = self._pool.grow(self._clock, self._goal, _TURNS)
         self._packings.clear()
         return True
 

@@ -45,6 +45,11 @@ class Source(Protocol):
     """Says what is to be transferred for a number of pieces."""
 
     @property
+    def open(self) -> bool:
+        """Return whether there may be better fractions."""
+        ...
+
+    @property
     def variants(self) -> int:
         """Return how many kinds of works there are."""
         ...
@@ -139,7 +144,8 @@ class General:
         """Yield what numbers of pieces give at first."""
         try:
             self._source = self._sources()
-            yield from self._climb(self._splits, 1, 0)
+            patience = 1 if self._source.open else 4
+            yield from self._climb(self._splits, patience, 0)
         except OutOfTimeError:
             pass
         yield from self._best_offer()

@@ -64,8 +64,8 @@ class Roads:
             self._network = demand.network
         self._weighed: dict[int, dict[_Pair, dict[_Path, float]]] = {}
 
-    variants = 1
-    """Kinds of works."""
+    variants, open = 1, False
+    """Kinds of works, and whether there may be better fractions."""
 
     def improve(self) -> bool:
         """Return that there are no better paths: the flow is optimal."""

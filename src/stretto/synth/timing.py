@@ -47,9 +47,7 @@ class _Planner:
         self._ways = (yard.flat, yard.flat.turned())
         self._lists: tuple[Flat, Flat] | None = None
 
-    def plan(
-        self, turned: int, urgency: Any, weight: float, patience: float
-    ) -> Plan:
+    def plan(self, turned: int, urgency: Any, weight: float, patience: float) -> Plan:
         """Return the plan in which nothing waits that could start."""
         count = len(urgency)
         order = np.argsort(-urgency, kind="stable")
@@ -85,12 +83,11 @@ class _Planner:
         """Return the plan with every job as early as its links' order allows."""
         order = np.argsort(starts, kind="stable")
         _, run = _fast.functions
+        f: Flat = self._ways[0]
+        out: Any = np.zeros(len(starts), dtype=np.int64)
         if run is compacted:
             assert self._lists is not None  # made by whoever planned
-            f, out = self._lists[0], [0] * len(starts)
-            order = order.tolist()
-        else:
-            f, out = self._ways[0], np.zeros(len(starts), dtype=np.int64)
+            f, out, order = self._lists[0], out.tolist(), order.tolist()
         ends = run(
             *(order, f.way, f.way_at, f.way_links, f.take_at, f.takes, f.delay),
             *(f.behind_at, f.behind, len(f.load), out),
@@ -107,7 +104,7 @@ class _Fast:
         self._asked = False
 
     def consider(self, left: float) -> None:
-        """Compile when that pays: in the time that is left, and after some was spent."""
+        """Compile when that pays: plans took a while, and time is left."""
         if not self._asked and self.spent > _WORTH and left > _TO_COMPILE:
             self._asked = True
             self.functions = compiled() or self.functions
@@ -116,7 +113,6 @@ class _Fast:
 _WORTH, _TO_COMPILE = 1.5, 6.0
 """Seconds that plans have cost before they are compiled, and that must be left."""
 _fast = _Fast()
-
 
 
 class Search:
