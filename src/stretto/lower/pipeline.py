@@ -18,7 +18,7 @@ from stretto.lower.homes import give_homes
 from stretto.lower.in_place import save_inputs
 from stretto.lower.sync import synchronise
 from stretto.lower.values import follow_values
-from stretto.plan import Plan, Schedule
+from stretto.plan import Plan, Schedule, Way
 
 __all__ = ["lower"]
 
@@ -55,6 +55,12 @@ def lower(
         outputs=homes.outputs,
         stage_units=tuple(units),
         ranks=tuple((steps,) for steps in synchronise(moves, program.num_ranks)),
+        ways=tuple(
+            Way(number, src.rank, op.dst.rank, via)
+            for number, op in enumerate(program.ops)
+            for src, via in zip(op.srcs, op.via, strict=False)
+            if via is not None and src.rank != op.dst.rank
+        ),
         places=tuple(map(program.place, program.ops)),
     )
 

@@ -9,8 +9,9 @@
         reduce_packets output[0], r1.stage[1]! <- input[0], stage[0]! @0 finish
         read_packets output[1] <- stage[1]! @1
 
-`!` marks packets, `@1` or `@0:4` the atoms. Where an operation of the program is known,
-`#3` names it.
+`way #3 r0 r1 leaf>spine`, after the atoms, says which switches operation 3 passes from
+rank 0 to 1. `!` marks packets, `@1` or `@0:4` the atoms. Where an operation of the
+program is known, `#3` names it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import re
 
 from stretto.errors import ParseError
 from stretto.ir import freeze
-from stretto.plan.plan import BufferRun, Plan
+from stretto.plan.plan import BufferRun, Plan, Way
 from stretto.plan.schedule import Schedule
 from stretto.plan.steps import Loc, Move, Signal, Space, Step, Wait
 
@@ -49,7 +50,8 @@ def parse_plan(text: str) -> Plan:
         }
         words = lines[1][1].removeprefix("schedule ")
         atoms = tuple(_span(w) for w in lines[2][1].split()[1:])
-        inputs, outputs, units, ranks = _parse_ranks(lines[3:])
+        ways = [_parse_way(t) for _, t in lines[3:] if t.startswith("way ")]
+        inputs, outputs, units, ranks = _parse_ranks(lines[3 + len(ways) :])
         return Plan(
             name=name,
             collective=fields["collective"],
@@ -63,6 +65,7 @@ def parse_plan(text: str) -> Plan:
             outputs=outputs,
             stage_units=units,
             ranks=ranks,
+            ways=tuple(ways),
         )
     except (KeyError, ValueError, SyntaxError) as e:
         raise ParseError(f"plan {name}: {e}; want what str(plan) gives") from None
@@ -71,6 +74,12 @@ def parse_plan(text: str) -> Plan:
 def _span(word: str) -> tuple[int, int]:
     start, _, stop = word.partition(":")
     return int(start), int(stop)
+
+
+def _parse_way(line: str) -> Way:
+    _, op, src, dst, switches = line.split()
+    names = () if switches == "-" else tuple(switches.split(">"))
+    return Way(int(op[1:]), int(src[1:]), int(dst[1:]), names)
 
 
 _Runs = tuple[tuple[BufferRun, ...], ...]

@@ -21,7 +21,7 @@ from stretto.ir import Params, freeze, members_of
 from stretto.plan.schedule import Schedule
 from stretto.plan.steps import Move, Step, spell_step
 
-__all__ = ["BufferRun", "Plan"]
+__all__ = ["BufferRun", "Plan", "Way"]
 
 
 class BufferRun(NamedTuple):
@@ -30,6 +30,15 @@ class BufferRun(NamedTuple):
     start: int
     stop: int
     atom: int
+
+
+class Way(NamedTuple):
+    """What an operation of the program takes from a rank to another passes switches."""
+
+    op: int
+    src: int
+    dst: int
+    switches: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +62,8 @@ class Plan:
     """Units of staging that each rank owns, in one epoch."""
     ranks: tuple[tuple[tuple[Step, ...], ...], ...] = ()
     """Steps by rank and lane."""
+    ways: tuple[Way, ...] = ()
+    """Which switches data pass, where the program says so."""
     places: tuple[str, ...] = field(default=(), compare=False)
     """The author's line of each operation of the program, for messages."""
 
@@ -109,6 +120,8 @@ def _lines(plan: Plan) -> Iterator[str]:
     yield " ".join(words)
     yield f"schedule {plan.schedule}{' in_place' if plan.in_place else ''}"
     yield "atoms" + "".join(f" {a}:{b}" for a, b in plan.atoms)
+    for op, src, dst, switches in plan.ways:
+        yield f"way #{op} r{src} r{dst} {'>'.join(switches) or '-'}"
     for rank, lanes in enumerate(plan.ranks):
         yield (
             f"rank {rank} input{_runs(plan.inputs[rank])}"

@@ -34,7 +34,7 @@ _LITTLE = 2000  # moves that cost as much as all that does not depend on their n
 _RATES_COUNT = 50  # times the latency: then few pieces need not be tried
 _MOST_RANKS = 100
 _LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768)
-_FIRST, _LATER, _KEPT = 4, 24, 5
+_FIRST, _LATER, _KEPT = 4, 24, 3
 """Plans for every number of pieces, for the best ones each time again; best ones."""
 _NEAR = Fraction(10_002, 10_000)
 _BETTER = Fraction(995, 1000)
@@ -81,6 +81,11 @@ class _Cut:
     def us(self) -> Fraction:
         """Return when the best plan ends, rounded up."""
         return self.timing.best.ends * self.yard.us_per_tick
+
+    @property
+    def to_write(self) -> float:
+        """Return the seconds that it takes to be written and proved."""
+        return _TO_WRITE * len(self.works.moves)
 
     def schedule(self) -> Schedule:
         """Return the best plan as a schedule."""
@@ -178,7 +183,7 @@ class General:
                 break
             self._keep(cut)
             # one plan there will be, whatever the clock says
-            cut.timing.run(_FIRST, self._clock)
+            cut.timing.run(_FIRST, self._clock, cut.to_write)
             self.plans += _FIRST
             yield from self._offer(cut, _BETTER)
             if cut.us <= self._goal * _NEAR:
@@ -205,7 +210,7 @@ class General:
                     if again is not None:
                         self._keep(again)
                         cut = again
-                cut.timing.run(_LATER, self._clock)
+                cut.timing.run(_LATER, self._clock, cut.to_write)
             except OutOfTimeError:
                 break
             self.plans += _LATER
@@ -251,7 +256,7 @@ class General:
 
     def _is_late(self, cut: _Cut) -> bool:
         """Return whether what is left is needed to write the plan down."""
-        return self._clock.left <= _TO_WRITE * len(cut.works.moves)
+        return self._clock.left <= cut.to_write
 
     def _needs(self, split: int) -> float:
         """Return about how many seconds a cut needs, and its first plan."""
@@ -265,7 +270,8 @@ class General:
 
     def _cut(self, split: int, seed: int, variant: int = 0) -> _Cut | None:
         assert self._source is not None  # begun
-        if self._cuts and self._clock.left <= self._needs(split):
+        reserve = self._cuts[0].to_write if self._cuts else 0.0
+        if self._cuts and self._clock.left <= self._needs(split) + reserve:
             raise OutOfTimeError
         self._source.prepare(split, variant)
         begun = self._clock.left

@@ -141,11 +141,14 @@ class Search:
         assert self._plan is not None  # the first one is made whatever the clock says
         return self._plan
 
-    def run(self, rounds: int, clock: Clock) -> None:
-        """Try so many plans, or fewer: none is begun that would end too late."""
+    def run(self, rounds: int, clock: Clock, reserve: float = 0.0) -> None:
+        """Try so many plans, or fewer: none is begun that would end too late.
+
+        The last seconds, a reserve, are not for plans.
+        """
         for _ in range(rounds):
             if self._plan is not None and (
-                self._plan.ends <= self._goal or clock.left <= self._took
+                self._plan.ends <= self._goal or clock.left <= self._took + reserve
             ):
                 return
             _fast.consider(clock.left)
