@@ -29,7 +29,7 @@ __all__ = ["General"]
 
 _MOST_MOVES = 40_000
 _MANY_MOVES = 5_000
-_TO_WRITE = 1.5e-4  # seconds that each move takes to be written and proved
+_TO_WRITE = 8e-5  # seconds that each move takes to be written and proved
 _LITTLE = 2000  # moves that cost as much as all that does not depend on their number
 _RATES_COUNT = 50  # times the latency: then few pieces need not be tried
 _MOST_RANKS = 100
@@ -156,9 +156,9 @@ class General:
         yield from self._best_offer()
 
     def improve(self) -> Iterator[Schedule]:
-        """Yield what they give with better fractions, twice."""
+        """Yield what they give with better fractions, three times."""
         try:
-            for _ in range(2):
+            for _ in range(3):
                 if self._source is None or self._is_done():
                     break
                 if not self._source.improve():
@@ -204,7 +204,7 @@ class General:
             cut = self._cuts[turn % min(2, len(self._cuts))]
             try:
                 if turn % 3 == 2:
-                    if turn % 12 == 11:
+                    if turn % 6 == 5:
                         self._source.improve()
                     again = self._other(turn // 3)
                     if again is not None:
