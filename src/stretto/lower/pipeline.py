@@ -21,7 +21,7 @@ from stretto.lower.in_place import save_inputs
 from stretto.lower.landing import keep_sources
 from stretto.lower.sync import synchronise
 from stretto.lower.values import follow_values
-from stretto.plan import Plan, Schedule, settled_hosts
+from stretto.plan import Plan, Schedule, Way, settled_hosts
 
 __all__ = ["lower"]
 
@@ -69,6 +69,12 @@ def lower(
         stage_units=tuple(units),
         ranks=tuple((steps,) for steps in synchronise(moves, program.num_ranks)),
         hosts=where,
+        ways=tuple(
+            Way(number, src.rank, op.dst.rank, via)
+            for number, op in enumerate(program.ops)
+            for src, via in zip(op.srcs, op.via, strict=False)
+            if via is not None and src.rank != op.dst.rank
+        ),
         places=tuple(map(program.place, program.ops)),
     )
 
