@@ -17,7 +17,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from stretto.arrays.operands import on_gpu
-from stretto.calls.hot import MISS
+from stretto.calls.by_identity import MISS
 from stretto.calls.work import Work
 
 __all__ = ["VERBS", "Holds", "Verb", "as_key", "call_of", "started", "verb"]
@@ -116,7 +116,7 @@ def _text(one: Verb, method: Any) -> str:
     lines += [
         f" key = ({', '.join([repr(one.name), *arrays, *rest])},)",
         " try:",
-        f"  known = self._hot.get(key){f' if {known} else None' if known else ''}",
+        f"  known = self._known.get(key){f' if {known} else None' if known else ''}",
         " except TypeError:",
         "  raise self._odd(key) from None",
     ]

@@ -1,5 +1,6 @@
 """Machines: ranks, switches, links, routes and costs; one TOML file per family."""
 
+from stretto.topology.assumed import EXAMPLE, assumed
 from stretto.topology.detect import detect
 from stretto.topology.load import load, names, patterns
 from stretto.topology.machine import Machine
@@ -9,11 +10,13 @@ from stretto.topology.routes import Route
 from stretto.topology.symmetry import is_symmetry
 
 __all__ = [
+    "EXAMPLE",
     "Costs",
     "Link",
     "Machine",
     "Route",
     "Switch",
+    "assumed",
     "detect",
     "draw",
     "is_symmetry",

@@ -15,9 +15,9 @@ from stretto.epilogues import Spec, evaluate
 from stretto.errors import CallError, CommunicationError
 from stretto.executors import Call, Group, Launch, Session
 from stretto.executors.cpu.encode import Encoded, Memory, encode
-from stretto.executors.cpu.engine import Engine, engine_named
 from stretto.executors.cpu.faults import Watch
 from stretto.executors.cpu.heap import Heap
+from stretto.executors.cpu.interpreters import Interpreter, interpreter_named
 from stretto.executors.cpu.memory import create_file, prefault, require_shared_memory
 from stretto.executors.cpu.slab import ABI, CALL, Slab, SlabLayout
 from stretto.executors.cpu.words import Header, SessionWord
@@ -39,7 +39,9 @@ class CpuSession(Session):
         """Make this rank's slab and map everybody's (collective)."""
         require_shared_memory()
         self._group = group
-        self._engine: Engine = engine_named(interpreter, warn=group.rank == 0)
+        self._interpreter: Interpreter = interpreter_named(
+            interpreter, warn=group.rank == 0
+        )
         self._layout = SlabLayout(num_ranks=group.num_ranks)
         self._slabs, cores = _share(group, self._layout)
         self._slabs[group.rank].begin()
@@ -47,7 +49,7 @@ class CpuSession(Session):
         self._heap = Heap(group)
         self._heap_at = self._heap.addresses[group.rank]
         self._heap_bytes = 0
-        self._address = self._engine.address
+        self._address = self._interpreter.address
         self._words = np.zeros(int(SessionWord.END), dtype=np.int64)
         self._words[SessionWord.EPOCH] = 1
         self._words[SessionWord.CALL] = self._slabs[group.rank].address + CALL
@@ -66,8 +68,8 @@ class CpuSession(Session):
     def _set_patience(self, *, crowded: bool) -> None:
         """Spin long when every rank has a core, and hardly when not."""
         spin_us = _CROWDED_SPIN_US if crowded else _SPIN_US
-        spins = max(int(spin_us * 1e3 / self._engine.spin_ns), 1)
-        brief = max(int(_CROWDED_SPIN_US * 1e3 / self._engine.spin_ns), 1)
+        spins = max(int(spin_us * 1e3 / self._interpreter.spin_ns), 1)
+        brief = max(int(_CROWDED_SPIN_US * 1e3 / self._interpreter.spin_ns), 1)
         self._words[SessionWord.SPINS] = self._words[SessionWord.LONG_SPINS] = spins
         self._words[SessionWord.BRIEF_SPINS] = brief
         self._words[SessionWord.SLEEPS] = _SLEEPS
@@ -77,7 +79,7 @@ class CpuSession(Session):
     @property
     def interpreter(self) -> str:
         """Return the name of the interpreter: numba or numpy."""
-        return self._engine.name
+        return self._interpreter.name
 
     def empty(self, shape: Sequence[int], dtype: str) -> NDArray[Any]:
         """Return registered memory, at the same offset on every rank (collective)."""
@@ -110,7 +112,7 @@ class CpuSession(Session):
             )
         assert self._memory is not None, "it is open"
         check(call.op, call.dtype)
-        encoded = encode(plan.value, call, self._memory, self._engine.kernel_of)
+        encoded = encode(plan.value, call, self._memory, self._interpreter.kernel_of)
         for address, nbytes in encoded.touched:
             prefault(address, nbytes)
         self._publish(encoded)
@@ -120,9 +122,9 @@ class CpuSession(Session):
             words=self._words,
             plan=plan.value,
             encoded=encoded,
-            run=self._engine.run,
+            run=self._interpreter.run,
         )
-        run, table = self._engine.run, int(encoded.table.ctypes.data)
+        run, table = self._interpreter.run, int(encoded.table.ctypes.data)
 
         def launch(x: Any, out: Any) -> None:
             if status := run(table, id(x), id(out)):
