@@ -24,10 +24,10 @@ from stretto.plan import Loc, Move, Plan, Signal, Step, Wait
 from stretto.topology import Machine, Route
 from stretto.trace import Recorder
 
-__all__ = ["Engine"]
+__all__ = ["Simulator"]
 
 
-class Engine:
+class Simulator:
     """A plan that runs on a machine; `run` leaves times and loads in its fields."""
 
     def __init__(
