@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any, Protocol
 
 import numpy as np
@@ -58,7 +59,7 @@ class ObjectVerbs:
         >>> comm.all_gather_object({"loss": 0.5})  # doctest: +SKIP
         [{'loss': 0.5}, {'loss': 0.25}]
         """
-        who = f"rank {self.rank}: all_gather_object"
+        who = _checked(self, "all_gather_object", 0, pickle=pickle)
         data = _encoded(value, who, pickle=pickle)
         parts = self.all_gather(_padded(data, _largest(self, data)))
         return [
@@ -76,7 +77,7 @@ class ObjectVerbs:
         >>> comm.gather_object("ready", root=0)  # doctest: +SKIP
         ['ready', 'ready']
         """
-        who = f"rank {self.rank}: gather_object"
+        who = _checked(self, "gather_object", root, pickle=pickle)
         data = _encoded(value, who, pickle=pickle)
         parts = self.gather(_padded(data, _largest(self, data)), root=root)
         if self.rank != root:
@@ -97,7 +98,7 @@ class ObjectVerbs:
         ... # doctest: +SKIP
         {'step': 7}
         """
-        who = f"rank {self.rank}: broadcast_object"
+        who = _checked(self, "broadcast_object", root, pickle=pickle)
         here = self.rank == root
         data = _encoded(value, who, pickle=pickle) if here else b""
         size = np.array([len(data)], np.int64)
@@ -121,10 +122,10 @@ class ObjectVerbs:
         >>> comm.scatter_object(["a.bin", "b.bin"])  # doctest: +SKIP
         'a.bin'
         """
-        who = f"rank {self.rank}: scatter_object"
+        who = _checked(self, "scatter_object", root, pickle=pickle)
         data: list[bytes] = []
         if self.rank == root:
-            given = [] if values is None else list(values)
+            given = list(values) if isinstance(values, Sequence) else []
             if len(given) != self.num_ranks:
                 raise CallError(
                     f"{who}: {len(given)} values; want {self.num_ranks}, one a rank"
@@ -136,6 +137,17 @@ class ObjectVerbs:
         part = _padded(b"", int(size[0]))
         self.scatter(np.stack(parts) if parts else None, root=root, out=part)
         return _decoded(part, f"{who}: root's", pickle=pickle)
+
+
+def _checked(comm: _Arrays, verb: str, root: Any, *, pickle: Any) -> str:
+    """Return who calls what, when its root is a rank and `pickle` says yes or no."""
+    who = f"rank {comm.rank}: {verb}"
+    is_whole = isinstance(root, Integral) and not isinstance(root, bool)
+    if not is_whole or not 0 <= root < comm.num_ranks:
+        raise CallError(f"{who}: root={root!r:.80}; want a rank below {comm.num_ranks}")
+    if not isinstance(pickle, bool | np.bool_):
+        raise CallError(f"{who}: pickle={pickle!r:.80}; want True or False")
+    return who
 
 
 def _encoded(value: Any, who: str, *, pickle: bool) -> bytes:

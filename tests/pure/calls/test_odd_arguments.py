@@ -111,6 +111,8 @@ MADE = {
     "nbytes": lambda: 64,
     "collective": lambda: "all_reduce",
     "count": lambda: 4,
+    "value": lambda: {"a": [1]},
+    "values": lambda: [1],
 }
 VERBS = sorted(
     name
@@ -127,7 +129,7 @@ def parameters(verb):
     found = [p for p in found if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     needed = [p.name for p in found if p.default is p.empty]
     if verb.startswith("scatter"):
-        needed.append("x")
+        needed.append("values" if verb == "scatter_object" else "x")
     return [p.name for p in found], needed
 
 
