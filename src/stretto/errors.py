@@ -31,9 +31,20 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Self
 
 _LONGEST_NAME = 80
+_LIBRARY = str(Path(__file__).parent)
+
+
+def is_library(place: str) -> bool:
+    """Return whether a file, or a line of it, is the library's and not the user's.
+
+    What users are told of their calls cites lines of theirs only.
+    """
+    return place.startswith(_LIBRARY)
+
 
 __all__ = [
     "BoundsError",

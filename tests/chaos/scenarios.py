@@ -22,6 +22,7 @@ import numpy as np
 import stretto
 from stretto import caches, cli
 from stretto.errors import StrettoError
+from stretto.executors import Group
 from stretto.meeting import messages
 from stretto.meeting.address import listen
 from stretto.meeting.greet import greet
@@ -170,7 +171,7 @@ def spoil_a_cache(rng: random.Random, folder: Path) -> int:
     return 1
 
 
-class Alone:
+class Alone(Group):
     """Rank 0 of 1, which exchanges with itself."""
 
     rank, num_ranks, deadline_s = 0, 1, 1.0

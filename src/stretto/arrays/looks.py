@@ -7,15 +7,15 @@ in well under a microsecond, and says nothing of what `arrays` would copy or ref
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from stretto.arrays.arrays import GPU, HOST
-from stretto.collectives import contiguous, read_capsule
+from stretto.arrays.capsules import read_capsule
+from stretto.arrays.operands import GPU, HOST
+from stretto.arrays.view import CUDA_DEVICE, dense
 
 __all__ = ["Look", "Reader", "look"]
 
@@ -24,8 +24,6 @@ Look: TypeAlias = tuple[str, Any, int, int]
 Reader: TypeAlias = Callable[[Any], Look | None]
 """None: the array must be examined, as it is strided, empty or not what it seems."""
 
-_ON_GPU = 2
-"""DLPack's number of CUDA devices."""
 _MANAGED = 13
 """Its number of memory that CUDA moves to where it is used."""
 _readers: dict[type, Reader] = {}
@@ -95,28 +93,26 @@ def _ours(array: Any) -> Look:
 def _interface(array: Any) -> Look | None:
     """Read what has `__cuda_array_interface__`, as Numba's arrays do."""
     face = array.__cuda_array_interface__
-    shape, typestr, strides = face["shape"], face["typestr"], face.get("strides")
-    itemsize = int(typestr[2:])
-    if strides is not None and not contiguous(shape, strides, itemsize):
+    start, nbytes, packed = dense(face)
+    if not packed:
         return None
-    start, fixed = face["data"]
-    nbytes = math.prod(shape) * itemsize
     kind = getattr(array, "dtype", None)  # of several types a typestr says V1
-    return GPU, (tuple(shape), typestr, kind, fixed), int(start or 0), nbytes
+    alike = tuple(face["shape"]), face["typestr"], kind, face["data"][1]
+    return GPU, alike, start, nbytes
 
 
 def _asked(array: Any) -> Look | None:
     """Read what has that interface, and says by DLPack on which device it lies."""
     device = tuple(map(int, array.__dlpack_device__()))
     found = _interface(array)
-    if found is None or device[0] not in (_ON_GPU, _MANAGED):
+    if found is None or device[0] not in (CUDA_DEVICE, _MANAGED):
         return None
     return found[0], (found[1], device), *found[2:]
 
 
 def _capsule(array: Any) -> Look | None:
     """Read what speaks DLPack alone."""
-    if array.__dlpack_device__()[0] != _ON_GPU:
+    if array.__dlpack_device__()[0] != CUDA_DEVICE:
         return None
     found = read_capsule(array)
     if not found.contiguous:

@@ -5,6 +5,7 @@ from stretto.bench.compare import compare, show_verdicts
 from stretto.bench.contender import BUFFERS
 from stretto.bench.document import as_csv, as_text, document_of, read_document
 from stretto.bench.formats import nccl_format, osu_format
+from stretto.bench.hop import measure_hop, measured_machine
 from stretto.bench.launch import (
     launched_ranks,
     run_ranks,
@@ -36,6 +37,8 @@ __all__ = [
     "load_warning",
     "machine_of",
     "markdown",
+    "measure_hop",
+    "measured_machine",
     "names",
     "nccl_format",
     "open_figure",

@@ -46,10 +46,8 @@ class Ahead:
         arch: tuple[int, int] | None,
     ) -> None:
         """Start with nothing; `arch` is the GPU's, None where there is none."""
-        warm = getattr(executors.get(executor), "warm", None)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-        if arch is None:
-            warm = None
+        warm = None if arch is None else executors.get(executor).warm
         self._warm, self._rank, self._arch = warm, rank, arch
         self._dtype, self._op = dtype, Operator.named(op)
         threads = max(1, (cores - 2 * num_ranks) // num_ranks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stretto import collectives, executors
-from stretto.arrays.arrays import HOST
+from stretto.arrays.operands import HOST
 from stretto.calls.fused import fused_choice
 from stretto.calls.kinds import Kind, full_size, not_shared, shared_arrays
 from stretto.calls.logs import say_chosen
@@ -37,8 +37,9 @@ class Chooser:
         num_ranks: int,
         sessions: Mapping[str, Session],
         profiles: Measured,
+        hosts: tuple[int, ...] = (),
     ) -> None:
-        self.rank, self.num_ranks = rank, num_ranks
+        self.rank, self.num_ranks, self.hosts = rank, num_ranks, hosts
         self._sessions, self._profiles = sessions, profiles
         self._selectors: dict[str, Selector] = {}
 
@@ -56,7 +57,12 @@ class Chooser:
             )
         in_place = kind.in_place or not touches_callers(schedule)
         plan = proved_plan(
-            choice.algorithm, self.num_ranks, kind.params, schedule, in_place
+            choice.algorithm,
+            self.num_ranks,
+            kind.params,
+            schedule,
+            in_place,
+            self.hosts,
         )
         call = Call(
             dtype=kind.dtype,
@@ -85,6 +91,7 @@ class Chooser:
             in_place=kind.in_place,
             params=kind.params,
             dtypes=dtype_class(kind.dtype),
+            hosts=self.hosts,
         )
         return selector.choose(asked, kind.pin)
 
@@ -120,7 +127,12 @@ class Chooser:
         choice = self.choose(kind)
         in_place = kind.in_place or not touches_callers(choice.schedule)
         plan = proved_plan(
-            choice.algorithm, self.num_ranks, kind.params, choice.schedule, in_place
+            choice.algorithm,
+            self.num_ranks,
+            kind.params,
+            choice.schedule,
+            in_place,
+            self.hosts,
         )
         call = Call(dtype=dtype, counts=kind.counts)
         trusted = executors.get(device).trusted(plan, call)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from stretto import algorithms
-from stretto.arrays.arrays import GPU, HOST, Operand, fresh, operand
+from stretto.arrays.operands import GPU, HOST, Operand, fresh, operand
 from stretto.calls.kinds import Kind, full_size
 from stretto.calls.request import Caller, Request
 from stretto.choice.rowrules import RowRule
@@ -99,7 +99,12 @@ def _input(
     name: str, given: Any, result: Operand, row: int, who: Caller
 ) -> tuple[Any, Named]:
     if isinstance(given, numbers.Real):
-        return float(given), Named(name, "", Form.SCALAR)
+        try:
+            return float(given), Named(name, "", Form.SCALAR)
+        except OverflowError:
+            raise who.wrong(
+                f"epilogue: {name}={given!r:.60}; want a number that a float holds"
+            ) from None
     one = _raw(who.take(given, name), result)
     if one.device != result.device:
         raise who.wrong(

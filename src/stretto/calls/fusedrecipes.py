@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stretto.arrays.arrays import GPU
 from stretto.arrays.looks import look
+from stretto.arrays.operands import GPU
 from stretto.calls.hot import MISS, Broke
 from stretto.epilogues import Bound, Graph
 from stretto.executors import Launch, Session

@@ -8,7 +8,6 @@ too. Other arrays than these, however much alike, are for `recipes`.
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from stretto.executors import Launch
+from stretto.executors import Launch, Session
 
 __all__ = [
     "MISS",
@@ -41,6 +40,7 @@ _Known: TypeAlias = tuple[Callable[[], Any], Any, Any, int]
 class Again:
     """What is done again: what goes to the launch, what comes back."""
 
+    session: Session
     launch: Launch
     broke: Broke
     """What to raise of what a launch raises."""
@@ -175,7 +175,8 @@ def hot_places(again: Again, x: Any, out: Any, source: Any, target: Any) -> Hot 
     if again.make is not None:
         return None
     to = source if again.in_place else target
-    launch = _at(again, source if again.reads else None, to if again.writes else None)
+    places = source if again.reads else None, to if again.writes else None
+    launch = again.session.repeated(again.launch, *places)
     tells = hasattr(x if x is not None else out, "data_ptr")
     if again.in_place and tells:
         return _in_tensor(x, launch, again.broke)
@@ -183,15 +184,6 @@ def hot_places(again: Again, x: Any, out: Any, source: Any, target: Any) -> Hot 
     if is_x is None or is_out is None:
         return None
     return _between(again, launch, is_x, is_out)
-
-
-def _at(again: Again, source: Any, target: Any) -> Callable[[], None]:
-    """Return a launch that knows its addresses, by the executor's own when it can."""
-    repeat = getattr(again.launch, "repeat", None)
-    if repeat is None:
-        return functools.partial(again.launch, source, target)
-    found: Callable[[], None] = repeat(source, target)
-    return found
 
 
 def _in_tensor(x: Any, launch: Callable[[], None], broke: Broke) -> Hot:

@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 from stretto import collectives
 from stretto.calls.request import Request
-from stretto.choice.plans import FrozenParams
+from stretto.choice.plans import FrozenParams, frozen
 from stretto.choice.select import STAGED, Pin
 from stretto.collectives import Operator, storage
 from stretto.epilogues import Spec
 from stretto.ir import members_of
 
-__all__ = ["Kind", "full_size", "not_shared", "plans_in_place", "shared_arrays"]
+__all__ = ["Kind", "full_size", "kind_of", "not_shared", "shared_arrays"]
 
 _BOTH = ("x", "out")
 _SHARED = {
@@ -47,7 +47,27 @@ class Kind(NamedTuple):
     """Whether this rank works on a copy of its input: see `Call.aside`."""
 
 
-def plans_in_place(request: Request, memory: str) -> bool:
+def kind_of(
+    request: Request, memory: str, pin: Pin, epilogue: Spec | None = None
+) -> Kind:
+    """Return the kind of a request's call."""
+    return Kind(
+        request.device,
+        request.collective,
+        request.dtype,
+        request.op,
+        request.counts,
+        frozen(request.params),
+        memory,
+        _plans_in_place(request, memory),
+        pin,
+        epilogue,
+        request.rows,
+        request.aside,
+    )
+
+
+def _plans_in_place(request: Request, memory: str) -> bool:
     """Return whether the plan must allow a call in place.
 
     Staged plans always do: ranks may differ in it, and their plans must not. With

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from numbers import Integral
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stretto.calls.request import Caller
 from stretto.errors import CallError
 
 __all__ = ["ObjectVerbs"]
@@ -59,7 +59,11 @@ class ObjectVerbs:
         >>> comm.all_gather_object({"loss": 0.5})  # doctest: +SKIP
         [{'loss': 0.5}, {'loss': 0.25}]
         """
-        who = _checked(self, "all_gather_object", 0, pickle=pickle)
+        caller = Caller(
+            rank=self.rank, num_ranks=self.num_ranks, verb="all_gather_object"
+        )
+        pickle = caller.read("pickle", pickle)
+        who = f"rank {self.rank}: all_gather_object"
         data = _encoded(value, who, pickle=pickle)
         parts = self.all_gather(_padded(data, _largest(self, data)))
         return [
@@ -77,7 +81,10 @@ class ObjectVerbs:
         >>> comm.gather_object("ready", root=0)  # doctest: +SKIP
         ['ready', 'ready']
         """
-        who = _checked(self, "gather_object", root, pickle=pickle)
+        caller = Caller(rank=self.rank, num_ranks=self.num_ranks, verb="gather_object")
+        pickle = caller.read("pickle", pickle)
+        root = caller.peer(root, "root")
+        who = f"rank {self.rank}: gather_object"
         data = _encoded(value, who, pickle=pickle)
         parts = self.gather(_padded(data, _largest(self, data)), root=root)
         if self.rank != root:
@@ -98,7 +105,12 @@ class ObjectVerbs:
         ... # doctest: +SKIP
         {'step': 7}
         """
-        who = _checked(self, "broadcast_object", root, pickle=pickle)
+        caller = Caller(
+            rank=self.rank, num_ranks=self.num_ranks, verb="broadcast_object"
+        )
+        pickle = caller.read("pickle", pickle)
+        root = caller.peer(root, "root")
+        who = f"rank {self.rank}: broadcast_object"
         here = self.rank == root
         data = _encoded(value, who, pickle=pickle) if here else b""
         size = np.array([len(data)], np.int64)
@@ -122,10 +134,13 @@ class ObjectVerbs:
         >>> comm.scatter_object(["a.bin", "b.bin"])  # doctest: +SKIP
         'a.bin'
         """
-        who = _checked(self, "scatter_object", root, pickle=pickle)
+        caller = Caller(rank=self.rank, num_ranks=self.num_ranks, verb="scatter_object")
+        pickle = caller.read("pickle", pickle)
+        root = caller.peer(root, "root")
+        who = f"rank {self.rank}: scatter_object"
         data: list[bytes] = []
         if self.rank == root:
-            given = list(values) if isinstance(values, Sequence) else []
+            given = [] if values is None else caller.read("values", values)
             if len(given) != self.num_ranks:
                 raise CallError(
                     f"{who}: {len(given)} values; want {self.num_ranks}, one a rank"
@@ -137,17 +152,6 @@ class ObjectVerbs:
         part = _padded(b"", int(size[0]))
         self.scatter(np.stack(parts) if parts else None, root=root, out=part)
         return _decoded(part, f"{who}: root's", pickle=pickle)
-
-
-def _checked(comm: _Arrays, verb: str, root: Any, *, pickle: Any) -> str:
-    """Return who calls what, when its root is a rank and `pickle` says yes or no."""
-    who = f"rank {comm.rank}: {verb}"
-    is_whole = isinstance(root, Integral) and not isinstance(root, bool)
-    if not is_whole or not 0 <= root < comm.num_ranks:
-        raise CallError(f"{who}: root={root!r:.80}; want a rank below {comm.num_ranks}")
-    if not isinstance(pickle, bool | np.bool_):
-        raise CallError(f"{who}: pickle={pickle!r:.80}; want True or False")
-    return who
 
 
 def _encoded(value: Any, who: str, *, pickle: bool) -> bytes:

@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from stretto.arrays.arrays import HOST, Operand
 from stretto.arrays.looks import look
+from stretto.arrays.operands import HOST, Operand
 from stretto.calls.fusedrecipes import FusedRecipes
 from stretto.calls.hot import (
     MISS,
@@ -81,6 +81,7 @@ class Recipes:
         out: Any,
         request: Request,
         launch: Launch,
+        session: Session,
         broke: Broke,
     ) -> None:
         """Let the same call, and those like it, be recognised by their arrays."""
@@ -91,7 +92,7 @@ class Recipes:
         if found is None:
             return
         kind, source, target = found
-        recipe = recipe_of(request, launch, x, out, broke=broke)
+        recipe = recipe_of(request, launch, x, out, session=session, broke=broke)
         if recipe is None:
             return
         if len(self._known) >= _MOST_KINDS:
@@ -192,7 +193,13 @@ class Recipe:
 
 
 def recipe_of(
-    request: Request, launch: Launch, x: Any, out: Any, *, broke: Broke
+    request: Request,
+    launch: Launch,
+    x: Any,
+    out: Any,
+    *,
+    session: Session,
+    broke: Broke,
 ) -> Recipe | None:
     """Return how to repeat a call on other arrays; None when it has no recipe."""
     result = request.out or request.idle
@@ -206,6 +213,7 @@ def recipe_of(
     if made is not None and not numpy and type(made.given) is np.ndarray:
         return None  # scatter_v makes it of what the call says, and not like `x`
     again = Again(
+        session=session,
         launch=launch,
         broke=broke,
         reads=request.x is not None,

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stretto import collectives
-from stretto.arrays.arrays import HOST, Operand, fresh, operand
+from stretto.arrays.operands import HOST, Operand, fresh, operand
 from stretto.calls.arguments import read, spell
 from stretto.collectives import Operator, Shape, check, storage
 from stretto.errors import CallError, UnknownNameError

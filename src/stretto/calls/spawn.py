@@ -46,13 +46,16 @@ def connect(
 
     Under torchrun, mpirun, mpiexec or srun their environment says who we are. Else
     give `rank` and `num_ranks`, and an `address` that the ranks share: any name for
-    the job, or `tcp://HOST:PORT` (which needs a secret in STRETTO_SECRET_FILE).
+    the job, or `tcp://HOST:PORT` of rank 0's host (which needs a secret in
+    STRETTO_SECRET_FILE). On several hosts torchrun's ranks that have imported torch,
+    and mpirun's that have imported mpi4py, agree on address and secret by those.
     """
+    from stretto.calls.published import agree
     from stretto.meeting.environment import find_place
     from stretto.meeting.join import join
 
-    place = find_place(rank, num_ranks, address)
-    return _open(join(place, deadline_s=deadline_s))
+    place, listener = agree(find_place(rank, num_ranks, address), deadline_s)
+    return _open(join(place, deadline_s=deadline_s, listener=listener))
 
 
 def _open(meeting: Meeting) -> Communicator:
@@ -69,7 +72,7 @@ def _work(meeting: Meeting, fn: Callable[..., Any], *args: Any) -> Any:
     comm = _open(meeting)
     try:
         result = fn(comm, *args)
-    except TypeError as e:
+    except (AttributeError, TypeError) as e:
         advise(e)
         raise
     comm.close()

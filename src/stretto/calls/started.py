@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from stretto import executors
-from stretto.arrays.arrays import GPU, on_gpu
+from stretto.arrays.operands import GPU, on_gpu
 from stretto.calls.work import Tail, Work, Worker
 from stretto.executors import Session
 

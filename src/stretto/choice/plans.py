@@ -37,10 +37,18 @@ def frozen(params: Params) -> FrozenParams:
 
 @functools.lru_cache(maxsize=256)
 def proved_program(
-    algorithm: Algorithm, num_ranks: int, params: FrozenParams
+    algorithm: Algorithm,
+    num_ranks: int,
+    params: FrozenParams,
+    hosts: tuple[int, ...] = (),
 ) -> Verified[Program]:
-    """Return an algorithm's program for that many ranks, proved."""
+    """Return an algorithm's program for that many ranks, proved.
+
+    One that is written for several hosts is told who is where.
+    """
     options: dict[str, Any] = dict(params)
+    if hosts and algorithm.knows_hosts:
+        options["hosts"] = hosts
     return verify(algorithm.build(num_ranks, **options))
 
 
@@ -51,14 +59,15 @@ def proved_plan(
     params: FrozenParams,
     schedule: Schedule,
     in_place: bool,
+    hosts: tuple[int, ...] = (),
 ) -> Verified[Plan]:
     """Return the plan of an algorithm under a schedule, proved.
 
     A staged plan that allows calls in place serves the others too (ranks may differ in
     it), so it is proved for both.
     """
-    program = proved_program(algorithm, num_ranks, params)
-    plan = lower(program, schedule, in_place=in_place)
+    program = proved_program(algorithm, num_ranks, params, hosts)
+    plan = lower(program, schedule, in_place=in_place, hosts=hosts)
     if touches_callers(schedule):
         _see_peers(plan)
     elif in_place:
@@ -98,12 +107,13 @@ def serves(
     params: FrozenParams,
     schedule: Schedule,
     in_place: bool,
+    hosts: tuple[int, ...] = (),
 ) -> bool:
     """Return whether there is such a plan."""
     if algorithm.refuses(num_ranks):
         return False
     try:
-        proved_plan(algorithm, num_ranks, params, schedule, in_place)
+        proved_plan(algorithm, num_ranks, params, schedule, in_place, hosts)
     except StrettoError:
         return False
     return True

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from stretto import algorithms
-from stretto.arrays.arrays import HOST
+from stretto.arrays.operands import HOST
 from stretto.choice.plans import FrozenParams, serves, touches_callers
 from stretto.choice.rowrules import RowRule
 from stretto.choice.sizes import parse_size
@@ -32,6 +32,7 @@ from stretto.lang import Algorithm
 from stretto.plan import Schedule
 
 __all__ = [
+    "PACKETS_UP_TO",
     "STAGED",
     "ZERO_COPY",
     "Choice",
@@ -85,6 +86,8 @@ class Question:
     params: FrozenParams = ()
     dtypes: str = ""
     """The class of the element type; nothing where any will do."""
+    hosts: tuple[int, ...] = ()
+    """The host of each rank; empty: all are on one."""
 
 
 def dtype_class(dtype: str) -> str:
@@ -149,6 +152,7 @@ class Rule:
         """Return whether the row is about such calls."""
         return (
             self.collective == asked.collective
+            and not asked.hosts  # it was measured on one
             and self.memory == asked.memory
             and self.fewest <= asked.num_ranks <= self.most
             and self.least <= asked.nbytes
@@ -309,7 +313,8 @@ def _working(pin: str, asked: Question) -> Choice | None:
         return None
     schedule = schedule or plain_schedule(asked)
     in_place = asked.in_place or not touches_callers(schedule)
-    if serves(algorithm, asked.num_ranks, asked.params, schedule, in_place):
+    args = (algorithm, asked.num_ranks, asked.params, schedule, in_place)
+    if serves(*args, asked.hosts):
         return Choice(algorithm, schedule)
     return None
 
@@ -342,7 +347,10 @@ def candidates(asked: Question) -> Iterable[Choice]:
     for algorithm in algorithms.of(asked.collective, asked.num_ranks):
         if algorithm.kernel is not None:  # nobody can simulate what it does
             continue
+        if algorithm.knows_hosts and not asked.hosts:  # others do that better
+            continue
         for schedule in schedules:
             in_place = asked.in_place or not touches_callers(schedule)
-            if serves(algorithm, asked.num_ranks, asked.params, schedule, in_place):
+            args = (algorithm, asked.num_ranks, asked.params, schedule, in_place)
+            if serves(*args, asked.hosts):
                 yield Choice(algorithm, schedule)

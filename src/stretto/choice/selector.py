@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from stretto import executors, topology
 from stretto.choice.plans import proved_plan, serves, touches_callers
 from stretto.choice.rowrules import RowRule
 from stretto.choice.select import (
+    PACKETS_UP_TO,
     STAGED,
     Choice,
     Pin,
@@ -81,9 +82,9 @@ class Selector:
             schedule = plain_schedule(asked)
             in_place = asked.in_place or not touches_callers(schedule)
             args = (algorithm, asked.num_ranks, asked.params)
-            if not serves(*args, schedule, in_place):
+            if not serves(*args, schedule, in_place, asked.hosts):
                 schedule = plain_schedule(replace(asked, memory=STAGED))
-                if not serves(*args, schedule, True):
+                if not serves(*args, schedule, True, asked.hosts):
                     schedule = Schedule()
         return Choice(algorithm, schedule)
 
@@ -94,7 +95,7 @@ class Selector:
                 return found
         options = candidates(asked)
         if asked.num_ranks > _MOST_SIMULATED:
-            first = next(iter(options), None)
+            first = next(iter(_for_many(options, asked)), None)
             options = () if first is None else (first,)
         costs = [
             (self._cost(option, asked), i, option) for i, option in enumerate(options)
@@ -107,25 +108,52 @@ class Selector:
 
     def _usable(self, option: Choice, asked: Question) -> bool:
         """Return whether the executor runs it here; all ranks' answer alike."""
-        refuses = getattr(self._sessions.get(self._executor), "refuses", None)
-        return refuses is None or not refuses(_plan(option, asked))
+        session = self._sessions.get(self._executor)
+        return session is None or not session.refuses(_plan(option, asked))
 
     def _cost(self, option: Choice, asked: Question) -> float:
         """Return the simulated time; infinite where the simulator has none."""
         plan = _plan(option, asked)
         kind = "cpux" if self._executor == "cpu" else "h200x"
         try:
-            machine = topology.load(f"{kind}{asked.num_ranks}")
+            if asked.hosts:
+                machine = topology.cpu_hosts(asked.hosts)
+            else:
+                machine = topology.load(f"{kind}{asked.num_ranks}")
             found = executors.get("sim").simulate(plan, machine, nbytes=asked.nbytes)
         except StrettoError:
             return math.inf
         return float(found.time_us)
 
 
+def _for_many(options: Iterable[Choice], asked: Question) -> Iterable[Choice]:
+    """Return options with those first that suit many ranks on several hosts."""
+    if not asked.hosts:
+        return options
+    large = asked.nbytes > PACKETS_UP_TO
+    protocol = "bulk" if large else "packets"
+
+    def rank(option: Choice) -> tuple[bool, bool, bool]:
+        algorithm, schedule = option
+        crossing = len(set(asked.hosts)) > 2 and large
+        return (
+            not algorithm.knows_hosts,
+            algorithm.name.endswith("two_shot") != crossing,
+            schedule.protocol != protocol,
+        )
+
+    return sorted(options, key=rank)
+
+
 def _plan(option: Choice, asked: Question) -> Verified[Plan]:
     in_place = asked.in_place or not touches_callers(option.schedule)
     return proved_plan(
-        option.algorithm, asked.num_ranks, asked.params, option.schedule, in_place
+        option.algorithm,
+        asked.num_ranks,
+        asked.params,
+        option.schedule,
+        in_place,
+        asked.hosts,
     )
 
 

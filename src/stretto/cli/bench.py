@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 import sys
 from functools import partial
@@ -11,7 +12,7 @@ from typing import Any
 
 from stretto import bench
 from stretto.choice import parse_sizes
-from stretto.cli.output import Progress
+from stretto.cli.output import Progress, table
 from stretto.errors import CallError
 
 __all__ = ["add_arguments", "run"]
@@ -36,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "tests",
         nargs="*",
         metavar="TEST",
-        help=f"{', '.join((*_GROUPS, 'matrix', *bench.TESTS))}",
+        help=f"{', '.join((*_GROUPS, 'matrix', 'hop', *bench.TESTS))}",
     )
     _what(parser)
     _how(parser)
@@ -54,6 +55,8 @@ def _what(parser: argparse.ArgumentParser) -> None:
     add("--root", type=int, default=0, help="of rooted collectives [0]")
     add("--skew", type=float, default=1.0, help="of routed experts, 0: uniform [1]")
     add("--traffic", metavar="FILE", help="who sends how much to whom, for matrix")
+    add("--machine-file", metavar="FILE", help="of hop: a machine as it was measured")
+    add("--hosts", type=int, default=2, help="that it has, of --ranks each [2]")
 
 
 def _how(parser: argparse.ArgumentParser) -> None:
@@ -93,6 +96,8 @@ def run(args: argparse.Namespace) -> int:
         verdicts = bench.compare(before, after, allowed=args.allow)
         print(bench.show_verdicts(verdicts))
         return int(any(v.is_regression for v in verdicts))
+    if args.tests == ["hop"]:
+        return _hop(args)
     task = task_of(args)
     if args.plot:
         bench.open_figure(args.plot)
@@ -109,6 +114,29 @@ def run(args: argparse.Namespace) -> int:
     _write(args, document)
     wrong = any(not row["ok"] and not row["refused"] for row in document["rows"])
     return int(wrong)
+
+
+def _hop(args: argparse.Namespace) -> int:
+    """Measure the way between hosts, beside a bare socket."""
+    _warn_of_load()
+    if args.sizes:
+        rows = bench.measure_hop(parse_sizes(args.sizes))
+    else:
+        rows = bench.measure_hop()
+    if not rows:  # only rank 0 shows anything
+        return 0
+    if args.machine_file:
+        text = bench.measured_machine(rows, args.ranks or _RANKS, args.hosts)
+        Path(args.machine_file).write_text(text, encoding="utf-8")
+    if args.json:
+        document = json.dumps({"command": "bench hop", "rows": rows}, indent=2)
+        if args.json == "-":
+            print(document)
+        else:
+            Path(args.json).write_text(document + "\n", encoding="utf-8")
+    else:
+        print(table(rows))
+    return 0
 
 
 def _warn_of_load() -> None:

@@ -9,7 +9,7 @@ import platform
 from collections.abc import Iterator
 from importlib import metadata
 
-from stretto import executors, topology
+from stretto import executors, hop, topology
 from stretto.cli.output import add_json, print_rows
 from stretto.errors import StrettoError
 
@@ -52,13 +52,24 @@ def _findings() -> Iterator[tuple[str, str, str]]:
         yield "package", module, _version(module) or f"missing ({advice})"
     for name in executors.names():
         yield from _examine(name)
+    for name in hop.names():
+        yield from _examine_carrier(name)
+
+
+def _examine_carrier(name: str) -> Iterator[tuple[str, str, str]]:
+    """Yield what a carrier between hosts needs, and what of it is here."""
+    try:
+        found = hop.get(name).doctor()
+    except (ImportError, StrettoError, OSError) as e:
+        found = {"ready": f"no: {e}"}
+    for subject, words in found.items():
+        yield f"carrier {name}", subject, str(words)
 
 
 def _examine(name: str) -> Iterator[tuple[str, str, str]]:
     """Yield what an executor says of itself, or why it cannot be asked."""
     try:
-        ask = getattr(executors.get(name), "doctor", None)
-        found = {"ready": "yes"} if ask is None else ask()
+        found = executors.get(name).doctor()
     except (ImportError, StrettoError, OSError) as e:
         yield f"executor {name}", "ready", f"no: {e}"
         return

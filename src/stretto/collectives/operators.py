@@ -152,7 +152,10 @@ def check(op: Operator, dtype: str) -> None:
             "f": "sum, prod, min, max, avg",
             "c": "sum, prod, avg",
         }.get(kind, "sum, prod, min, max, band, bor, bxor")
-        raise CallError(f"op={op.value!r} makes no sense for {dtype}; it takes {want}")
+        instead = " (divide the sum, rounded as you like)" if op is Operator.AVG else ""
+        raise CallError(
+            f"op={op.value!r} makes no sense for {dtype}; it takes {want}{instead}"
+        )
 
 
 def widen(raw: NDArray[Any], dtype: str) -> NDArray[Any]:

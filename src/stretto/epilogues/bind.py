@@ -68,8 +68,10 @@ class Epilogue:
                 f"epilogue {self.name} takes {', '.join(wanted) or 'nothing'}: "
                 + "; ".join(wrong)
             )
-        if row is not None and row < 1:
-            raise CallError(f"epilogue {self.name}: row={row}; want at least 1")
+        if row is not None and (type(row) is not int or row < 1):
+            raise CallError(
+                f"epilogue {self.name}: row={row!r:.60}; want a whole number from 1"
+            )
         return Bound(
             name=self.name,
             graph=self.graph,
@@ -86,7 +88,13 @@ class Epilogue:
 def epilogue(function: Callable[..., Any]) -> Epilogue:
     """Trace a function of the collective's result and of named inputs."""
     name = getattr(function, "__name__", "epilogue")
-    params = list(inspect.signature(function).parameters.values())
+    try:
+        params = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        raise CallError(
+            f"epilogue({function!r:.60}): want a function of the collective's result "
+            "and of named inputs"
+        ) from None
     plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
     first = [p for p in params[:1] if p.kind in plain]
     rest = [p for p in params[1:] if p.kind in (*plain, inspect.Parameter.KEYWORD_ONLY)]
@@ -97,10 +105,14 @@ def epilogue(function: Callable[..., Any]) -> Epilogue:
         )
     if any(p.name == "row" for p in rest):
         raise CallError(f"epilogue {name}: 'row' names the length; call the input else")
-    made = function(
-        Expr("input", value=params[0].name),
-        **{p.name: Expr("input", value=p.name) for p in rest},
-    )
+    given = {p.name: Expr("input", value=p.name) for p in rest}
+    try:
+        made = function(Expr("input", value=params[0].name), **given)
+    except TypeError as e:  # of math.sqrt, say: there are no numbers yet
+        raise CallError(
+            f"epilogue {name}: {e}; want expressions of its parameters, by the "
+            "functions of stretto.epilogues"
+        ) from e
     single = isinstance(made, Expr)
     named = {SINGLE: made} if single else made
     if not isinstance(named, Mapping) or not named:

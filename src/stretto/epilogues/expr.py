@@ -13,6 +13,7 @@ returns is a graph. Everything is float32 arithmetic, each operation rounded by 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
 from stretto.errors import CallError
@@ -116,10 +117,12 @@ def _as_expr(value: object) -> Expr:
     if isinstance(value, Expr):
         return value
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return Expr("number", value=float(value))
+        with suppress(OverflowError):
+            return Expr("number", value=float(value))
     raise CallError(
-        f"an epilogue uses {value!r}, a {type(value).__name__}; want its parameters, "
-        "numbers, and the functions of stretto.epilogues (arrays are parameters)"
+        f"an epilogue uses {value!r:.60}, a {type(value).__name__}; want its "
+        "parameters, numbers, and the functions of stretto.epilogues (arrays are "
+        "parameters)"
     )
 
 

@@ -64,6 +64,11 @@ class Algorithm:
         return default if isinstance(default, int) else 0
 
     @property
+    def knows_hosts(self) -> bool:
+        """Return whether the function is told the host of each rank, as `hosts`."""
+        return "hosts" in inspect.signature(self.function).parameters
+
+    @property
     def place(self) -> str:
         """Return the file and line of the author's function."""
         code = getattr(inspect.unwrap(self.function), "__code__", None)
@@ -151,7 +156,7 @@ class Algorithm:
         self, kind: Collective, shape: Shape, own: dict[str, object], most: int
     ) -> None:
         """Raise when there would clearly be too many operations to trace at all."""
-        n = shape.num_ranks
+        n = min(shape.num_ranks, 1 << 60)  # a float can hold it
         if n <= _FEW:
             return
         told: float = n

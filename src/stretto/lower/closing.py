@@ -65,6 +65,7 @@ def _emptied(plan: Plan) -> Plan:
             tuple(tuple(s for s in lane if not isinstance(s, Move)) for lane in lanes)
             for lanes in plan.ranks
         ),
+        hosts=plan.hosts,
     )
 
 

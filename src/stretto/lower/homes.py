@@ -71,20 +71,31 @@ class Homes:
 
 
 def give_homes(
-    flow: Flow, kind: Collective, shape: Shape, *, in_place: bool = False
+    flow: Flow,
+    kind: Collective,
+    shape: Shape,
+    *,
+    in_place: bool = False,
+    hosts: tuple[int, ...] = (),
 ) -> Homes:
     """Return the moves that store every live value where it is wanted.
 
     `in_place` cuts a rank's input and output alike where they may be one memory.
+    What goes to another of the `hosts` does so by a move of its own, from one place.
     """
-    return _Homes(flow, kind, shape, in_place).run()
+    return _Homes(flow, kind, shape, in_place, hosts).run()
 
 
 class _Homes:
     def __init__(
-        self, flow: Flow, kind: Collective, shape: Shape, in_place: bool
+        self,
+        flow: Flow,
+        kind: Collective,
+        shape: Shape,
+        in_place: bool,
+        hosts: tuple[int, ...],
     ) -> None:
-        self.flow, self.kind, self.shape = flow, kind, shape
+        self.flow, self.kind, self.shape, self.hosts = flow, kind, shape, hosts
         ranks = range(shape.num_ranks)
         runs_in = [kind.input_runs(shape, r) for r in ranks]
         runs_out = [kind.output_runs(shape, r) for r in ranks]
@@ -222,6 +233,9 @@ class _Homes:
         receipt = self.flow.values[child]
         target = self.home[child]
         whole = (receipt.lo, receipt.hi) == (value.lo, value.hi)
+        if self.hosts and self.hosts[value.rank] != self.hosts[receipt.rank]:
+            self._send_far(number, value, child)
+            return
         if value.kind in _MOVED and whole:
             self.drafts[number].dsts.append(target)
             return
@@ -235,6 +249,20 @@ class _Homes:
             )
         draft = self.drafts[slot]
         draft.dsts.append(target)
+
+    def _send_far(self, number: int, value: Value, child: int) -> None:
+        """Put a value into a peer on another host, from where it lies as plain data."""
+        receipt = self.flow.values[child]
+        source = self._read(number, value, receipt.lo)
+        if source.packets:
+            at = source.pos - self.home[number].pos
+            plain = self._unpacked(number, value)
+            source = plain._replace(pos=plain.pos + at)
+        turn = Turn.SEND if value.kind is Kind.INPUT else Turn.PART
+        lo, hi, op = receipt.lo, receipt.hi, receipt.op
+        self.drafts["far", number, child] = Draft(
+            value.rank, value.level, turn, [source], lo, hi, op, [self.home[child]]
+        )
 
     def _read(self, number: int, reader: Value, lo: int) -> Loc:
         """Return where `reader` reads a value, storing it there if it must be."""

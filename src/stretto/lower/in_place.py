@@ -19,7 +19,7 @@ from stretto.lower.homes import Homes
 from stretto.lower.values import laid_over
 from stretto.plan import BufferRun, Loc, Move, Space
 
-__all__ = ["save_inputs"]
+__all__ = ["copies_onto_itself", "save_inputs", "under"]
 
 Moves = tuple[tuple[int, Move], ...]
 
@@ -32,7 +32,7 @@ def save_inputs(
     moves = list(homes.moves)
     saved: list[tuple[int, Move]] = []
     for rank in range(shape.num_ranks):
-        over = _under(homes, kind, shape, rank)
+        over = under(homes, kind, shape, rank)
         if over:
             if _is_read_by_peers(rank, moves):
                 moves = [_spare(rank, over, owner, move) for owner, move in moves]
@@ -41,7 +41,7 @@ def save_inputs(
     return (*saved, *kept), units
 
 
-def _under(homes: Homes, kind: Collective, shape: Shape, rank: int) -> dict[int, int]:
+def under(homes: Homes, kind: Collective, shape: Shape, rank: int) -> dict[int, int]:
     """Return the input's position under each of the output's that has one."""
     pairs = laid_over(kind, shape, rank)
     at_in = _positions(homes.inputs[rank], homes.atoms)
@@ -85,6 +85,11 @@ def _copies_input(rank: int, move: Move) -> bool:
     src = move.srcs[0]
     only = len(move.srcs) == 1 and not move.finish
     return only and src.rank == rank and src.space is Space.INPUT
+
+
+def copies_onto_itself(rank: int, over: dict[int, int], move: Move, dst: Loc) -> bool:
+    """Return whether a move only copies an input to the output that lies over it."""
+    return _copies_input(rank, move) and _is_itself(rank, over, move, dst)
 
 
 def _is_itself(rank: int, over: dict[int, int], move: Move, dst: Loc) -> bool:

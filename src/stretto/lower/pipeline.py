@@ -10,26 +10,36 @@ Passes promise nothing while they run; `verify_plan` judges what comes out.
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
+
 from stretto import collectives
 from stretto.collectives import Shape
 from stretto.errors import CallError
 from stretto.ir import Program, Verified, undisturbed
 from stretto.lower.homes import give_homes
 from stretto.lower.in_place import save_inputs
+from stretto.lower.landing import keep_sources
 from stretto.lower.sync import synchronise
 from stretto.lower.values import follow_values
-from stretto.plan import Plan, Schedule
+from stretto.plan import Plan, Schedule, Way, settled_hosts
 
 __all__ = ["lower"]
 
 
 @undisturbed
 def lower(
-    verified: Verified[Program], schedule: Schedule, *, in_place: bool = False
+    verified: Verified[Program],
+    schedule: Schedule,
+    *,
+    in_place: bool = False,
+    hosts: Sequence[Hashable] = (),
 ) -> Plan:
     """Return the plan that runs a program under a schedule.
 
     With `in_place` the plan keeps what a call whose output is its input would lose.
+    `hosts` says on which host each rank is (none given: all on one). Between hosts data
+    are put into staging, followed by a signal, whatever protocol the schedule names;
+    one that pulls, or touches callers' memory, between hosts is refused.
     """
     program = verified.value
     _refuse(schedule)
@@ -37,11 +47,14 @@ def lower(
     shape = Shape(
         num_ranks=program.num_ranks, split=program.split, params=program.params
     )
-    flow = follow_values(program, kind, shape, schedule)
-    homes = give_homes(flow, kind, shape, in_place=in_place)
+    where = settled_hosts(hosts, program.num_ranks)
+    flow = follow_values(program, kind, shape, schedule, where)
+    homes = give_homes(flow, kind, shape, in_place=in_place, hosts=where)
     moves, units = homes.moves, list(homes.units)
     if in_place:
         moves, units = save_inputs(homes, kind, shape)
+        if where:
+            moves, units = keep_sources(homes, moves, units, kind, shape, where)
     return Plan(
         name=program.name,
         collective=program.collective,
@@ -55,6 +68,13 @@ def lower(
         outputs=homes.outputs,
         stage_units=tuple(units),
         ranks=tuple((steps,) for steps in synchronise(moves, program.num_ranks)),
+        hosts=where,
+        ways=tuple(
+            Way(number, src.rank, op.dst.rank, via)
+            for number, op in enumerate(program.ops)
+            for src, via in zip(op.srcs, op.via, strict=False)
+            if via is not None and src.rank != op.dst.rank
+        ),
         places=tuple(map(program.place, program.ops)),
     )
 

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from stretto.collectives import Collective, Shape
 from stretto.ir import INPUT, OUTPUT, Op, Program, Ref, Spans
+from stretto.lower.far import far_schedule, refuse_far
 from stretto.plan import Schedule
 
 __all__ = ["Final", "Flow", "Kind", "Value", "follow_values", "laid_over"]
@@ -82,10 +83,14 @@ def laid_over(kind: Collective, shape: Shape, rank: int) -> Iterator[tuple[int, 
 
 
 def follow_values(
-    program: Program, kind: Collective, shape: Shape, schedule: Schedule
+    program: Program,
+    kind: Collective,
+    shape: Shape,
+    schedule: Schedule,
+    hosts: tuple[int, ...] = (),
 ) -> Flow:
     """Return the values of a verified program and the outputs they end in."""
-    return _Follower(program, kind, shape, schedule).run()
+    return _Follower(program, kind, shape, schedule, hosts).run()
 
 
 _MANY_PIECES = 16
@@ -97,9 +102,14 @@ _Piece = tuple[int, int, int, int]
 
 class _Follower:
     def __init__(
-        self, program: Program, kind: Collective, shape: Shape, schedule: Schedule
+        self,
+        program: Program,
+        kind: Collective,
+        shape: Shape,
+        schedule: Schedule,
+        hosts: tuple[int, ...],
     ) -> None:
-        self.program, self.schedule = program, schedule
+        self.program, self.schedule, self.hosts = program, schedule, hosts
         self.values: list[Value] = []
         self.held: dict[tuple[int, str], Spans[tuple[int, int]]] = defaultdict(Spans)
         self.receipts: dict[tuple[int, int, int, int], int] = {}
@@ -125,6 +135,8 @@ class _Follower:
 
     def _assign(self, index: int, op: Op, how: Schedule) -> None:
         dst = op.dst
+        if self.hosts:
+            refuse_far(self.program, op, how, self.hosts)
         pieces = [self._read(src) for src in op.srcs]
         if len(pieces) == 1 and op.srcs[0].rank != dst.rank:
             pieces = [self._join(pieces[0], op.srcs[0].rank, index, how)]
@@ -183,6 +195,8 @@ class _Follower:
         key = (value, rank, lo, hi)
         if key not in self.receipts:
             level = source.level + 1
+            if self.hosts and self.hosts[source.rank] != self.hosts[rank]:
+                how = far_schedule(how)
             made = Value(Kind.RECEIPT, rank, lo, hi, (value,), op, how, level)
             self.receipts[key] = self._new(made)
         return self.receipts[key]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from numbers import Integral
 
 from stretto.errors import LaunchEnvironmentError
 
 Environment = Mapping[str, str]
+ADDRESS = "STRETTO_ADDRESS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,15 @@ class Place:
     launcher_pid: int = 0
     address: tuple[str, int] | None = None
     """A TCP front door, where one was asked for."""
+    on_this_host: int = 0
+    """How many of the ranks are here, as the launcher says."""
+    secret: bytes = field(default=b"", repr=False)
+    """What all ranks know, where it is not in a file that users name."""
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether the ranks are on several hosts, by what the launcher says."""
+        return self.on_this_host != self.num_ranks
 
 
 def find_place(
@@ -40,7 +50,8 @@ def find_place(
     """Return this process's place; LaunchEnvironmentError when it cannot be told.
 
     Without arguments the environment of torchrun, mpirun, mpiexec or srun is read.
-    `address` is a name for the job, `unix:NAME`, or `tcp://HOST:PORT`.
+    `address` is a name for the job, `unix:NAME`, or `tcp://HOST:PORT`; without one,
+    STRETTO_ADDRESS says it.
     """
     env = os.environ if environment is None else environment
     launcher = os.getppid() if launcher_pid is None else launcher_pid
@@ -51,8 +62,8 @@ def find_place(
             raise LaunchEnvironmentError(
                 f"{name}={str(given)[:40]!r}; want a whole number"
             )
-    if address is not None and not isinstance(address, str):
-        raise LaunchEnvironmentError(f"address={str(address)[:40]!r}; want a text")
+    if address is not None and not _is_text(address):
+        raise LaunchEnvironmentError(f"address={address!r:.40}; want a text")
     if rank is not None or num_ranks is not None:
         if rank is None or num_ranks is None:
             raise LaunchEnvironmentError(
@@ -63,7 +74,16 @@ def find_place(
     else:
         place = _from_launcher(env, launcher)
     place = replace(place, launcher_pid=launcher)
+    address = env.get(ADDRESS) or None if address is None else address
     return place if address is None else _at(place, address)
+
+
+def _is_text(given: object) -> bool:
+    """Return whether it is a text that UTF-8 can write: no half of a surrogate pair."""
+    try:
+        return isinstance(given, str) and given.encode() is not None
+    except UnicodeEncodeError:
+        return False
 
 
 def _from_launcher(env: Environment, launcher: int) -> Place:
@@ -158,12 +178,8 @@ def _checked(
             f"rank {rank} of {size} ranks ({launcher}): ranks go from 0 to one less "
             "than their number"
         )
-    if local != size:
-        raise LaunchEnvironmentError(
-            f"{size} ranks on several hosts ({launcher} says {local} on this one): "
-            "this version joins ranks of one host only; start all on one host"
-        )
     return Place(
+        on_this_host=local,
         rank=rank,
         num_ranks=size,
         local_rank=local_rank,

@@ -8,6 +8,7 @@ makes no difference how often somebody has tried before, or in which process.
 from __future__ import annotations
 
 import atexit
+import fcntl
 import os
 import socket
 import sys
@@ -30,12 +31,15 @@ from stretto.meeting.forks import forget_in_children
 from stretto.meeting.greet import HungUp, greet
 from stretto.meeting.hosting.door import Door, knock, nobody_answers
 from stretto.meeting.hosting.hub import Hub, HubThread
+from stretto.meeting.hosting.relay import Relay
 from stretto.meeting.hosting.rendezvous import Rendezvous
 from stretto.meeting.limits import check_deadline, check_num_ranks
 from stretto.meeting.meeting import Meeting
 from stretto.meeting.peers import DEPARTED_S
 from stretto.meeting.process import (
+    host_id,
     is_detached,
+    is_same_host,
     most_descriptors,
     open_pidfd,
     peer_uid,
@@ -56,17 +60,20 @@ _heard: dict[str, tuple[int, float]] = {}
 """When this process last heard that a job did not meet: uptime, and time of day."""
 
 
-def join(place: Place, *, deadline_s: float = 30.0) -> Meeting:
+def join(
+    place: Place, *, deadline_s: float = 30.0, listener: socket.socket | None = None
+) -> Meeting:
     """Return this rank's meeting with all others of its job (collective).
 
-    A second call in the same job is a second meeting.
+    A second call in the same job is a second meeting. `listener` is bound to the
+    place's address already, where rank 0 has one.
     """
     if not hasattr(socket, "AF_UNIX"):
         raise RendezvousError("ranks meet at a Unix socket, which this system lacks")
     check_deadline(deadline_s, "connect")
     check_num_ranks(place.num_ranks, "connect")
     try:
-        return _join(place, deadline_s)
+        return _join(place, deadline_s, listener)
     except StrettoError:
         _heard[place.job] = uptime_ns(), time.clock_gettime(time.CLOCK_REALTIME)
         raise
@@ -76,7 +83,7 @@ def join(place: Place, *, deadline_s: float = 30.0) -> Meeting:
         ) from e
 
 
-def _join(place: Place, deadline_s: float) -> Meeting:
+def _join(place: Place, deadline_s: float, listener: socket.socket | None) -> Meeting:
     watched = place.launcher != "explicit" or not is_detached()
     meet = partial(
         greet,
@@ -86,25 +93,37 @@ def _join(place: Place, deadline_s: float) -> Meeting:
         launcher=open_pidfd(place.launcher_pid) if watched else None,
     )
     if place.rank:
-        stay = _Stay(_come(place, deadline_s, meet), None)
+        stay = _Stay(*_come(place, deadline_s, meet))
     else:
-        hosting, sock = _host(place, deadline_s)
+        hosting, sock = _host(place, deadline_s, listener)
         try:
             stay = _Stay(meet(Connection(sock), start_s=deadline_s), hosting)
         except BaseException:
             hosting.wait_finished(TELL_S)  # the others shall hear it before we go
             raise
+    if place.address is not None:
+        stay.meeting.secret, stay.meeting.towards = _secret(place), place.address[0]
     return stay.meeting
 
 
-def _host(place: Place, deadline_s: float) -> tuple[HubThread, socket.socket]:
-    secret = b"" if place.address is None else load_secret()
+def _secret(place: Place) -> bytes:
+    """Return what all ranks know, where they meet over TCP."""
+    if place.address is None:
+        return b""
+    return place.secret or load_secret()
+
+
+def _host(
+    place: Place, deadline_s: float, door: socket.socket | None
+) -> tuple[HubThread, socket.socket]:
+    secret = _secret(place)
     machine = Rendezvous(
         place.num_ranks,
         deadline=time.monotonic() + deadline_s,
         timeout_s=deadline_s,
         host_rank=0,
         generation=uptime_ns(),
+        joins_hosts=place.address is not None,
     )
     hub = Hub(machine)
     try:
@@ -113,7 +132,7 @@ def _host(place: Place, deadline_s: float) -> tuple[HubThread, socket.socket]:
         inode = path.lstat().st_ino
         hub.serve(listener, partial(end, path, inode, machine.generation))
         if place.address is not None:
-            Door(hub, place.address, os.fspath(path), secret)
+            Door(hub, place.address, os.fspath(path), secret, door)
         ours, theirs = socket.socketpair()
         hub.adopt(theirs, rank=0)
         return HubThread(hub), ours
@@ -122,16 +141,22 @@ def _host(place: Place, deadline_s: float) -> tuple[HubThread, socket.socket]:
         raise
 
 
-def _come(place: Place, deadline_s: float, meet: partial[Meeting]) -> Meeting:
-    """Come to rank 0 as often as it takes: it may not be there yet, or be flooded."""
+def _come(
+    place: Place, deadline_s: float, meet: partial[Meeting]
+) -> tuple[Meeting, HubThread | None]:
+    """Come to rank 0 as often as it takes: it may not be there yet, or be flooded.
+
+    Also return the relay that this rank hosts, where it came first from its host.
+    """
     until = time.monotonic() + deadline_s
     search = _Search(place, deadline_s)
     while True:
         sock = search.reach(until)
         left_s = max(0.0, until - time.monotonic())
         try:
-            return meet(Connection(sock), start_s=left_s)
+            return meet(Connection(sock), start_s=left_s), search.hosting
         except HungUp:
+            search.hosting = None
             if time.monotonic() >= until:
                 raise search.timeout() from None
             time.sleep(_SHORT_PAUSE_S)
@@ -143,20 +168,27 @@ class _Search:
     def __init__(self, place: Place, deadline_s: float) -> None:
         self._place, self._deadline_s = place, deadline_s
         self._path = socket_path(place.job)
-        self._secret = b"" if place.address is None else load_secret()
+        self._secret = _secret(place)
         self._launcher = None if place.launcher == "explicit" else place.launcher_pid
         self._heard, self._heard_s = _heard.get(place.job, (0, 0.0))
         self._dead_since: float | None = None
+        self.hosting: HubThread | None = None
+        """The relay that serves this host's ranks, where it is ours."""
 
     def reach(self, until: float) -> socket.socket:
         """Return a connection to the hub; raise when that is in vain, or too late."""
         pause_s = _SHORT_PAUSE_S
         while time.monotonic() < until:
             path: Path | None = self._path
+            sock = None
             if self._place.address is not None:
                 shown = knock(self._place.address, self._secret, until)
-                path = None if shown is None else Path(shown)
-            sock = None if path is None else reach(path)
+                path = None if shown is None else Path(shown.path)
+                if shown is not None and not is_same_host(shown.host, host_id()):
+                    path = None
+                    sock = self._reach_relay(self._place.address, until)
+            if path is not None:
+                sock = reach(path)
             if sock is not None:
                 refusal = uid_refusal(peer_uid(sock), os.getuid())
                 if refusal is None:
@@ -167,6 +199,35 @@ class _Search:
             time.sleep(pause_s)
             pause_s = min(_LONG_PAUSE_S, pause_s * 1.5)
         raise self.timeout()
+
+    def _reach_relay(
+        self, address: tuple[str, int], until: float
+    ) -> socket.socket | None:
+        """Return a connection to this host's relay, beginning it if nobody has."""
+        tail = host_id().rpartition("/")[2]
+        path = socket_path(f"{self._place.job}@{tail}")
+        sock = reach(path)
+        if sock is not None:
+            return sock
+        with path.with_suffix(".lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:  # another rank is just beginning it
+                return None
+            sock = reach(path)
+            if sock is not None:
+                return sock
+            answer = knock(address, self._secret, until, stays=True)
+            if answer is None or answer.connection is None:
+                return None
+            listener = listen(path)
+            inode = path.lstat().st_ino
+            ended = partial(end, path, inode, uptime_ns())
+            relay = Relay(answer.connection, answer.host, listener, ended)
+            ours, theirs = socket.socketpair()
+            relay.adopt(theirs)
+            self.hosting = HubThread(relay)
+            return ours
 
     def _look_for_its_end(self, path: Path) -> None:
         """Raise when this job's rank 0 has given up, or has died."""

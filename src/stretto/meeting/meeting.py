@@ -68,6 +68,11 @@ class Meeting:
     ) -> None:
         self.generation = welcome.generation
         """Larger than that of every earlier meeting of this name on this host."""
+        self.hosts = welcome.hosts
+        """The host of each rank; empty: all are on one."""
+        self.host_names = tuple(map(str, welcome.names))
+        self.secret, self.towards = b"", ""
+        """What all ranks know, and a host that the others are reached by: for hops."""
         self.on_end: Callable[[], None] = lambda: None
         """Called once, when all that it held has been given back."""
         self.rank = rank
@@ -75,11 +80,13 @@ class Meeting:
         self.deadline_s = deadline_s
         """How long a rank may keep the others waiting."""
         self._connection = connection
-        self._pidfds = {d.number: r for r, d in enumerate(pidfds) if r != rank}
+        watched = zip(welcome.watched, pidfds, strict=True)
+        self._pidfds = {d.number: r for r, d in watched if r != rank}
         self._held: tuple[Descriptor, ...] = tuple(pidfds)
         self._launcher = launcher
         self._membership = Membership(
-            host_rank=welcome.host_rank, has_pidfds=bool(pidfds)
+            host_rank=welcome.host_rank,
+            has_pidfds=welcome.host_rank in (-1, *welcome.watched),
         )
         self._groups: dict[str, PeerGroup] = {}
         self._results: dict[str, deque[tuple[Result, tuple[Descriptor, ...]]]]

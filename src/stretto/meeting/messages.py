@@ -39,13 +39,18 @@ class Hello(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome(Message):
-    """All have come. With it travel their pidfds, in rank order, or none."""
+    """All have come. With it travel pidfds of the ranks that are `watched`."""
 
     generation: int
     """Larger than that of every earlier meeting of this name on this host."""
     pids: tuple[int, ...]
     host_rank: int
     """The rank that hosts the hub; -1 when it is the spawning parent."""
+    hosts: tuple[int, ...]
+    """The host of each rank, numbered as they come; empty: all are on one."""
+    names: list[Any]
+    """What people call these hosts."""
+    watched: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +131,26 @@ class Proof(Message):
     nonce: str
     mac: str
     host: str
+    stays: int
+    """1: where the hub is on another host, the connection is to carry this one's ranks.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Via(Message):
+    """What a rank of another host says, or is told, through the relay of its host."""
+
+    link: int
+    """The relay's number for the rank's connection."""
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut(Message):
+    """A rank's connection to the relay of its host has ended, or shall end."""
+
+    link: int
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +190,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "str": _exactly(str),
     "tuple[int, ...]": _ints,
     "list[Any]": _exactly(list),
+    "dict[str, Any]": _exactly(dict),
     "Any": lambda value: value,
 }
 _KINDS = {kind.__name__: kind for kind in Message.__subclasses__()}

@@ -31,6 +31,10 @@ class Host(Protocol):
 
     rank: int
     deadline_s: float
+    hosts: tuple[int, ...]
+    host_names: tuple[str, ...]
+    secret: bytes
+    towards: str
 
     def say(self, message: Message) -> None:
         """Send a message to the hub; never fails and never waits long."""
@@ -81,6 +85,23 @@ class PeerGroup:
         self._fault: Fault | None = None
         self._lock = threading.Lock()
         self._ended = threading.Event()
+
+    @property
+    def hosts(self) -> tuple[int, ...]:
+        """Return the host of each rank; empty where all are on one."""
+        hosts = self._host.hosts
+        found = tuple(hosts[r] for r in self.group.members) if hosts else ()
+        return found if len(set(found)) > 1 else ()
+
+    @property
+    def secret(self) -> bytes:
+        """Return what all ranks of the job know, where they met over TCP."""
+        return self._host.secret
+
+    @property
+    def towards(self) -> str:
+        """Return a host that the other hosts are reached by."""
+        return self._host.towards
 
     @property
     def broken(self) -> NDArray[np.int64]:
@@ -139,6 +160,21 @@ class PeerGroup:
         if self._fault is None:
             rank, fate = self._host.rank, self.group.fate
             self._settle(lost_fault(rank, how, fate.name_ranks([rank])))
+
+    def lose(self, rank: int, how: str, where: str = "") -> StrettoError:
+        """Break the group because a rank cannot be reached; `how` follows "rank 1"."""
+        world = self.group.members[rank]
+        if self._fault is None:
+            name = self.group.name_ranks([world])
+            if world in self._departed:
+                self._settle(left_fault(world, where, name))
+            else:
+                self._settle(lost_fault(world, f"{self._on(world)}{how}", name))
+        return self.fail((rank,), where)
+
+    def _on(self, world: int) -> str:
+        hosts = self._host.hosts
+        return f"on {self._host.host_names[hosts[world]]} " if hosts else ""
 
     def check(self) -> None:
         """Raise why the group is broken, if it is."""

@@ -25,18 +25,42 @@ _PR_SET_PDEATHSIG = 1
 _MACOS_LOCAL_PEERCRED = (0, 1)
 
 
+HOST_VARIABLE = "STRETTO_HOST"
+"""Ranks that name different hosts in it are on different hosts, wherever they run."""
+
+
 def host_id() -> str:
-    """Return a name for this host, the same in all of its containers."""
+    """Return a name for this host: its node's name, the kernel's boot, its network.
+
+    Containers of one kernel with networks of their own are hosts of their own.
+    """
+    if named := os.environ.get(HOST_VARIABLE, ""):
+        return f"{named}/{named}"
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
     except OSError:
         return platform.node()
-    return f"{platform.node()}/{boot.strip()}"
+    try:
+        network = f".{Path('/proc/self/ns/net').stat().st_ino}"
+    except OSError:
+        network = ""
+    return f"{platform.node()}/{boot.strip()}{network}"
+
+
+def host_name(host: str) -> str:
+    """Return what people call a host."""
+    return host.partition("/")[0]
 
 
 def is_same_host(one: str, other: str) -> bool:
     """Return whether two ids are of one host; containers differ in node names."""
     return one.rpartition("/")[2] == other.rpartition("/")[2]
+
+
+def is_same_kernel(one: str, other: str) -> bool:
+    """Return whether one kernel runs both: then they may share a Unix socket."""
+    tails = (host.rpartition("/")[2].partition(".")[0] for host in (one, other))
+    return len(set(tails)) == 1
 
 
 def open_pidfd(pid: int) -> Descriptor | None:

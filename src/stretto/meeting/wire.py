@@ -196,6 +196,14 @@ def wait_ready(connection: Connection, timeout_s: float) -> bool:
     return bool(poll.poll(min(max(0.0, timeout_s), LONGEST_WAIT_S) * 1e3))
 
 
+_ALIVE = {
+    "TCP_KEEPIDLE": 1,
+    "TCP_KEEPINTVL": 1,
+    "TCP_KEEPCNT": 2,
+    "TCP_USER_TIMEOUT": 1500,
+}
+
+
 class Connection:
     """A non-blocking stream socket that carries frames both ways."""
 
@@ -219,6 +227,17 @@ class Connection:
         """Take frames of a member's size from now on."""
         self._decoder.limit = MEMBER_LIMIT
         self._decoder.most_descriptors = MAX_DESCRIPTORS
+
+    def keep_alive(self) -> None:
+        """Notice within about two seconds when the host at the other end is gone."""
+        sock = self._socket
+        if sock.family == getattr(socket, "AF_UNIX", None):
+            return
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _ALIVE.items():
+            if hasattr(socket, name):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def post(
         self, body: Mapping[str, Any], descriptors: Iterable[Descriptor] = ()

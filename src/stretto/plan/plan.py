@@ -12,16 +12,17 @@ n, from 1; a wait names the n it needs. Signals are counted, never reset.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import itertools
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from stretto.errors import BoundsError
+from stretto.errors import BoundsError, is_library
 from stretto.ir import Params, freeze, members_of
 from stretto.plan.schedule import Schedule
 from stretto.plan.steps import Move, Step, spell_step
 
-__all__ = ["BufferRun", "Plan"]
+__all__ = ["BufferRun", "Plan", "Way", "settled_hosts"]
 
 
 class BufferRun(NamedTuple):
@@ -30,6 +31,15 @@ class BufferRun(NamedTuple):
     start: int
     stop: int
     atom: int
+
+
+class Way(NamedTuple):
+    """What an operation of the program takes from a rank to another passes switches."""
+
+    op: int
+    src: int
+    dst: int
+    switches: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +63,11 @@ class Plan:
     """Units of staging that each rank owns, in one epoch."""
     ranks: tuple[tuple[tuple[Step, ...], ...], ...] = ()
     """Steps by rank and lane."""
+    hosts: tuple[int, ...] = ()
+    """The host of each rank, numbered as they come; empty: one host has all of them.
+    A step to a rank of another host is *far*: a put, a signal or a wait."""
+    ways: tuple[Way, ...] = ()
+    """Which switches data pass, where the program says so."""
     places: tuple[str, ...] = field(default=(), compare=False)
     """The author's line of each operation of the program, for messages."""
 
@@ -64,6 +79,15 @@ class Plan:
                     f"{self.name}: rank {rank} has {units!r} units of staging; want a "
                     f"whole number, at least 0"
                 )
+        if self.hosts and self.hosts != settled_hosts(self.hosts, self.num_ranks):
+            raise BoundsError(
+                f"{self.name}: hosts {self.hosts[:16]} of {self.num_ranks} ranks; want "
+                f"the host of each, numbered from 0 as they come, and more than one"
+            )
+
+    def is_far(self, rank: int, other: int) -> bool:
+        """Return whether two ranks are on different hosts."""
+        return bool(self.hosts) and self.hosts[rank] != self.hosts[other]
 
     @property
     def num_members(self) -> int:
@@ -74,7 +98,8 @@ class Plan:
     def summary(self) -> str:
         """Return what it is, in one line."""
         place = " in place" if self.in_place else ""
-        return f"{self.name} for {self.num_ranks} ranks, {self.schedule}{place}"
+        hosts = f" on {max(self.hosts) + 1} hosts" if self.hosts else ""
+        return f"{self.name} for {self.num_ranks} ranks{hosts}, {self.schedule}{place}"
 
     def steps(self) -> Iterator[tuple[int, int, int, Step]]:
         """Yield rank, lane, index and step."""
@@ -87,6 +112,11 @@ class Plan:
         """Return the author's line that a step serves, or nothing."""
         op = step.op if isinstance(step, Move) else -1
         return self.places[op] if 0 <= op < len(self.places) else ""
+
+    def users_place(self, step: Step) -> str:
+        """Return that line when a user wrote it; nothing when the library did."""
+        place = self.place(step)
+        return "" if is_library(place) else place
 
     def __hash__(self) -> int:
         """Hash what the text says."""
@@ -108,7 +138,11 @@ def _lines(plan: Plan) -> Iterator[str]:
     words += [f"{k}={str(v).replace(' ', '')}" for k, v in sorted(plan.params.items())]
     yield " ".join(words)
     yield f"schedule {plan.schedule}{' in_place' if plan.in_place else ''}"
+    if plan.hosts:
+        yield "hosts" + "".join(f" {host}x{many}" for host, many in _counted(plan))
     yield "atoms" + "".join(f" {a}:{b}" for a, b in plan.atoms)
+    for op, src, dst, switches in plan.ways:
+        yield f"way #{op} r{src} r{dst} {'>'.join(switches) or '-'}"
     for rank, lanes in enumerate(plan.ranks):
         yield (
             f"rank {rank} input{_runs(plan.inputs[rank])}"
@@ -118,6 +152,27 @@ def _lines(plan: Plan) -> Iterator[str]:
             yield f"  lane {lane}"
             for step in steps:
                 yield f"    {spell_step(rank, step)}"
+
+
+def _counted(plan: Plan) -> Iterator[tuple[int, int]]:
+    """Yield hosts with the number of ranks, one after the other, that they have."""
+    for host, ranks in itertools.groupby(plan.hosts):
+        yield host, len(list(ranks))
+
+
+def settled_hosts(hosts: Sequence[Hashable], num_ranks: int) -> tuple[int, ...]:
+    """Return the host of each rank, numbered as they come; empty when it is one.
+
+    >>> settled_hosts(["b", "b", "a"], 3)
+    (0, 0, 1)
+    """
+    if len(hosts) not in (0, num_ranks):
+        raise BoundsError(
+            f"{len(hosts)} hosts given for {num_ranks} ranks; want each's"
+        )
+    numbers: dict[Hashable, int] = {}
+    found = tuple(numbers.setdefault(host, len(numbers)) for host in hosts)
+    return found if len(numbers) > 1 else ()
 
 
 def _runs(runs: tuple[BufferRun, ...]) -> str:

@@ -1,6 +1,7 @@
 """Machines: ranks, switches, links, routes and costs; one TOML file per family."""
 
 from stretto.topology.detect import detect
+from stretto.topology.hosts import cpu_hosts
 from stretto.topology.load import load, names, patterns
 from stretto.topology.machine import Machine
 from stretto.topology.parts import Costs, Link, Switch
@@ -14,6 +15,7 @@ __all__ = [
     "Machine",
     "Route",
     "Switch",
+    "cpu_hosts",
     "detect",
     "draw",
     "is_symmetry",

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
+import os
 from typing import TYPE_CHECKING, Any
 
 from stretto.errors import MissingExtraError
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from stretto.torch.fusing import fuse
     from stretto.torch.group import StrettoGroup
     from stretto.torch.groups import communicator
+    from stretto.torch.memory import deregister, empty, pool, register
     from stretto.torch.operators import (
         all_gather,
         all_gather_matmul,
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
         scatter,
     )
     from stretto.torch.options import Options
+    from stretto.torch.placing import place_buffers
 
 __all__ = [
     "Options",
@@ -63,14 +67,19 @@ __all__ = [
     "broadcast",
     "broadcast_",
     "communicator",
+    "deregister",
+    "empty",
     "fuse",
     "gather",
     "matmul_reduce_scatter",
     "named",
     "permute",
+    "place_buffers",
+    "pool",
     "reduce",
     "reduce_scatter",
     "reduce_scatter_v",
+    "register",
     "scatter",
 ]
 
@@ -104,6 +113,11 @@ _HOMES = {
         ),
         "stretto.torch.operators",
     ),
+    "deregister": "stretto.torch.memory",
+    "empty": "stretto.torch.memory",
+    "place_buffers": "stretto.torch.placing",
+    "pool": "stretto.torch.memory",
+    "register": "stretto.torch.memory",
 }
 """What is imported when it is first asked for, so that the import is quick."""
 
@@ -133,4 +147,9 @@ def _create(opts: Any, options: Any) -> Any:
 if "STRETTO" not in dist.Backend._plugins:
     dist.Backend.register_backend(
         "stretto", _create, extended_api=True, devices=["cpu", "cuda"]
+    )
+if os.environ.get("TORCH_DISTRIBUTED_USE_TORCHCOMMS", "0") not in ("", "0"):
+    logging.getLogger(__name__).warning(
+        "TORCH_DISTRIBUTED_USE_TORCHCOMMS is set: torch.distributed asks torchcomms "
+        "for 'stretto', which does not have it; unset it to use this backend"
     )

@@ -8,6 +8,7 @@ return a Work: on the CPU one of the group's line, on GPUs one of its streams.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import os
 import weakref
@@ -72,7 +73,7 @@ class StrettoGroup(dist.ProcessGroup):  # type: ignore[misc]
             self._away = "the ranks are on several hosts, which stretto does not join"
             self._comm: Any = _Gone(f"group {self._name!r}: {self._away}")
         else:
-            self._comm = _pinned(comm, options) if options.algorithms else comm
+            self._comm = _Pinned(comm, options) if options.algorithms else comm
             groups.bind(self._name, comm, self._line)
         self._lanes = Lanes(self._hear)
         self._transfers = Transfers(self._comm, options.transfers)
@@ -452,7 +453,9 @@ class StrettoGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def abort(self) -> None:
         """End the group, whatever goes on in it."""
-        self._close(f"group {self._name!r} was aborted; make a new one")
+        why = f"group {self._name!r} was aborted; make a new one"
+        self._line.discard(refusal(why))
+        self._close(why)
 
     def _close(self, why: str) -> None:
         if isinstance(self._comm, _Gone):
@@ -492,16 +495,16 @@ class _Gone:
         raise refusal(self._why)
 
 
-class _pinned:  # noqa: N801 - it stands where a communicator does
+class _Pinned:
     """A communicator whose collectives are run by algorithms that the user names."""
 
     def __init__(self, comm: Communicator, options: Options) -> None:
         self._comm = comm
         for verb, algorithm in options.algorithms.items():
-            method = getattr(comm, verb, None)
-            if method is None or verb.startswith("_"):
-                raise refusal(f"algorithms names {verb!r}; want a collective's name")
-            setattr(self, verb, functools.partial(method, algorithm=algorithm))
+            for form in (verb, f"{verb}_v"):
+                method = getattr(comm, form, None)
+                if method is not None:
+                    setattr(self, form, functools.partial(method, algorithm=algorithm))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._comm, name)
@@ -530,6 +533,8 @@ def _one(tensors: Sequence[Any]) -> Sequence[Any]:
     return tensors
 
 
+_GRACE_S = 5.0
+"""How long a process that ends waits for calls that it has started."""
 _living: weakref.WeakSet[StrettoGroup] = weakref.WeakSet()
 
 
@@ -537,10 +542,8 @@ _living: weakref.WeakSet[StrettoGroup] = weakref.WeakSet()
 def _end_all() -> None:
     """Close groups that were not destroyed, before the interpreter ends."""
     for group in list(_living):
-        try:
-            group._line.close()
-        except Exception:  # the others may be gone, and nobody listens any more
-            continue
+        with contextlib.suppress(Exception):  # the others may be gone
+            group._line.leave(_GRACE_S)
 
 
 def _forget_all() -> None:

@@ -6,6 +6,8 @@
 - live: the run ends, so every run ends;
 - closed: every lane knows at the end that every other has entered, so that the next
   epochs may use the same staging; and a caller's memory is left alone once it has left;
+- far: what goes to another host is a put into staging, and has landed before it is read
+  or its source stored over (`landing`);
 - in place: with `plan.in_place`, all of this while outputs lie in inputs (`aliasing`).
 """
 

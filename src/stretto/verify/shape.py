@@ -130,6 +130,8 @@ class _Bounds:
         for loc in (*move.srcs, *move.dsts):
             if wrong := self._loc(move, loc):
                 return wrong
+        if wrong := self._far(rank, move):
+            return wrong
         for src in move.srcs:
             if src.packets and src.rank != rank:
                 return "packets are read by their owner"
@@ -139,6 +141,23 @@ class _Bounds:
             if dst.packets and dst.rank == rank:
                 return "packets go to peers"
         return ""
+
+    def _far(self, rank: int, move: Move) -> str:
+        """Return why a move that touches another host is no plain put."""
+        plan = self.plan
+        far = [d for d in (*move.dsts, *move.srcs) if plan.is_far(rank, d.rank)]
+        if not far:
+            return ""
+        where = f"rank {far[0].rank} is on another host"
+        if len(move.dsts) > 1 or len(move.srcs) > 1 or far[0] is not move.dsts[0]:
+            return f"{where}: what reaches there is a put, from one place to one place"
+        if far[0].packets or move.srcs[0].packets:
+            return f"{where}: packets do not go there"
+        if move.srcs[0].rank != rank:
+            return f"{where}: what is put there comes from this rank"
+        if far[0].space is not Space.STAGE:
+            return f"{where}: puts land in staging only"
+        return f"{where}: nothing is finished on the way" if move.finish else ""
 
     def _loc(self, move: Move, loc: Loc) -> str:
         if not 0 <= loc.rank < self.plan.num_ranks:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-import stretto.torch  # noqa: F401
+import stretto.torch
 
 STEPS = 3
 _cached: dict[str, object] = {}
@@ -185,6 +185,15 @@ def check_fsdp2(rank, n):
     ours = steps(sharded(mesh_of(None, n, "dp")), rank)
     alike(ours, steps(sharded(mesh_of(gloo(), n, "dp")), rank))
     assert ours[0] > ours[-1] or ours[0] != ours[1]
+
+
+def check_buffers_are_placed_by_one_call(rank, n):
+    model = DistributedDataParallel(network(), process_group=None)
+    assert 1 == stretto.torch.place_buffers(model)
+    alike(steps(model, rank), ddp(gloo(), rank))
+    model = sharded(mesh_of(None, n, "dp"))
+    assert 4 == stretto.torch.place_buffers(model, pool=object())
+    alike(steps(model, rank), steps(sharded(mesh_of(gloo(), n, "dp")), rank))
 
 
 def check_hsdp(rank, n):

@@ -22,26 +22,30 @@ class Bench:
     def __init__(self, comm):
         self.comm, self.rank, self.n = comm, comm.rank, comm.num_ranks
         self.wrong = []
-        self.generator = torch.Generator().manual_seed(7)
+        self.device = torch.get_default_device()
+        self._generator = torch.Generator("cpu").manual_seed(7)
+
+    def randn(self, *shape, dtype=torch.float32):
+        """Return random numbers, the same on every rank and device."""
+        made = torch.randn(*shape, generator=self._generator, device="cpu")
+        return made.to(self.device, dtype)
 
     def draw(self, *shape, dtype=torch.float32):
         """Return the tensors of all ranks; every rank draws the same."""
-        return [
-            torch.randn(*shape, generator=self.generator).to(dtype)
-            for _ in range(self.n)
-        ]
+        return [self.randn(*shape, dtype=dtype) for _ in range(self.n)]
 
     def same(self, what, got, want, tolerance=1e-5):
         """Note a difference."""
         if got is None or want is None or got.shape != want.shape:
             shape = None if got is None else tuple(got.shape)
             self.wrong.append(f"{what}: {shape}, not {tuple(want.shape)}")
-        elif got.dtype != want.dtype:
+            return
+        if got.dtype != want.dtype:
             self.wrong.append(f"{what}: {got.dtype}, not {want.dtype}")
-        elif not torch.allclose(
-            got.double(), want.double(), rtol=tolerance, atol=tolerance
-        ):
-            off = (got.double() - want.double()).abs().max().item()
+            return
+        one, other = got.detach().double().cpu(), want.detach().double().cpu()
+        if not torch.allclose(one, other, rtol=tolerance, atol=tolerance):
+            off = (one - other).abs().max().item()
             self.wrong.append(f"{what}: off by {off}")
 
     def true(self, what, holds):
@@ -58,6 +62,13 @@ class Bench:
                 self.wrong.append(f"{what}: says {e}")
         else:
             self.wrong.append(f"{what}: nothing was raised")
+
+
+def seeded(seed, *shape):
+    """Return random numbers of a seed, the same on every device."""
+    generator = torch.Generator("cpu").manual_seed(seed)
+    made = torch.randn(*shape, generator=generator, device="cpu")
+    return made.to(torch.get_default_device())
 
 
 def run(comm, names):

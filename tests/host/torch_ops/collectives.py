@@ -92,7 +92,7 @@ def values_and_gradients(b):
             b.same(f"{what}, no gradient", call(xs[b.rank]), want(xs)[b.rank])
         made, due = call(ours), want(theirs)
         b.same(what, made.detach(), due[b.rank].detach())
-        pulls = [torch.randn(d.shape, generator=b.generator) for d in due]
+        pulls = [b.randn(d.shape) for d in due]
         (made * pulls[b.rank]).sum().backward()
         sum((d * p).sum() for d, p in zip(due, pulls, strict=True)).backward()
         wanted = theirs[b.rank].grad
@@ -104,28 +104,29 @@ def values_and_gradients(b):
 @check
 def in_place_and_out(b):
     """Forms that write keep the tensor they were given, strided ones too."""
-    xs = b.draw(4, 6)
+    rows = 2 * b.n
+    xs = b.draw(rows, 6)
     total = torch.stack(xs).sum(0)
     x = xs[b.rank].clone()
     b.true("all_reduce_ returns x", st.all_reduce_(x, group=b.comm) is x)
     b.same("all_reduce_", x, total)
-    wide = torch.full((4, 12), 7.0)
+    wide = torch.full((rows, 12), 7.0)
     wide[:, ::2] = xs[b.rank]
     st.all_reduce_(wide[:, ::2], "max", b.comm)
     b.same("strided all_reduce_", wide[:, ::2], torch.stack(xs).amax(0))
-    b.same("between the strides", wide[:, 1::2], torch.full((4, 6), 7.0))
-    out = torch.empty(4, 6)
+    b.same("between the strides", wide[:, 1::2], torch.full((rows, 6), 7.0))
+    out = torch.empty(rows, 6)
     b.true("out is given back", st.all_reduce(x, "min", b.comm, out=out) is out)
     b.same("out", out, total)
     turned = xs[b.rank].t()
     b.same("of a transposed", st.all_reduce(turned, group=b.comm), total.t())
-    out = torch.empty(4 * b.n, 6)
+    out = torch.empty(rows * b.n, 6)
     st.all_gather(xs[b.rank], b.comm, out=out)
     b.same("all_gather out", out, torch.cat(xs))
-    out = torch.empty(6, 4 * b.n)
+    out = torch.empty(6, rows * b.n)
     st.all_gather(turned, b.comm, dim=1, out=out)
     b.same("all_gather dim out", out, torch.cat(xs).t())
-    part = torch.empty(4 // b.n, 6)
+    part = torch.empty(2, 6)
     st.reduce_scatter(xs[b.rank], "sum", b.comm, out=part)
     b.same("reduce_scatter out", part, total.chunk(b.n)[b.rank])
     x = xs[b.rank].clone()
@@ -182,7 +183,7 @@ def refusals(b):
 def registered_well(b):
     """PyTorch's own checks of an operator: schema, shapes, gradient, tracing."""
     g = st.named(b.comm)
-    x = torch.randn(2 * b.n, 3, generator=b.generator)
+    x = b.randn(2 * b.n, 3)
     ring = list(range(b.n)), [(r + 1) % b.n for r in range(b.n)]
     cases = [
         (OPS.all_reduce, (x, "sum", g)),

@@ -49,7 +49,7 @@ def both_matmuls(b):
             b.same(what, got.detach(), want[b.rank].detach(), 1e-9)
             with torch.no_grad():
                 b.same(f"{what}, no gradient", call(x, w, b.comm), got, 1e-12)
-            pulls = [torch.randn(5, generator=b.generator).double() for _ in want]
+            pulls = [b.randn(5).double() for _ in want]
             (got * pulls[b.rank]).sum().backward()
             sum((d * p).sum() for d, p in zip(want, pulls, strict=True)).backward()
             b.same(f"{what}: by x", x.grad, xs[b.rank].grad, 1e-9)
@@ -60,7 +60,7 @@ def both_matmuls(b):
 def matmuls_registered_well(b):
     """Shapes and tracing are right; what does not fit is refused; bf16 is close."""
     g = st.named(b.comm)
-    x, w = torch.randn(4 * b.n, 6), torch.randn(6, 5)
+    x, w = b.randn(4 * b.n, 6), b.randn(6, 5)
     grad = x.clone().requires_grad_()
     opcheck(OPS.all_gather_matmul.default, (grad, w, True, g))
     opcheck(OPS.matmul_reduce_scatter.default, (grad, w, g))

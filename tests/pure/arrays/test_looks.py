@@ -5,8 +5,9 @@ import weakref
 import numpy as np
 import pytest
 
-from stretto.arrays.arrays import GPU, operand
+from stretto import executors
 from stretto.arrays.looks import look
+from stretto.arrays.operands import GPU, operand
 from stretto.calls import Communicator
 from stretto.errors import CallError
 
@@ -81,7 +82,8 @@ def test_tensors_without_memory_are_refused():
 
     class OnGpu:
         dtype, shape, data_ptr = torch.float32, (4,), freed.data_ptr
-        is_contiguous = freed.is_contiguous
+        is_contiguous, numel = freed.is_contiguous, freed.numel
+        element_size = freed.element_size
 
         def __dlpack_device__(self):
             return 2, 0
@@ -93,7 +95,7 @@ def test_tensors_without_memory_are_refused():
     assert 0 == operand(torch.ones(0), "x", written=True, dtype=None).count
 
 
-class Session:
+class Session(executors.Session):
     """A session that moves nothing and counts launches."""
 
     launched = 0
@@ -114,7 +116,7 @@ class Session:
         pass
 
 
-class Group:
+class Group(executors.Group):
     """Rank 1 of 3, alone."""
 
     rank, num_ranks, deadline_s = 1, 3, 1.0

@@ -3,6 +3,7 @@
 import inspect
 import math
 import warnings
+from contextlib import suppress
 
 import hypothesis.strategies as st
 import numpy as np
@@ -12,6 +13,8 @@ from tests.pure.calls.test_arguments import Alone
 
 import stretto
 from stretto.errors import DeviceError, StrettoError
+from stretto.meeting.address import socket_path
+from stretto.meeting.environment import find_place
 
 
 class Text(str):
@@ -111,7 +114,7 @@ MADE = {
     "nbytes": lambda: 64,
     "collective": lambda: "all_reduce",
     "count": lambda: 4,
-    "value": lambda: {"a": [1]},
+    "value": lambda: 1,
     "values": lambda: [1],
 }
 VERBS = sorted(
@@ -128,8 +131,8 @@ def parameters(verb):
     found = list(inspect.signature(function).parameters.values())[1:]
     found = [p for p in found if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     needed = [p.name for p in found if p.default is p.empty]
-    if verb.startswith("scatter"):
-        needed.append("values" if verb == "scatter_object" else "x")
+    if verb.startswith("scatter") and not verb.endswith("_object"):
+        needed.append("x")
     return [p.name for p in found], needed
 
 
@@ -185,8 +188,45 @@ def test_whatever_is_given_the_error_is_ours(verb):
 @given(st.data())
 def test_odd_arguments_together(comm, data):
     """Several at once."""
-    verb = data.draw(st.sampled_from([v for v in VERBS if v != "channels"]))
-    names = st.sampled_from(parameters(verb)[0] or ["stream"])
+    verb = data.draw(
+        st.sampled_from([v for v in VERBS if parameters(v)[0] and v != "channels"])
+    )
+    names = st.sampled_from(parameters(verb)[0])
     odd = data.draw(st.dictionaries(names, st.integers(0, len(ODD) - 1), max_size=4))
     call(comm, verb, {name: ODD[index] for name, index in odd.items()})
+    check(comm)
+
+
+def test_a_place_of_any_kind_is_read_or_refused():
+    """Whatever is given to `connect`."""
+    for name in ("rank", "num_ranks", "address"):
+        for odd in ODD:
+            place = {"rank": 0, "num_ranks": 1, "address": "job"} | {name: odd}
+            try:
+                found = find_place(**place)
+                socket_path(found.job)
+            except StrettoError:
+                continue
+            assert found.num_ranks >= 1
+
+
+def test_a_function_of_any_kind_is_traced_or_refused():
+    """Whatever is decorated, used in an epilogue, or bound to one."""
+    plain = stretto.epilogue(lambda y, bias: y + bias)
+    comm = stretto.Communicator(Alone(), profiles=None)
+    for odd in ODD:
+        for use in (
+            lambda odd=odd: stretto.epilogue(odd),
+            lambda odd=odd: stretto.epilogue(lambda y: y * odd),
+            lambda odd=odd: plain(bias=1.0, row=odd),
+            lambda odd=odd: comm.all_reduce(
+                np.ones(4, np.float32), epilogue=plain(bias=odd)
+            ),
+            lambda odd=odd: stretto.algorithm(odd),
+            lambda odd=odd: stretto.algorithm("all_reduce/own", split=odd),
+            lambda odd=odd: stretto.algorithm("all_reduce/own", members=odd),
+            lambda odd=odd: stretto.algorithm("all_reduce/own")(print).build(odd),
+        ):
+            with suppress(StrettoError):
+                use()
     check(comm)

@@ -5,7 +5,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.stand_ins import TensorLike
 
+from stretto import executors
 from stretto.arrays import looks as looks_module
 from stretto.arrays.looks import look
 from stretto.calls import Communicator
@@ -81,7 +83,7 @@ def ours(at, shape=(6,), dtype="float32", *, device=0):
     return DeviceArray(at, shape, dtype, device, lambda: None)
 
 
-class Tensor:
+class Tensor(TensorLike):
     """What a GPU tensor answers, and nothing else: it must not be asked."""
 
     is_cuda, device = True, "cuda:0"
@@ -117,7 +119,7 @@ class Tensor:
 KINDS = [Cupy, Numba, Dlpack, ours, Tensor]
 
 
-class Session:
+class Session(executors.Session):
     """A GPU's session that moves nothing and remembers what it was asked."""
 
     def __init__(self):
@@ -145,7 +147,7 @@ class Session:
         pass
 
 
-class Group:
+class Group(executors.Group):
     """Rank 1 of 3, alone."""
 
     rank, num_ranks, deadline_s = 1, 3, 1.0

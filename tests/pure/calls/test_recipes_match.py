@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pytest
 
+from stretto import executors
 from stretto.calls import Communicator
 from stretto.errors import StrettoError
 
@@ -17,7 +18,7 @@ ROOM = 512
 """Where memory that peers reach begins, in bytes of the pool."""
 
 
-class Session:
+class Session(executors.Session):
     """A session on the CPU that moves nothing and says what it was launched with."""
 
     def __init__(self, pool):
@@ -51,7 +52,7 @@ class Session:
         pass
 
 
-class Group:
+class Group(executors.Group):
     """Rank 1 of 3, alone."""
 
     rank, num_ranks, deadline_s = 1, 3, 1.0

@@ -5,6 +5,7 @@ import ctypes
 import numpy as np
 import pytest
 from cuda_fakes import on_ranks
+from tests.stand_ins import TensorLike
 
 from stretto import epilogues as ep
 from stretto.calls import Communicator
@@ -12,13 +13,13 @@ from stretto.errors import CallError, PlanError
 from stretto.executors.cuda.codegen.abi import PARAMS
 from stretto.executors.cuda.codegen.generate import generate
 from stretto.executors.cuda.flags import regions
-from stretto.executors.cuda.launching.launch import Loaded, TooManyBlocks
+from stretto.executors.cuda.launching.kernels import Loaded, TooManyBlocks
 
 made = []
 """Addresses given to new tensors."""
 
 
-class Tensor:
+class Tensor(TensorLike):
     """As much of a CUDA tensor as a call looks at."""
 
     def __init__(self, at, shape, dtype="bfloat16", gpu=0):
@@ -59,7 +60,7 @@ def opened(group, kernels):
     comm = Communicator(group, executor="cuda")
     session = comm._session("cuda")
 
-    def load_call(plan, call, share=0):
+    def load_call(plan, call, share=0, counted=False):
         kernel = generate(
             plan,
             rank=group.rank,
@@ -117,7 +118,7 @@ def test_rows_are_whole_where_their_clusters_do_not_fit(fake):
         session = comm._session("cuda")
         load_call = session.load_call
 
-        def load_few(plan, call, share=0):
+        def load_few(plan, call, share=0, counted=False):
             if share > 1:
                 raise TooManyBlocks("16 blocks wait for each other")
             return load_call(plan, call, share)
@@ -149,7 +150,7 @@ def test_a_gpu_with_little_room_has_half_the_blocks(fake, monkeypatch, room):
         session = comm._session("cuda")
         load_call = session.load_call
 
-        def load_few(plan, call, share=0):
+        def load_few(plan, call, share=0, counted=False):
             if plan.plan.schedule.blocks > room:
                 raise TooManyBlocks("256 blocks wait for each other")
             return load_call(plan, call, share)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from stretto.calls.published import agree
 from stretto.errors import LaunchEnvironmentError
 from stretto.meeting.environment import find_place
 
@@ -82,8 +83,8 @@ def test_a_restart_is_another_job():
 
 
 @pytest.mark.parametrize(("name", "environment"), LAUNCHERS)
-def test_several_hosts_are_refused_in_one_line(name, environment):
-    """The line says what is needed."""
+def test_several_hosts_need_an_address(name, environment):
+    """The line says what is needed, where nobody can publish one."""
     hosts = {
         "LOCAL_WORLD_SIZE": "2",
         "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
@@ -92,17 +93,22 @@ def test_several_hosts_are_refused_in_one_line(name, environment):
     }
     changed = {k: hosts.get(k, v) for k, v in environment.items()}
 
-    with pytest.raises(LaunchEnvironmentError, match="one host only; start all") as e:
-        find_place(environment=changed, launcher_pid=7)
+    place = find_place(environment=changed, launcher_pid=7)
+    assert place.is_spread
+    assert not find_place(environment=environment, launcher_pid=7).is_spread
+    with pytest.raises(LaunchEnvironmentError, match="give address='tcp://HOST:") as e:
+        agree(place, 1.0, modules={})
     assert "\n" not in str(e.value)
+    named = {**changed, "STRETTO_ADDRESS": "tcp://nodea:2000"}
+    place = find_place(environment=named, launcher_pid=7)
+    assert (place, None) == agree(place, 1.0, modules={})
 
 
 def test_a_master_elsewhere_means_several_hosts():
     """Without LOCAL_WORLD_SIZE the master's address tells."""
     env = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "203.0.113.9"}
 
-    with pytest.raises(LaunchEnvironmentError, match="several hosts"):
-        find_place(environment=env, launcher_pid=7)
+    assert find_place(environment=env, launcher_pid=7).is_spread
 
 
 @pytest.mark.parametrize(

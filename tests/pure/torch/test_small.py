@@ -55,6 +55,8 @@ def test_every_operator_has_its_name():
 def test_options_refuse_what_they_do_not_know():
     with pytest.raises(stretto.CallError, match="transfers='mpi'"):
         stretto.torch.Options(transfers="mpi")
+    with pytest.raises(stretto.StrettoError, match="'all_sum'"):
+        stretto.torch.Options(algorithms={"all_sum": "all_reduce/ring"})
 
 
 def test_short_forms_of_options_have_c10ds_defaults():
@@ -112,6 +114,16 @@ def test_the_import_brings_little_beside_torch():
         "or 'numba' in m or 'group' in m))"
     )
     assert "[]" == run(code)
+
+
+def test_an_environment_that_hides_the_backend_is_told():
+    code = (
+        "import os; os.environ['TORCH_DISTRIBUTED_USE_TORCHCOMMS'] = '1'\n"
+        "import logging, sys; logging.basicConfig(stream=sys.stdout)\n"
+        "try:\n import stretto.torch\n"
+        "except ImportError:\n print('unset it')"  # torch itself may want torchcomms
+    )
+    assert "unset it" in run(code)
 
 
 def test_without_torch_the_import_says_what_to_install():

@@ -41,6 +41,7 @@ class Memory(NamedTuple):
 
     rank: int
     slabs: tuple[int, ...]
+    """0 for a rank on another host."""
     heaps: tuple[int, ...]
     session: int
     layout: SlabLayout
@@ -206,6 +207,11 @@ class _Encoder:
         flags = self.memory.layout
         for index, step in enumerate(self.lanes[lane]):
             match step:
+                case Signal(rank=q) if not self.memory.slabs[q]:
+                    yield self._raise(step, lane, index)
+                case Move(dsts=(Loc(rank=q), *_)) if not self.memory.slabs[q]:
+                    for atom in range(step.start, step.stop):
+                        yield self._put(step, lane, index, atom)
                 case Signal(rank=q, lane=to, n=n):
                     flag = self.memory.slabs[q] + flags.flag(self.rank, lane, to)
                     yield [int(Code.SIGNAL), flag, n]
@@ -216,6 +222,22 @@ class _Encoder:
                     own = self.memory.slabs[self.rank]
                     flag = own + flags.flag(wait.rank, wait.lane, lane)
                     yield [int(Code.WAIT), flag, wait.n, wait.rank, index]
+
+    def _raise(self, step: Signal, lane: int, index: int) -> list[int]:
+        """Return the instruction that signals a rank on another host."""
+        flag = self.memory.layout.flag(self.rank, lane, step.lane)
+        words = [int(Code.RAISE), step.rank, lane, flag, 0, flag + 8]
+        return [*words, 0, 0, 0, step.n, index]
+
+    def _put(self, step: Move, lane: int, index: int, atom: int) -> list[int]:
+        """Return the instruction that puts one atom to a rank on another host."""
+        (src,), (dst,) = step.srcs, step.dsts
+        skip = atom - step.start
+        base, value, _ = self._operand(src, skip)
+        unit = (dst.pos + skip) * self.layout.unit_bytes
+        nbytes = int(self.layout.atom_sizes[atom]) * self.itemsize
+        words = [int(Code.PUT), dst.rank, lane, 0, 0, 0, base, value]
+        return [*words, self.memory.layout.stage() + unit, nbytes, index]
 
     def _runs(self, step: Move) -> Iterator[tuple[int, int]]:
         """Cut a move into contiguous pieces: as many atoms as lie side by side."""
@@ -271,7 +293,7 @@ class _Encoder:
         """Yield the memory of every rank that this call's staging takes."""
         slabs, places = self.memory.slabs, self.memory.layout
         for q, units in enumerate(self.plan.stage_units):
-            for parity in (0, 1) if units else ():
+            for parity in (0, 1) if units and slabs[q] else ():
                 if self.slots:
                     slots = slabs[q] + places.packets(self.slot_class, parity)
                     yield slots, units * (64 << self.slot_class)

@@ -6,6 +6,7 @@ This is slow and may be: it runs a few hundred times a second at most.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from stretto.errors import CallError, StrettoError
 from stretto.executors import Group
 from stretto.executors.cpu.encode import Encoded
+from stretto.executors.cpu.far import FarSlab, Way
 from stretto.executors.cpu.slab import Slab
 from stretto.executors.cpu.words import (
     PRIVATE,
@@ -25,7 +27,7 @@ from stretto.executors.cpu.words import (
     SessionWord,
     Status,
 )
-from stretto.plan import Move, Plan, Wait, spell_step
+from stretto.plan import Plan, spell_step
 from stretto.trace import MONOTONIC, Clock
 
 __all__ = ["Watch"]
@@ -35,6 +37,10 @@ _Line: TypeAlias = tuple[int, int, int, int]
 _RESUME = -1
 _FAR = 1 << 62
 _FIRST_SLEEP_US, _LAST_SLEEP_US = 20, 8000
+_TELL_US = 100_000
+"""How often a rank that waits tells other hosts where it is."""
+_GRACE_US = 300_000
+"""How long the hub may take to say who is gone, when a connection has ended."""
 _LATE = 32
 """A sleep is at most that part of the wait so far: nobody is much later for it."""
 
@@ -46,17 +52,19 @@ class Watch:
         self,
         *,
         group: Group,
-        slabs: Sequence[Slab],
+        slabs: Sequence[Slab | FarSlab],
         words: NDArray[np.int64],
         plan: Plan,
         encoded: Encoded,
         run: Callable[[int, int, int], int],
+        way: Way | None = None,
         clock: Clock = MONOTONIC,
     ) -> None:
         """Remember what to look at."""
         self._group, self._slabs, self._words = group, tuple(slabs), words
         self._plan, self._encoded, self._run = plan, encoded, run
-        self._clock = clock
+        self._clock, self._way = clock, way
+        self._told_us = self._ended_us = -math.inf
         self._table = encoded.table
         self._at = int(encoded.table.ctypes.data)
         words[SessionWord.SLEEP_US] = _FIRST_SLEEP_US
@@ -80,11 +88,7 @@ class Watch:
             raise
         except BaseException as e:  # of a signal's handler: the others must hear of it
             how = f"raised {type(e).__name__} in {self._where()}"
-            abandon = getattr(self._group, "abandon", None)
-            if abandon is None:
-                self._group.fail((), how)
-            else:
-                abandon(how)
+            self._group.abandon(how)
             raise
         finally:
             self._words[SessionWord.SLEEP_US] = _FIRST_SLEEP_US
@@ -106,6 +110,8 @@ class Watch:
                 self._words[SessionWord.SLEEP_US] = _FIRST_SLEEP_US
 
     def _look_around(self, status: int, waited_us: float) -> None:
+        if self._way is not None:
+            self._look_far(self._way)
         elsewhere = self._somebody_elsewhere() or self._in_exchanges()
         if status == Status.MISMATCH or elsewhere:
             raise self._group.fail((), self._where(), mismatch=self._who_called_what())
@@ -113,6 +119,28 @@ class Watch:
             raise self._group.fail(self._missing(), self._where())
         if waited_us > self._group.deadline_s * 1e6:
             raise self._group.fail(self._missing(), self._where())
+
+    def _look_far(self, way: Way) -> None:
+        """Tell other hosts where we are, and see whose connection has ended."""
+        now = self._clock.now_us()
+        if now - self._told_us > _TELL_US:
+            self._told_us = now
+            way.tell()
+        ended = way.faults()
+        if not ended:
+            self._ended_us = -math.inf
+            return
+        if self._ended_us < 0:
+            self._ended_us = now
+        if now - self._ended_us < _GRACE_US or int(self._group.broken[0]):
+            return  # the hub may know more
+        awaited = [q for q, _ in self._waits() if q in ended]
+        peer = awaited[0] if awaited else min(ended)
+        how = f"cannot be reached by {way.carrier}: {ended[peer]}"
+        lose = getattr(self._group, "lose", None)
+        if lose is None:
+            raise self._group.fail((peer,), f"{how}; {self._where()}")
+        raise lose(peer, how, self._where())
 
     def _progress(self) -> tuple[int, ...]:
         lanes = self._lanes()
@@ -173,13 +201,14 @@ class Watch:
                 peers = {int(self._table[i + 2]) for i in ends}
                 step = self._spell(lane, words[7])
                 found += [(q, step) for q in sorted(peers - {self._group.rank})]
+            elif words[0] in (Code.PUT, Code.RAISE):
+                found.append((words[2], self._spell(lane, int(self._table[at + 11]))))
         return found
 
     def _spell(self, lane: int, index: int) -> str:
         rank = self._group.rank
         step = self._plan.ranks[rank][lane][index]
-        assert isinstance(step, Move | Wait)
-        place = self._plan.place(step)
+        place = self._plan.users_place(step)
         return spell_step(rank, step) + (f" ({place})" if place else "")
 
     def _where(self) -> str:

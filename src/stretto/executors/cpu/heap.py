@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.errors import SharedMemoryError
-from stretto.executors import Group
+from stretto.executors import Group, hosts_of
 from stretto.executors.cpu.memory import (
+    Nowhere,
     Reservation,
     Span,
     create_file,
@@ -32,12 +33,17 @@ _SMALL_ALIGN, _ALIGN = 128, 4096
 
 
 class Heap:
-    """Everybody's registered memory, as one rank sees it."""
+    """Everybody's registered memory, as one rank sees it.
+
+    That of ranks on other hosts is out of reach; where there are such, it is memory.
+    """
 
     def __init__(self, group: Group) -> None:
         """Reserve addresses for every rank."""
         self._group = group
-        self.ranks = tuple(_reserve() for _ in range(group.num_ranks))
+        hosts = hosts_of(group)
+        self._here = [host == hosts[group.rank] for host in hosts]
+        self.ranks = tuple(_reserve() if here else Nowhere() for here in self._here)
         self._mine = self.ranks[group.rank]
         self._free: list[tuple[int, int]] = []
         """Offset and size of what nobody uses, in order."""
@@ -95,12 +101,14 @@ class Heap:
             everybody = self._group.exchange({"grow": size}, (fd,))
             fds.update(each for _, theirs in everybody for each in theirs)
             for rank, (_, theirs) in enumerate(everybody):
+                if not self._here[rank]:
+                    continue
                 mine = rank == self._group.rank
                 self.ranks[rank].append(fd if mine else theirs[0], size)
         finally:
             for each in fds:
                 os.close(each)
-        for heap in self.ranks:
+        for heap in self.ranks if all(self._here) else (self._mine,):
             prefault(heap.address + start, size)
         self._release(start, size)
 

@@ -13,20 +13,6 @@ from __future__ import annotations
 
 import time
 
-from stretto.executors.cpu.atomics import (
-    call_kernel,
-    clock_gettime,
-    compiled,
-    load,
-    load_acquire,
-    pause,
-    sched_yield,
-    store,
-    store_release,
-    take,
-    thread_ident,
-    usleep,
-)
 from stretto.executors.cpu.slab import (
     PACKET_HEADER,
     PACKET_REGION,
@@ -41,6 +27,21 @@ from stretto.executors.cpu.words import (
     Line,
     SessionWord,
     Status,
+)
+from stretto.jit.atomics import call as jump
+from stretto.jit.atomics import (
+    call_kernel,
+    clock_gettime,
+    compiled,
+    load,
+    load_acquire,
+    pause,
+    sched_yield,
+    store,
+    store_release,
+    take,
+    thread_ident,
+    usleep,
 )
 
 __all__ = ["RESUME", "address", "run", "spin"]
@@ -77,7 +78,10 @@ _SWITCHED_NS, _TAKEN_NS = 2_000, 500_000
 than a peer, who answers and waits again soon."""
 _PRINT, _FROM_INPUT = 8 * Line.FINGERPRINT, 8 * Line.INPUT_OFFSET
 _FROM_OUTPUT = 8 * Line.OUTPUT_OFFSET
-_MOVE, _SIGNAL, _WAIT, _END = (int(c) for c in Code)
+_MOVE, _SIGNAL, _WAIT, _END, _PUT, _RAISE = (int(c) for c in Code)
+_HOP, _HOP_PUT = 8 * SessionWord.HOP, 8 * SessionWord.HOP_PUT
+_HOP_SIGNAL, _HOP_BUSY = 8 * SessionWord.HOP_SIGNAL, 8 * SessionWord.HOP_BUSY
+_HOP_PROGRESS, _HOP_WAIT = 8 * SessionWord.HOP_PROGRESS, 8 * SessionWord.HOP_WAIT
 _STAGE_BASE, _INPUT_BASE = int(Base.STAGE), int(Base.INPUT)
 _OUTPUT_BASE, _PACKET_BASE = int(Base.OUTPUT), int(Base.PACKET)
 _DONE, _WAITING, _MISMATCH, _UNREGISTERED, _BUSY = (int(s) for s in Status)
@@ -224,6 +228,34 @@ def _wait(call: int, at: int, epoch: int) -> int:
     return _DONE if same else _MISMATCH
 
 
+@compiled("int64(int64,int64,int64,int64,int64)")
+def _put(call: int, at: int, stage: int, source: int, target: int) -> int:
+    """Begin a put to another host: DONE, or WAITING for room."""
+    session = load(call + _SESSION)
+    tile_bytes = load(call + _TILE_BYTES)
+    nbytes = min(tile_bytes, load(at + 80) - load(call + _TILE) * tile_bytes)
+    if nbytes <= 0:
+        return _DONE
+    store(at + 32, _operand(at + 56, stage, source, target, 0))
+    store(at + 40, load(at + 72) + stage)
+    store(at + 48, nbytes)
+    begun = jump(load(session + _HOP_PUT), load(session + _HOP), at + 16)
+    return _DONE if begun else _WAITING
+
+
+@compiled("int64(int64,int64,int64)")
+def _raise(call: int, at: int, epoch: int) -> int:
+    """Raise a flag on another host: DONE, or WAITING for room."""
+    session = load(call + _SESSION)
+    store(at + 40, (epoch << FLAG) + load(at + 80))
+    store(at + 48, load(at + 32) + 8 + 24 * (epoch & 1))
+    store(at + 56, load(call + _FINGERPRINT))
+    store(at + 64, load(call + _INPUT_AT))
+    store(at + 72, load(call + _OUTPUT_AT))
+    begun = jump(load(session + _HOP_SIGNAL), load(session + _HOP), at + 16)
+    return _DONE if begun else _WAITING
+
+
 @compiled("int64(int64,int64)")
 def _lane(call: int, lane: int) -> int:
     """Run a lane until its end, or until it must wait: DONE, WAITING or MISMATCH.
@@ -250,6 +282,14 @@ def _lane(call: int, lane: int) -> int:
             _signal(call, at, epoch)
         elif code == _WAIT:
             status = _wait(call, at, epoch)
+            if status != _DONE:
+                break
+        elif code == _PUT:
+            status = _put(call, at, stage, source, target)
+            if status != _DONE:
+                break
+        elif code == _RAISE:
+            status = _raise(call, at, epoch)
             if status != _DONE:
                 break
         else:
@@ -300,7 +340,11 @@ def _relax(session: int, idle: int) -> int:
             store(session + _YIELDS, _WARY)
     else:
         store(session + _AWAY, 0)
-        usleep(load(session + _SLEEP_US))
+        if load(session + _HOP):
+            hop_wait = load(session + _HOP_WAIT)
+            jump(hop_wait, load(session + _HOP), load(session + _SLEEP_US))
+        else:
+            usleep(load(session + _SLEEP_US))
     return idle >= yields + load(session + _SLEEPS)
 
 
@@ -320,7 +364,7 @@ def run(call: int, x: int, out: int) -> int:
         store_release(session + _INSIDE, 0)
         return _UNREGISTERED
     lanes, num_lanes = load(call + _LANES), load(call + _NUM_LANES)
-    tiles = load(call + _TILES)
+    tiles, hop = load(call + _TILES), load(session + _HOP)
     while load(call + _TILE) < tiles:
         waiting = False
         moved = False
@@ -331,6 +375,8 @@ def run(call: int, x: int, out: int) -> int:
                 return _MISMATCH
             waiting |= status == _WAITING
             moved |= load(lane + 8) != before
+        if waiting and hop:
+            moved |= jump(load(session + _HOP_PROGRESS), hop, 0) > 0
         if moved:
             if idle > 0:
                 _learn(session, idle)
@@ -343,5 +389,11 @@ def run(call: int, x: int, out: int) -> int:
             store(session + _EPOCH, load(session + _EPOCH) + 1)
             store(call + _TILE, load(call + _TILE) + 1)
             _rewind(call)
+    while hop and jump(load(session + _HOP_BUSY), hop, 0):
+        if jump(load(session + _HOP_PROGRESS), hop, 0) > 0:
+            idle = 0
+        idle += 1
+        if _relax(session, idle):
+            return _WAITING  # sources are the caller's again when they are sent
     store_release(session + _INSIDE, 0)
     return _DONE

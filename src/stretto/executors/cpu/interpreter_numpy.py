@@ -17,6 +17,7 @@ import os
 import platform
 import threading
 import time
+import weakref
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ from stretto.executors.cpu.words import (
     Status,
 )
 
-__all__ = ["address", "kernel_of", "run"]
+__all__ = ["HOPS", "address", "kernel_of", "run"]
 
 _RESUME, _UNREACHABLE = -1, -2
 _DATA = object.__basicsize__
@@ -51,6 +52,8 @@ _ENTERING = threading.Lock()
 
 _Kernel = tuple[str, Operator, int, tuple[int, ...]]
 _KERNELS: list[_Kernel] = []
+HOPS: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+"""By address of a session's words, its way to ranks on other hosts."""
 
 
 def kernel_of(
@@ -113,6 +116,7 @@ class _Run:
         count = self.word(Header.NUM_LANES)
         first = self.word(Header.LANES)
         self.lanes = range(first, first + 16 * count, 16)
+        self.hop = HOPS.get(self.session)
 
     def word(self, index: Header) -> int:
         """Return a word of the header."""
@@ -142,7 +146,10 @@ class _Run:
             states = [self.lane(lane) for lane in self.lanes]
             if Status.MISMATCH in states:
                 return Status.MISMATCH
-            if [_load(lane + 8) for lane in self.lanes] != before:
+            moved = [_load(lane + 8) for lane in self.lanes] != before
+            if Status.WAITING in states and self.hop is not None:
+                moved |= self.hop.progress() > 0
+            if moved:
                 idle = 0
             if Status.WAITING in states:
                 idle += 1
@@ -153,6 +160,10 @@ class _Run:
                 _store(epoch, _load(epoch) + 1)
                 self.put(Header.TILE, self.word(Header.TILE) + 1)
                 self.rewind()
+        while self.hop is not None and self.hop.busy():
+            idle = 0 if self.hop.progress() else idle + 1
+            if self.relax(idle):
+                return Status.WAITING
         self.leave()
         return Status.DONE
 
@@ -209,6 +220,8 @@ class _Run:
         yields = spins + self.setting(SessionWord.YIELDS)
         if spins <= idle < yields:
             os.sched_yield()
+        elif idle >= yields and self.hop is not None:
+            self.hop.wait(self.setting(SessionWord.SLEEP_US))
         elif idle >= yields:
             time.sleep(self.setting(SessionWord.SLEEP_US) * 1e-6)
         return idle >= yields + self.setting(SessionWord.SLEEPS)
@@ -225,6 +238,10 @@ class _Run:
                     self.move(at, epoch)
             elif code == Code.SIGNAL:
                 self.signal(at, epoch)
+            elif code == Code.PUT:
+                status = self.put_far(at, epoch)
+            elif code == Code.RAISE:
+                status = self.raise_far(at, epoch)
             else:
                 status = self.wait(at, epoch)
             if status is not Status.DONE:
@@ -241,6 +258,39 @@ class _Run:
         _store(side + 8, self.word(Header.INPUT_OFFSET))
         _store(side + 16, self.word(Header.OUTPUT_OFFSET))
         _release(flag, (epoch << FLAG) + n)
+
+    def put_far(self, at: int, epoch: int) -> Status:
+        """Begin a put to another host."""
+        assert self.hop is not None, "far steps have a way"
+        peer, lane, base, value, offset, size = (
+            _load(at + 8 * i) for i in (2, 3, 7, 8, 9, 10)
+        )
+        tile_bytes, stage = self.word(Header.TILE_BYTES), STAGE_REGION * (epoch & 1)
+        done = self.word(Header.TILE) * tile_bytes
+        nbytes = min(tile_bytes, size - done)
+        if nbytes <= 0:
+            return Status.DONE
+        starts = {
+            Base.STAGE: stage,
+            Base.INPUT: self.word(Header.INPUT) + done,
+            Base.OUTPUT: self.word(Header.OUTPUT) + done,
+        }
+        source = value + starts[Base(base)]
+        begun = self.hop.put(peer, lane, source, offset + stage, nbytes)
+        return Status.DONE if begun else Status.WAITING
+
+    def raise_far(self, at: int, epoch: int) -> Status:
+        """Raise a flag on another host."""
+        assert self.hop is not None, "far steps have a way"
+        peer, lane, flag, n = (_load(at + 8 * i) for i in (2, 3, 4, 10))
+        side = flag + 8 + 24 * (epoch & 1)
+        words = (
+            self.fingerprint,
+            self.word(Header.INPUT_OFFSET),
+            self.word(Header.OUTPUT_OFFSET),
+        )
+        begun = self.hop.signal(peer, lane, flag, (epoch << FLAG) + n, side, words)
+        return Status.DONE if begun else Status.WAITING
 
     def wait(self, at: int, epoch: int) -> Status:
         """Return whether a flag is up."""

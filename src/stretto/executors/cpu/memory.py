@@ -25,6 +25,7 @@ from stretto.errors import SharedMemoryError
 __all__ = [
     "PAGE",
     "Mapping",
+    "Nowhere",
     "Reservation",
     "Span",
     "create_file",
@@ -166,6 +167,15 @@ class Reservation:
         both, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _MAP_FIXED
         _mmap(self.address + self.used, nbytes, both, flags, fd)
         self.used += nbytes
+
+
+class Nowhere:
+    """What another host has: at no address, and of no size."""
+
+    address = used = 0
+
+    def append(self, fd: int, nbytes: int) -> None:
+        """Map nothing."""
 
 
 def prefault(address: int, nbytes: int) -> None:

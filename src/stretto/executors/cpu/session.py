@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,16 +13,17 @@ from numpy.typing import NDArray
 from stretto.collectives import check, dtype_name, storage
 from stretto.epilogues import Spec, evaluate
 from stretto.errors import CallError, CommunicationError
-from stretto.executors import Call, Group, Launch
+from stretto.executors import Call, Group, Launch, Session, hosts_of
 from stretto.executors.cpu.encode import Encoded, Memory, encode
 from stretto.executors.cpu.engine import Engine, engine_named
+from stretto.executors.cpu.far import FarSlab, Way
 from stretto.executors.cpu.faults import Watch
 from stretto.executors.cpu.heap import Heap
 from stretto.executors.cpu.memory import create_file, prefault, require_shared_memory
 from stretto.executors.cpu.slab import ABI, CALL, Slab, SlabLayout
 from stretto.executors.cpu.words import Header, SessionWord
 from stretto.ir import Verified
-from stretto.plan import Plan
+from stretto.plan import Plan, settled_hosts
 
 __all__ = ["CpuSession"]
 
@@ -32,7 +33,7 @@ _YIELDS, _CROWDED_YIELDS = 50, 400
 _SLEEPS = 10
 
 
-class CpuSession:
+class CpuSession(Session):
     """Slabs of all ranks, the heap, and what turns plans into launchers."""
 
     def __init__(self, group: Group, *, interpreter: str | None = None) -> None:
@@ -41,20 +42,19 @@ class CpuSession:
         self._group = group
         self._engine: Engine = engine_named(interpreter, warn=group.rank == 0)
         self._layout = SlabLayout(num_ranks=group.num_ranks)
-        self._slabs, cores = _share(group, self._layout)
-        self._slabs[group.rank].begin()
-        on_exchange = getattr(group, "on_exchange", None)
-        if on_exchange is not None:
-            on_exchange.append(self._slabs[group.rank].begin_exchange)
+        self._words = np.zeros(int(SessionWord.END), dtype=np.int64)
+        shared = _share(group, self._layout, self._words, self._engine)
+        self._slabs, self._way = shared.slabs, shared.way
+        self._mine = shared.mine
+        group.on_exchange.append(self._begin_exchange)
         self._heap = Heap(group)
         self._heap_at = self._heap.addresses[group.rank]
         self._heap_bytes = 0
         self._address = self._engine.address
-        self._words = np.zeros(int(SessionWord.END), dtype=np.int64)
         self._words[SessionWord.EPOCH] = 1
-        self._words[SessionWord.CALL] = self._slabs[group.rank].address + CALL
+        self._words[SessionWord.CALL] = self._mine.address + CALL
         self._words[SessionWord.HEAP] = self._heap.addresses[group.rank]
-        self._set_patience(crowded=group.num_ranks > cores)
+        self._set_patience(crowded=shared.ranks_here > shared.cores)
         self._known: set[str] = set()
         self._memory: Memory | None = Memory(
             rank=group.rank,
@@ -64,6 +64,12 @@ class CpuSession:
             layout=self._layout,
             cache_bytes=_cache_bytes(),
         )
+
+    def _begin_exchange(self, number: int, text: str) -> None:
+        """Let peers see that this rank is in an exchange, and not in a call."""
+        self._mine.begin_exchange(number, text)
+        if self._way is not None:
+            self._way.tell()
 
     def _set_patience(self, *, crowded: bool) -> None:
         """Spin long when every rank has a core, and hardly when not."""
@@ -89,14 +95,16 @@ class CpuSession:
 
     def offset(self, array: NDArray[Any]) -> int | None:
         """Return where registered memory begins in the heap, or None."""
-        if not self._heap_bytes:
-            return None
+        if not self._heap_bytes or self._way is not None:
+            return None  # peers on other hosts cannot reach it
         at = self._address(id(array)) - self._heap_at
         return at if 0 <= at < self._heap_bytes else None
 
     def offset_at(self, address: int, nbytes: int) -> int | None:
         """Return the same of memory that is known by where it lies."""
         at = address - self._heap_at
+        if self._way is not None:
+            return None
         return at if 0 <= at < self._heap_bytes else None
 
     def inside(self) -> int:
@@ -111,6 +119,13 @@ class CpuSession:
                 f"want {self._group.num_ranks}"
             )
         assert self._memory is not None, "it is open"
+        if plan.value.hosts != settled_hosts(
+            hosts_of(self._group), self._group.num_ranks
+        ):
+            raise CallError(
+                f"plan {plan.value.name} is for hosts {plan.value.hosts or 'in one'}; "
+                f"ranks are on {hosts_of(self._group)}: lower it with hosts=comm.hosts"
+            )
         check(call.op, call.dtype)
         encoded = encode(plan.value, call, self._memory, self._engine.kernel_of)
         for address, nbytes in encoded.touched:
@@ -123,6 +138,7 @@ class CpuSession:
             plan=plan.value,
             encoded=encoded,
             run=self._engine.run,
+            way=self._way,
         )
         run, table = self._engine.run, int(encoded.table.ctypes.data)
 
@@ -146,14 +162,12 @@ class CpuSession:
     def _publish(self, encoded: Encoded) -> None:
         if encoded.text not in self._known:
             self._known.add(encoded.text)
-            mine = self._slabs[self._group.rank]
-            mine.register(int(encoded.table[Header.FINGERPRINT]), encoded.text)
-
-    def check(self) -> None:
-        """Raise what a launch that was not waited for has met: here, nothing."""
+            self._mine.register(int(encoded.table[Header.FINGERPRINT]), encoded.text)
 
     def close(self) -> None:
         """Give memory back; what launchers and arrays still hold goes with them."""
+        if self._way is not None:
+            self._way.close()
         self._slabs = ()
         self._memory = None
         self._known.clear()
@@ -197,35 +211,65 @@ def _ending(launch: Launch, epilogue: Spec) -> Launch:
     return fused
 
 
-def _share(group: Group, places: SlabLayout) -> tuple[tuple[Slab, ...], int]:
-    """Make my slab, give it to everybody, and map all of them.
+class _Shared(NamedTuple):
+    """Everybody's memory, and who runs where."""
 
-    Also return on how many cores the ranks may run, all together.
-    """
+    slabs: tuple[Slab | FarSlab, ...]
+    mine: Slab
+    way: Way | None
+    cores: int
+    """Cores on which the ranks of this host may run, all together."""
+    ranks_here: int
+
+
+def _share(
+    group: Group, places: SlabLayout, words: NDArray[np.int64], engine: Engine
+) -> _Shared:
+    """Make my slab, give it to everybody here, map theirs, and connect with others."""
+    hosts = hosts_of(group)
     fd = create_file(places.nbytes)
     fds = {fd}
     cores: set[int] = set()
-    said = {"abi": ABI, "cores": _cores()}
+    said: dict[str, Any] = {"abi": ABI, "cores": _cores()}
+    way = None
     try:
         mine = Slab(places, fd)
+        mine.begin()
         prefault(mine.address, places.packets(0))
-        slabs = []
+        if len(set(hosts)) > 1:
+            way = Way(group, places, mine, words)
+            said["hop"] = way.share(engine)
+        slabs: list[Slab | FarSlab] = []
         parts = group.exchange(said, (fd,))
         fds.update(each for _, theirs in parts for each in theirs)
         for rank, (payload, theirs) in enumerate(parts):
-            cores.update(payload["cores"])
+            here = hosts[rank] == hosts[group.rank]
+            cores.update(payload["cores"] if here else ())
             if payload["abi"] != ABI:
                 raise CommunicationError(
                     f"rank {rank} lays its memory out by ABI {payload['abi']}, want "
                     f"{ABI}: run the same version of stretto everywhere"
                 )
-            slabs.append(mine if rank == group.rank else Slab(places, theirs[0]))
+            if rank == group.rank:
+                slabs.append(mine)
+            elif here:
+                slabs.append(Slab(places, theirs[0]))
+            else:
+                slabs.append(FarSlab(mine, rank))
+        if way is not None:
+            way.connect([part["hop"] for part, _ in parts], group.deadline_s)
+    except BaseException:
+        if way is not None:
+            way.close()
+        raise
     finally:
         for each in fds:
             os.close(each)
     for slab in slabs:
-        prefault(slab.address, places.packets(0))
-    return tuple(slabs), len(cores)
+        if isinstance(slab, Slab):
+            prefault(slab.address, places.packets(0))
+    here_too = sum(host == hosts[group.rank] for host in hosts)
+    return _Shared(tuple(slabs), mine, way, len(cores), here_too)
 
 
 def _cores() -> list[int]:

@@ -6,6 +6,7 @@
     flags        a 64-byte line for every lane of every rank that may signal a lane here
     packets      slots in classes of 64 B, 128 B, ... each class a region of its own
     staging      bulk units
+    far          a page for every rank: where those on other hosts say what they call
 
 Packets and staging exist twice, by the parity of the epoch. A slot's flag always is a
 flag: classes never overlap, so no payload of an earlier plan can be taken for one.
@@ -25,6 +26,7 @@ __all__ = [
     "ABI",
     "CALL",
     "EXCHANGE",
+    "FAR_PAGE",
     "LINE",
     "MAX_LANES",
     "MAX_SLOT",
@@ -36,7 +38,7 @@ __all__ = [
     "slot_class",
 ]
 
-ABI = 2
+ABI = 3
 """Changes with the meaning of any byte of a slab; ranks compare it when they meet."""
 LINE = 64
 MAX_LANES = 8
@@ -53,6 +55,8 @@ PACKET_HEADER = 16
 PACKET_REGION = 1 << 20
 """Bytes of one class of slots, for one parity."""
 MAX_SLOT = 1 << 16
+FAR_PAGE = 512
+"""Bytes for what a rank on another host says: two lines, and what the first means."""
 STAGE_REGION = 1 << 26
 """Bytes of staging, for one parity."""
 
@@ -91,10 +95,14 @@ class SlabLayout:
         """Return where staging begins."""
         return self.packets(_CLASSES) + parity * STAGE_REGION
 
+    def far(self, rank: int) -> int:
+        """Return the page where a rank on another host says which call it is in."""
+        return self.stage(2) + rank * FAR_PAGE
+
     @property
     def nbytes(self) -> int:
         """Return the size of a slab."""
-        return -(-self.stage(2) // 4096) * 4096
+        return -(-self.far(self.num_ranks) // 4096) * 4096
 
 
 class Slab:

@@ -5,7 +5,12 @@ A call's table is its header, scratch for operands, the lanes, and their instruc
     MOVE    next kernel streaming nbytes num_dsts num_srcs step  (base value peer)...
     SIGNAL  next flag n
     WAIT    next flag n peer step
+    PUT     next peer lane - - - base value offset nbytes step
+    RAISE   next peer lane offset - side - - - n step
     END
+
+PUT and RAISE go to a rank on another host. Words marked - are filled in for each tile:
+with what precedes them they are the arguments of the hop's `put` and `signal`.
 
 An operand's address is `value` plus what its base says in this tile: staging and
 packets add their parity's distance, input and output where the caller's memory and the
@@ -54,6 +59,8 @@ class Code(enum.IntEnum):
     SIGNAL = 1
     WAIT = 2
     END = 3
+    PUT = 4
+    RAISE = 5
 
 
 class Base(enum.IntEnum):
@@ -116,7 +123,15 @@ class SessionWord(enum.IntEnum):
     """What YIELDS is while no stranger takes the core; below 0 it counts up to that."""
     INSIDE = 14
     """The thread that is in a call of this session, or 0."""
-    END = 15
+    HOP = 15
+    """The context of the way to other hosts, or 0; the addresses of its calls follow.
+    """
+    HOP_PUT = 16
+    HOP_SIGNAL = 17
+    HOP_PROGRESS = 18
+    HOP_WAIT = 19
+    HOP_BUSY = 20
+    END = 21
 
 
 class Line(enum.IntEnum):

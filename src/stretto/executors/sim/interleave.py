@@ -4,6 +4,10 @@ It is the simulator as oracle and as race test. Which lane goes on is drawn at r
 and what a lane stores lands at some later, random moment: at the latest when it sends a
 signal that releases, or itself reads the place, or its rank's caller reads the result.
 A plan that needs more than its signals promise comes out wrong under some seed.
+
+What is put to another host lands later still, and is read from its source only then: at
+the latest when its rank has waited for a signal that the lane sent there afterwards
+(`flights`).
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import numpy as np
 from stretto import collectives
 from stretto.collectives import Array, Operator, combine, finish
 from stretto.errors import CallError, PlanError
+from stretto.executors.sim.flights import Flights
 from stretto.executors.sim.memory import Memory, Place
 from stretto.ir import Verified
 from stretto.plan import Move, Plan, Signal, Space, Step, Wait, spell_step
@@ -98,6 +103,7 @@ class _Run:
         self.sent: dict[tuple[int, int, int, int, int], int] = {}
         """By channel and block, the flag: an epoch and the signals sent in it."""
         self.results: dict[int, Array] = {}
+        self.flights = Flights()
 
     def run(self) -> list[Array]:
         """Go on at random until every rank has left."""
@@ -136,6 +142,7 @@ class _Run:
         for task in self.tasks:
             if task.rank == rank:
                 self._land(task, lambda store: store.place[0] == rank)
+        self.flights.leave(rank)
         self.results[rank] = self.memory.output(rank)
 
     # One lane.
@@ -149,13 +156,18 @@ class _Run:
         match step:
             case Wait():
                 channel = (step.rank, step.lane, task.rank, task.lane, task.block)
-                if self.sent.get(channel, 0) < (task.epoch << 20) + step.n:
+                flag = (task.epoch << 20) + step.n
+                if self.sent.get(channel, 0) < flag:
                     return False
+                if self.plan.is_far(task.rank, step.rank):
+                    self.flights.land_before(channel, flag)
             case Signal():
                 if step.release:
                     self._land(task)
                 channel = (task.rank, task.lane, step.rank, step.lane, task.block)
-                self.sent[channel] = (task.epoch << 20) + step.n
+                flag = self.sent[channel] = (task.epoch << 20) + step.n
+                if step.release and self.plan.is_far(task.rank, step.rank):
+                    self.flights.mark(channel, flag)
             case _:
                 if not self._move(task, step):
                     return False
@@ -167,6 +179,9 @@ class _Run:
     def _move(self, task: _Task, move: Move) -> bool:
         memory, block, epoch = self.memory, task.block, task.epoch
         width = range(move.stop - move.start)
+        if self.plan.is_far(task.rank, move.dsts[0].rank):
+            self._put(task, move)
+            return True
         for src in move.srcs:
             for i in width if src.packets else ():
                 place = memory.place(src, i, block, epoch)
@@ -190,6 +205,17 @@ class _Run:
                 task.stores.append(_Store(place, target, value, said))
         return True
 
+    def _put(self, task: _Task, move: Move) -> None:
+        """Send to another host, from memory as it will be when the data leave."""
+        (src,), (dst,) = move.srcs, move.dsts
+        at = task.block, task.epoch
+        lane = (task.rank, task.lane, dst.rank, task.block)
+        for i in range(move.stop - move.start):
+            source = self.memory.view(src, i, move.start + i, *at)
+            self._land(task, functools.partial(_overlaps, source))
+            target = self.memory.view(dst, i, move.start + i, *at)
+            self.flights.issue(lane, source, target)
+
     # Stores land.
 
     def _land_some(self) -> None:
@@ -199,8 +225,8 @@ class _Run:
 
     def _land_one(self) -> bool:
         holding = [task for task in self.tasks if task.stores]
-        if not holding:
-            return False
+        if not holding or self.random() < _FLIES:
+            return self.flights.land_one(self.random) or bool(holding)
         task = holding[int(self.random() * len(holding))]
         first = task.stores[int(self.random() * len(task.stores))]
         self._land(task, lambda s: s is first or _overlaps(first.target, s))
@@ -230,5 +256,7 @@ def _overlaps(view: Array, store: _Store) -> bool:
     return np.may_share_memory(view, store.target)
 
 
+_FLIES = 0.2
+"""How often it is the turn of a put to another host."""
 _LANDS = 0.3
 """How often a store lands between two steps: rarely, so that much is outstanding."""

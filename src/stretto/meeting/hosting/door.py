@@ -4,7 +4,7 @@
 
 Whoever does not know it is told so. Those who only stand there are sent away: by a
 timer, and the oldest of the address that has most of them when there are too many.
-Ranks of this version share a host, so the door only has to find out that they do.
+A rank on another host that offers to relay for all ranks there is kept (`Wing`).
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ import selectors
 import socket
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from stretto.errors import CollectiveTimeout, RendezvousError
 from stretto.meeting import messages
-from stretto.meeting.faults import Fault, several_hosts
+from stretto.meeting.faults import Fault
 from stretto.meeting.hosting.hub import Hub
-from stretto.meeting.hosting.rendezvous import GiveUp, TurnedAway
+from stretto.meeting.hosting.rendezvous import TurnedAway
+from stretto.meeting.hosting.wing import Wing
 from stretto.meeting.messages import Challenge, Message, Moved, Proof, Verdict
 from stretto.meeting.process import host_id, is_same_host
 from stretto.meeting.secret import is_proof, new_nonce, prove
@@ -42,13 +43,21 @@ class Door:
     """Show ranks that come over TCP to `path`; part of the hub's loop."""
 
     def __init__(
-        self, hub: Hub, address: tuple[str, int], path: str, secret: bytes
+        self,
+        hub: Hub,
+        address: tuple[str, int],
+        path: str,
+        secret: bytes,
+        listener: socket.socket | None = None,
     ) -> None:
+        """Listen at an address, unless somebody did."""
         self._hub, self._path, self._secret = hub, path, secret
         self._knocking: dict[Connection, _Knock] = {}
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         try:
-            self._listener = socket.create_server(address, family=family, backlog=128)
+            self._listener = listener or socket.create_server(
+                address, family=family, backlog=128
+            )
         except (OSError, UnicodeError) as e:
             raise RendezvousError(f"cannot serve {address[0]}:{address[1]}: {e}") from e
         self._listener.setblocking(False)
@@ -119,9 +128,14 @@ class Door:
             return
         proof = messages.read(frames[0])
         if isinstance(proof, Proof):
-            said = (knock.nonce, proof.nonce, proof.host)
+            said = (knock.nonce, proof.nonce, proof.host, str(proof.stays))
             if is_proof(proof.mac, self._secret, "rank", *said):
                 self._show_in(connection, knock.nonce, proof)
+                if proof.stays and not is_same_host(host_id(), proof.host):
+                    self._knocking.pop(connection)
+                    self._hub.selector.unregister(connection)
+                    Wing(self._hub, connection, proof.host, frames[1:])
+                    return
             else:
                 self._turn_away(connection, knock.address)
         self._hang_up(connection)
@@ -131,8 +145,6 @@ class Door:
         said = (nonce, proof.nonce, self._path, here)
         mac = prove(self._secret, "hub", *said)
         self._say(connection, Moved(mac=mac, host=here, path=self._path))
-        if not is_same_host(here, proof.host):
-            self._hub.feed(GiveUp(fault=several_hosts((here, proof.host))))
 
     def _turn_away(self, connection: Connection, address: str) -> None:
         text = "rank 0 has another secret; give all ranks the same file"
@@ -153,8 +165,21 @@ class Door:
             connection.close()
 
 
-def knock(address: tuple[str, int], secret: bytes, until: float) -> str | None:
-    """Return the path of the Unix socket that the hub behind the door serves.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the hub behind a door says of itself."""
+
+    host: str
+    path: str
+    """The Unix socket that it serves on its host."""
+    connection: Connection | None = None
+    """The connection to it, where it is on another host and we are to relay."""
+
+
+def knock(
+    address: tuple[str, int], secret: bytes, until: float, *, stays: bool = False
+) -> Answer | None:
+    """Return where the hub behind the door is.
 
     None when nobody answered, or hung up in the midst: try again, until it is late.
     """
@@ -165,22 +190,32 @@ def knock(address: tuple[str, int], secret: bytes, until: float) -> str | None:
     except (OSError, UnicodeError):
         time.sleep(_PAUSE_S)
         return None
+    kept = False
     try:
-        return _ask(connection, where, secret, until)
+        answer = _ask(connection, where, secret, until, stays)
+        kept = stays and answer is not None
+        if answer is not None and kept and not is_same_host(host_id(), answer.host):
+            return replace(answer, connection=connection)
+        kept = False
+        return answer
     finally:
-        connection.close()
+        if not kept:
+            connection.close()
 
 
-def _ask(connection: Connection, where: str, secret: bytes, until: float) -> str | None:
+def _ask(
+    connection: Connection, where: str, secret: bytes, until: float, stays: bool
+) -> Answer | None:
     challenge = _hear(connection, where, until)
     if challenge is None:
         return None
     if not isinstance(challenge, Challenge):
         raise RendezvousError(f"{where} is not a stretto rendezvous")
     nonce, here = new_nonce(), host_id()
-    mac = prove(secret, "rank", challenge.nonce, nonce, here)
+    mac = prove(secret, "rank", challenge.nonce, nonce, here, str(int(stays)))
+    proof = Proof(nonce=nonce, mac=mac, host=here, stays=int(stays))
     try:
-        connection.post(messages.to_body(Proof(nonce=nonce, mac=mac, host=here)))
+        connection.post(messages.to_body(proof))
     except OSError:
         return None
     moved = _hear(connection, where, until)
@@ -193,9 +228,7 @@ def _ask(connection: Connection, where: str, secret: bytes, until: float) -> str
     said = (challenge.nonce, nonce, moved.path, moved.host)
     if not is_proof(moved.mac, secret, "hub", *said):
         raise RendezvousError(f"{where} does not know the secret; is it another job's?")
-    if not is_same_host(here, moved.host):
-        raise several_hosts((here, moved.host)).to_error()
-    return moved.path
+    return Answer(host=moved.host, path=moved.path)
 
 
 def nobody_answers(address: tuple[str, int], timeout_s: float) -> CollectiveTimeout:

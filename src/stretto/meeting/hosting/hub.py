@@ -14,11 +14,11 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from stretto.errors import WireError
 from stretto.meeting import messages
@@ -44,7 +44,13 @@ from stretto.meeting.process import (
     start_thread,
     uid_refusal,
 )
-from stretto.meeting.wire import LONGEST_WAIT_S, Connection, Refused
+from stretto.meeting.wire import (
+    LONGEST_WAIT_S,
+    Connection,
+    Descriptor,
+    Frame,
+    Refused,
+)
 
 STRANGER_S = 5.0
 """How long a connection may stay without saying who it is."""
@@ -54,6 +60,13 @@ MAX_STRANGERS = 256
 NO_ROOM_S = 0.05
 """How long nobody is let in when this process can open no more descriptors."""
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Closing(Protocol):
+    """Something that is closed with the hub."""
+
+    def close(self) -> None:
+        """Close it."""
 
 
 class Entrance(Protocol):
@@ -73,9 +86,29 @@ class Entrance(Protocol):
         """Close this process's descriptors, and do nothing else."""
 
 
+class Channel(Protocol):
+    """What a rank is heard and told by: a connection, or a relay's part of one."""
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether something waits to be sent."""
+
+    def post(
+        self, body: Mapping[str, Any], descriptors: Iterable[Descriptor] = ()
+    ) -> None:
+        """Say something."""
+
+    def trust(self) -> None:
+        """Take longer frames from now on."""
+
+    def close(self) -> None:
+        """End it."""
+
+
 @dataclass(slots=True, kw_only=True)
 class _Link:
-    connection: Connection
+    connection: Channel
+    """One of our own is in the selector."""
     rank: int | None
     """Known from the start when it is our own child."""
     since: float
@@ -98,6 +131,7 @@ class Hub:
         self._entrances: list[Entrance] = []
         self._links: dict[int, _Link] = {}
         self._next_link = 0
+        self._relays: list[Closing] = []
         self._is_closed = False
         forget_in_children(self)
 
@@ -111,15 +145,44 @@ class Hub:
         """Have an entrance closed when the meeting is settled."""
         self._entrances.append(entrance)
 
+    def keep(self, relay: Closing) -> None:
+        """Close something when the hub closes."""
+        self._relays.append(relay)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nobody is left to serve."""
+        return self.machine.is_finished and not self._links
+
     def adopt(self, sock: socket.socket, rank: int | None = None) -> None:
         """Take a connection, of our own child where a rank is named."""
         number = self._next_link
         self._next_link += 1
-        link = _Link(connection=Connection(sock), rank=rank, since=time.monotonic())
+        connection = Connection(sock)
+        link = _Link(connection=connection, rank=rank, since=time.monotonic())
         self._links[number] = link
         self.selector.register(
-            link.connection, selectors.EVENT_READ, partial(self._serve, number)
+            connection, selectors.EVENT_READ, partial(self._serve, number)
         )
+
+    def adopt_far(self, channel: Channel) -> int:
+        """Take a rank that a relay speaks for; return its number here."""
+        number = self._next_link
+        self._next_link += 1
+        self._links[number] = _Link(
+            connection=channel, rank=None, since=time.monotonic()
+        )
+        return number
+
+    def hear_far(self, number: int, frame: Frame) -> None:
+        """Take what a relay says for a rank."""
+        link = self._links.get(number)
+        if link is not None and link.closing_since is None:
+            self._take(number, link, [frame])
+
+    def end_far(self, number: int, why: str) -> None:
+        """End a rank's part of a relay's connection."""
+        self._end(number, why)
 
     @property
     def num_strangers(self) -> int:
@@ -192,13 +255,20 @@ class Hub:
         link = self._links.get(number)
         if link is None:
             return
+        connection = link.connection
+        assert isinstance(connection, Connection), "it is in the selector"
         with suppress(OSError):  # who has gone may have said so: that is read first
-            link.connection.flush()
-        frames = link.connection.receive()
+            connection.flush()
+        frames = connection.receive()
         if link.closing_since is not None:
-            if not link.connection.is_sending:
+            if not connection.is_sending:
                 self._end(number)
             return
+        self._take(number, link, frames)
+
+    def _take(
+        self, number: int, link: _Link, frames: Sequence[Frame | Refused]
+    ) -> None:
         for frame in frames:
             message = messages.read(frame)
             if isinstance(frame, Refused) or isinstance(message, Refused):
@@ -244,7 +314,7 @@ class Hub:
     def _mind(self, number: int) -> None:
         """Watch for room to send while something waits to be sent."""
         link = self._links.get(number)
-        if link is not None:
+        if link is not None and isinstance(link.connection, Connection):
             wanted = selectors.EVENT_READ
             if link.connection.is_sending:
                 wanted |= selectors.EVENT_WRITE
@@ -276,8 +346,7 @@ class Hub:
         link = self._links.pop(number, None)
         if link is None:
             return
-        self.selector.unregister(link.connection)
-        link.connection.close()
+        self._close_link(link)
         known = self.machine.rank_of(number)
         rank = link.rank if known is None else known
         if rank is not None:
@@ -293,10 +362,16 @@ class Hub:
             entrance.close(self.machine.fault)
         self._entrances.clear()
         for link in self._links.values():
-            self.selector.unregister(link.connection)
-            link.connection.close()
+            self._close_link(link)
         self._links.clear()
+        for relay in self._relays:
+            relay.close()
         self.selector.close()
+
+    def _close_link(self, link: _Link) -> None:
+        if isinstance(link.connection, Connection):
+            self.selector.unregister(link.connection)
+        link.connection.close()
 
     def forget(self) -> None:
         """Close what a forked child has of it."""
@@ -304,7 +379,10 @@ class Hub:
             for entrance in self._entrances:
                 entrance.forget()
             for link in self._links.values():
-                link.connection.close()
+                if isinstance(link.connection, Connection):
+                    link.connection.close()
+            for relay in self._relays:
+                relay.close()
             self.selector.close()
 
 
@@ -370,10 +448,27 @@ class Listener:
         self._socket.close()
 
 
-class HubThread:
-    """A hub that rank 0 hosts, in a daemon thread of its own."""
+class Served(Protocol):
+    """A hub, or a relay of one."""
 
-    def __init__(self, hub: Hub) -> None:
+    @property
+    def is_finished(self) -> bool:
+        """Whether nobody is left to serve."""
+
+    def step(self, timeout_s: float | None = None) -> None:
+        """Wait for something to happen, and deal with it."""
+
+    def refuse_all(self, text: str) -> None:
+        """Tell everybody that there is no meeting any more."""
+
+    def close(self) -> None:
+        """End all connections."""
+
+
+class HubThread:
+    """A hub that a rank hosts, in a daemon thread of its own."""
+
+    def __init__(self, hub: Served) -> None:
         self.hub = hub
         self.on_end: Callable[[], None] = lambda: None
         """Called in the thread when nobody is left to serve."""
@@ -388,9 +483,8 @@ class HubThread:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        machine = self.hub.machine
         try:
-            while not (machine.is_finished and not self.hub._links):
+            while not self.hub.is_finished:
                 self.hub.step()
         except Exception as e:  # even an error of ours must not leave them waiting
             self._give_up(f"the rendezvous failed: {type(e).__name__}: {e}")

@@ -34,7 +34,7 @@ from stretto.meeting.messages import (
     Verdict,
     Welcome,
 )
-from stretto.meeting.process import is_same_host
+from stretto.meeting.process import is_same_host, is_same_kernel
 from stretto.meeting.wire import Descriptor
 
 
@@ -129,8 +129,10 @@ class Rendezvous:
         timeout_s: float,
         host_rank: int = -1,
         generation: int = 0,
+        joins_hosts: bool = False,
     ) -> None:
         self.num_ranks = num_ranks
+        self._joins_hosts = joins_hosts
         self.generation = generation
         self._deadline = deadline
         self._timeout_s = timeout_s
@@ -223,21 +225,42 @@ class Rendezvous:
         self._present[hello.rank] = _Present(link=link, hello=hello)
         self._pidfds[hello.rank] = held[:1]
         hosts = {p.hello.host for p in self._present.values()}
-        if not all(is_same_host(host, hello.host) for host in hosts):
+        alike = all(is_same_kernel(host, hello.host) for host in hosts)
+        if not (alike or self._joins_hosts):
             return self._end(several_hosts(hosts))
         if len(self._present) < self.num_ranks:
             return []
         self._complete = True
         order = [self._present[rank] for rank in range(self.num_ranks)]
         pidfds = tuple(d for r in range(self.num_ranks) for d in self._pidfds[r])
+        watched = [r for r in range(self.num_ranks) if self._pidfds[r]]
         self._pidfds.clear()
+        places, names = self._hosts(order)
+        home = order[max(0, self.host_rank)].hello.host
+        near = [p for p in order if not places or is_same_host(p.hello.host, home)]
+        complete = len(pidfds) == len(near)
         welcome = Welcome(
             generation=self.generation,
             pids=tuple(p.hello.pid for p in order),
             host_rank=self.host_rank,
+            hosts=places,
+            names=names,
+            watched=tuple(watched) if complete else (),
         )
-        held = pidfds if len(pidfds) == self.num_ranks else ()
+        held = pidfds if complete else ()
         return [Send(link=p.link, message=welcome, descriptors=held) for p in order]
+
+    def _hosts(self, order: list[_Present]) -> tuple[tuple[int, ...], list[str]]:
+        """Return the host of each rank, and their names; () where it is one."""
+        tails: dict[str, int] = {}
+        names: list[str] = []
+        found = []
+        for present in order if self._joins_hosts else ():
+            name, _, tail = present.hello.host.rpartition("/")
+            if tail not in tails:
+                names.append(name or tail)
+            found.append(tails.setdefault(tail, len(tails)))
+        return (tuple(found), names) if len(tails) > 1 else ((), names[:1])
 
     def _refusal(self, hello: Hello) -> Fault | None:
         refuse = partial(Fault, error="RendezvousError")

@@ -17,10 +17,9 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import spawn as preparation
-from pathlib import Path
 from typing import Any
 
-from stretto.errors import CommunicatorBroken, PeerLost
+from stretto.errors import CommunicatorBroken, PeerLost, is_library
 from stretto.meeting.greet import greet
 from stretto.meeting.meeting import Meeting
 from stretto.meeting.process import die_with_parent
@@ -136,14 +135,14 @@ def _trace(error: BaseException) -> str:
     Lines of the library are left out, as long as one of the user's is there.
     """
     told = traceback.TracebackException.from_exception(error)
-    here = str(Path(__file__).parents[2])
-    own = [frame for frame in told.stack if not frame.filename.startswith(here)]
-    told.stack[:] = own or list(told.stack)
-    if told.__cause__ is not None or own == []:
-        return "".join(told.format())
+    one: traceback.TracebackException | None = told
+    while one is not None:
+        own = [frame for frame in one.stack if not is_library(frame.filename)]
+        one.stack[:] = own or list(one.stack)
+        one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
+    said = len(list(told.format_exception_only()))
     notes = [f"{note}\n" for note in getattr(error, "__notes__", ())]
-    lines = told.stack.format()
-    return "".join(["Traceback (most recent call last):\n", *lines, *notes])
+    return "".join([*list(told.format())[:-said], *notes])
 
 
 def _pickle_outcome(outcome: Outcome) -> bytes:

@@ -68,7 +68,7 @@ class Call:
         return (
             self.asked(),
             (plan.atoms, plan.inputs, plan.outputs, plan.stage_units),
-            (plan.schedule.blocks, self.most, self.in_place),
+            (plan.schedule.blocks, self.most, self.in_place, plan.hosts),
         )
 
     def __str__(self) -> str:

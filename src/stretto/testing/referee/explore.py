@@ -19,6 +19,7 @@ from stretto.testing.referee.machine import (
     LOAD,
     MEET,
     PLAIN,
+    PUT,
     SIGNAL,
     STORE,
     TAKE,
@@ -60,6 +61,8 @@ def explore(
 class _Explorer(Runner):
     def __init__(self, machine: Machine, weak: bool, bound: int, reduce: bool) -> None:
         super().__init__(machine, weak)
+        if any(op[0] == PUT for ops in self.agents for op in ops):
+            raise Fault(Outcome.UNDECIDED, "puts to other hosts are not explored")
         self.bound, self.reduce = bound, reduce
         self.uses: dict[int, list[tuple[int, int, bool]]] = {}
         for a, ops in enumerate(self.agents):

@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeVar
 from stretto.testing.referee.actions import (
     GIVE,
     MEET,
+    NOWHERE,
     SIGNAL,
     TAKE,
     WAIT,
@@ -79,7 +80,7 @@ class Frame:
             for cell in self.cells.own[rank]
         ]
         before += [
-            (SIGNAL, begins, self.lanes.channel((rank, q)), number + 1, False)
+            (SIGNAL, begins, self.lanes.channel((rank, q)), number + 1, False, NOWHERE)
             for q in everybody
         ]
         after: list[Action] = [

@@ -17,6 +17,7 @@ from stretto.testing.referee.actions import (
     LOAD,
     MEET,
     NOWHERE,
+    PUT,
     SIGNAL,
     STORE,
     WAIT,
@@ -189,7 +190,8 @@ class Lanes:
         does: Action
         if isinstance(step, Signal):
             ends = (rank, lane, step.rank, step.lane, block)
-            does = (SIGNAL, first, self.channel(ends), value, step.release)
+            far = step.rank if self._is_far(number, rank, step.rank) else NOWHERE
+            does = (SIGNAL, first, self.channel(ends), value, step.release, far)
         else:
             assert isinstance(step, Wait)
             ends = (step.rank, step.lane, rank, lane, block)
@@ -202,6 +204,23 @@ class Lanes:
         meets[0].insert(1 if does[0] == SIGNAL else 0, does)
         return meets
 
+    def _is_far(self, number: int, rank: int, other: int) -> bool:
+        hosts = self.laid[number].call.plan.hosts
+        return 0 <= other < len(hosts) and hosts[rank] != hosts[other]
+
+    def _refuse_far(self, number: int, rank: int, step: Move) -> None:
+        """Raise when a move reaches another host otherwise than by a plain put."""
+        every = (*step.dsts, *step.srcs)
+        away = [one for one in every if self._is_far(number, rank, one.rank)]
+        if not away:
+            return
+        dst, plain = step.dsts[0], not any(one.packets for one in every)
+        single = len(every) == 2 and len(away) == 1 and dst is away[0]
+        staged = dst.space is Space.STAGE and step.srcs[0].rank == rank
+        if not (single and plain and staged and not step.finish):
+            text = f"rank {rank} reaches rank {away[0].rank}, elsewhere, by no put"
+            raise Fault(Outcome.OUTSIDE, text)
+
     def _move(
         self, first: int, does: _Does, number: int, block: int, tile: int
     ) -> list[list[Action]]:
@@ -209,6 +228,7 @@ class Lanes:
         laid, place, step = self.laid[number], self.cells.at, does.step
         epoch = laid.epoch + tile
         start = (tile * laid.call.plan.schedule.blocks + block) * laid.tile
+        self._refuse_far(number, self.events[first][0], step)
         slices: list[_Slice] = []
         for nth, size in enumerate(does.sizes):
             count = min(laid.tile, size - start)
@@ -256,6 +276,11 @@ class Lanes:
                 )
                 if polled:
                     done.append((LOAD, event, polled, NOWHERE))
+            far = step.dsts[0].rank
+            if self._is_far(number, self.events[event][0], far):
+                source, target = srcs[0][0], dsts[0][0]
+                done += [(PUT, event, source + i, target + i, far) for i in here]
+                continue
             for i in here:
                 read = tuple([(cell + i, tag) for cell, tag in srcs])
                 done.append((LOAD, event, read, 0))

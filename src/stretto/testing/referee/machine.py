@@ -19,6 +19,7 @@ from stretto.testing.referee.actions import (
     LOAD,
     MEET,
     NOWHERE,
+    PUT,
     SIGNAL,
     STORE,
     TAKE,
@@ -31,8 +32,8 @@ from stretto.testing.referee.frame import frame_of
 from stretto.testing.referee.lanes import Ways
 
 __all__ = [
-    "GIVE", "LOAD", "MEET", "NOWHERE", "PLAIN", "SIGNAL", "STORE", "TAKE", "WAIT",
-    "Action", "Machine",
+    "GIVE", "LOAD", "MEET", "NOWHERE", "PLAIN", "PUT", "SIGNAL", "STORE", "TAKE",
+    "WAIT", "Action", "Machine",
 ]  # fmt: skip
 
 

@@ -9,6 +9,11 @@ about the order of everything is carried along, as sets of events:
     seen     the stores among it that have landed for this agent: handed on by signals
              that release. A packet hands on itself and nothing else.
 
+A put to another host is read and stored at some later time, by nobody who has an order.
+So its event comes before nothing but a signal that releases, sent to that rank by its
+lane afterwards: who waits for that has it landed, and hands it on. When a call ends,
+its own puts have been read; whether they have landed does not follow.
+
 With strong memory what came before has been seen. A store that somebody has read, be
 it who made it, has landed: such loads ask where it lands (memory-model.md, A1 and A2).
 """
@@ -22,6 +27,7 @@ from stretto.testing.referee.actions import (
     LOAD,
     MEET,
     NOWHERE,
+    PUT,
     SIGNAL,
     STORE,
     WAIT,
@@ -37,12 +43,14 @@ __all__ = ["run_ordered"]
 
 
 class _Agent:
-    __slots__ = ("at", "before", "ops", "seen", "value")
+    __slots__ = ("at", "before", "flying", "ops", "seen", "value")
 
     def __init__(self, ops: list[Action]) -> None:
         self.ops = ops
         self.at = self.before = self.seen = 0
         self.value: dict[int, int] = {}
+        self.flying: dict[int, int] = {}
+        """By rank on another host, the puts that went there."""
 
 
 def run_ordered(machine: Machine, *, weak: bool = True) -> None:
@@ -65,8 +73,12 @@ class _Run:
         """What came before its last store."""
         self.again = [False] * n
         """Whether packets of one epoch were stored in a cell a second time."""
-        self.signals: list[list[tuple[int, int, int]]] = [[] for _ in machine.channels]
-        """For each channel what was sent: the value, what came before, what is seen."""
+        self.signals: list[list[tuple[int, int, int, int]]]
+        self.signals = [[] for _ in machine.channels]
+        """For each channel what was sent: the value, what came before, what is seen,
+        and what has landed by then of what was put to another host."""
+        self.flown = 0
+        """All puts to other hosts so far."""
         self.able = deque(self.agents)
         """Who can go on, as far as we know; the others are in one of these:"""
         self.met: dict[object, list[_Agent]] = {}
@@ -108,6 +120,8 @@ class _Run:
                 if not self._meet(agent, op):
                     return
                 continue
+            elif kind == PUT:
+                self._put(agent, op)
             elif kind == GIVE:
                 self._store(agent, op[1], op[2], op[3], PLAIN)
                 self.readers[op[2]] = self.writer[op[2]]  # landed when lanes begin
@@ -158,11 +172,26 @@ class _Run:
         agent.seen |= bit
         self.readers[cell] |= bit
 
+    def _put(self, agent: _Agent, op: Action) -> None:
+        """Let somebody without an order read a cell now, and store it where it goes."""
+        _, event, source, target, rank = op
+        value, bit = self.value[source], 1 << event
+        if value == NOTHING:
+            self._undefined(event, source)
+        before, seen = agent.before, agent.seen
+        self._read(agent, bit, source, PLAIN)
+        self._store(agent, event, target, value, PLAIN)
+        agent.before, agent.seen = before, seen
+        self.flown |= bit
+        agent.flying[rank] = agent.flying.get(rank, 0) | bit
+
     def _store(
         self, agent: _Agent, event: int, cell: int, value: int, tag: int
     ) -> None:
         bit = 1 << event
         readers, writer = self.readers[cell], self.writer[cell]
+        if value == self.value[cell] and tag == PLAIN:  # whoever reads, reads the same
+            readers &= ~self.flown
         if readers:
             if readers & ~agent.before:
                 text = "one may read after the other has stored"
@@ -180,14 +209,15 @@ class _Run:
     # Who waits for whom.
 
     def _signal(self, agent: _Agent, op: Action) -> None:
-        _, _, channel, value, releases = op
+        _, _, channel, value, releases, far = op
         sent = self.signals[channel]
         if sent and sent[-1][0] > value:
             self._fault_falls(op)
         # A word that was released once carries that on: a later store to it
         # that orders reads only takes nothing back.
         seen = agent.seen if releases else sent[-1][2] if sent else 0
-        sent.append((value, agent.before, seen))
+        landed = agent.flying.get(far, 0) if releases else 0
+        sent.append((value, agent.before, seen, landed))
         if channel in self.waiting:
             self.able += self.waiting.pop(channel)
 
@@ -197,11 +227,11 @@ class _Run:
         if not sent or sent[-1][0] < awaited:
             self.waiting.setdefault(channel, []).append(agent)
             return False
-        for value, before, seen in sent:  # noqa: B007
+        for value, before, seen, landed in sent:  # noqa: B007
             if value >= awaited:
                 break
-        agent.before |= before
-        agent.seen |= seen if self.weak else before
+        agent.before |= before | landed
+        agent.seen |= (seen if self.weak else before) | landed
         return True
 
     def _meet(self, agent: _Agent, op: Action) -> bool:
@@ -211,11 +241,19 @@ class _Run:
         if len(here) < op[3]:
             return False
         before = seen = 0
+        flying: dict[int, int] = {}
         for one in here:
             before |= one.before
             seen |= one.seen
+            for rank, puts in one.flying.items():
+                flying[rank] = flying.get(rank, 0) | puts
+        if (
+            len(op[2]) == 3 and op[2][-1] == "end"
+        ):  # a call ends when its puts have been read
+            for puts in flying.values():
+                before |= puts
         for one in here:
-            one.before, one.seen = before, seen
+            one.before, one.seen, one.flying = before, seen, dict(flying)
             one.at += 1
         self.able += here[:-1]
         return True

@@ -14,8 +14,8 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from stretto.errors import CallError
 from stretto.calls import Communicator, connect
+from stretto.errors import CallError
 from stretto.torch import groups
 from stretto.torch.operators.library import named
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from stretto.arrays.view import pointer
 from stretto.epilogues import REDUCTIONS, Form, Named, Spec
 from stretto.errors import CallError
 from stretto.executors.cuda.codegen.elements import ELEMENTS
 from stretto.executors.cuda.codegen.operands import Operands
 from stretto.executors.cuda.codegen.rowwise import Held, results
-from stretto.executors.cuda.device.arrays import pointer
 from stretto.plan import Plan
 
 __all__ = ["conclusion", "structure", "words"]

@@ -357,7 +357,7 @@ def _step(plan: Plan | None, rank: int, lane: int, index: int) -> str:
     if lane >= len(lanes) or index >= len(lanes[lane]):
         return f"step {index}"
     step = lanes[lane][index]
-    author = plan.place(step)
+    author = plan.users_place(step)
     return f"step {index} ({spell_step(rank, step)}{', ' + author if author else ''})"
 
 

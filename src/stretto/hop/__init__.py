@@ -1,0 +1,118 @@
+"""Carry bytes between hosts: one protocol, one folder per carrier, found by scanning.
+
+In: memory of this rank, and which peers are on other hosts. Out: their bytes where they
+belong, and then the words that announce them. Never: anything of plans, or of who died.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from stretto.errors import UnknownNameError
+
+__all__ = ["Calls", "Hop", "Window", "get", "names"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """The memory of a rank that peers on other hosts may reach, and who it is."""
+
+    rank: int
+    num_ranks: int
+    address: int
+    """Where the memory begins in this process. Offsets count from there."""
+    puts: tuple[int, int]
+    """Offsets between which data may land."""
+    words: tuple[int, int]
+    """Offsets between which words may be raised."""
+    secret: bytes
+    """What all ranks of the job know, and nobody else."""
+    towards: str = ""
+    """A host that the others are reached by: it says which interface to use."""
+    lanes: int = 1
+    """Streams to each peer. Only what goes by one stream is in order."""
+
+
+class Calls(NamedTuple):
+    """Addresses of the calls, for who runs without the interpreter's lock.
+
+    Each takes two words, the context and the address of its arguments, as words; and
+    returns one. They mean what the methods of a `Hop` of these names mean.
+    """
+
+    context: int
+    put: int
+    """Arguments: peer, lane, source, offset, bytes."""
+    signal: int
+    """Arguments: peer, lane, offset, value, offset of the side words, three of them."""
+    progress: int
+    wait: int
+    """Argument, instead of an address: microseconds."""
+    busy: int
+
+
+class Hop(Protocol):
+    """One rank's way to its peers on other hosts, for one communicator.
+
+    What is put by a lane has landed before its peer sees a later signal of that lane.
+    Nothing else is in order. Whoever waits calls `progress`, for itself and its peers.
+    """
+
+    @property
+    def calls(self) -> Calls | None:
+        """Return the same as compiled functions, where they are."""
+
+    def share(self) -> Mapping[str, Any]:
+        """Return what peers must know to connect: JSON can write it."""
+
+    def connect(
+        self, shares: Sequence[Any], peers: Sequence[int], within_s: float
+    ) -> None:
+        """Connect with peers, by what each rank shares; each proves the secret."""
+
+    def put(self, peer: int, lane: int, source: int, offset: int, nbytes: int) -> bool:
+        """Begin to copy bytes from an address to a peer's window; False: try later.
+
+        The source must stay as it is until it has been read: at the latest when the
+        data have landed, or `busy` says that nothing is left to send.
+        """
+
+    def signal(
+        self, peer: int, lane: int, offset: int, value: int, side: int,
+        words: Sequence[int],
+    ) -> bool:  # fmt: skip
+        """Raise a word of a peer to a value, after what this lane put there before.
+
+        Three words are stored at `side` before. False: try later.
+        """
+
+    def progress(self) -> int:
+        """Send and receive what can be, without waiting; return whether any was."""
+
+    def wait(self, microseconds: int) -> int:
+        """Sleep until something comes, at most so long."""
+
+    def busy(self) -> int:
+        """Return whether sources of puts are still to be read."""
+
+    def faults(self) -> Mapping[int, str]:
+        """Return the peers whose connection has ended, and how."""
+
+    def close(self) -> None:
+        """End all connections."""
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all carriers, sorted."""
+    return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if m.ispkg))
+
+
+def get(name: str) -> Any:
+    """Return the module of a carrier: it has `open(window)` and `doctor()`."""
+    if name not in names():
+        raise UnknownNameError.among("carrier", name, names())
+    return importlib.import_module(f"{__name__}.{name}")

@@ -1,0 +1,142 @@
+"""Round trips between two ranks: through a hop, and on a bare socket beside it.
+
+A trip is so many bytes and a flag there, a flag back. Both spin, and both are compiled
+where Numba is there, so that what differs is what a hop adds.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stretto import hop
+from stretto.errors import RendezvousError
+
+__all__ = ["MOST_BYTES", "Pair", "open_pair", "trips"]
+
+MOST_BYTES = 1 << 22
+_FIRST_PUT = 4096
+_WITHIN_S = 10.0
+
+Exchange = Callable[[Mapping[str, Any]], list[Mapping[str, Any]]]
+"""Give a part, get those of both ranks."""
+
+
+class Pair(NamedTuple):
+    """One end of a pair of ranks that are connected twice."""
+
+    rank: int
+    hop: Any
+    sock: socket.socket
+    memory: NDArray[np.uint8]
+
+    def close(self) -> None:
+        """End both connections."""
+        self.hop.close()
+        self.sock.close()
+
+
+def open_pair(
+    exchange: Exchange, rank: int, *, towards: str, secret: bytes, carrier: str = "tcp"
+) -> Pair:
+    """Connect two ranks by a hop and by a socket (collective)."""
+    memory = np.zeros(_FIRST_PUT + MOST_BYTES, dtype=np.uint8)
+    window = hop.Window(
+        rank=rank,
+        num_ranks=2,
+        address=int(memory.ctypes.data),
+        puts=(_FIRST_PUT, memory.size),
+        words=(0, _FIRST_PUT),
+        secret=secret,
+        towards=towards,
+    )
+    way = hop.get(carrier).open_hop(window)
+    shared = way.share()
+    with socket.create_server((shared["host"], 0)) as server:
+        said = {"hop": shared, "port": server.getsockname()[1]}
+        parts = exchange(said)
+        way.connect([part["hop"] for part in parts], [1 - rank], _WITHIN_S)
+        server.settimeout(_WITHIN_S)
+        try:
+            if rank:
+                sock, _ = server.accept()
+            else:
+                there = parts[1]["hop"]["host"], parts[1]["port"]
+                sock = socket.create_connection(there, timeout=_WITHIN_S)
+        except OSError as e:
+            raise RendezvousError(f"rank {rank}: no bare socket: {e}") from e
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setblocking(False)
+    return Pair(rank, way, sock, memory)
+
+
+def trips(pair: Pair, nbytes: int, rounds: int, *, bare: bool) -> NDArray[np.float64]:
+    """Return microseconds of each round trip; rank 1 answers (collective)."""
+    times = np.zeros(rounds + 1, dtype=np.int64)  # one more: a clock has two words
+    source = np.zeros(max(nbytes, 1), dtype=np.uint8)
+    if pair.hop.calls is not None:
+        from stretto.hop import trips as compiled
+
+        if bare:
+            compiled.by_socket(
+                pair.sock.fileno(), source.ctypes.data, nbytes, 1 - pair.rank,
+                times.ctypes.data, rounds,
+            )  # fmt: skip
+        else:
+            arguments = np.zeros(32, dtype=np.int64)
+            arguments[:5] = 1 - pair.rank, 0, source.ctypes.data, _FIRST_PUT, nbytes
+            arguments[8:16] = 1 - pair.rank, 0, 0, 0, 8, 0, 0, 0
+            arguments[16:22] = pair.hop.calls
+            compiled.by_hop(
+                arguments.ctypes.data, pair.memory.ctypes.data, 1 - pair.rank,
+                times.ctypes.data, rounds,
+            )  # fmt: skip
+        pair.memory[:8] = 0
+        return times[:rounds] / 1e3
+    run = _by_socket if bare else _by_hop
+    for nth in range(rounds):
+        begun = time.perf_counter_ns()
+        run(pair, source, nbytes, nth + 1)
+        times[nth] = time.perf_counter_ns() - begun
+    pair.memory[:8] = 0
+    return times[:rounds] / 1e3
+
+
+def _by_hop(pair: Pair, source: NDArray[np.uint8], nbytes: int, nth: int) -> None:
+    peer, flag = 1 - pair.rank, pair.memory[:8].view(np.int64)
+
+    def wait() -> None:
+        while flag[0] < nth:
+            pair.hop.progress()
+
+    if pair.rank:
+        wait()
+    elif nbytes:
+        pair.hop.put(peer, 0, source.ctypes.data, _FIRST_PUT, nbytes)
+    pair.hop.signal(peer, 0, 0, nth, 8, (0, 0, 0))
+    if not pair.rank:
+        wait()
+
+
+def _by_socket(pair: Pair, source: NDArray[np.uint8], nbytes: int, nth: int) -> None:
+    here = source.data
+
+    def move(many: int, do: Callable[[Any], int]) -> None:
+        at = 0
+        while at < many:
+            try:
+                at += do(here[at:many])
+            except BlockingIOError:
+                continue
+
+    if pair.rank:
+        move(nbytes, pair.sock.recv_into)
+        move(1, pair.sock.send)
+    else:
+        move(nbytes, pair.sock.send)
+        move(1, pair.sock.recv_into)

@@ -1,0 +1,25 @@
+"""TCP: the carrier that is always there. Frames on sockets, a stream a lane."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+
+from stretto.hop import Window
+from stretto.hop.tcp.carrier import TcpHop, missing
+
+__all__ = ["TcpHop", "doctor", "open_hop"]
+
+
+def open_hop(window: Window, *, compiled: bool | None = None) -> TcpHop:
+    """Open a rank's way to its peers; `compiled` only where it must be so, or not."""
+    return TcpHop(window, compiled=compiled)
+
+
+def doctor() -> Mapping[str, str]:
+    """Return what this machine has for it, and what is missing, by subject."""
+    why = missing()
+    return {
+        "engine": f"pure Python, slower: {why}" if why else "compiled by Numba",
+        "interfaces": ", ".join(name for _, name in socket.if_nameindex()) or "none",
+    }

@@ -1,0 +1,199 @@
+"""One rank's connections to its peers on other hosts, by TCP."""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stretto.hop import Calls, Window
+from stretto.hop.tcp.interface import address_towards, listen
+from stretto.hop.tcp.meet import Meet, Way
+from stretto.hop.tcp.plain import PlainEngine
+from stretto.hop.tcp.words import BUFFER, ENTRIES, Context, End, Link
+
+__all__ = ["TcpHop", "missing"]
+
+_IDLE_S, _EVERY_S, _PROBES, _UNANSWERED_MS = 1, 1, 2, 1500
+"""A host that is gone is noticed after about two seconds."""
+
+
+@functools.cache
+def missing() -> str:
+    """Return why there is no compiled engine here, or nothing."""
+    if os.uname().sysname != "Linux":
+        return "it is for Linux"
+    try:
+        import numba
+    except ImportError as e:
+        return f"{e}: pip install 'stretto[cpu]'"
+    return "NUMBA_DISABLE_JIT is set" if numba.config.DISABLE_JIT else ""
+
+
+def tune(sock: socket.socket) -> None:
+    """Send small frames at once, and notice a host that is gone."""
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", _IDLE_S),
+        ("TCP_KEEPINTVL", _EVERY_S),
+        ("TCP_KEEPCNT", _PROBES),
+        ("TCP_USER_TIMEOUT", _UNANSWERED_MS),
+    ):
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+class TcpHop:
+    """See `stretto.hop.Hop`."""
+
+    def __init__(self, window: Window, *, compiled: bool | None = None) -> None:
+        """Listen at the address that the other hosts reach."""
+        self._window = window
+        self._compiled = not missing() if compiled is None else compiled
+        self._host = address_towards(window.towards or "127.0.0.1")
+        self._listener: socket.socket | None = listen(self._host)
+        self._sockets: dict[Way, socket.socket] = {}
+        self._engine: PlainEngine | _Compiled | None = None
+
+    def share(self) -> Mapping[str, Any]:
+        """Return where peers connect."""
+        assert self._listener is not None, "it is not connected yet"
+        port = self._listener.getsockname()[1]
+        return {"carrier": "tcp", "host": self._host, "port": port}
+
+    def connect(
+        self, shares: Sequence[Any], peers: Sequence[int], within_s: float,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """Connect with peers; raise who is not there, or what `check` raises."""
+        assert self._listener is not None, "it is not connected yet"
+        window = self._window
+        meet = Meet(window.rank, window.lanes, window.secret, self._listener)
+        try:
+            self._sockets = meet.run(shares, peers, within_s, check)
+        finally:
+            self._listener.close()
+            self._listener = None
+        for sock in self._sockets.values():
+            tune(sock)
+        kind = _Compiled if self._compiled else PlainEngine
+        engine = self._engine = kind(window, self._sockets)
+        self.put, self.signal, self.busy = engine.put, engine.signal, engine.busy
+        self.progress, self.wait = engine.progress, engine.wait
+        self.faults = engine.faults
+
+    @property
+    def calls(self) -> Calls | None:
+        """Return the compiled calls, where they are."""
+        return self._engine.calls if isinstance(self._engine, _Compiled) else None
+
+    def close(self) -> None:
+        """End all connections; what was sent still arrives."""
+        if self._listener is not None:
+            self._listener.close()
+        for sock in self._sockets.values():
+            with suppress(OSError):
+                sock.close()
+        self._sockets.clear()
+
+
+class _Compiled:
+    """The compiled engine's memory, and its calls from Python."""
+
+    def __init__(
+        self, window: Window, sockets: Mapping[tuple[int, int], socket.socket]
+    ) -> None:
+        from stretto.hop.tcp import engine
+        from stretto.jit.atomics import entry
+
+        self._engine = engine
+        many = len(sockets)
+        self._context = np.zeros(Context.END, dtype=np.int64)
+        self._links = np.zeros((many, Link.END), dtype=np.int64)
+        self._ways = np.zeros((window.num_ranks, window.lanes), dtype=np.int64)
+        self._polled = np.zeros(max(many, 1), dtype=np.int64)
+        self._pieces = np.zeros((many, ENTRIES, 2), dtype=np.int64)
+        self._buffers = np.zeros((many, 2, BUFFER), dtype=np.uint8)
+        self._arguments = np.zeros(8, dtype=np.int64)
+        self._at = int(self._context.ctypes.data)
+        for nth, ((peer, lane), sock) in enumerate(sockets.items()):
+            link = self._links[nth]
+            link[Link.SOCKET], link[Link.PEER] = sock.fileno(), peer
+            link[Link.PIECES] = self._pieces[nth].ctypes.data
+            link[Link.OUT] = self._buffers[nth, 0].ctypes.data
+            link[Link.IN] = self._buffers[nth, 1].ctypes.data
+            self._ways[peer, lane] = link.ctypes.data
+        given = {
+            Context.BASE: window.address,
+            Context.PUT_FROM: window.puts[0],
+            Context.PUT_TO: window.puts[1],
+            Context.WORD_FROM: window.words[0],
+            Context.WORD_TO: window.words[1],
+            Context.LANES: window.lanes,
+            Context.LINKS: self._links.ctypes.data,
+            Context.NUM_LINKS: many,
+            Context.WAYS: self._ways.ctypes.data,
+            Context.POLLED: self._polled.ctypes.data,
+        }
+        for word, value in given.items():
+            self._context[word] = value
+        self.calls = Calls(
+            self._at,
+            *(
+                entry(function)
+                for function in (
+                    engine.put, engine.signal, engine.progress, engine.wait, engine.busy
+                )
+            ),
+        )  # fmt: skip
+
+    def _given(self, *words: int) -> int:
+        self._arguments[: len(words)] = words
+        return int(self._arguments.ctypes.data)
+
+    def put(self, peer: int, lane: int, source: int, offset: int, nbytes: int) -> bool:
+        """Begin a put."""
+        given = self._given(peer, lane, source, offset, nbytes)
+        return bool(self._engine.put(self._at, given))
+
+    def signal(
+        self, peer: int, lane: int, offset: int, value: int, side: int,
+        words: Sequence[int],
+    ) -> bool:  # fmt: skip
+        """Raise a peer's word."""
+        given = self._given(peer, lane, offset, value, side, *words)
+        return bool(self._engine.signal(self._at, given))
+
+    def progress(self) -> int:
+        """Send and receive what can be."""
+        return int(self._engine.progress(self._at, 0))
+
+    def wait(self, microseconds: int) -> int:
+        """Sleep until something comes, at most so long."""
+        return int(self._engine.wait(self._at, microseconds))
+
+    def busy(self) -> int:
+        """Return whether something waits to be sent."""
+        return int(self._engine.busy(self._at, 0))
+
+    def faults(self) -> Mapping[int, str]:
+        """Return the peers whose connection has ended, and how."""
+        return {int(k[Link.PEER]): _how(k) for k in self._links if k[Link.ENDED]}
+
+
+def _how(link: NDArray[np.int64]) -> str:
+    match End(int(link[Link.ENDED])):
+        case End.CLOSED:
+            return "it ended the connection"
+        case End.NONSENSE:
+            return "it sent what makes no sense"
+        case _:
+            return os.strerror(int(link[Link.ERROR]))

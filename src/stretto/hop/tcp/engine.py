@@ -1,0 +1,388 @@
+"""Frames on non-blocking sockets, compiled to run without the interpreter's lock.
+
+A put's frame and small data are copied into the buffer of its connection; large data
+are sent from where they lie. A signal sends all that waits. What comes is received into
+a buffer, but the rest of large data straight into place.
+
+Nothing here waits, but `wait`. All calls are made by one thread at a time.
+"""
+
+from __future__ import annotations
+
+import errno
+import select
+import socket
+from collections.abc import Callable
+
+from numba import types
+
+from stretto.hop.tcp.words import (
+    BUFFER,
+    ENTRIES,
+    PUT,
+    PUT_WORDS,
+    SIGNAL,
+    SIGNAL_WORDS,
+    SMALL,
+    Context,
+    End,
+    Link,
+)
+from stretto.jit.atomics import compiled, load, store, store_release
+
+__all__ = ["busy", "progress", "put", "signal", "wait"]
+
+_sendmsg: Callable[[int, int, int], int] = types.ExternalFunction(
+    "sendmsg", types.int64(types.int32, types.int64, types.int32)
+)
+_recvmsg: Callable[[int, int, int], int] = types.ExternalFunction(
+    "recvmsg", types.int64(types.int32, types.int64, types.int32)
+)
+_recv: Callable[[int, int, int, int], int] = types.ExternalFunction(
+    "recv", types.int64(types.int32, types.int64, types.int64, types.int32)
+)
+_poll: Callable[[int, int, int], int] = types.ExternalFunction(
+    "poll", types.int32(types.int64, types.int64, types.int32)
+)
+_ppoll: Callable[[int, int, int, int], int] = types.ExternalFunction(
+    "ppoll", types.int32(types.int64, types.int64, types.int64, types.int64)
+)
+_memcpy: Callable[[int, int, int], int] = types.ExternalFunction(
+    "memcpy", types.int64(types.int64, types.int64, types.int64)
+)
+_errno_at: Callable[[], int] = types.ExternalFunction("__errno_location", types.int64())
+
+_NO_WAIT = int(getattr(socket, "MSG_DONTWAIT", 0x40))
+_QUIET = _NO_WAIT | int(getattr(socket, "MSG_NOSIGNAL", 0))
+_AGAIN, _INTERRUPTED = errno.EAGAIN, errno.EINTR
+_POLLIN = int(getattr(select, "POLLIN", 1)) << 32
+_POLLOUT = int(getattr(select, "POLLOUT", 4)) << 32
+_MOST_PIECES = 64
+_FEW = 2
+"""Connections up to which each is asked, instead of asking which of them stir."""
+_ROUNDS = 16
+"""Receives of one connection before others have their turn."""
+
+_BASE, _LANES, _LINKS = 8 * Context.BASE, 8 * Context.LANES, 8 * Context.LINKS
+_PUT_FROM, _PUT_TO = 8 * Context.PUT_FROM, 8 * Context.PUT_TO
+_WORD_FROM, _WORD_TO = 8 * Context.WORD_FROM, 8 * Context.WORD_TO
+_NUM_LINKS, _WAYS = 8 * Context.NUM_LINKS, 8 * Context.WAYS
+_POLLED, _TIME = 8 * Context.POLLED, 8 * Context.TIME
+_LINK_BYTES = 8 * Link.END
+_SOCKET, _ENDED, _ERROR = 8 * Link.SOCKET, 8 * Link.ENDED, 8 * Link.ERROR
+_PIECES, _FIRST, _LAST = 8 * Link.PIECES, 8 * Link.FIRST, 8 * Link.LAST
+_OUT, _OUT_USED, _JOINS = 8 * Link.OUT, 8 * Link.OUT_USED, 8 * Link.JOINS
+_MESSAGE, _VECTOR = 8 * Link.MESSAGE, 8 * Link.VECTOR
+_IN, _IN_FROM, _IN_TO = 8 * Link.IN, 8 * Link.IN_FROM, 8 * Link.IN_TO
+_TARGET, _LEFT = 8 * Link.TARGET, 8 * Link.LEFT
+_SENT, _RECEIVED = 8 * Link.SENT, 8 * Link.RECEIVED
+_CLOSED, _FAILED, _NONSENSE = int(End.CLOSED), int(End.FAILED), int(End.NONSENSE)
+_PUT_BYTES, _SIGNAL_BYTES = 8 * PUT_WORDS, 8 * SIGNAL_WORDS
+
+
+@compiled("int64()")
+def _why() -> int:
+    """Return the system's number of what just went wrong."""
+    return load(_errno_at()) & 0xFFFFFFFF
+
+
+@compiled("void(int64,int64,int64)")
+def _fail(link: int, how: int, error: int) -> None:
+    store(link + _ERROR, error)
+    store(link + _ENDED, how)
+    store(link + _FIRST, 0)
+    store(link + _LAST, 0)
+
+
+@compiled("int64(int64)")
+def _flush(link: int) -> int:
+    """Send what waits, as much as the system takes; return how much it took."""
+    taken = 0
+    while load(link + _FIRST) < load(link + _LAST):
+        first = load(link + _FIRST)
+        message = link + _MESSAGE
+        store(message + 16, load(link + _PIECES) + 16 * first)
+        store(message + 24, min(load(link + _LAST) - first, _MOST_PIECES))
+        sent = _sendmsg(load(link + _SOCKET), message, _QUIET)
+        if sent < 0:
+            error = _why()
+            if error == _INTERRUPTED:
+                continue
+            if error != _AGAIN:
+                _fail(link, _FAILED, error)
+            return taken
+        taken += sent
+        while sent > 0:
+            piece = load(link + _PIECES) + 16 * first
+            nbytes = load(piece + 8)
+            if sent < nbytes:
+                store(piece, load(piece) + sent)
+                store(piece + 8, nbytes - sent)
+                break
+            sent -= nbytes
+            first += 1
+        store(link + _FIRST, first)
+    store(link + _FIRST, 0)
+    store(link + _LAST, 0)
+    store(link + _OUT_USED, 0)
+    store(link + _JOINS, 0)
+    return taken
+
+
+@compiled("int64(int64,int64)")
+def _has_room(link: int, nbytes: int) -> int:
+    """Return whether a frame, with so many bytes of buffer in all, can be added."""
+    fits = load(link + _OUT_USED) + nbytes <= BUFFER
+    return 1 if fits and load(link + _LAST) + 2 <= ENTRIES else 0
+
+
+@compiled("int64(int64,int64)")
+def _grow(link: int, nbytes: int) -> int:
+    """Add bytes of the buffer to what is to be sent; return where they lie."""
+    at = load(link + _OUT) + load(link + _OUT_USED)
+    store(link + _OUT_USED, load(link + _OUT_USED) + nbytes)
+    last = load(link + _LAST)
+    if load(link + _JOINS):
+        piece = load(link + _PIECES) + 16 * (last - 1)
+        store(piece + 8, load(piece + 8) + nbytes)
+    else:
+        piece = load(link + _PIECES) + 16 * last
+        store(piece, at)
+        store(piece + 8, nbytes)
+        store(link + _LAST, last + 1)
+        store(link + _JOINS, 1)
+    return at
+
+
+@compiled("int64(int64,int64)")
+def _way(context: int, arguments: int) -> int:
+    """Return the connection that a peer's lane goes by, or 0."""
+    lanes = load(context + _LANES)
+    nth = load(arguments) * lanes + load(arguments + 8) % lanes
+    return load(load(context + _WAYS) + 8 * nth)
+
+
+@compiled("int64(int64,int64)")
+def put(context: int, arguments: int) -> int:
+    """Begin a put; return 0 when there is no room for it yet."""
+    link = _way(context, arguments)
+    source, nbytes = load(arguments + 16), load(arguments + 32)
+    if link == 0 or load(link + _ENDED):
+        return 0
+    beside = nbytes if nbytes <= SMALL else 0
+    if not _has_room(link, _PUT_BYTES + beside):
+        _flush(link)
+        if load(link + _ENDED) or not _has_room(link, _PUT_BYTES + beside):
+            return 0
+    at = _grow(link, _PUT_BYTES + beside)
+    store(at, PUT)
+    store(at + 8, load(arguments + 24))
+    store(at + 16, nbytes)
+    if nbytes <= SMALL:
+        _memcpy(at + _PUT_BYTES, source, nbytes)
+        return 1
+    last = load(link + _LAST)
+    piece = load(link + _PIECES) + 16 * last
+    store(piece, source)
+    store(piece + 8, nbytes)
+    store(link + _LAST, last + 1)
+    store(link + _JOINS, 0)
+    store(link + _SENT, load(link + _SENT) + _flush(link))
+    return 1
+
+
+@compiled("int64(int64,int64)")
+def signal(context: int, arguments: int) -> int:
+    """Raise a peer's word, and send all that waits; 0 when there is no room yet."""
+    link = _way(context, arguments)
+    if link == 0 or load(link + _ENDED):
+        return 0
+    if not _has_room(link, _SIGNAL_BYTES):
+        _flush(link)
+        if load(link + _ENDED) or not _has_room(link, _SIGNAL_BYTES):
+            return 0
+    at = _grow(link, _SIGNAL_BYTES)
+    store(at, SIGNAL)
+    for i in range(1, SIGNAL_WORDS):
+        store(at + 8 * i, load(arguments + 8 + 8 * i))
+    store(link + _SENT, load(link + _SENT) + _flush(link))
+    return 1
+
+
+@compiled("int64(int64,int64)")
+def _is_word(context: int, offset: int) -> int:
+    inside = load(context + _WORD_FROM) <= offset < load(context + _WORD_TO)
+    return 1 if inside and offset % 8 == 0 else 0
+
+
+@compiled("int64(int64,int64,int64)")
+def _raise(context: int, base: int, at: int) -> int:
+    """Do what a signal says; return whether it may."""
+    offset, side = load(at + 8), load(at + 24)
+    if not (_is_word(context, offset) and _is_word(context, side)):
+        return 0
+    if not _is_word(context, side + 16):
+        return 0
+    for i in range(3):
+        store(base + side + 8 * i, load(at + 32 + 8 * i))
+    if load(base + offset) < load(at + 16):
+        store_release(base + offset, load(at + 16))
+    return 1
+
+
+@compiled("int64(int64,int64)")
+def _take(context: int, link: int) -> int:
+    """Deal with the frames in the buffer; return whether all of it made sense."""
+    base = load(context + _BASE)
+    while True:
+        at = load(link + _IN) + load(link + _IN_FROM)
+        here = load(link + _IN_TO) - load(link + _IN_FROM)
+        left = load(link + _LEFT)
+        if left > 0:
+            nbytes = min(left, here)
+            _memcpy(load(link + _TARGET), at, nbytes)
+            store(link + _TARGET, load(link + _TARGET) + nbytes)
+            store(link + _LEFT, left - nbytes)
+            store(link + _IN_FROM, load(link + _IN_FROM) + nbytes)
+            if nbytes == here:
+                return 1
+            continue
+        if here < 8:
+            return 1
+        if load(at) == PUT:
+            if here < _PUT_BYTES:
+                return 1
+            offset, nbytes = load(at + 8), load(at + 16)
+            room = load(context + _PUT_TO) - offset
+            if offset < load(context + _PUT_FROM) or nbytes < 0 or nbytes > room:
+                return 0
+            store(link + _TARGET, base + offset)
+            store(link + _LEFT, nbytes)
+            store(link + _IN_FROM, load(link + _IN_FROM) + _PUT_BYTES)
+        elif load(at) == SIGNAL:
+            if here < _SIGNAL_BYTES:
+                return 1
+            if not _raise(context, base, at):
+                return 0
+            store(link + _IN_FROM, load(link + _IN_FROM) + _SIGNAL_BYTES)
+        else:
+            return 0
+
+
+@compiled("int64(int64)")
+def _receive(link: int) -> int:
+    """Receive once, into place and into the buffer; return how much, or less than 0."""
+    left, start = load(link + _LEFT), load(link + _IN_FROM)
+    here = load(link + _IN_TO) - start
+    if start > 0:  # less than a frame, if anything
+        for i in range(here):
+            _memcpy(load(link + _IN) + i, load(link + _IN) + start + i, 1)
+        store(link + _IN_FROM, 0)
+        store(link + _IN_TO, here)
+    if left == 0:
+        got = _recv(
+            load(link + _SOCKET), load(link + _IN) + here, BUFFER - here, _NO_WAIT
+        )
+        if got > 0:
+            store(link + _IN_TO, here + got)
+        return got
+    vector, message = link + _VECTOR, link + _MESSAGE
+    store(vector, load(link + _TARGET))
+    store(vector + 8, left)
+    store(vector + 16, load(link + _IN))
+    store(vector + 24, BUFFER)
+    store(message + 16, vector)
+    store(message + 24, 2)
+    got = _recvmsg(load(link + _SOCKET), message, _NO_WAIT)
+    if got > 0:
+        placed = min(got, left)
+        store(link + _TARGET, load(link + _TARGET) + placed)
+        store(link + _LEFT, left - placed)
+        store(link + _IN_TO, got - placed)
+    return got
+
+
+@compiled("int64(int64,int64)")
+def _drain(context: int, link: int) -> int:
+    """Take what has come on a connection; return how many bytes."""
+    taken = 0
+    for _ in range(_ROUNDS):
+        asked = (
+            load(link + _LEFT) + BUFFER - load(link + _IN_TO) + load(link + _IN_FROM)
+        )
+        got = _receive(link)
+        if got < 0:
+            error = _why()
+            if error == _INTERRUPTED:
+                continue
+            if error != _AGAIN:
+                _fail(link, _FAILED, error)
+            break
+        if got == 0:
+            _fail(link, _CLOSED, 0)
+            break
+        taken += got
+        if not _take(context, link):
+            _fail(link, _NONSENSE, 0)
+            break
+        if got < asked:
+            break
+    store(link + _RECEIVED, load(link + _RECEIVED) + taken)
+    return taken
+
+
+@compiled("void(int64)")
+def _say_what_to_poll(context: int) -> None:
+    """Write for each connection what `poll` shall look for."""
+    link, polled = load(context + _LINKS), load(context + _POLLED)
+    for i in range(load(context + _NUM_LINKS)):
+        word = load(link + _SOCKET) | _POLLIN
+        if load(link + _FIRST) < load(link + _LAST):
+            word |= _POLLOUT
+        if load(link + _ENDED):
+            word = 0xFFFFFFFF  # a socket below 0 is passed over
+        store(polled + 8 * i, word)
+        link += _LINK_BYTES
+
+
+@compiled("int64(int64,int64)")
+def progress(context: int, arguments: int) -> int:
+    """Send and receive what can be; return how many bytes that was."""
+    many = load(context + _NUM_LINKS)
+    polled = load(context + _POLLED)
+    if many > _FEW:
+        _say_what_to_poll(context)
+        if _poll(polled, many, 0) <= 0:
+            return 0
+    link, moved = load(context + _LINKS), 0
+    for i in range(many):
+        stirs = many <= _FEW or load(polled + 8 * i) >> 48
+        if stirs and not load(link + _ENDED):
+            if load(link + _FIRST) < load(link + _LAST):
+                sent = _flush(link)
+                store(link + _SENT, load(link + _SENT) + sent)
+                moved += sent
+            moved += _drain(context, link)
+        link += _LINK_BYTES
+    return moved
+
+
+@compiled("int64(int64,int64)")
+def wait(context: int, microseconds: int) -> int:
+    """Sleep until a connection stirs, at most so long; return whether one did."""
+    _say_what_to_poll(context)
+    store(context + _TIME, microseconds // 1_000_000)
+    store(context + _TIME + 8, microseconds % 1_000_000 * 1000)
+    many = load(context + _NUM_LINKS)
+    return 1 if _ppoll(load(context + _POLLED), many, context + _TIME, 0) > 0 else 0
+
+
+@compiled("int64(int64,int64)")
+def busy(context: int, arguments: int) -> int:
+    """Return whether something waits to be sent."""
+    link = load(context + _LINKS)
+    for _ in range(load(context + _NUM_LINKS)):
+        if load(link + _FIRST) < load(link + _LAST):
+            return 1
+        link += _LINK_BYTES
+    return 0

@@ -1,0 +1,94 @@
+"""What the compiled engine keeps in memory, in 64-bit words, and what goes on the wire.
+
+A connection carries frames, one after the other:
+
+    PUT     kind offset nbytes, then the bytes
+    SIGNAL  kind offset value side word word word
+
+Words are as the processor has them: hosts of another byte order do not shake hands.
+"""
+
+from __future__ import annotations
+
+import enum
+
+__all__ = [
+    "BUFFER", "ENTRIES", "PUT", "PUT_WORDS", "SIGNAL", "SIGNAL_WORDS", "SMALL",
+    "Context", "End", "Link",
+]  # fmt: skip
+
+PUT, SIGNAL = 0x5075740000000001, 0x5369670000000002
+PUT_WORDS, SIGNAL_WORDS = 3, 7
+SMALL = 1 << 13
+"""Bytes up to which data are copied beside their frame, and sent with what follows."""
+BUFFER = 1 << 16
+"""Bytes of a connection's buffers, for frames and small data: one out, one in."""
+ENTRIES = 256
+"""Pieces of memory that wait to be sent on one connection."""
+
+
+class Context(enum.IntEnum):
+    """Words of a rank's context."""
+
+    BASE = 0
+    PUT_FROM = 1
+    PUT_TO = 2
+    WORD_FROM = 3
+    WORD_TO = 4
+    LANES = 5
+    LINKS = 6
+    """Address of the connections' words, one block after the other."""
+    NUM_LINKS = 7
+    WAYS = 8
+    """Address of a table: by peer and lane the address of its connection, or 0."""
+    POLLED = 9
+    """Address of what `poll` looks at: one word a connection."""
+    TIME = 10
+    """Two words: how long to sleep, in seconds and nanoseconds."""
+    END = 12
+
+
+class Link(enum.IntEnum):
+    """Words of a connection."""
+
+    SOCKET = 0
+    ENDED = 1
+    """An `End`."""
+    ERROR = 2
+    """The system's number of what went wrong."""
+    PIECES = 3
+    """Address of (address, bytes) of what is to be sent."""
+    FIRST = 4
+    LAST = 5
+    OUT = 6
+    """Address of the buffer for frames and small data."""
+    OUT_USED = 7
+    JOINS = 8
+    """Whether the last piece lies at the end of that buffer, so that it can grow."""
+    MESSAGE = 9
+    """Seven words that `sendmsg` and `recvmsg` read."""
+    IN = 16
+    """Address of the buffer of what has come."""
+    IN_FROM = 17
+    IN_TO = 18
+    TARGET = 19
+    """Where the rest of a put's data goes."""
+    LEFT = 20
+    """Bytes of it."""
+    PEER = 21
+    VECTOR = 22
+    """Four words: two pieces to receive into."""
+    SENT = 26
+    RECEIVED = 27
+    END = 28
+
+
+class End(enum.IntEnum):
+    """How a connection has ended."""
+
+    OPEN = 0
+    CLOSED = 1
+    """The peer ended it."""
+    FAILED = 2
+    NONSENSE = 3
+    """What came is no frame, or reaches outside of the window."""

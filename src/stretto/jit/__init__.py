@@ -1,0 +1,1 @@
+"""Functions that Numba compiles, kept between processes; words of memory by address."""

@@ -1,0 +1,137 @@
+"""Memory that peers reach: tensors, registered tensors, and a pool on GPUs.
+
+Calls whose tensors all lie in such memory, at the same place on every rank, are
+zero-copy. Memory of the CPU comes from the group; on GPUs other memory can be
+registered afterwards, and a pool puts what is made in it into one registered block.
+"""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+import math
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from stretto.errors import CallError
+from stretto.torch.faults import both_families
+from stretto.torch.groups import communicator
+
+__all__ = ["Ranges", "deregister", "empty", "pool", "register"]
+
+_ALIGN = 512
+"""PyTorch's allocator wants blocks that begin at multiples of so many bytes."""
+
+
+def empty(
+    *shape: int | Sequence[int],
+    dtype: torch.dtype | None = None,
+    device: Any = None,
+    group: Any = None,
+) -> Any:
+    """Return an uninitialised tensor in the group's memory (collective, alike)."""
+    first = shape[0] if shape else ()
+    sizes = tuple(first if isinstance(first, Sequence) else shape)
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    kind = torch.device("cpu" if device is None else device)
+    comm = communicator(group)
+    nbytes = math.prod(sizes) * dtype.itemsize  # type: ignore[arg-type]
+    with both_families():
+        raw = comm.empty((max(nbytes, 1),), "uint8", device=kind.type)
+    flat = torch.from_numpy(raw) if kind.type == "cpu" else torch.as_tensor(raw)
+    return flat[:nbytes].view(dtype).view(sizes)
+
+
+def register(tensor: Any, *, group: Any = None) -> bool:
+    """Let calls on a GPU tensor be zero-copy (collective); False: they stay staged.
+
+    All ranks pass tensors of one size. Memory on the CPU cannot be registered
+    afterwards: make it by `empty`.
+    """
+    with both_families():
+        return communicator(group).register(tensor.detach())
+
+
+def deregister(tensor: Any, *, group: Any = None) -> None:
+    """Undo `register` (collective); graphs that captured calls on it are void."""
+    with both_families():
+        communicator(group).deregister(tensor.detach())
+
+
+def pool(nbytes: int, *, group: Any = None) -> Any:
+    """Return a `torch.cuda.MemPool` over one registered block (collective).
+
+        with torch.cuda.use_mem_pool(stretto.torch.pool(1 << 30)):
+            activations = torch.empty(...)
+
+    PyTorch's allocator takes segments of 2 MiB and more from it; when the block is full
+    it raises as when a GPU is. Tensors are zero-copy where all ranks make the same ones
+    in the same order, so that they lie at equal places.
+    """
+    if not torch.cuda.is_available():
+        raise CallError(
+            "stretto.torch.pool is for GPUs; on the CPU take stretto.torch.empty"
+        )
+    if nbytes <= 0:
+        raise CallError(f"pool(nbytes={nbytes}); want how many bytes it is to hold")
+    block = empty(nbytes, dtype=torch.uint8, device="cuda", group=group)
+    ranges = Ranges(block.data_ptr(), nbytes)
+
+    def allocate(size: int, device: int, stream: int) -> int:
+        return ranges.take(size)
+
+    def free(at: int, size: int, device: int, stream: int) -> None:
+        ranges.give(at, size)
+
+    calls = _ALLOCATE(allocate), _FREE(free)
+    places = (ctypes.cast(call, ctypes.c_void_p).value for call in calls)
+    made = torch.cuda.MemPool(torch._C._cuda_customAllocator(*places))
+    _kept.append((made, block, calls))  # PyTorch may call them until the process ends
+    return made
+
+
+_ALLOCATE = ctypes.CFUNCTYPE(
+    ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p
+)
+_FREE = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p
+)
+_kept: list[Any] = []
+
+
+class Ranges:
+    """One block of addresses, given out in parts: the first that is large enough.
+
+    Which part comes depends on sizes and their order alone, so that ranks that ask for
+    the same get the same places.
+    """
+
+    def __init__(self, start: int, nbytes: int) -> None:
+        first = -(-start // _ALIGN) * _ALIGN
+        self._free = [(first, start + nbytes)]
+        self._lock = threading.Lock()
+
+    def take(self, nbytes: int) -> int:
+        """Return where so many bytes begin; 0: there is no such room."""
+        size = max(1, -(-nbytes // _ALIGN)) * _ALIGN
+        with self._lock:
+            for i, (start, end) in enumerate(self._free):
+                if end - start >= size:
+                    self._free[i : i + 1] = [(start + size, end)] * (end > start + size)
+                    return start
+        return 0
+
+    def give(self, start: int, nbytes: int) -> None:
+        """Take back what `take` gave."""
+        end = start + max(1, -(-nbytes // _ALIGN)) * _ALIGN
+        with self._lock:
+            i = bisect.bisect(self._free, (start, end))
+            if i < len(self._free) and self._free[i][0] == end:
+                end = self._free.pop(i)[1]
+            if i and self._free[i - 1][1] == start:
+                i -= 1
+                start = self._free.pop(i)[0]
+            self._free.insert(i, (start, end))

@@ -1,0 +1,111 @@
+"""The buffers of DDP and FSDP2, in memory that peers reach: one call for a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from stretto.errors import CallError
+from stretto.torch.fallback import say_once
+from stretto.torch.memory import deregister, register
+
+__all__ = ["place_buffers"]
+
+
+def place_buffers(model: Any, pool: Any = None) -> int:
+    """Let a model's collectives be zero-copy on GPUs; return how many parts have it.
+
+    Of DistributedDataParallel every bucket is registered when it is first reduced.
+    Modules that `fully_shard` made take their buffers from `pool`, of
+    `stretto.torch.pool`, which is to hold the largest two modules and their gradients.
+    On the CPU, whose memory cannot be registered afterwards, calls stay as they are.
+    """
+    if isinstance(model, torch.nn.parallel.DistributedDataParallel):
+        buckets = _Buckets(model.process_group)
+        model.register_comm_hook(None, buckets.reduce)
+        return 1
+    found = [m for m in model.modules() if hasattr(m, "set_custom_all_gather")]
+    if not found:
+        raise CallError(
+            f"place_buffers: a {type(model).__name__} without DistributedDataParallel "
+            f"or fully_shard; want a model that one of them has wrapped"
+        )
+    if pool is None:
+        raise CallError("place_buffers: modules of fully_shard want a pool")
+    for module in found:
+        module.set_custom_all_gather(_AllGather(pool))
+        module.set_custom_reduce_scatter(_ReduceScatter(pool))
+    return len(found)
+
+
+class _Buckets:
+    """Registers DDP's buckets; DDP makes them anew after the first step."""
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+        self._known: dict[int, Any] = {}
+
+    def reduce(self, state: Any, bucket: Any) -> Any:
+        """Average a bucket: DDP's communication hook."""
+        buffer = bucket.buffer()
+        if buffer.is_cuda:
+            self._register(bucket.index(), buffer)
+        op = dist.ReduceOp.AVG
+        work = dist.all_reduce(buffer, op, group=self._group, async_op=True)
+        return work.get_future().then(lambda future: future.value()[0])
+
+    def _register(self, index: int, buffer: Any) -> None:
+        before = self._known.get(index)
+        if before is not None and before.data_ptr() == buffer.data_ptr():
+            return
+        if before is not None:
+            deregister(before, group=self._group)
+        self._known[index] = buffer
+        if not register(buffer, group=self._group):
+            say_once("place_buffers", "buckets of DDP stay staged: memory of this kind "
+                     "cannot be shared (expandable segments?)")  # fmt: skip
+
+
+class _Placed:
+    """Allocates what FSDP2 sends and receives from a pool."""
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+
+    def allocate(self, size: Any, *, dtype: Any, device: Any) -> Any:
+        """Return a buffer."""
+        if torch.device(device).type != "cuda":
+            return torch.empty(*size, dtype=dtype, device=device)
+        with torch.cuda.use_mem_pool(self._pool, device):
+            return torch.empty(*size, dtype=dtype, device=device)
+
+
+class _AllGather(_Placed):
+    def __call__(
+        self, output_tensor: Any, input_tensor: Any, group: Any, async_op: bool = False
+    ) -> Any:
+        """Gather parameters."""
+        return _newest("all_gather_single", "all_gather_into_tensor")(
+            output_tensor, input_tensor, group=group, async_op=async_op
+        )
+
+
+class _ReduceScatter(_Placed):
+    def __call__(
+        self,
+        output_tensor: Any,
+        input_tensor: Any,
+        group: Any,
+        op: Any,
+        async_op: bool = False,
+    ) -> Any:
+        """Combine gradients."""
+        return _newest("reduce_scatter_single", "reduce_scatter_tensor")(
+            output_tensor, input_tensor, op=op, group=group, async_op=async_op
+        )
+
+
+def _newest(name: str, older: str) -> Any:
+    return getattr(dist, name, None) or getattr(dist, older)

@@ -1,0 +1,195 @@
+"""Ranks on two hosts: they meet, call, send, and hear of every fault."""
+
+import re
+import time
+
+import pytest
+
+pytestmark = [pytest.mark.host, pytest.mark.timeout(240)]
+
+EVERY_VERB = """
+comm = connect()
+n, r = comm.num_ranks, comm.rank
+x = np.arange(6 * n, dtype=np.float32) + r
+whole = np.arange(6 * n, dtype=np.float32) * n + n * (n - 1) / 2
+assert np.array_equal(comm.all_reduce(x.copy()), whole)
+assert np.array_equal(comm.reduce_scatter(x.copy()), whole[6 * r : 6 * r + 6])
+mine = np.full(5, r, np.float32)
+everyone = np.repeat(np.arange(n, dtype=np.float32), 5)
+assert np.array_equal(comm.all_gather(mine).ravel(), everyone)
+assert np.array_equal(comm.all_to_all(x.copy()).ravel()[:6], np.arange(6) + 6 * r)
+for root in (0, n - 1):
+    got = comm.broadcast(np.full(3, r + 1.0), root=root)
+    assert np.array_equal(got, np.full(3, root + 1.0))
+    got = comm.reduce(x.copy(), root=root)
+    assert r != root or np.array_equal(got, whole)
+    got = comm.gather(mine, root=root)
+    assert r != root or np.array_equal(np.asarray(got).ravel(), everyone)
+comm.barrier()
+big = np.ones(3_000_000, np.float32) * (r + 1)
+assert (comm.all_reduce(big) == n * (n + 1) / 2).all()
+started = comm.all_reduce_async(x.copy())
+started.wait()
+peer = (r + n // 2) % n if n % 2 == 0 else n - 1 - r
+if peer != r:
+    got = np.empty(70_000, np.float32)
+    one = comm.send_async(np.full(70_000, r, np.float32), peer)
+    comm.recv(got, peer)
+    one.wait()
+    assert (got == peer).all()
+odd = comm.split(r % 2)
+assert odd.all_reduce(np.ones(2))[0] == odd.num_ranks
+held = comm.empty(1000)
+held[:] = r
+assert (comm.all_reduce(held) == n * (n - 1) / 2).all()
+say(comm.hosts, odd.hosts)
+odd.close()
+comm.close()
+"""
+
+
+@pytest.mark.parametrize("placed", [(0, 0, 1, 1), (0, 0, 0, 1)])
+def test_everything_works_over_two_hosts(start, placed):
+    """Collectives, sub-groups, started calls, sends, registered memory."""
+    job = start(placed, EVERY_VERB)
+    out, err = job.end(200)
+
+    assert [True] * 4 == [line.startswith(str(placed)) for line in out], err
+
+
+def test_a_rank_without_numba_understands_the_others(start):
+    """Interpreters differ, the wire is one."""
+    code = """
+import warnings
+warnings.simplefilter("ignore")
+comm = connect()
+for count in (1, 3000, 200_000):
+    got = comm.all_reduce(np.full(count, comm.rank + 1.0, np.float32))
+    assert (got == 3).all()
+say("right")
+comm.close()
+"""
+    job = start((0, 1), code, rank1={"NUMBA_DISABLE_JIT": "1"})
+
+    assert ["right", "right"] == job.hear_all()
+
+
+CALLS_FOR_EVER = """
+comm = connect()
+x = np.ones(1000, np.float32)
+comm.all_reduce(x)
+say("ready")
+try:
+    while True:
+        comm.all_reduce(x)
+except StrettoError as e:
+    say(time.monotonic(), type(e).__name__, e)
+"""
+
+
+def told(line):
+    when, kind, text = line.split(" ", 2)
+    return float(when), kind, text
+
+
+def test_a_dead_process_is_named_on_every_host(start):
+    """Wherever it died; the words are the same."""
+    job = start((0, 0, 1, 1), CALLS_FOR_EVER)
+    job.hear_all()
+    killed = time.monotonic()
+    job.ranks[3].kill()
+    said = [told(job.hear(rank)) for rank in (0, 1, 2)]
+
+    for when, kind, text in said:
+        assert kind == "PeerLost"
+        assert "rank 3" in text
+        assert when - killed < 3
+
+
+def test_a_dead_process_that_relays_is_named_too(start):
+    """The first rank of the second host hosts its relay."""
+    job = start((0, 0, 1, 1), CALLS_FOR_EVER)
+    job.hear_all()
+    for rank in (2, 3):
+        job.ranks[rank].kill()
+    for rank in (0, 1):
+        _, kind, text = told(job.hear(rank))
+        assert kind == "PeerLost"
+        assert re.search("rank [23]", text)
+
+
+def test_a_lost_host_is_noticed_in_mid_call(start, hosts):
+    """The wire is cut; those left hear of it within 2.5 s, and with a name."""
+    job = start((0, 0, 1, 1), CALLS_FOR_EVER)
+    job.hear_all()
+    cut = time.monotonic()
+    hosts.cut()
+    here = [told(job.hear(rank)) for rank in (0, 1)]
+    there = [told(job.hear(rank)) for rank in (2, 3)]
+
+    for when, kind, text in here:
+        assert kind == "PeerLost", text
+        assert re.search(r"rank [23] on nodeb cannot be reached", text)
+        assert when - cut < 5
+    for _, kind, text in there:
+        assert kind == "PeerLost", text
+        assert re.search(r"rank [01] on nodea cannot be reached", text)
+
+
+def test_ranks_that_call_different_things_hear_what(start):
+    """A mismatch is one across hosts, too."""
+    code = """
+comm = connect()
+try:
+    comm.all_reduce(np.ones(10 + 6 * (rank // 2), np.float32))
+except StrettoError as e:
+    say(type(e).__name__, e)
+"""
+    job = start((0, 0, 1, 1), code)
+
+    for line in job.hear_all():
+        assert line.startswith("CollectiveMismatch"), line
+        assert re.search("all_reduce of 1[06] float32", line)
+
+
+def test_another_secret_is_told_apart(start, tmp_path):
+    """On the rank that has it, and on rank 0 who waits for it."""
+    other = tmp_path / "other"
+    other.write_text("f" * 32)
+    other.chmod(0o600)
+    code = """
+try:
+    connect(3.0)
+except StrettoError as e:
+    say(e)
+"""
+    job = start((0, 1), code, rank1={"STRETTO_SECRET_FILE": str(other)})
+    zero, one = job.hear_all()
+
+    assert "rank 0 has another secret" in one
+    assert "has another secret; give all ranks the same file" in zero
+
+
+@pytest.mark.parametrize(
+    ("variables", "told_"),
+    [
+        (
+            {"STRETTO_INTERFACE": "wlan7"},
+            r"STRETTO_INTERFACE=wlan7: nodeb has no such interface .*it has lo, v",
+        ),
+        ({"STRETTO_PORTS": "abc"}, "STRETTO_PORTS='abc'; want LOW-HIGH"),
+    ],
+)
+def test_bad_settings_are_told_on_the_rank_that_has_them(start, variables, told_):
+    """One sentence with the host; the others hear who gave up, and why."""
+    code = """
+try:
+    connect(10.0)
+except StrettoError as e:
+    say(e)
+"""
+    job = start((0, 1), code, rank1=variables)
+    zero, one = job.hear_all()
+
+    assert re.search(told_, one)
+    assert re.search(told_, zero)

@@ -1,0 +1,200 @@
+"""A hop over TCP: what is put is there when its signal is; strangers cost nothing."""
+
+import random
+import socket
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from stretto import hop
+from stretto.errors import RendezvousError, UnknownNameError
+from stretto.hop.tcp.interface import address_towards, listen
+
+SECRET, FIRST, SIZE = b"s" * 32, 4096, 1 << 22
+pytestmark = pytest.mark.timeout(120)
+
+
+def make(rank, *, compiled, num_ranks=2, lanes=1, secret=SECRET):
+    memory = np.zeros(SIZE, dtype=np.uint8)
+    window = hop.Window(
+        rank=rank,
+        num_ranks=num_ranks,
+        address=memory.ctypes.data,
+        puts=(FIRST, SIZE),
+        words=(0, FIRST),
+        secret=secret,
+        lanes=lanes,
+    )
+    return memory, hop.get("tcp").open_hop(window, compiled=compiled)
+
+
+def join(ways, within_s=10.0):
+    """Connect all with all; return what each raised."""
+    shares = [way.share() for way in ways]
+    raised = [None] * len(ways)
+
+    def connect(rank):
+        peers = [r for r in range(len(ways)) if r != rank]
+        try:
+            ways[rank].connect(shares, peers, within_s)
+        except RendezvousError as e:
+            raised[rank] = e
+
+    threads = [threading.Thread(target=connect, args=(r,)) for r in range(len(ways))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return raised
+
+
+@pytest.fixture(params=[(True, True), (True, False), (False, False)], ids=str)
+def pair(request):
+    """Two connected ranks: compiled, of both kinds, in pure Python."""
+    ends = [make(r, compiled=c, lanes=2) for r, c in enumerate(request.param)]
+    ways = [way for _, way in ends]
+    assert [None, None] == join(ways)
+    yield ends
+    for way in ways:
+        way.close()
+
+
+def until(condition, *ways):
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        for way in ways:
+            way.progress()
+
+
+@pytest.mark.parametrize("lane", [0, 1])
+def test_data_have_landed_when_their_signal_is_seen(pair, lane):
+    """Of any size, to any place, with what the signal brings beside."""
+    (_, a), (memory, b) = pair
+    rng = np.random.default_rng(0)
+    flag = memory[:8].view(np.int64)
+    for nth, n in enumerate((0, 1, 8, 8192, 8193, 70_001, 3_000_000), start=1):
+        data = rng.integers(0, 255, n + 1, dtype=np.uint8)
+        offset = FIRST + int(rng.integers(0, 100))
+        assert a.put(1, lane, data.ctypes.data, offset, n)
+        assert a.signal(1, lane, 0, nth, 8, (n, 2, 3))
+        until(lambda nth=nth: flag[0] >= nth, a, b)
+        assert np.array_equal(memory[offset : offset + n], data[:n])
+        assert [n, 2, 3] == memory[8:32].view(np.int64).tolist()
+        until(lambda: not a.busy(), a, b)
+
+
+def test_a_word_never_falls(pair):
+    """A signal that says less than the word has no effect on it."""
+    (_, a), (memory, b) = pair
+    for value in (7, 5, 9):
+        a.signal(1, 0, 64, value, 72, (value, 0, 0))
+    until(lambda: memory[72:80].view(np.int64)[0] == 9, a, b)
+
+    assert 9 == memory[64:72].view(np.int64)[0]
+
+
+def test_many_small_puts_wait_for_room(pair):
+    """A peer that reads nothing for a while loses nothing; neither end is stuck."""
+    (_, a), (memory, b) = pair
+    data = np.arange(1000, dtype=np.int64)
+    for nth in range(500):
+        until(
+            lambda nth=nth: a.put(1, 0, data.ctypes.data, FIRST + 8000 * nth, 8000), a
+        )
+        if nth % 100 == 99:
+            b.progress()
+    until(lambda: a.signal(1, 0, 0, 1, 8, (0, 0, 0)), a, b)
+    until(lambda: memory[:8].view(np.int64)[0] == 1, a, b)
+
+    for nth in (0, 250, 499):
+        got = memory[FIRST + 8000 * nth :][:8000].view(np.int64)
+        assert np.array_equal(data, got)
+
+
+@pytest.mark.parametrize("offset", [0, FIRST - 8, SIZE - 8, 1 << 40, -8])
+def test_what_reaches_outside_of_the_window_ends_the_connection(pair, offset):
+    """Nothing is written, and the fault says what it was."""
+    (_, a), (memory, b) = pair
+    data = np.full(16, 255, np.uint8)
+    a.put(1, 0, data.ctypes.data, offset, 16)
+    a.signal(1, 0, 0, 1, 8, (0, 0, 0))
+    until(lambda: b.faults(), a, b)
+
+    assert {0: "it sent what makes no sense"} == dict(b.faults())
+    assert not memory.any()
+
+
+def test_an_end_is_noticed(pair):
+    """By who goes on."""
+    (_, a), (_, b) = pair
+    a.close()
+    until(lambda: b.faults(), b)
+
+    assert [0] == list(b.faults())
+
+
+def test_random_bytes_at_the_port_cost_a_connection():
+    """Ranks meet all the same."""
+    rng = random.Random(3)
+    ends = [make(r, compiled=False) for r in range(2)]
+    where = ends[0][1].share()
+    strangers = []
+    for _ in range(20):
+        sock = socket.create_connection((where["host"], where["port"]))
+        sock.sendall(rng.randbytes(rng.randrange(1, 300)))
+        strangers.append(sock)
+    shares_of_one = ends[1][1].share()
+    sock = socket.create_connection((shares_of_one["host"], shares_of_one["port"]))
+    strangers.append(sock)
+
+    assert [None, None] == join([way for _, way in ends])
+    for sock in strangers:
+        sock.close()
+    for _, way in ends:
+        way.close()
+
+
+def test_another_secret_is_named():
+    """On both ends, with where they are and what to do."""
+    ends = [
+        make(0, compiled=False),
+        make(1, compiled=False, secret=b"other" * 8),
+    ]
+    zero, one = join([way for _, way in ends], within_s=1.0)
+
+    assert "rank 0 cannot reach rank 1 at 127.0.0.1:" in str(zero)
+    assert "it does not know this job's secret" in str(zero)
+    assert "rank 0 at 127.0.0.1:" in str(one)
+    assert "did not come to rank 1" in str(one)
+    assert "STRETTO_PORTS" in str(one)
+
+
+def test_the_interface_is_found_by_route():
+    """Or as users name it; what does not exist is refused with what does."""
+    assert "127.0.0.1" == address_towards("127.0.0.1", {})
+    assert "127.0.0.1" == address_towards("192.0.2.1", {"STRETTO_INTERFACE": "lo"})
+    with pytest.raises(RendezvousError, match=r"wlan9: .* has no such .*it has .*lo"):
+        address_towards("127.0.0.1", {"STRETTO_INTERFACE": "wlan9"})
+    with pytest.raises(RendezvousError, match=r"no route from .* to nowhere\.invalid"):
+        address_towards("nowhere.invalid", {})
+
+
+def test_ports_are_those_that_users_name():
+    """When all are taken, the sentence says so."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            RendezvousError, match=f"STRETTO_PORTS={port}: all of these"
+        ):
+            listen("127.0.0.1", {"STRETTO_PORTS": str(port)})
+    with listen("127.0.0.1", {"STRETTO_PORTS": f"{port}-{port + 20}"}) as sock:
+        assert port <= sock.getsockname()[1] <= port + 20
+
+
+def test_an_unknown_carrier_is_named():
+    """With those that there are."""
+    with pytest.raises(UnknownNameError, match="tcp"):
+        hop.get("tpc")
