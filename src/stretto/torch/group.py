@@ -8,6 +8,7 @@ return a Work: on the CPU one of the group's line, on GPUs one of its streams.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import os
 import weakref
@@ -450,7 +451,9 @@ class StrettoGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def abort(self) -> None:
         """End the group, whatever goes on in it."""
-        self._close(f"group {self._name!r} was aborted; make a new one")
+        why = f"group {self._name!r} was aborted; make a new one"
+        self._line.discard(refusal(why))
+        self._close(why)
 
     def _close(self, why: str) -> None:
         if isinstance(self._comm, _Gone):
@@ -528,6 +531,8 @@ def _one(tensors: Sequence[Any]) -> Sequence[Any]:
     return tensors
 
 
+_GRACE_S = 5.0
+"""How long a process that ends waits for calls that it has started."""
 _living: weakref.WeakSet[StrettoGroup] = weakref.WeakSet()
 
 
@@ -535,10 +540,8 @@ _living: weakref.WeakSet[StrettoGroup] = weakref.WeakSet()
 def _end_all() -> None:
     """Close groups that were not destroyed, before the interpreter ends."""
     for group in list(_living):
-        try:
-            group._line.close()
-        except Exception:  # the others may be gone, and nobody listens any more
-            continue
+        with contextlib.suppress(Exception):  # the others may be gone
+            group._line.leave(_GRACE_S)
 
 
 def _forget_all() -> None:

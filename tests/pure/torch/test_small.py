@@ -116,6 +116,16 @@ def test_the_import_brings_little_beside_torch():
     assert "[]" == run(code)
 
 
+def test_an_environment_that_hides_the_backend_is_told():
+    code = (
+        "import os; os.environ['TORCH_DISTRIBUTED_USE_TORCHCOMMS'] = '1'\n"
+        "import logging, sys; logging.basicConfig(stream=sys.stdout)\n"
+        "try:\n import stretto.torch\n"
+        "except ImportError:\n print('unset it')"  # torch itself may want torchcomms
+    )
+    assert "unset it" in run(code)
+
+
 def test_without_torch_the_import_says_what_to_install():
     code = (
         "import importlib.util; importlib.util.find_spec = lambda name: None\n"
