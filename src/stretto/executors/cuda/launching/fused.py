@@ -11,6 +11,7 @@ from stretto.collectives import storage
 from stretto.epilogues import Spec
 from stretto.errors import CallError, PlanError
 from stretto.executors import Call
+from stretto.executors.cuda.codegen.abi import PARAMS
 from stretto.executors.cuda.codegen.epilogue import words
 from stretto.executors.cuda.codegen.rowwise import EACH_ITS_OWN, shared_by
 from stretto.executors.cuda.device.arrays import pointer, require_near
@@ -26,8 +27,8 @@ from stretto.verify import verify_plan
 
 __all__ = ["FusedLaunch", "fused_launch"]
 
-KEPT = 512
-"""Sets of an epilogue's arrays whose parameters are kept."""
+_WORD = 8
+"""Bytes of a word of the parameters."""
 
 
 class FusedLaunch(KernelLaunch):
@@ -36,50 +37,66 @@ class FusedLaunch(KernelLaunch):
     def __init__(self, *args: Any, epilogue: Spec, **options: Any) -> None:
         super().__init__(*args, **options)
         self._epilogue = epilogue
-        self._sets_of_arrays: dict[tuple[int, ...], Arguments] = {}
+        first, rest = divmod(PARAMS.itemsize, _WORD)
+        assert not rest, "the table begins at a word"
+        self._extra_at = [
+            (first + at, entry[1])
+            for at, entry in enumerate(self.kernel.table)
+            if entry[0] == "extra"
+        ]
+        """Where the addresses of the epilogue's arrays go."""
 
     def __call__(
         self, x: Any, out: Any = None, stream: Any = None, *, extra: Sequence[Any] = ()
     ) -> None:
         """Enqueue the collective on the caller's stream, and return at once."""
         handle = self.begin(stream)
-        key = (handle, *words(self._epilogue, extra))
-        arguments = self._sets_of_arrays.get(key)
+        given = words(self._epilogue, extra)
+        arguments = self._streams.get(handle)
         if arguments is None:
-            self._in_turn_with(key, x, out, extra)
+            self._fused_in_turn(handle, x, out, given, extra)
             return
-        found = arguments.kept.get((pointer(x), pointer(out)))
-        self.enqueue(handle, found or self.place(arguments, x, out))
+        found = arguments.kept.get((pointer(x), pointer(out), *given))
+        if found is None:
+            found = self._packed(arguments, x, out, given, extra)
+        self.enqueue(handle, found)
 
-    def _in_turn_with(
-        self, key: tuple[int, ...], x: Any, out: Any, extra: Sequence[Any]
+    def _fused_in_turn(
+        self,
+        handle: int,
+        x: Any,
+        out: Any,
+        given: tuple[int, ...],
+        extra: Sequence[Any],
     ) -> None:
-        """Launch with arrays that are new here, or on a stream that shares flags."""
-        handle, arguments = key[0], None
+        """Launch on a stream that is new here, or whose flags others use too."""
         flags = self._flags.of(handle)
-        if not flags.is_owned_by(handle):
-            key = (-1 - flags.nth, *key[1:])
-            arguments = self._sets_of_arrays.get(key)
+        arguments = self._opened.get(flags.nth)
         if arguments is None:
-            if len(self._sets_of_arrays) >= KEPT:
-                self._sets_of_arrays.clear()
-            arguments = Arguments(self.packed(flags.region, key[1:]), self._bind)
-            for one in extra:
-                require_near(one, self._ordinal)
-            self._sets_of_arrays[key] = arguments
-        found = self.place(arguments, x, out)
+            template = self.packed(flags.region, [0] * len(given))
+            arguments = Arguments(template, self._bind, self._extra_at)
+            self._opened[flags.nth] = arguments
+        if flags.is_owned_by(handle):
+            self._streams[handle] = arguments
+        found = arguments.kept.get((pointer(x), pointer(out), *given))
+        if found is None:
+            found = self._packed(arguments, x, out, given, extra)
         with flags.turn(handle) as early:
             self.enqueue(handle, found, early)
 
-    def share(self) -> None:
-        """Ask for a turn from now on: a stream's flags are no longer its own."""
-        super().share()
-        self._sets_of_arrays.clear()
-
-    def forget(self) -> None:
-        """Look up anew where arrays lie: what was registered has changed."""
-        super().forget()
-        self._sets_of_arrays.clear()
+    def _packed(
+        self,
+        arguments: Arguments,
+        x: Any,
+        out: Any,
+        given: tuple[int, ...],
+        extra: Sequence[Any],
+    ) -> int:
+        """Return where the parameters for arrays lie that are new here."""
+        self._examine(x, out)
+        for one in extra:
+            require_near(one, self._ordinal)
+        return arguments.pack(pointer(x), pointer(out), given)
 
     def _examine(self, x: Any, out: Any) -> None:
         super()._examine(x, out)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -173,33 +173,42 @@ def _shape(kernel: Kernel) -> Any:
 
 
 class Arguments:
-    """The packed parameters of one plan in one flag set, by pair of arrays.
+    """The packed parameters of one plan in one flag set, by arrays.
 
-    A launch copies its parameters, so those of the pair that was packed first are
-    written over when there are many: arrays may lie elsewhere in every call.
+    A launch copies its parameters, so those that were packed first are written over
+    when there are many: arrays may lie elsewhere in every call.
     """
 
     def __init__(
-        self, packed: NDArray[np.uint8], bind: Callable[[memoryview, int, int], None]
+        self,
+        packed: NDArray[np.uint8],
+        bind: Callable[[memoryview, int, int], None],
+        extra_at: Sequence[tuple[int, int]] = (),
     ) -> None:
+        """`extra_at`: which of 8 bytes take which word of an epilogue's arrays."""
         self._template = packed
         self._bind = bind
-        self.kept: dict[tuple[int, int], int] = {}
+        self._extra_at = extra_at
+        self.kept: dict[tuple[int, ...], int] = {}
+        """By the addresses of input, output, and the words of an epilogue."""
         self._words: dict[int, tuple[memoryview, Any]] = {}
         """What lies at the address of an argument array, and what keeps it there."""
 
-    def pack(self, source: int, target: int) -> int:
-        """Return the address of the argument array for a pair of arrays."""
+    def pack(self, source: int, target: int, extra: tuple[int, ...] = ()) -> int:
+        """Return the address of the argument array for these arrays."""
         if len(self.kept) >= KEPT:
             where = self.kept.pop(next(iter(self.kept)))
         else:
             where = self._make()
+        words = self._words[where][0]
         try:
-            self._bind(self._words[where][0], source, target)
+            self._bind(words, source, target)
         except BaseException:
             del self._words[where]
             raise
-        self.kept[source, target] = where
+        for at, nth in self._extra_at:
+            words[at] = extra[nth]
+        self.kept[source, target, *extra] = where
         return where
 
     def forget(self) -> None:
