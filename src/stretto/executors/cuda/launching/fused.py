@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from stretto.collectives import storage
-from stretto.epilogues import Spec
+from stretto.epilogues import Form, Spec
 from stretto.errors import CallError, PlanError
 from stretto.executors import Call
 from stretto.executors.cuda.codegen.abi import PARAMS
@@ -31,6 +34,12 @@ _WORD = 8
 """Bytes of a word of the parameters."""
 
 
+@functools.lru_cache(maxsize=4096)
+def _bits(number: float) -> int:
+    """Return the bits of a number in float32; 0 has two of them, and is not asked."""
+    return int(np.float32(number).view(np.uint32))
+
+
 class FusedLaunch(KernelLaunch):
     """Run one kernel on (input, output) and what its epilogue reads and writes."""
 
@@ -45,13 +54,20 @@ class FusedLaunch(KernelLaunch):
             if entry[0] == "extra"
         ]
         """Where the addresses of the epilogue's arrays go."""
+        by_cells = epilogue.row > 0 and epilogue.row % epilogue.cell == 0
+        streamed = Form.ELEMENT, Form.ROW
+        self._looks = [
+            (not named.dtype, by_cells and named.form in streamed)
+            for named in (*epilogue.inputs, *epilogue.outputs)
+        ]
+        """Of what the epilogue takes: is it a number, is it moved by 16 bytes."""
 
     def __call__(
         self, x: Any, out: Any = None, stream: Any = None, *, extra: Sequence[Any] = ()
     ) -> None:
         """Enqueue the collective on the caller's stream, and return at once."""
         handle = self.begin(stream)
-        given = words(self._epilogue, extra)
+        given = self._given(extra)
         arguments = self._streams.get(handle)
         if arguments is None:
             self._fused_in_turn(handle, x, out, given, extra)
@@ -60,6 +76,21 @@ class FusedLaunch(KernelLaunch):
         if found is None:
             found = self._packed(arguments, x, out, given, extra)
         self.enqueue(handle, found)
+
+    def _given(self, extra: Sequence[Any]) -> tuple[int, ...]:
+        """Return the words of an epilogue's arrays and numbers, as `words` does."""
+        found: list[int] = []
+        for one, (is_number, by_cells) in zip(extra, self._looks, strict=True):
+            if is_number:
+                found.append(
+                    _bits(one) if one else words(self._epilogue, extra)[len(found)]
+                )
+                continue
+            at = one if type(one) is int else pointer(one)
+            if by_cells and at % 16:
+                words(self._epilogue, extra)  # says which
+            found.append(at)
+        return tuple(found)
 
     def _fused_in_turn(
         self,
