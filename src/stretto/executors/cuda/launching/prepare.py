@@ -21,7 +21,7 @@ from stretto.errors import CallError, PlanError
 from stretto.executors import Call, describe
 from stretto.executors.cuda.codegen.abi import fingerprint
 from stretto.executors.cuda.codegen.byhand import hand_kernel
-from stretto.executors.cuda.codegen.epilogue import words
+from stretto.executors.cuda.codegen.epilogue import words_of
 from stretto.executors.cuda.codegen.rowwise import EACH_ITS_OWN, shared_by
 from stretto.executors.cuda.device.driver import api, ask, current_stream
 from stretto.executors.cuda.flags.regions import fit, symbol_sizes
@@ -340,6 +340,7 @@ def _with_epilogue(
         mixed(mark, (zlib.crc32(said),)), mark, f", with the epilogue {epilogue}"
     )
     kernel = bind_kernel(session, plan, call, places, mark, share=share)
+    words = words_of(epilogue)
 
     def added(key: Key, x: Any, out: Any, extra: Sequence[Any]) -> Sequence[int]:
         """Return addresses and numbers; refuse a result not read by whole cells."""
@@ -348,6 +349,6 @@ def _with_epilogue(
                 f"epilogue: the collective's result begins {key[1] % 16} bytes after a "
                 "multiple of 16, and rows are moved by 16 bytes; pass a copy as out="
             )
-        return words(epilogue, extra)
+        return words(extra)
 
     return Launch(session, kernel, added=added)
