@@ -252,7 +252,9 @@ class StrettoGroup(dist.ProcessGroup):  # type: ignore[misc]
         run = functools.partial(self._run_barrier, limit)
         if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
             self._lanes.synchronize()
-            torch.cuda.current_stream(opts.device or None).synchronize()
+            where = opts.device
+            on_gpu = where is not None and torch.device(where).type == "cuda"
+            torch.cuda.current_stream(where if on_gpu else None).synchronize()
         elif opts.asyncOp:
             return self._line.start(run, [])
         with self._lock, both_families():
@@ -442,11 +444,13 @@ class StrettoGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def _take_timeout(self, timeout: timedelta) -> None:
         limit = seconds(timeout)
-        if limit is not None:
-            self._comm.deadline_s = limit
+        self._fallback.take_timeout(timeout)
+        if limit is not None and self._communicator is not None:
+            self._communicator.deadline_s = limit
 
     def shutdown(self) -> None:
         """End the group: run what was started, and leave the others."""
+        self._lanes.synchronize()
         self._close(f"group {self._name!r} was destroyed; make a new one")
 
     def abort(self) -> None:
