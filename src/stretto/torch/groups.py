@@ -17,25 +17,33 @@ if TYPE_CHECKING:
 __all__ = ["bind", "communicator", "forget"]
 
 _bound: dict[str, Communicator] = {}
+_lines: dict[str, Any] = {}
+"""The started calls of each group, which go before whatever is called next."""
 
 
-def bind(name: str, communicator: Communicator) -> None:
+def bind(name: str, communicator: Communicator, line: Any = None) -> None:
     """Let a group's name stand for this communicator, until `forget`."""
     _bound[name] = communicator
+    if line is not None:
+        _lines[name] = line
 
 
 def forget(name: str) -> None:
     """Let a group's name stand for nothing; a group may be destroyed twice."""
     _bound.pop(name, None)
+    _lines.pop(name, None)
 
 
 def communicator(group: Any = None) -> Communicator:
     """Return the communicator of a group: None is the default group.
 
-    A group is a ProcessGroup, its name, or a communicator itself.
+    A group is a ProcessGroup, its name, or a communicator itself. Calls of the group
+    that were started have run when this returns: what is called now follows them, as
+    on the other ranks.
     """
     found = _bound.get(group) if isinstance(group, str) else None
     if found is not None:
+        _run_started(group)
         return found
     from stretto.runtime import Communicator  # late, so that the import stays quick
 
@@ -45,7 +53,16 @@ def communicator(group: Any = None) -> Communicator:
     found = _bound.get(name)
     if found is None:
         raise CallError(_why_not(group, name))
+    _run_started(name)
     return found
+
+
+def _run_started(name: str) -> None:
+    line = _lines.get(name)
+    if line is not None:
+        with line.lock:  # one may be running, and not be among the calls
+            if line.calls:
+                line.finish()
 
 
 def _name(group: Any) -> str:
