@@ -45,23 +45,10 @@ def _pop(heap: Any, at: int, size: int) -> int:
 
 
 def _dispatched(
-    urgency: Any,
-    ranks: Any,
-    order: Any,
-    weight: float,
-    patience: float,
-    way: Any,
-    way_at: Any,
-    way_links: Any,
-    take_at: Any,
-    takes: Any,
-    delay: Any,
-    waits: Any,
-    behind_at: Any,
-    behind: Any,
-    left: Any,
-    starts: Any,
-) -> int:
+    urgency: Any, ranks: Any, order: Any, weight: float, patience: float, way: Any,
+    way_at: Any, way_links: Any, take_at: Any, takes: Any, delay: Any, waits: Any,
+    behind_at: Any, behind: Any, left: Any, starts: Any,
+) -> int:  # fmt: skip
     """Do what `dispatch.dispatched` does."""
     jobs, ways, links = len(delay), len(way_at) - 1, len(left)
     span = jobs + links
