@@ -336,7 +336,10 @@ def _relax(session: int, idle: int) -> int:
         away = _now_ns(session) - began
         store(session + _AWAY, away)
         alone = load(session + _LONG) > load(session + _BRIEF)  # a core for each rank
-        if away > _TAKEN_NS and alone:  # a stranger: who sleeps is put before it
+        wakes = load(session + _HOP) != 0  # who sleeps is woken by what comes
+        if away > _TAKEN_NS and (
+            alone or wakes
+        ):  # a stranger: who sleeps is put before it
             store(session + _YIELDS, _WARY)
     else:
         store(session + _AWAY, 0)

@@ -81,7 +81,7 @@ class CpuSession:
         self._words[SessionWord.SPINS] = self._words[SessionWord.LONG_SPINS] = spins
         self._words[SessionWord.BRIEF_SPINS] = brief
         self._words[SessionWord.SLEEPS] = _SLEEPS
-        yields = _CROWDED_YIELDS if crowded else _YIELDS
+        yields = _CROWDED_YIELDS if crowded and self._way is None else _YIELDS
         self._words[SessionWord.YIELDS] = self._words[SessionWord.MOST_YIELDS] = yields
 
     @property
