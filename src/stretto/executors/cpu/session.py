@@ -30,7 +30,7 @@ __all__ = ["CpuSession"]
 _SPIN_US = 40.0
 _CROWDED_SPIN_US = 0.5
 _YIELDS, _CROWDED_YIELDS = 50, 400
-_FAR_YIELDS, _FAR_SLEEPS = 20, 100
+_FAR_YIELDS, _FAR_SLEEPS = 4, 100
 _FAR_TURN_NS = 1500
 """What one turn of a spin takes that asks connections, too."""
 _SLEEPS = 10
