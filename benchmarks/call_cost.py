@@ -19,14 +19,15 @@ import numpy as np
 
 from stretto.bench.machine import commit
 from stretto.calls import Communicator
-from stretto.calls.engine import Engine
+from stretto.calls.runner import CallRunner
+from stretto.executors import Group, Session
 from stretto.executors.cuda.device.arrays import DeviceArray
 
 CALLS, REPEATS = 500, 2_000
 GOAL_US = 1.2
 
 
-class Nothing:
+class Nothing(Session):
     """An executor's session that moves nothing."""
 
     def offset(self, array: Any) -> None:
@@ -44,7 +45,7 @@ class Nothing:
         return launch
 
 
-class Alone:
+class Alone(Group):
     """Rank 0 of 2, without the other."""
 
     rank, num_ranks, deadline_s = 0, 2, 1.0
@@ -162,7 +163,7 @@ def _face(at: int) -> dict[str, Any]:
 def main() -> None:
     """Print the table, and write it when a file is named."""
     session = Nothing()
-    Engine._session = lambda self, name: self._sessions.setdefault(name, session)
+    CallRunner._session = lambda self, name: self._sessions.setdefault(name, session)
     comm = Communicator(Alone(), profiles={})
     launch = Nothing().prepare(None, None)
     x = np.ones(256, np.float32)

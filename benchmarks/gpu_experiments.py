@@ -98,7 +98,7 @@ class Virtual:
         from stretto.executors.cuda.codegen import abi, generate
         from stretto.executors.cuda.codegen import compile as compiler
         from stretto.executors.cuda.device.driver import open_device
-        from stretto.executors.cuda.launching.launch import enqueue, load
+        from stretto.executors.cuda.launching.kernels import enqueue, load
         from stretto.lower import lower
         from stretto.plan import Schedule
         from stretto.verify import verify, verify_plan

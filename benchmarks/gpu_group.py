@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from stretto.errors import CallError, CollectiveMismatch, CollectiveTimeout
+from stretto.executors import Group
 
 __all__ = ["ChildGroup", "Hub"]
 
@@ -68,7 +69,7 @@ class Hub:
                 link.close()
 
 
-class ChildGroup:
+class ChildGroup(Group):
     """What an executor asks of a group, over the socket to the hub."""
 
     def __init__(

@@ -86,6 +86,7 @@ def main() -> int:
     parser.add_argument("--batches", nargs="+", type=int, default=list(BATCHES))
     parser.add_argument("--prefill", nargs="*", type=int, default=[512, 2048])
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--fused-up-to", type=int, help="bytes, in place of our own")
     args = parser.parse_args()
     whole = args.device == "cuda" and not args.share
     baseline = "nccl" if whole else "gloo"
@@ -97,6 +98,8 @@ def main() -> int:
         words += [f"--{name}", str(getattr(args, name))]
     for name in ("variants", "kinds", "batches", "prefill"):
         words += [f"--{name}", *map(str, getattr(args, name))]
+    if args.fused_up_to:
+        words += ["--fused-up-to", str(args.fused_up_to)]
     said = {"rows": [], "errors": {}, **launch("torch_decode_worker.py", words, args)}
     name = f"torch_decode_{args.shape}_x{args.ranks}"
     return write(args.out, name, said, table(said, baseline))

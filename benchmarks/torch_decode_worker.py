@@ -219,8 +219,13 @@ def main() -> int:
     parser.add_argument("--kinds", nargs="+")
     parser.add_argument("--batches", nargs="+", type=int)
     parser.add_argument("--prefill", nargs="*", type=int)
+    parser.add_argument("--fused-up-to", type=int)
     args = parser.parse_args()
     rank = Rank(args)
+    if args.fused_up_to:
+        from stretto.torch.operators import norms
+
+        norms.FUSED_UP_TO = args.fused_up_to
     failed = {}
     for variant in args.variants:
         _, wrong = rank.tried(functools.partial(rank.make, variant))

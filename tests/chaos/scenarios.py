@@ -22,12 +22,14 @@ import numpy as np
 import stretto
 from stretto import caches, cli
 from stretto.errors import StrettoError
+from stretto.executors import Group
 from stretto.meeting import messages
 from stretto.meeting.address import listen
 from stretto.meeting.greet import greet
 from stretto.meeting.hosting.door import Door, knock
-from stretto.meeting.hosting.hub import Hub, HubThread
+from stretto.meeting.hosting.hub import Hub
 from stretto.meeting.hosting.rendezvous import Rendezvous
+from stretto.meeting.hosting.serving import HubThread
 from stretto.meeting.wire import HEADER, MAGIC, Connection
 
 SECRET = b"a secret of sixteen bytes"
@@ -170,7 +172,7 @@ def spoil_a_cache(rng: random.Random, folder: Path) -> int:
     return 1
 
 
-class Alone:
+class Alone(Group):
     """Rank 0 of 1, which exchanges with itself."""
 
     rank, num_ranks, deadline_s = 0, 1, 1.0

@@ -18,7 +18,7 @@ def test_chaos_in_one_process():
     """Nothing hangs, no value is wrong, nobody is misled, nothing is left."""
     seed = secrets.randbits(32)
     print(f"seed {seed}")
-    _, failed = run(seed, cheap=60, stop_s=60)
+    _, failed = run(seed, cheap=40, stop_s=60)
 
     assert [] == failed, f"seed {seed}"
     assert 0 == used()["processes"]
@@ -42,20 +42,20 @@ def processes(tmp_path, *words):
 
 def test_chaos_of_real_processes(tmp_path):
     """Ranks are killed, stopped, limited, misled: the right one is named each time."""
-    status, report = processes(tmp_path, "--jobs", "2", "--seconds", "25")
+    status, report = processes(tmp_path, "--jobs", "2", "--seconds", "15")
 
     assert [] == report["faults"], f"seed {report['seed']}"
     assert 0 == status
-    assert report["scenarios"] >= 10
+    assert report["scenarios"] >= 5
 
 
 def test_some_ways_to_die(tmp_path):
     """Whatever ends, nothing is left of it: see the names in `ways.py`."""
-    status, report = processes(tmp_path, "--ways", "6")
+    status, report = processes(tmp_path, "--ways", "8")
 
     assert [] == report["faults"]
     assert 0 == status
-    assert report["ways"] >= 9
+    assert report["ways"] >= 7
 
 
 @pytest.mark.slow

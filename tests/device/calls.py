@@ -23,7 +23,7 @@ from stretto.collectives import Operator, Shape, storage
 from stretto.errors import StrettoError
 from stretto.executors.cuda.codegen.compile import compile_kernel
 from stretto.executors.cuda.codegen.generate import kernel_of
-from stretto.executors.cuda.launching.engine import runs_on_engine
+from stretto.executors.cuda.launching.copies import runs_on_engine
 from stretto.testing import draw, input_counts, interpret, output_counts
 
 __all__ = ["Case", "invoke", "tensor", "warm"]

@@ -34,7 +34,7 @@ from stretto.errors import StrettoError  # noqa: E402
 from stretto.executors.cuda.codegen import compile as compiler  # noqa: E402
 from stretto.executors.cuda.codegen.abi import Kernel  # noqa: E402
 from stretto.executors.cuda.codegen.generate import kernel_of  # noqa: E402
-from stretto.executors.cuda.launching.engine import runs_on_engine  # noqa: E402
+from stretto.executors.cuda.launching.copies import runs_on_engine  # noqa: E402
 
 ARCH = (9, 0)
 SIZES = [1 << k for k in range(10, 31)]

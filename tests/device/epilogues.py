@@ -39,8 +39,8 @@ from stretto.executors.cuda.codegen import abi  # noqa: E402
 from stretto.executors.cuda.codegen.compile import compile_kernel  # noqa: E402
 from stretto.executors.cuda.device.driver import api, ask, open_device  # noqa: E402
 from stretto.executors.cuda.flags.regions import fit  # noqa: E402
-from stretto.executors.cuda.launching.launch import load  # noqa: E402
-from stretto.executors.cuda.launching.pitched import pitches  # noqa: E402
+from stretto.executors.cuda.launching.kernels import load  # noqa: E402
+from stretto.executors.cuda.launching.prepare import pitches  # noqa: E402
 from stretto.testing import draw, input_counts, interpret, output_counts  # noqa: E402
 
 HUNG_S = 15.0

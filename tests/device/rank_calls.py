@@ -14,7 +14,7 @@ from stretto.errors import CallError
 from stretto.executors.cuda.codegen.abi import Kernel
 from stretto.executors.cuda.codegen.compile import compile_kernel
 from stretto.executors.cuda.device.driver import api, ask
-from stretto.executors.cuda.launching.launch import enqueue, load
+from stretto.executors.cuda.launching.kernels import enqueue, load
 
 
 @check(4)

@@ -52,7 +52,7 @@ from stretto.executors.cuda.codegen.compile import compile_kernel  # noqa: E402
 from stretto.executors.cuda.device.driver import api, ask, open_device  # noqa: E402
 from stretto.executors.cuda.flags.regions import fit  # noqa: E402
 from stretto.executors.cuda.flags.watch import explain  # noqa: E402
-from stretto.executors.cuda.launching.launch import enqueue, load  # noqa: E402
+from stretto.executors.cuda.launching.kernels import enqueue, load  # noqa: E402
 from stretto.testing import input_counts, interpret, output_counts  # noqa: E402
 
 END_S = 5.0

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from stretto import collectives
 from stretto.bench.cases import WINDOW, Case
 from stretto.bench.contender import Buffer, Prepared
 from stretto.bench.timing import Call
-from stretto.calls import Communicator
+from stretto.calls import Communicator, call_of
 from stretto.choice import Pin
 from stretto.collectives import FLOAT8
 
@@ -87,39 +86,17 @@ class Ours:
         )
 
     def _call(self, case: Case, x: Any, out: Any, suffix: str = "") -> Call:
-        comm, name, rank = self._comm, case.collective, self._comm.rank
-        verb = getattr(comm, name + ("_v" if case.unequal else "") + suffix)
-        if name == "barrier":
-            return partial(verb)
-        options: dict[str, Any] = {"algorithm": self._pin}
+        name = case.collective + ("_v" if case.unequal else "") + suffix
+        options: dict[str, Any] = {"algorithm": self._pin, "op": case.op}
+        if case.unequal:
+            options["counts"] = case.counts
+        if "pairs" in case.params:
+            options["pairs"] = case.params["pairs"]
         if (told := _told(case, x)) is not None:
             options["dtype"] = told
-        kind = collectives.get(name)
-        if kind.reduces:
-            options["op"] = case.op
-        if kind.rooted:
-            options["root"] = case.root
-        if case.unequal:
-            return self._unequal(case, verb, x, out, options)
-        if name == "permute":
-            options["pairs"] = case.params["pairs"]
-        if name == "broadcast":
-            return partial(verb, out, **options)
-        if name in ("gather", "reduce") and rank != case.root:
-            return partial(verb, x, **options)
-        if name == "scatter" and rank != case.root:
-            return partial(verb, None, out=out, **options)
-        return partial(verb, x, out=out, **options)
-
-    def _unequal(
-        self, case: Case, verb: Any, x: Any, out: Any, options: dict[str, Any]
-    ) -> Call:
-        at_root = self._comm.rank == case.root
-        if case.collective == "gather" and not at_root:
-            return partial(verb, x, case.counts, **options)
-        if case.collective == "scatter" and not at_root:
-            return partial(verb, None, case.counts, out=out, **options)
-        return partial(verb, x, case.counts, out=out, **options)
+        in_place = case.collective == "broadcast"
+        arrays = (out, None) if in_place else (x, out)
+        return call_of(self._comm, name, *arrays, root=case.root, **options)
 
     # Between pairs.
 

@@ -2,6 +2,7 @@
 
 from stretto.calls.communicator import Communicator
 from stretto.calls.spawn import connect, spawn
+from stretto.calls.verb import VERBS, call_of
 from stretto.calls.work import Work
 
-__all__ = ["Communicator", "Work", "connect", "spawn"]
+__all__ = ["VERBS", "Communicator", "Work", "call_of", "connect", "spawn"]

@@ -114,6 +114,8 @@ ARGUMENTS = {
     "collective": Argument("the name of a collective", _text(collectives.get)),
     "count": Argument("a whole number of elements", _whole(0, _MOST_BYTES)),
     "registered": Argument("True or False", _yes_or_no),
+    "pickle": Argument("True or False", _yes_or_no),
+    "values": Argument("a list of values, one for every rank", list),
     "nbytes": Argument("a whole number of bytes, at least 1", _whole(1, _MOST_BYTES)),
     "blocks": Argument("a whole number, at least 1", _whole(1, 1 << 20)),
     "kind": Argument("'memory' or 'engine'", _one_of("memory", "engine")),

@@ -9,25 +9,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from stretto.arrays.arrays import Operand
-from stretto.calls.engine import Engine
-from stretto.calls.hot import MISS
+from stretto.arrays.operands import Operand
+from stretto.calls.by_identity import MISS
 from stretto.calls.request import Caller
+from stretto.calls.runner import CallRunner
 from stretto.calls.work import Work
 from stretto.choice.select import Pin
 from stretto.errors import CommunicationError
 from stretto.executors import Group
 from stretto.ir import freeze
 
-__all__ = ["ChannelVerbs"]
+__all__ = ["Transfers"]
 
 _PAIR = freeze({"pairs": ((0, 1),)})
 
 
-class _Channel(Engine):
+class _Channel(CallRunner):
     """A group of two; what breaks it breaks the communicator that it belongs to."""
 
-    def __init__(self, group: Group, parent: Engine) -> None:
+    def __init__(self, group: Group, parent: CallRunner) -> None:
         """Open no session yet: the first transfer opens that of its arrays."""
         super().__init__(group, executor="", profiles=parent._profiles)
         self._parent = parent
@@ -38,69 +38,63 @@ class _Channel(Engine):
         return super()._broke(error)
 
 
-class ChannelVerbs(Engine):
-    """Send and receive, between two ranks of the group."""
+class Transfers:
+    """The channels of one communicator."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, runner: CallRunner) -> None:
         """Start without channels."""
+        self._runner = runner
+        self._rank = runner.rank
         self._channels: dict[tuple[int, int], _Channel] = {}
-        super().__init__(*args, **options)
 
     def send(
-        self,
-        x: Any,
-        to: int,
-        *,
-        algorithm: Pin = None,
-        stream: Any = None,
-        dtype: str | None = None,
+        self, x: Any, to: int, *, algorithm: Pin, stream: Any, dtype: str | None
     ) -> None:
-        """Give `x` to a rank that calls `recv`; return when it has been taken."""
+        """Give `x` to a rank that calls `recv`."""
         key = ("send", id(x), 0, algorithm, stream, dtype)
-        if self._repeat((self.rank, to), key, x, None) is not MISS:
+        try:
+            channel = self._channels.get((self._rank, to))
+        except TypeError:  # no rank at all: it is refused where ranks are read
+            channel = None
+        if (
+            channel is not None
+            and self._runner._fault is None
+            and channel._again(key, x, None) is not MISS
+        ):
             return
-        who = self._caller("send", dtype)
+        who = self._runner._caller("send", dtype)
         taken = who.take(x, "x")
-        self._transfer(who, self.rank, to, taken, algorithm, stream, (key, x, None))
+        self._transfer(who, self._rank, to, taken, algorithm, stream, (key, x, None))
 
     def recv(
-        self,
-        out: Any,
-        source: int,
-        *,
-        algorithm: Pin = None,
-        stream: Any = None,
-        dtype: str | None = None,
+        self, out: Any, source: int, *, algorithm: Pin, stream: Any, dtype: str | None
     ) -> Any:
-        """Receive what `source` sends, in `out`: of the size and type that is sent."""
+        """Receive what `source` sends, in `out`."""
         key = ("recv", 0, id(out), algorithm, stream, dtype)
-        if (done := self._repeat((source, self.rank), key, None, out)) is not MISS:
-            return done
-        who = self._caller("recv", dtype)
-        taken, seen = who.take(out, "out", written=True), (key, None, out)
-        return self._transfer(who, source, self.rank, taken, algorithm, stream, seen)
-
-    def _repeat(
-        self, pair: tuple[int, int], key: tuple[Any, ...], x: Any, out: Any
-    ) -> Any:
-        """Repeat a transfer that the channel knows, or return MISS."""
         try:
-            channel = self._channels.get(pair)
-        except TypeError:  # no rank at all: it is refused where ranks are read
-            return MISS
-        if channel is None or self._fault is not None:
-            return MISS
-        return channel._again(key, x, out)
+            channel = self._channels.get((source, self._rank))
+        except TypeError:
+            channel = None
+        if (
+            channel is not None
+            and self._runner._fault is None
+            and (done := channel._again(key, None, out)) is not MISS
+        ):
+            return done
+        who = self._runner._caller("recv", dtype)
+        taken, seen = who.take(out, "out", written=True), (key, None, out)
+        return self._transfer(who, source, self._rank, taken, algorithm, stream, seen)
 
-    def send_async(self, x: Any, to: int, **options: Any) -> Work:
-        """Start `send`."""
-        channel = self._channel(self._caller("send", None), self.rank, to)
-        return channel._start("send", self.send, x, to, **options)
+    def start(self, verb: str, call: Any, array: Any, peer: int, options: Any) -> Work:
+        """Start a transfer, after those of its channel that were started before."""
+        ends = (self._rank, peer) if verb == "send" else (peer, self._rank)
+        channel = self._channel(self._runner._caller(verb, None), *ends)
+        return channel._start(verb, call, array, peer, **options)
 
-    def recv_async(self, out: Any, source: int, **options: Any) -> Work:
-        """Start `recv`."""
-        channel = self._channel(self._caller("recv", None), source, self.rank)
-        return channel._start("recv", self.recv, out, source, **options)
+    def close(self) -> None:
+        """End all channels."""
+        for channel in self._channels.values():
+            channel._end()
 
     def _transfer(
         self,
@@ -112,9 +106,9 @@ class ChannelVerbs(Engine):
         stream: Any,
         seen: tuple[tuple[Any, ...], Any, Any],
     ) -> Any:
-        self._check_fault(who.verb)
+        self._runner._check_fault(who.verb)
         channel = self._channel(who, source, target)
-        sends = self.rank == source
+        sends = self._rank == source
         pair = Caller(rank=0 if sends else 1, num_ranks=2, verb=who.verb)
         request = pair.request(
             "permute",
@@ -132,16 +126,12 @@ class ChannelVerbs(Engine):
             raise who.wrong(f"rank {pair[0]} with itself; want another rank")
         channel = self._channels.get(pair)
         if channel is None:
-            self._check_fault(who.verb)
+            self._runner._check_fault(who.verb)
             name = f"{pair[0]}>{pair[1]}"
             try:
-                group = self._group.subgroup(name, pair)  # type: ignore[attr-defined]
+                group = self._runner._group.subgroup(name, pair)
                 group.only_transfers = True  # executors may keep less staging for it
             except CommunicationError as e:
-                raise self._broke(e) from None
-            channel = self._channels[pair] = _Channel(group, self)
+                raise self._runner._broke(e) from None
+            channel = self._channels[pair] = _Channel(group, self._runner)
         return channel
-
-    def _close_channels(self) -> None:
-        for channel in self._channels.values():
-            channel._end()

@@ -5,24 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from stretto.arrays.arrays import HOST
-from stretto.calls.arguments import read
-from stretto.calls.asynchronous import AsyncVerbs
-from stretto.calls.channels import ChannelVerbs
+from stretto.arrays.operands import CPU
+from stretto.calls.channels import Transfers
 from stretto.calls.coalesced import CoalescingVerbs
 from stretto.calls.hints import argument_hint, attribute_hint
 from stretto.calls.objects import ObjectVerbs
+from stretto.calls.verbs import Collectives
+from stretto.calls.work import Work
 from stretto.choice.measured import Measured, agree
+from stretto.choice.select import Pin
 from stretto.errors import CallError
-from stretto.executors import Group
+from stretto.executors import Group, Session
 from stretto.meeting.limits import check_deadline
 
 __all__ = ["Communicator"]
 
 
-class Communicator(ChannelVerbs, AsyncVerbs, ObjectVerbs, CoalescingVerbs):
+class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
     """A group of ranks that call the same things in the same order.
 
     It takes NumPy arrays, tensors, and anything with DLPack or the buffer protocol.
@@ -35,7 +36,7 @@ class Communicator(ChannelVerbs, AsyncVerbs, ObjectVerbs, CoalescingVerbs):
         self,
         group: Group,
         *,
-        executor: str = HOST,
+        executor: str = CPU,
         profiles: Measured | None = None,
     ) -> None:
         """Open the executor's session (collective).
@@ -45,11 +46,46 @@ class Communicator(ChannelVerbs, AsyncVerbs, ObjectVerbs, CoalescingVerbs):
         if profiles is None and group.num_ranks > 1:
             profiles = agree(group)
         super().__init__(group, executor=executor, profiles=profiles)
+        self._transfers = Transfers(self)
 
     def __repr__(self) -> str:
         """Return which rank of how many this is, and how it fares."""
         state = "closed" if self._closed else "broken" if self._fault else "ready"
         return f"Communicator(rank={self.rank}, num_ranks={self.num_ranks}, {state})"
+
+    def send(
+        self,
+        x: Any,
+        to: int,
+        *,
+        algorithm: Pin = None,
+        stream: Any = None,
+        dtype: str | None = None,
+    ) -> None:
+        """Give `x` to a rank that calls `recv`; return when it has been taken."""
+        self._transfers.send(x, to, algorithm=algorithm, stream=stream, dtype=dtype)
+
+    def recv(
+        self,
+        out: Any,
+        source: int,
+        *,
+        algorithm: Pin = None,
+        stream: Any = None,
+        dtype: str | None = None,
+    ) -> Any:
+        """Receive what `source` sends, in `out`: of the size and type that is sent."""
+        return self._transfers.recv(
+            out, source, algorithm=algorithm, stream=stream, dtype=dtype
+        )
+
+    def send_async(self, x: Any, to: int, **options: Any) -> Work:
+        """Start `send`."""
+        return self._transfers.start("send", self.send, x, to, options)
+
+    def recv_async(self, out: Any, source: int, **options: Any) -> Work:
+        """Start `recv`."""
+        return self._transfers.start("recv", self.recv, out, source, options)
 
     @property
     def deadline_s(self) -> float:
@@ -62,7 +98,7 @@ class Communicator(ChannelVerbs, AsyncVerbs, ObjectVerbs, CoalescingVerbs):
         self._group.deadline_s = check_deadline(given, f"rank {self.rank}")
 
     def empty(
-        self, shape: int | Sequence[int], dtype: Any = "float32", *, device: str = HOST
+        self, shape: int | Sequence[int], dtype: Any = "float32", *, device: str = CPU
     ) -> Any:
         """Return uninitialised registered memory (collective, alike on every rank).
 
@@ -76,18 +112,12 @@ class Communicator(ChannelVerbs, AsyncVerbs, ObjectVerbs, CoalescingVerbs):
         with self._exchanging("empty"):
             return self._session(device).empty(sizes, name)
 
-    def _read(self, verb: str, **given: Any) -> list[Any]:
-        """Return the values of arguments, in that order."""
-        where = f"rank {self.rank}: {verb}"
-        return [read(where, name, one) for name, one in given.items()]
-
     @contextmanager
     def _exchanging(self, what: str) -> Iterator[None]:
         """Be inside, in a method that exchanges parts with the other ranks."""
         self._enter(what)
         try:
-            if hasattr(self._group, "calling"):
-                self._group.calling = what
+            self._group.calling = what
             yield
         except CallError:
             raise
@@ -97,8 +127,7 @@ class Communicator(ChannelVerbs, AsyncVerbs, ObjectVerbs, CoalescingVerbs):
             self._broke(e)
             raise
         finally:
-            if hasattr(self._group, "calling"):
-                self._group.calling = ""
+            self._group.calling = ""
             self._leave()
 
     def channels(
@@ -120,14 +149,8 @@ class Communicator(ChannelVerbs, AsyncVerbs, ObjectVerbs, CoalescingVerbs):
         )
         self._ready("channels")
         session = self._session(device)
-        make = getattr(session, "channels", None)
-        if make is None:
-            raise CallError(
-                f"channels(device={device!r}): they are for kernels on GPUs; "
-                'want device="cuda"'
-            )
         with self._exchanging("channels"):
-            return make(nbytes, blocks=blocks, kind=kind)
+            return session.channels(nbytes, blocks=blocks, kind=kind)
 
     def register(self, array: Any) -> bool:
         """Let calls on a GPU array be zero-copy, as those on `empty()` (collective).
@@ -136,24 +159,30 @@ class Communicator(ChannelVerbs, AsyncVerbs, ObjectVerbs, CoalescingVerbs):
         too. False: somebody's memory cannot be shared; it stays staged, with the same
         results. The array is kept until `deregister` or `close`.
         """
-        return bool(self._registry("register", array))
+        session = self._session_of("register", array)
+        with self._registering("register"):
+            return session.register(array)
 
     def deregister(self, array: Any) -> None:
         """Undo `register` (collective); graphs that captured calls on it are void."""
-        self._registry("deregister", array)
+        session = self._session_of("deregister", array)
+        with self._registering("deregister"):
+            session.deregister(array)
 
-    def _registry(self, verb: str, array: Any) -> Any:
+    def _session_of(self, verb: str, array: Any) -> Session:
+        """Return the session that an array is for."""
         self._ready(verb)
-        session = self._session(self._caller(verb, None).take(array, "array").device)
-        change = getattr(session, verb, None)
-        if change is None:
-            return False
+        return self._session(self._caller(verb, None).take(array, "array").device)
+
+    @contextmanager
+    def _registering(self, verb: str) -> Iterator[None]:
+        """Forget known calls afterwards: they depend on what was registered."""
         try:
             with self._exchanging(verb):
-                return change(array)
-        finally:  # what is hot was chosen by what was registered then
+                yield
+        finally:
             self._table.clear()
-            self._recipes.clear()
+            self._by_layout.clear()
 
     def check(self) -> None:
         """Raise when this communicator is broken, or a launch has met a fault."""
@@ -181,7 +210,7 @@ class Communicator(ChannelVerbs, AsyncVerbs, ObjectVerbs, CoalescingVerbs):
         if color is not None:
             (color,) = self._read("split", color=color)
         with self._exchanging("split"):
-            group = self._group.split(color, key)  # type: ignore[attr-defined]
+            group = self._group.split(color, key)
             if group is None:
                 return None
             if deadline_s is not None:
@@ -196,16 +225,8 @@ class Communicator(ChannelVerbs, AsyncVerbs, ObjectVerbs, CoalescingVerbs):
     def close(self) -> None:
         """Give everything back, once; started calls are waited for first."""
         if not self._closed:
-            self._close_channels()
+            self._transfers.close()
             self._end()
-
-    if not TYPE_CHECKING:  # else every wrong name would pass
-
-        def __getattr__(self, name: str) -> Any:
-            """Refuse a name that there is not; say what it is called here."""
-            if name.startswith("_"):  # somebody looks whether it is there
-                raise AttributeError(name)
-            raise AttributeError(attribute_hint(name, dir(self)))
 
     def __enter__(self) -> Communicator:
         """Return itself; leaving the block closes it."""
@@ -218,16 +239,24 @@ class Communicator(ChannelVerbs, AsyncVerbs, ObjectVerbs, CoalescingVerbs):
         trace: TracebackType | None,
     ) -> None:
         """Close; after an exception the others are told that this rank gave up."""
-        abandon = getattr(self._group, "abandon", None)
         if error is not None:
             advise(error)
-        if error is not None and abandon is not None and not self._closed:
-            abandon(f"raised {type(error).__name__}: {error}")
+        if error is not None and not self._closed:
+            self._group.abandon(f"raised {type(error).__name__}: {error}")
         self.close()
 
 
 def advise(error: BaseException) -> None:
-    """Say beside a call that Python has refused how it is written here."""
+    """Say beside what Python has refused how it is called here.
+
+    A `__getattr__` would say it sooner, and make every call a quarter dearer: Python
+    then looks attributes up without its caches.
+    """
+    if isinstance(error, AttributeError) and isinstance(error.obj, Communicator):
+        name = str(error.name)
+        if not name.startswith("_"):
+            error.add_note(f"stretto: {attribute_hint(name, dir(error.obj))}")
+        return
     classes = [one.__name__ for one in Communicator.__mro__]
     if hint := argument_hint(error, classes):
         error.add_note(f"stretto: {hint}")

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from stretto.arrays.arrays import GPU, Operand, address, operand
-from stretto.calls.engine import Engine
+from stretto.arrays.operands import GPU, Operand, operand
+from stretto.arrays.view import address
 from stretto.calls.request import Caller
+from stretto.calls.runner import CallRunner
 from stretto.choice.plans import proved_plan, touches_callers
 from stretto.choice.select import Choice, Pin, Question, dtype_class, parse_pin
 from stretto.choice.selector import Selector
@@ -47,10 +48,10 @@ class Word:
 class CountedCalls:
     """The launches of one communicator whose counts lie on the GPU."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, runner: CallRunner) -> None:
         """Start with none."""
-        self._engine = engine
-        self._selector = Selector(GPU, sessions=engine._sessions)
+        self._runner = runner
+        self._selector = Selector(GPU, sessions=runner._sessions)
         self._launches: dict[tuple[Any, ...], Any] = {}
 
     def run(
@@ -68,7 +69,7 @@ class CountedCalls:
         op: str | Operator = Operator.SUM,
     ) -> Any:
         """Enqueue, and return the output: what came, then what it held before."""
-        engine, n = self._engine, self._engine.num_ranks
+        runner, n = self._runner, self._runner.num_ranks
         max_count = who.read("max_count", max_count)
         source = who.take(x, "x")
         row = self._numbers(who, counts, "counts", 1 if _gathers(collective) else n)
@@ -85,7 +86,7 @@ class CountedCalls:
         self._refuse(who, source, target)
         operator = who.operator(op, source)
         key = (collective, source.dtype, max_count, algorithm, operator)
-        engine._ready(who.verb)
+        runner._ready(who.verb)
         launch = self._launches.get(key)
         if launch is None:
             if len(self._launches) >= _MOST:
@@ -93,9 +94,9 @@ class CountedCalls:
             launch = self._prepare(who, *key)
             self._launches[key] = launch
         try:
-            launch(source.flat, row, target.flat, told, stream)
+            launch(source.flat, target.flat, stream, extra=(row, told))
         except BaseException as e:
-            raise engine._broke(e) from e.__cause__
+            raise runner._broke(e) from e.__cause__
         return target.given
 
     def _numbers(self, who: Caller, given: Any, name: str, wanted: int) -> Any:
@@ -129,12 +130,10 @@ class CountedCalls:
         pin: Pin,
         op: Operator,
     ) -> Any:
-        engine = self._engine
-        n = engine.num_ranks
-        session = engine._session(GPU)
-        prepare = getattr(session, "prepare_counted", None)
-        if prepare is None:
-            raise who.wrong("this executor reads no counts from the GPU")
+        runner = self._runner
+        n = runner.num_ranks
+        session = runner._session(GPU)
+        prepare = session.prepare_counted
         parts = n * n if collective == "all_to_all" else n
         call = Call(dtype=dtype, op=op, counts=(most,) * parts)
         asked = Question(
@@ -154,7 +153,7 @@ class CountedCalls:
             return prepare(self._plan(plain), gather, call)
 
     def _plan(self, choice: Choice) -> Any:
-        n = self._engine.num_ranks
+        n = self._runner.num_ranks
         staged = not touches_callers(choice.schedule)  # others are refused, in words
         return proved_plan(choice.algorithm, n, (), choice.schedule, staged)
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from stretto.calls.request import Caller
 from stretto.errors import CallError
 
 __all__ = ["ObjectVerbs"]
@@ -58,6 +59,10 @@ class ObjectVerbs:
         >>> comm.all_gather_object({"loss": 0.5})  # doctest: +SKIP
         [{'loss': 0.5}, {'loss': 0.25}]
         """
+        caller = Caller(
+            rank=self.rank, num_ranks=self.num_ranks, verb="all_gather_object"
+        )
+        pickle = caller.read("pickle", pickle)
         who = f"rank {self.rank}: all_gather_object"
         data = _encoded(value, who, pickle=pickle)
         parts = self.all_gather(_padded(data, _largest(self, data)))
@@ -76,6 +81,9 @@ class ObjectVerbs:
         >>> comm.gather_object("ready", root=0)  # doctest: +SKIP
         ['ready', 'ready']
         """
+        caller = Caller(rank=self.rank, num_ranks=self.num_ranks, verb="gather_object")
+        pickle = caller.read("pickle", pickle)
+        root = caller.peer(root, "root")
         who = f"rank {self.rank}: gather_object"
         data = _encoded(value, who, pickle=pickle)
         parts = self.gather(_padded(data, _largest(self, data)), root=root)
@@ -97,6 +105,11 @@ class ObjectVerbs:
         ... # doctest: +SKIP
         {'step': 7}
         """
+        caller = Caller(
+            rank=self.rank, num_ranks=self.num_ranks, verb="broadcast_object"
+        )
+        pickle = caller.read("pickle", pickle)
+        root = caller.peer(root, "root")
         who = f"rank {self.rank}: broadcast_object"
         here = self.rank == root
         data = _encoded(value, who, pickle=pickle) if here else b""
@@ -121,10 +134,13 @@ class ObjectVerbs:
         >>> comm.scatter_object(["a.bin", "b.bin"])  # doctest: +SKIP
         'a.bin'
         """
+        caller = Caller(rank=self.rank, num_ranks=self.num_ranks, verb="scatter_object")
+        pickle = caller.read("pickle", pickle)
+        root = caller.peer(root, "root")
         who = f"rank {self.rank}: scatter_object"
         data: list[bytes] = []
         if self.rank == root:
-            given = [] if values is None else list(values)
+            given = [] if values is None else caller.read("values", values)
             if len(given) != self.num_ranks:
                 raise CallError(
                     f"{who}: {len(given)} values; want {self.num_ranks}, one a rank"

@@ -72,7 +72,7 @@ def _work(meeting: Meeting, fn: Callable[..., Any], *args: Any) -> Any:
     comm = _open(meeting)
     try:
         result = fn(comm, *args)
-    except TypeError as e:
+    except (AttributeError, TypeError) as e:
         advise(e)
         raise
     comm.close()

@@ -1,27 +1,36 @@
 """The collectives as methods: what each takes, and what it gives back.
 
-Every method is collective: all ranks call it, in the same order. Legend: n ranks.
+Every method is collective: all ranks call it, in the same order. Legend: n ranks. A
+name that ends in `_v` has unequal parts: counts are in elements, results are flat. One
+that ends in `_async` returns at once, a `Work` whose `wait` gives the result; calls
+that were started run in that order, a blocking call waits for them, and their arrays
+belong to them until they are done.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from stretto.calls.engine import Engine
-from stretto.calls.hot import MISS
-from stretto.choice.select import Pin
-from stretto.collectives import Operator
+import numpy as np
+
+from stretto.arrays.operands import operand
+from stretto.calls.by_identity import MISS
+from stretto.calls.counted import CountedCalls
+from stretto.calls.described import request_of
+from stretto.calls.runner import CallRunner
+from stretto.calls.verb import Holds, Verb, as_key, started, verb
+from stretto.choice.select import Pin, members_of_pin
+from stretto.collectives import Array, Operator
 from stretto.epilogues import Bound
-from stretto.ir import freeze
 
-__all__ = ["Verbs"]
+__all__ = ["Collectives"]
+
+Counts = Sequence[int]
 
 
-class Verbs(Engine):
-    """Collectives whose parts are equal.
+class Collectives(CallRunner):
+    """The collectives: each blocks on CPUs, and is stream-ordered on GPUs.
 
     Common to all: `out` receives the result; `algorithm` is a catalogue name, with the
     words of a schedule after it when wanted; `stream` is a GPU stream; `dtype` says
@@ -33,6 +42,13 @@ class Verbs(Engine):
     the size and stays as it is (in the `_v` forms an empty one), and gets None.
     """
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """Start without arrays for exchanges of counts."""
+        self._rows: dict[int, tuple[Array, Array]] = {}
+        self._counted: CountedCalls | None = None
+        super().__init__(*args, **options)
+
+    @verb(Holds.WHOLE, Holds.WHOLE)
     def all_reduce(
         self,
         x: Any,
@@ -45,105 +61,8 @@ class Verbs(Engine):
         epilogue: Bound | None = None,
     ) -> Any:
         """Combine everybody's `x`, in `x` itself or in `out`."""
-        key = ("all_reduce", id(x), id(out), op, algorithm, stream, dtype)
-        try:
-            hot = self._hot.get(key) if epilogue is None else None
-        except TypeError:
-            raise self._odd(key) from None
-        if hot is not None and (done := hot(x, out)) is not MISS:
-            return done
-        if (done := self._alike(key, x, out, epilogue)) is not MISS:
-            return done
-        who = self._caller("all_reduce", dtype, algorithm)
-        source = who.take(x, "x", written=out is None)
-        request = who.request(
-            "all_reduce",
-            source,
-            source if out is None else who.target(source, out, source.shape),
-            counts=(source.count,),
-            op=who.operator(op, source),
-        )
-        return self._run(request, algorithm, stream, (key, x, out), epilogue)
 
-    def reduce(
-        self,
-        x: Any,
-        op: str | Operator = "sum",
-        *,
-        root: int = 0,
-        out: Any = None,
-        algorithm: Pin = None,
-        stream: Any = None,
-        dtype: str | None = None,
-    ) -> Any:
-        """Combine everybody's `x` at the root, in `x` itself or in `out`.
-
-        The root gets the result, the others None; their `x` stays as it is.
-        """
-        key = ("reduce", id(x), id(out), op, root, algorithm, stream, dtype)
-        try:
-            hot = self._hot.get(key)
-        except TypeError:
-            raise self._odd(key) from None
-        if hot is not None and (done := hot(x, out)) is not MISS:
-            return done
-        if (done := self._alike(key, x, out)) is not MISS:
-            return done
-        who = self._caller("reduce", dtype, algorithm)
-        params, here = who.root(root), root == self.rank
-        source = who.take(x, "x", written=here and out is None)
-        target = source if here else None
-        if here and out is not None:
-            target = who.target(source, out, source.shape)
-        request = who.request(
-            "reduce",
-            source,
-            target,
-            counts=(source.count,),
-            op=who.operator(op, source),
-            params=params,
-        )
-        return self._run(request, algorithm, stream, (key, x, out))
-
-    def broadcast(
-        self,
-        x: Any,
-        *,
-        root: int = 0,
-        out: Any = None,
-        algorithm: Pin = None,
-        stream: Any = None,
-        dtype: str | None = None,
-    ) -> Any:
-        """Give everybody the root's `x`, in `x` itself or in `out`.
-
-        A rank other than the root that passes `out` may pass None as `x`.
-        """
-        key = ("broadcast", id(x), id(out), root, algorithm, stream, dtype)
-        try:
-            hot = self._hot.get(key)
-        except TypeError:
-            raise self._odd(key) from None
-        if hot is not None and (done := hot(x, out)) is not MISS:
-            return done
-        if (done := self._alike(key, x, out)) is not MISS:
-            return done
-        who = self._caller("broadcast", dtype, algorithm)
-        params, here = who.root(root), root == self.rank
-        if here:
-            source = who.take(x, "x", written=out is None)
-            target = source
-            if out is not None:
-                target = who.target(source, out, source.shape)
-        else:
-            source = None
-            name, given = ("x", x) if out is None else ("out", out)
-            target = who.take(given, name, written=True)
-        request = who.request(
-            "broadcast", source, target, counts=(target.count,), params=params
-        )
-        return self._run(request, algorithm, stream, (key, x, out))
-
+    @verb(Holds.PART, Holds.PARTS)
     def all_gather(
         self,
         x: Any,
@@ -158,54 +77,8 @@ class Verbs(Engine):
 
         In place, `x` is `out[rank]`.
         """
-        key = ("all_gather", id(x), id(out), algorithm, stream, dtype)
-        try:
-            hot = self._hot.get(key) if epilogue is None else None
-        except TypeError:
-            raise self._odd(key) from None
-        if hot is not None and (done := hot(x, out)) is not MISS:
-            return done
-        if (done := self._alike(key, x, out, epilogue)) is not MISS:
-            return done
-        who = self._caller("all_gather", dtype, algorithm)
-        source = who.take(x, "x")
-        target = who.target(source, out, (who.num_members, *source.shape))
-        counts = (source.count,) * who.num_members
-        request = who.request("all_gather", source, target, counts=counts)
-        return self._run(request, algorithm, stream, (key, x, out), epilogue)
 
-    def gather(
-        self,
-        x: Any,
-        *,
-        root: int = 0,
-        out: Any = None,
-        algorithm: Pin = None,
-        stream: Any = None,
-        dtype: str | None = None,
-    ) -> Any:
-        """Give the root everybody's `x`: shape (n, *x.shape); the others None.
-
-        `out` counts at the root only.
-        """
-        key = ("gather", id(x), id(out), root, algorithm, stream, dtype)
-        try:
-            hot = self._hot.get(key)
-        except TypeError:
-            raise self._odd(key) from None
-        if hot is not None and (done := hot(x, out)) is not MISS:
-            return done
-        if (done := self._alike(key, x, out)) is not MISS:
-            return done
-        who = self._caller("gather", dtype, algorithm)
-        params, source = who.root(root), who.take(x, "x")
-        target = None
-        if root == self.rank:
-            target = who.target(source, out, (who.num_members, *source.shape))
-        counts = (source.count,) * who.num_members
-        request = who.request("gather", source, target, counts=counts, params=params)
-        return self._run(request, algorithm, stream, (key, x, out))
-
+    @verb(Holds.PARTS, Holds.PART)
     def reduce_scatter(
         self,
         x: Any,
@@ -221,68 +94,8 @@ class Verbs(Engine):
 
         In place, `out` is the rank's own part of `x`.
         """
-        key = ("reduce_scatter", id(x), id(out), op, algorithm, stream, dtype)
-        try:
-            hot = self._hot.get(key) if epilogue is None else None
-        except TypeError:
-            raise self._odd(key) from None
-        if hot is not None and (done := hot(x, out)) is not MISS:
-            return done
-        if (done := self._alike(key, x, out, epilogue)) is not MISS:
-            return done
-        who = self._caller("reduce_scatter", dtype, algorithm)
-        source = who.take(x, "x")
-        part = who.divide(source)
-        target = who.target(source, out, part)
-        request = who.request(
-            "reduce_scatter",
-            source,
-            target,
-            counts=(math.prod(part),) * who.num_members,
-            op=who.operator(op, source),
-        )
-        return self._run(request, algorithm, stream, (key, x, out), epilogue)
 
-    def scatter(
-        self,
-        x: Any = None,
-        *,
-        root: int = 0,
-        out: Any = None,
-        algorithm: Pin = None,
-        stream: Any = None,
-        dtype: str | None = None,
-    ) -> Any:
-        """Give every rank its part of the first axis of the root's `x`.
-
-        `x` counts at the root only; the others pass `out`, which tells the size.
-        """
-        key = ("scatter", id(x), id(out), root, algorithm, stream, dtype)
-        try:
-            hot = self._hot.get(key)
-        except TypeError:
-            raise self._odd(key) from None
-        if hot is not None and (done := hot(x, out)) is not MISS:
-            return done
-        if (done := self._alike(key, x, out)) is not MISS:
-            return done
-        who = self._caller("scatter", dtype, algorithm)
-        params = who.root(root)
-        source = None
-        if root == self.rank:
-            source = who.take(x, "x")
-            target = who.target(source, out, who.divide(source))
-        else:
-            target = who.take(out, "out", written=True)
-        request = who.request(
-            "scatter",
-            source,
-            target,
-            counts=(target.count,) * who.num_members,
-            params=params,
-        )
-        return self._run(request, algorithm, stream, (key, x, out))
-
+    @verb(Holds.PARTS, Holds.PARTS)
     def all_to_all(
         self,
         x: Any,
@@ -299,36 +112,73 @@ class Verbs(Engine):
         Parts are joined along axis `concat`, in rank order. By default both are the
         first, and the result has the shape of `x`; in place, `out` is then `x`.
         """
-        key = ("all_to_all", id(x), id(out), algorithm, stream, dtype, split, concat)
-        try:
-            hot = self._hot.get(key)
-        except TypeError:
-            raise self._odd(key) from None
-        if hot is not None and (done := hot(x, out)) is not MISS:
-            return done
-        if (done := self._alike(key, x, out)) is not MISS:
-            return done
-        who = self._caller("all_to_all", dtype, algorithm)
-        source = who.take(x, "x")
-        if not split and not concat:
-            who.divide(source)
-        shape, rows = who.exchanged(source, split, concat)
-        target = who.target(source, out, shape)
-        n = who.num_members
-        counts = (target.count // n,) * n**2
-        request = who.request("all_to_all", source, target, counts=counts)
-        if any(rows) and who.members:
-            raise who.wrong(
-                f"axes that move, by an algorithm among {who.members}; want split=0 "
-                f"and concat=0"
-            )
-        if any(rows) and request.in_place:
-            raise who.wrong(
-                "out overlaps x, with axes that move; want memory of its own"
-            )
-        request = replace(request, rows=rows if source.count else (0, 0))
-        return self._run(request, algorithm, stream, (key, x, out))
 
+    @verb(Holds.WHOLE, Holds.WHOLE, x_at_root=True)
+    def broadcast(
+        self,
+        x: Any,
+        *,
+        root: int = 0,
+        out: Any = None,
+        algorithm: Pin = None,
+        stream: Any = None,
+        dtype: str | None = None,
+    ) -> Any:
+        """Give everybody the root's `x`, in `x` itself or in `out`.
+
+        A rank other than the root that passes `out` may pass None as `x`.
+        """
+
+    @verb(Holds.WHOLE, Holds.WHOLE, out_at_root=True)
+    def reduce(
+        self,
+        x: Any,
+        op: str | Operator = "sum",
+        *,
+        root: int = 0,
+        out: Any = None,
+        algorithm: Pin = None,
+        stream: Any = None,
+        dtype: str | None = None,
+    ) -> Any:
+        """Combine everybody's `x` at the root, in `x` itself or in `out`.
+
+        The root gets the result, the others None; their `x` stays as it is.
+        """
+
+    @verb(Holds.PART, Holds.PARTS, out_at_root=True)
+    def gather(
+        self,
+        x: Any,
+        *,
+        root: int = 0,
+        out: Any = None,
+        algorithm: Pin = None,
+        stream: Any = None,
+        dtype: str | None = None,
+    ) -> Any:
+        """Give the root everybody's `x`: shape (n, *x.shape); the others None.
+
+        `out` counts at the root only.
+        """
+
+    @verb(Holds.PARTS, Holds.PART, x_at_root=True)
+    def scatter(
+        self,
+        x: Any = None,
+        *,
+        root: int = 0,
+        out: Any = None,
+        algorithm: Pin = None,
+        stream: Any = None,
+        dtype: str | None = None,
+    ) -> Any:
+        """Give every rank its part of the first axis of the root's `x`.
+
+        `x` counts at the root only; the others pass `out`, which tells the size.
+        """
+
+    @verb(Holds.WHOLE, Holds.WHOLE)
     def permute(
         self,
         x: Any,
@@ -343,47 +193,184 @@ class Verbs(Engine):
 
         Ranks that nobody targets get zeros. All ranks pass arrays of the same shape.
         """
-        key = ("permute", id(x), id(out), pairs, algorithm, stream, dtype)
-        hashable = type(pairs) is tuple and all(type(p) is tuple for p in pairs)
-        try:
-            hot = self._hot.get(key) if hashable else None
-        except TypeError:
-            raise self._odd(key) from None
-        if hot is not None and (done := hot(x, out)) is not MISS:
-            return done
-        if hashable and (done := self._alike(key, x, out)) is not MISS:
-            return done
-        who = self._caller("permute", dtype)
-        given = who.read("pairs", pairs)
-        moves = tuple((who.peer(a, "source"), who.peer(b, "target")) for a, b in given)
-        for side, ranks in enumerate(zip(*moves, strict=True)):
-            if len(set(ranks)) < len(ranks):
-                role = ("source", "target")[side]
-                raise who.wrong(f"pairs={moves}: a rank is a {role} more than once")
-        source = who.take(x, "x", written=out is x and out is not None)
-        target = who.target(source, out, source.shape)
-        targeted = any(b == self.rank for _, b in moves)
-        request = who.request(
-            "permute",
-            source if any(a == self.rank for a, _ in moves) else None,
-            target if targeted else None,
-            counts=(source.count,) * self.num_ranks,
-            params=freeze({"pairs": moves}),
-            idle=None if targeted else target,
-        )
-        seen = (key, x, out) if hashable else None
-        return self._run(request, algorithm, stream, seen)
 
+    @verb(Holds.NOTHING, Holds.NOTHING)
     def barrier(self, *, stream: Any = None) -> None:
         """Return when everybody has come."""
-        key = ("barrier", stream)
-        try:
-            hot = self._hot.get(key)
-        except TypeError:
-            raise self._odd(key) from None
-        if hot is not None:
-            hot(None, None)
-            return
-        who = self._caller("barrier", None)
-        request = who.request("barrier", None, None, counts=())
-        self._run(request, None, stream, (key, None, None))
+
+    @verb(Holds.PART, Holds.PARTS)
+    def all_gather_v(
+        self,
+        x: Any,
+        counts: Any = None,
+        *,
+        out: Any = None,
+        max_count: int | None = None,
+        received: Any = None,
+        algorithm: Pin = None,
+        stream: Any = None,
+        dtype: str | None = None,
+    ) -> Any:
+        """Give everybody everybody's elements, in rank order; `counts[r]` are r's.
+
+        On the GPU, `counts` is one number, this rank's own (see `all_to_all_v`).
+        """
+
+    @verb(Holds.PARTS, Holds.PARTS)
+    def all_to_all_v(
+        self,
+        x: Any,
+        counts: Any,
+        *,
+        out: Any = None,
+        max_count: int | None = None,
+        received: Any = None,
+        algorithm: Pin = None,
+        stream: Any = None,
+        dtype: str | None = None,
+    ) -> Any:
+        """Give rank r the `counts[r]` elements of `x` that are for it.
+
+        `counts` are this rank's, and are exchanged; or n x n, row q being rank q's,
+        the same on every rank. The result holds the parts of all ranks in order.
+
+        `counts` may lie on the GPU (n x int64, this rank's): they are read there, in
+        every replay of a graph anew. Then `max_count` says how large one may be, the
+        same on every rank, and `received` (n x int64) is told what came of each rank.
+        """
+
+    @verb(Holds.PART, Holds.PARTS, out_at_root=True)
+    def gather_v(
+        self,
+        x: Any,
+        counts: Counts | None = None,
+        *,
+        root: int = 0,
+        out: Any = None,
+        algorithm: Pin = None,
+        stream: Any = None,
+        dtype: str | None = None,
+    ) -> Any:
+        """Give the root everybody's elements, in rank order; the others None."""
+
+    @verb(Holds.PARTS, Holds.PART)
+    def reduce_scatter_v(
+        self,
+        x: Any,
+        counts: Any,
+        op: str | Operator = "sum",
+        *,
+        out: Any = None,
+        max_count: int | None = None,
+        algorithm: Pin = None,
+        stream: Any = None,
+        dtype: str | None = None,
+    ) -> Any:
+        """Combine everybody's `x`; rank r gets its `counts[r]` elements of it.
+
+        On the GPU, `counts` are n x int64, and no larger than `max_count` (see
+        `all_to_all_v`); counts[r] is read on rank r.
+        """
+
+    @verb(Holds.PARTS, Holds.PART, x_at_root=True)
+    def scatter_v(
+        self,
+        x: Any,
+        counts: Counts,
+        *,
+        root: int = 0,
+        out: Any = None,
+        algorithm: Pin = None,
+        stream: Any = None,
+        dtype: str | None = None,
+    ) -> Any:
+        """Give rank r its `counts[r]` elements of the root's `x`.
+
+        Every rank passes the same counts. A rank other than the root passes None as
+        `x`, and `out` or `dtype`; the latter makes a NumPy array, so where the root's
+        `x` lies on a GPU the others pass an `out` that does.
+        """
+
+    all_reduce_async = started(all_reduce)
+    all_gather_async = started(all_gather)
+    reduce_scatter_async = started(reduce_scatter)
+    all_to_all_async = started(all_to_all)
+    broadcast_async = started(broadcast)
+    reduce_async = started(reduce)
+    gather_async = started(gather)
+    scatter_async = started(scatter)
+    permute_async = started(permute)
+    barrier_async = started(barrier)
+    all_gather_v_async = started(all_gather_v)
+    all_to_all_v_async = started(all_to_all_v)
+    gather_v_async = started(gather_v)
+    reduce_scatter_v_async = started(reduce_scatter_v)
+    scatter_v_async = started(scatter_v)
+
+    def _call(self, verb: Verb, key: tuple[Any, ...], given: Mapping[str, Any]) -> Any:
+        """Check a call that is not known, run it, and know it the next time."""
+        pin = given.get("algorithm")
+        members = None if "pairs" in given else pin
+        who = self._caller(verb.name, given.get("dtype"), members)
+        request = request_of(verb, who, given)
+        seen = key, given.get("x"), given.get("out")
+        return self._run(request, pin, given.get("stream"), seen, given.get("epilogue"))
+
+    def _call_counted(self, verb: Verb, given: Mapping[str, Any]) -> Any:
+        """Make a call whose counts lie on the GPU."""
+        if self._counted is None:
+            self._counted = CountedCalls(self)
+        who = self._caller(verb.name, given["dtype"])
+        return self._counted.run(
+            who,
+            verb.collective,
+            given["x"],
+            given["counts"],
+            max_count=given["max_count"],
+            out=given["out"],
+            received=given.get("received"),
+            algorithm=given["algorithm"],
+            stream=given["stream"],
+            op=given.get("op", Operator.SUM),
+        )
+
+    # Counts that some ranks do not know: a small collective before the call.
+
+    def _own_counts(self, verb: Verb, x: Any, dtype: str | None, pin: Pin) -> Counts:
+        """Return how many elements each member has, when a rank knows its own."""
+        if type(x) is np.ndarray:
+            own = x.size
+        else:
+            own = self._caller(verb.name, dtype).take(x, "x").count
+        every = self._exchange((own,))
+        return [every[r] for r in members_of_pin(pin) or range(self.num_ranks)]
+
+    def _every_count(self, counts: Any, dtype: str | None, pin: Pin) -> Any:
+        """Return n x n counts of an all_to_all; given are those, or this rank's n."""
+        members = members_of_pin(pin)
+        every, n = as_key(counts), len(members) or self.num_ranks
+        if not members and (len(every) != n * n or n == 1):
+            own_row = self._caller("all_to_all_v", dtype).counts(counts, n)
+            every = tuple(self._exchange(own_row))
+        return every
+
+    def _exchange(self, own: Sequence[int]) -> list[int]:
+        """Return every rank's counts, one rank's after the other's."""
+        rows = self._rows.get(len(own))
+        if rows is None:
+            table = np.empty((self.num_ranks, len(own)), np.int64)
+            rows = self._rows[len(own)] = np.empty(len(own), np.int64), table
+        row, table = rows
+        row[:] = own
+        key = ("exchange of counts", id(row), id(table))
+        if self._again(key, row, table) is MISS:
+            who = self._caller("exchange of counts", None)
+            request = who.request(
+                "all_gather",
+                operand(row, "counts", written=False, dtype=None),
+                operand(table, "counts", written=True, dtype=None),
+                counts=(row.size,) * self.num_ranks,
+            )
+            self._run(request, None, None, (key, row, table))
+        found: list[int] = table.ravel().tolist()
+        return found

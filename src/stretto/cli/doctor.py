@@ -69,8 +69,7 @@ def _examine_carrier(name: str) -> Iterator[tuple[str, str, str]]:
 def _examine(name: str) -> Iterator[tuple[str, str, str]]:
     """Yield what an executor says of itself, or why it cannot be asked."""
     try:
-        ask = getattr(executors.get(name), "doctor", None)
-        found = {"ready": "yes"} if ask is None else ask()
+        found = executors.get(name).doctor()
     except (ImportError, StrettoError, OSError) as e:
         yield f"executor {name}", "ready", f"no: {e}"
         return

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from stretto import collectives, executors
-from stretto.calls import Communicator, spawn
+from stretto.calls import Communicator, call_of, spawn
 from stretto.choice import parse_sizes, spell_size
 from stretto.cli.output import Progress, add_json, print_rows
 from stretto.cli.targets import add_params, build, find, params_of
@@ -236,20 +236,5 @@ def _call(
     comm: Communicator, trial: Trial, params: dict[str, Any], pin: Any, x: Any, out: Any
 ) -> Any:
     """Return a function that makes the call once, on flat arrays."""
-    name = trial.collective
-    options: dict[str, Any] = {"algorithm": pin, "dtype": trial.dtype}
-    if name == "barrier":
-        return comm.barrier
-    if collectives.get(name).reduces:
-        options["op"] = trial.op
-    if "pairs" in params:
-        options["pairs"] = params["pairs"]
-    if "root" in params or collectives.get(name).rooted:
-        options["root"] = root = int(params.get("root", 0))
-        if name == "broadcast" and comm.rank != root:
-            return lambda: comm.broadcast(None, out=out, **options)
-        if name == "scatter" and comm.rank != root:
-            return lambda: comm.scatter(None, out=out, **options)
-        if name in ("gather", "reduce") and comm.rank != root:
-            return lambda: getattr(comm, name)(x, **options)
-    return lambda: getattr(comm, name)(x, out=out, **options)
+    options = {"algorithm": pin, "dtype": trial.dtype, "op": trial.op, **params}
+    return call_of(comm, trial.collective, x, out, **options)

@@ -137,9 +137,9 @@ def _show_plan(args: argparse.Namespace, program: Program, spec: Spec | None) ->
         _say_trusted(plan, args, spec)
     if not args.cuda:
         return
-    show = getattr(executors.get("cuda"), "show", None) if _has_cuda() else None
-    if show is None:
+    if not _has_cuda():
         raise CallError("--cuda: no executor here shows kernels; want executors/cuda")
+    show = executors.get("cuda").show
     op = Operator.named(args.op)
     ends = {} if spec is None else {"epilogue": spec, "rows": args.rows or 1 << 30}
     print(show(plan, dtype=dtype_name(args.dtype), op=op, **ends), end="")

@@ -7,7 +7,6 @@ import importlib
 import pkgutil
 
 from stretto.collectives.base import Array, Need, Pattern, Run, Shape
-from stretto.collectives.capsules import Capsule, contiguous, read_capsule
 from stretto.collectives.float8 import FLOAT8, Format
 from stretto.collectives.members import Collective
 from stretto.collectives.operators import (
@@ -27,7 +26,6 @@ __all__ = [
     "DTYPES",
     "FLOAT8",
     "Array",
-    "Capsule",
     "Collective",
     "Format",
     "Need",
@@ -37,13 +35,11 @@ __all__ = [
     "Shape",
     "check",
     "combine",
-    "contiguous",
     "dtype_name",
     "finish",
     "get",
     "names",
     "narrow",
-    "read_capsule",
     "storage",
     "widen",
 ]

@@ -6,6 +6,7 @@ turns verified plans into launchers. Executors do not know one another.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import Any, Protocol, TypeAlias
 from stretto import collectives
 from stretto.collectives import Operator
 from stretto.epilogues import Spec
-from stretto.errors import UnknownNameError
+from stretto.errors import CallError, UnknownNameError
 from stretto.ir import Verified
 from stretto.plan import Plan
 
@@ -35,8 +36,7 @@ Launch: TypeAlias = Callable[[Any, Any], None]
 """Run a prepared plan on (input, output); returns when done, or when enqueued.
 
 Each is what the session's executor takes, or None: a contiguous NumPy array on the CPU,
-an array on a GPU or its address there. A launch may have `repeat(input, output)`, which
-returns the launch on these two, ready to be called.
+an array on a GPU or its address there.
 """
 
 
@@ -74,11 +74,16 @@ def describe(plan: Plan, call: Call) -> str:
 
 
 class Group(Protocol):
-    """The ranks of a communicator, as an executor sees them. `runtime` provides it."""
+    """The ranks of a communicator, as an executor sees them. `meeting` provides it."""
 
     rank: int
     num_ranks: int
     deadline_s: float
+    """How long a wait may last without progress."""
+    calling: str = ""
+    """The method of a communicator that exchanges happen for, if it says so."""
+    only_transfers: bool = False
+    """Whether two ranks send and receive here, and do nothing else."""
 
     def exchange(
         self, payload: Mapping[str, Any], fds: Sequence[int] = ()
@@ -106,6 +111,32 @@ class Group(Protocol):
         When the group is broken already, the error is that of whoever broke it.
         """
 
+    def abandon(self, how: str) -> None:
+        """Break the group because this rank gives up; `how` follows "rank 1"."""
+        self.fail((), how)
+
+    @property
+    def on_break(self) -> list[Callable[[], None]]:
+        """Return what is called once, by any thread, when the group breaks."""
+        return []
+
+    @property
+    def on_exchange(self) -> list[Callable[[int, str], None]]:
+        """Return what is called with the number and name of each exchange."""
+        return []
+
+    def split(self, color: int | None, key: int = 0) -> Group | None:
+        """Return the group of those with this color, ordered by key (collective)."""
+        raise CallError(f"a {type(self).__name__} cannot be split")
+
+    def subgroup(self, name: str, members: Sequence[int]) -> Group:
+        """Return the group of some ranks, in that order; only they call it."""
+        raise CallError(f"a {type(self).__name__} has no groups within it")
+
+    def close(self) -> None:
+        """Leave the group."""
+        return
+
 
 def hosts_of(group: Group) -> tuple[int, ...]:
     """Return the host of each rank of a group; one for all where it does not say."""
@@ -114,7 +145,11 @@ def hosts_of(group: Group) -> tuple[int, ...]:
 
 
 class Session(Protocol):
-    """One executor's memory and plans for one communicator."""
+    """One executor's memory and plans for one communicator.
+
+    Every session has all of these; those of an executor that cannot do something
+    inherit what refuses it here.
+    """
 
     def empty(self, shape: Sequence[int], dtype: str) -> Any:
         """Return registered memory, at the same offset on every rank (collective)."""
@@ -131,11 +166,49 @@ class Session(Protocol):
     def prepare(self, plan: Verified[Plan], call: Call) -> Launch:
         """Bind a plan to a kind of call. Nothing is exchanged."""
 
-    def check(self) -> None:
-        """Raise what a launch that was not waited for has met."""
-
     def close(self) -> None:
         """Free everything."""
+
+    def check(self) -> None:
+        """Raise what a launch that was not waited for has met."""
+        return
+
+    def repeated(self, launch: Launch, x: Any, out: Any) -> Callable[[], None]:
+        """Return a prepared launch on these two, ready to be called."""
+        return functools.partial(launch, x, out)
+
+    def inside(self) -> int:
+        """Return the thread that is in a call of this session, or 0."""
+        return 0
+
+    def refuses(self, plan: Verified[Plan]) -> str:
+        """Return why a plan does not run here, alike on every rank, or ""."""
+        return ""
+
+    def register(self, array: Any) -> bool:
+        """Make an array of somebody else's zero-copy (collective); False: it is not."""
+        return False
+
+    def deregister(self, array: Any) -> None:
+        """Undo `register` (collective)."""
+        return
+
+    def channels(self, nbytes: int, *, blocks: int = 1, kind: str = "memory") -> Any:
+        """Return channels to every peer, for kernels of the user's (collective)."""
+        raise CallError("channels are for kernels on GPUs; want device='cuda'")
+
+    def prepare_counted(
+        self, plan: Verified[Plan], gather: Verified[Plan], call: Call
+    ) -> Any:
+        """Bind a plan to counts on the GPU; `call` says how large they may be.
+
+        `gather` is an all_gather that brings everybody the counts of all ranks.
+        """
+        raise CallError("counts on a GPU are for calls on GPUs")
+
+    def mark(self, stream: Any = None) -> Any:
+        """Return the point that a stream has come to; without one, the current."""
+        raise CallError("calls here are on no stream; they are done when they return")
 
 
 class Executor(Protocol):

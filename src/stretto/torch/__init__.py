@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
+import os
 from typing import TYPE_CHECKING, Any
 
 from stretto.errors import MissingExtraError
@@ -145,4 +147,9 @@ def _create(opts: Any, options: Any) -> Any:
 if "STRETTO" not in dist.Backend._plugins:
     dist.Backend.register_backend(
         "stretto", _create, extended_api=True, devices=["cpu", "cuda"]
+    )
+if os.environ.get("TORCH_DISTRIBUTED_USE_TORCHCOMMS", "0") not in ("", "0"):
+    logging.getLogger(__name__).warning(
+        "TORCH_DISTRIBUTED_USE_TORCHCOMMS is set: torch.distributed asks torchcomms "
+        "for 'stretto', which does not have it; unset it to use this backend"
     )

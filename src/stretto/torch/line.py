@@ -94,14 +94,35 @@ class Line:
 
     def close(self) -> None:
         """Run what was started, and end the thread."""
-        self._closed = True
         try:
             self.finish()
         finally:
-            thread = self._thread
-            if thread is not None and thread is not threading.current_thread():
-                self._ring()
-                thread.join(5.0)
+            self._end(5.0)
+
+    def discard(self, error: BaseException) -> None:
+        """Run nothing more: who waits for what was started gets this error."""
+        while self.calls:
+            work = self.calls.popleft()
+            if work.end(as_torch(error)):
+                work.tell()
+        self._end(0.0)
+
+    def leave(self, within_s: float) -> None:
+        """End, with what was started if it can be run so soon."""
+        last = self.calls[-1] if self.calls else None
+        if last is not None:
+            self.hurry(last)
+            until = time.monotonic() + within_s
+            while not last.is_over and time.monotonic() < until:
+                time.sleep(1e-3)
+        self._end(0.5)
+
+    def _end(self, within_s: float) -> None:
+        self._closed = True
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            self._ring()
+            thread.join(within_s)
 
     def _wake(self) -> None:
         if self._thread is None and not self._closed:

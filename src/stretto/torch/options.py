@@ -9,7 +9,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from stretto.errors import CallError
+from stretto import collectives
+from stretto.errors import CallError, UnknownNameError
 from stretto.torch.faults import refusal
 
 __all__ = ["OPERATORS", "Given", "Options", "given", "operator_of"]
@@ -21,9 +22,9 @@ _TRANSFERS = ("fallback", "stretto")
 class Options:
     """What a group is told: `init_process_group("stretto", pg_options=Options())`."""
 
-    algorithms: Mapping[str, str] = field(default_factory=dict)
-    """By collective (`all_reduce`...), the algorithm to use, as a communicator's
-    `algorithm=` takes it; others are chosen by measurement."""
+    algorithms: Mapping[str, Any] = field(default_factory=dict)
+    """By collective, what a communicator takes as `algorithm=`: "all_reduce/ring", say;
+    others are chosen by measurement."""
     transfers: str = "fallback"
     """Who sends and receives tensors on the CPU: "fallback" is Gloo, with tags and any
     source; "stretto" is faster, and nobody may then receive from any source."""
@@ -34,6 +35,10 @@ class Options:
             raise CallError(
                 f"transfers={self.transfers!r}; want one of {', '.join(_TRANSFERS)}"
             )
+        known = collectives.names()
+        for verb in self.algorithms:
+            if verb not in known:
+                raise UnknownNameError.among("collective", str(verb), known)
 
 
 OPERATORS = ("sum", "avg", "prod", "min", "max", "band", "bor", "bxor")

@@ -42,16 +42,22 @@ class Started(dist.Work):  # type: ignore[misc]
         """Run the call; return whether somebody is to be told, by `tell`."""
         call, self._call = self._call, None
         assert call is not None, "a started call runs once"
+        error: BaseException | None = None
         try:
             call()
         except BaseException as e:  # it belongs to whoever waits
-            self._error = as_torch(e)
-        with _telling:
-            self.is_over = True
-            told = self._future is not None
+            error = as_torch(e)
+        told = self.end(error)
         if self._error is not None and not isinstance(self._error, Exception):
             raise self._error  # an interrupt belongs to the thread it came to, as well
         return told
+
+    def end(self, error: BaseException | None) -> bool:
+        """Be over, with an error or well; return whether somebody is to be told."""
+        self._error = error
+        with _telling:
+            self.is_over = True
+            return self._future is not None
 
     def tell(self) -> None:
         """Complete the Future; what hangs on it runs here."""

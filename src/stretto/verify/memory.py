@@ -42,12 +42,15 @@ class Cell:
     """One atom's place."""
 
     __slots__ = (
-        "atom", "far", "finished", "lane", "op", "packets", "puts", "readers", "time",
+        "atom", "far", "finished", "given", "lane", "op", "packets", "puts", "readers",
+        "time",
         "value",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.value: Value | None = None
+        self.given: Value | None = None
+        """What a caller's input holds here, where not every call is in place."""
         self.atom = -1
         """The atom that lies in a unit of staging: it says how long the value is."""
         self.finished = False
@@ -107,6 +110,8 @@ class Memory:
         for atom, cell in enumerate(row, move.start):
             if cell.value is None:
                 raise UndefinedError(self.tell(lane, move, "reads what nobody wrote"))
+            if cell.given is not None:
+                self._check_apart(lane, move, src, cell)
             if cell.atom not in (-1, atom):
                 what = f"reads {_spell(src)} as atom {atom}, and it holds {cell.atom}"
                 raise PlanError(self.tell(lane, move, what))
@@ -121,6 +126,18 @@ class Memory:
             else:
                 cell.readers[lane] = time
         self._visit(lane, time, move, src, wrote=False)
+
+    def _check_apart(self, lane: int, move: Move, src: Loc, cell: Cell) -> None:
+        """Raise if what lies in place is not what it is where outputs lie apart.
+
+        Such a plan serves both: ranks whose partners differ work on copies of inputs.
+        """
+        if src.space is Space.OUTPUT and cell.lane < 0:
+            what = "reads what nobody wrote, where this rank is not in place"
+            raise UndefinedError(self.tell(lane, move, what))
+        if src.space is Space.INPUT and cell.value != cell.given:
+            what = f"reads {_spell(src)}, over which an output lies by now"
+            raise PlanError(self.tell(lane, move, what))
 
     def _check_packets(self, lane: int, move: Move, cell: Cell) -> None:
         if cell.readers and lane not in cell.readers:
@@ -155,10 +172,13 @@ class Memory:
         move: Move,
         dst: Loc,
         held: Sequence[Held],
+        told: int | None = None,
     ) -> None:
         """Let a lane store, or raise why it may not."""
         finish = move.finish and dst.space is Space.OUTPUT
         packets = self.clocks.message(lane, release=False) if dst.packets else None
+        if packets is not None and told is not None:
+            packets.order[lane] = told
         self._visit(lane, time, move, dst, wrote=True)
         row = self.row(dst, len(held))
         staged = dst.space is Space.STAGE
@@ -236,6 +256,7 @@ class Memory:
         spans_in = chunks_of(plan.inputs[rank], plan.atoms)
         spans_out = chunks_of(plan.outputs[rank], plan.atoms)
         under: dict[int, int] = {}
+        paired = False
         if plan.in_place:
             kind = collectives.get(plan.collective)
             shape = Shape(
@@ -243,10 +264,13 @@ class Memory:
             )
             over = overlay(kind, shape, rank, spans_in, spans_out, plan.name)
             under = over.under
-            self.paired |= over.paired
+            paired = over.paired
+            self.paired |= paired
         inputs = [Cell() for _ in spans_in]
         for cell, (start, _) in zip(inputs, spans_in, strict=True):
             cell.value = values.input(rank, start)
+        for p in under.values() if paired else ():
+            inputs[p].given = inputs[p].value
         outputs = [
             inputs[under[p]] if p in under else Cell() for p in range(len(spans_out))
         ]

@@ -32,7 +32,8 @@ class Results:
                     if not start <= at < stop:
                         continue
                     where = f"{self.plan.name}: rank {rank}, output[{at}]"
-                    if cell.value is None:
+                    given = cell.given is not None and cell.lane < 0
+                    if cell.value is None or given:
                         raise PromiseError(f"{where}: nobody stores it")
                     seen = self.values.contents(cell.value, at)
                     if seen != ((shift, ranks, 1),):

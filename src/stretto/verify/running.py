@@ -135,13 +135,14 @@ class Run:
         places = Places(moves, self.memory)
         if wrong := places.disturb(in_any_order=group.in_any_order):
             raise PlanError(self._tell(lane, moves[wrong.later], wrong.why))
+        before = int(self.clocks.lanes[lane].order[lane])
         loaded: list[tuple[int, list[Held]]] = []
         for move, read in zip(moves, rows, strict=True):
             assert read is not None, "all of them were there"
             time = self.clocks.tick(lane)
             loaded.append((time, self._load(lane, time, move, read)))
         told = [
-            self._store(lane, time, move, held)
+            self._store(lane, time, move, held, before)
             for move, (time, held) in zip(moves, loaded, strict=True)
         ]
         return tuple(other for each in told for other in each)
@@ -195,11 +196,21 @@ class Run:
         return self._made(lane, move, rows)
 
     def _store(
-        self, lane: int, time: int, move: Move, held: list[Held]
+        self,
+        lane: int,
+        time: int,
+        move: Move,
+        held: list[Held],
+        told: int | None = None,
     ) -> tuple[int, ...]:
+        """Store what a move has made; its packets tell of this lane up to `told`.
+
+        Who hears of a group by one move's packets has heard of the threads that store
+        them. Others may have more to load: moves of a group differ in length.
+        """
         woken: list[int] = []
         for dst in move.dsts:
-            self.memory.write(lane, time, move, dst, held)
+            self.memory.write(lane, time, move, dst, held, told)
             if dst.packets:
                 woken += self.memory.lanes_of[dst.rank]
         return tuple(woken)

@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 
 from stretto.errors import CollectiveMismatch, CollectiveTimeout, PeerLost
+from stretto.executors import Group
 
 
-class LocalGroup:
+class LocalGroup(Group):
     """The ranks of one test: a mesh of sockets and a shared word that says broken."""
 
     def __init__(self, rank: int, socks: Mapping[int, socket.socket], cell: Any):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import warnings
+from contextlib import contextmanager
 from datetime import timedelta
 
-import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed import ReduceOp
@@ -32,6 +33,18 @@ def of(rank, n, shape, dtype, *, salt=0):
             torch.complex(values.double(), values.double() - 3).to(dtype).reshape(shape)
         )
     return values.to(torch.float32).to(dtype).reshape(shape)
+
+
+@contextmanager
+def raises(kind, match=""):
+    """Want an error with these words; the checks run without pytest, too."""
+    said = None
+    try:
+        yield
+    except kind as e:
+        said = str(e)
+    assert said is not None, f"nothing was raised; want {kind}"
+    assert re.search(match, said), said
 
 
 def same(want, got):
@@ -99,7 +112,7 @@ def check_all_reduce_by_every_operator(rank, n):
     every = torch.stack([of(r, n, (9,), torch.bool) for r in range(n)])
     dist.all_reduce(flags, ReduceOp.MAX)
     same(every.any(0), flags)
-    with pytest.raises(stretto.CallError, match="makes no sense"):
+    with raises(stretto.CallError, match="makes no sense"):
         dist.all_reduce(of(rank, n, (9,), torch.int32), ReduceOp.AVG)
 
 
@@ -187,7 +200,7 @@ def check_all_gather_in_one_tensor(rank, n):
         out = torch.zeros(shape, dtype=torch.bfloat16)
         for _ in both(dist.all_gather_into_tensor, out, parts[rank]):
             same(torch.cat(parts).reshape(shape), out)
-    with pytest.raises((stretto.StrettoError, ValueError, RuntimeError)):
+    with raises((stretto.StrettoError, ValueError, RuntimeError)):
         dist.all_gather_into_tensor(torch.zeros(n * 3 + 1), torch.zeros(3))
 
 
@@ -256,7 +269,7 @@ def check_splits_that_do_not_fit_are_refused_by_all(rank, n):
     if rank == 0:
         takes[n - 1] = 2  # its size fits, and what comes does not
         takes[0] = 0
-    with pytest.raises(stretto.CallError, match="gives rank"):
+    with raises(stretto.CallError, match="gives rank"):
         dist.all_to_all_single(torch.zeros(n), torch.ones(n), takes, gives)
     x = torch.ones(1)
     dist.all_reduce(x)  # nothing is lost
@@ -416,14 +429,14 @@ def check_subgroups_and_meshes(rank, n):
     assert stretto.torch.communicator(mine.group_name).num_ranks == len(members)
     other = dist.new_group(backend="gloo")
     dist.all_reduce(x, group=other)
-    with pytest.raises(stretto.CallError, match="backend gloo"):
+    with raises(stretto.CallError, match="backend gloo"):
         stretto.torch.communicator(other)
     mesh = init_device_mesh("cpu", (n,), mesh_dim_names=("x",))
     y = torch.ones(1)
     dist.all_reduce(y, group=mesh.get_group("x"))
     assert n == y.item()
     dist.destroy_process_group(mine)
-    with pytest.raises(stretto.CallError, match="was destroyed"):
+    with raises(stretto.CallError, match="was destroyed"):
         mine.allreduce([x])
     same(torch.full((1,), float(n)), _sum(torch.ones(1)))
 
@@ -523,7 +536,49 @@ def check_memory_of_the_group_is_zero_copy(rank, n):
     comm = stretto.torch.communicator()
     session = comm._sessions["cpu"]
     assert session.offset(x.numpy()) is not None  # peers touch it directly
-    assert not stretto.torch.register(torch.ones(4))
+    assert not stretto.torch.register(torch.ones(4, device="cpu"))
     assert 0 == stretto.torch.empty(0).numel()
-    with pytest.raises(stretto.CallError, match="GPUs"):
+    with raises(stretto.CallError, match="GPUs"):
         stretto.torch.pool(1 << 20)
+
+
+def check_transfers_may_be_ours(rank, n):
+    """By an option, sends without a tag go by stretto's channels, in order."""
+    options = stretto.torch.Options(transfers="stretto")
+    group = dist.new_group(pg_options=options)
+    right, left = (rank + 1) % n, (rank - 1) % n
+    for count in (1, 3000):
+        got = [torch.zeros(count, 2)[:, 0] for _ in range(2)]
+        ops = [
+            dist.P2POp(dist.isend, torch.full((count,), rank + k / 2), right, group)
+            for k in range(2)
+        ]
+        ops += [dist.P2POp(dist.irecv, one, left, group) for one in got]
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+        for k, one in enumerate(got):
+            same(torch.full((count,), left + k / 2), one.contiguous())
+    with raises(stretto.CallError, "source that is named"):
+        dist.recv(torch.zeros(1), group=group)
+    tagged = torch.zeros(1)
+    works = [
+        dist.isend(torch.ones(1), right, group, tag=3),
+        dist.irecv(tagged, left, group, tag=3),
+    ]
+    for work in works:
+        work.wait()
+    same(torch.ones(1), tagged)
+    dist.destroy_process_group(group)
+
+
+def check_algorithms_may_be_named(rank, n):
+    options = stretto.torch.Options(algorithms={"all_reduce": "all_reduce/ring"})
+    group = dist.new_group(pg_options=options)
+    x = torch.ones(100)
+    dist.all_reduce(x, group=group)
+    same(torch.full((100,), float(n)), x)
+    kinds = stretto.torch.communicator(group)._launches
+    assert ["all_reduce/ring"] == [
+        kind.pin for kind in kinds if kind.collective == "all_reduce"
+    ]
+    dist.destroy_process_group(group)

@@ -89,6 +89,7 @@ def played(tmp_path_factory):
         change_timeouts,
         give_a_barrier_less,
         begin_again,
+        split_on_one_side,
         fork_a_child,
         live_apart,
     )
@@ -174,6 +175,21 @@ def begin_again(comm, store):
 def test_groups_may_be_made_again_after_an_end_and_after_a_fault(played):
     want = [2.0, 4.0, (True, True), 6.0]
     assert [want, want] == played["begin_again"]
+
+
+def split_on_one_side(comm, store):
+    """One rank gives splits, the other none: two different calls of ours."""
+    begin(comm, store, timeout_s=20)
+    splits = ([1, 1], [1, 1]) if comm.rank else (None, None)
+    return caught(lambda: dist.all_to_all_single(torch.ones(2), torch.ones(2), *splits))
+
+
+def test_splits_on_one_rank_alone_are_an_error_that_names_both_calls(played):
+    for kinds, text, took_s in played["split_on_one_side"]:
+        assert "CollectiveMismatch" in kinds
+        assert "all_to_all" in text
+        assert "all_gather" in text
+        assert took_s < 10
 
 
 def fork_a_child(comm, store):

@@ -15,6 +15,7 @@ import contextlib
 import gc
 import importlib
 import io
+import json
 import multiprocessing
 import os
 import socket
@@ -184,6 +185,22 @@ class Ranks:
             process.join()
 
 
+def _always_skipped(test) -> str:
+    """Return why a test's decorators skip it here, when no rank need be asked."""
+    import torch
+
+    while test is not None:
+        decorator = test.__code__.co_qualname.partition(".")[0]
+        if decorator == "skip_but_pass_in_sandcastle_if":
+            return "not for this backend or machine"
+        if decorator == "skip_if_no_gpu" and not torch.cuda.is_available():
+            return "no GPU"
+        if getattr(test, "__unittest_skip__", False):
+            return str(test.__unittest_skip_why__)
+        test = getattr(test, "__wrapped__", None)
+    return ""
+
+
 def run(
     backend: str, world: int, only=None, *, say=print
 ) -> dict[str, tuple[str, str]]:
@@ -198,7 +215,10 @@ def run(
         if ranks is None:
             ranks = Ranks(suite, kind, backend, world)
         begin = time.monotonic()
-        outcomes[name] = ranks.run(name)
+        if why := _always_skipped(getattr(kind, name)):
+            outcomes[name] = "skipped", why
+        else:
+            outcomes[name] = ranks.run(name)
         took_s = time.monotonic() - begin
         say(f"{backend:8} {outcomes[name][0]:8} {took_s:6.1f} s  {name}")
         if outcomes[name][0] not in ("passed", "skipped"):
@@ -236,6 +256,7 @@ def main() -> None:
     parser.add_argument("-k", default="", help="only tests with this in their name")
     parser.add_argument("--names", help="a file with names, one on a line")
     parser.add_argument("--trace", action="store_true", help="print what was raised")
+    parser.add_argument("--report", help="where to write what came of each, as JSON")
     args = parser.parse_args()
     names = set(Path(args.names).read_text().split()) if args.names else None
 
@@ -250,6 +271,8 @@ def main() -> None:
                 if kind not in ("passed", "skipped"):
                     print(f"---- {backend} {name}: {kind}\n{text}")
     print(table(found))
+    if args.report:
+        Path(args.report).write_text(json.dumps(found, indent=1))
     bad = [n for n, (kind, _) in found[backend].items() if kind in ("hung", "died")]
     sys.exit(1 if bad else 0)
 

@@ -29,7 +29,7 @@ def engine_of_vllm(b):
     )
     for name in attributes("StrettoDeviceCommunicator"):
         b.true(f"attribute {name}", hasattr(comm, name))
-    xs = b.draw(2 * b.n, 3)
+    xs = b.draw(b.n * b.n, 3)
     x, kept = xs[b.rank], xs[b.rank].clone()
     total = torch.stack(xs).sum(0)
     b.same("all_reduce", comm.all_reduce(x), total)
@@ -56,16 +56,17 @@ def engine_of_vllm(b):
     else:
         b.true("gather elsewhere", whole is None)
     b.same("broadcast", comm.broadcast(x.clone(), 1), xs[1])
-    if b.rank % 2 == 0:
-        comm.send(x, (b.rank + 1) % b.n)
-    elif b.rank:
-        b.same("recv", comm.recv(x.shape, x.dtype), xs[b.rank - 1])
+    if b.rank == 0:
+        comm.send(x)
+    elif b.rank == 1:
+        b.same("recv", comm.recv(x.shape, x.dtype), xs[0])
     b.true("dispatch", comm.dispatch(x, kept) == (x, kept))
     b.true("combine", comm.combine(x) is x)
     other = vllm.CustomAllreduce(group, torch.device("cpu"))
     b.true("one communicator for a group", other._name == comm._name)
     comm.destroy()
-    b.same("what is shared stays", other.custom_all_reduce(total), b.n * total)
+    whole = torch.cat([total] * 4)
+    b.same("what is shared stays", other.custom_all_reduce(whole), b.n * whole)
     other.close()
     b.true("closed", other.disabled)
     comm.destroy()

@@ -265,6 +265,34 @@ def without_residual(b):
 
 
 @check
+def norms_of_one_operator(b):
+    """ATen's own norm, which GPUs have in graphs, is found as well, or left alone."""
+    gloo(b)
+    weight = seeded(4, HIDDEN)
+    x = b.randn(6, HIDDEN)
+    whole = torch.ops.aten._fused_rms_norm.default
+
+    def one(x, r):
+        total = r + by_funcol(x)
+        return whole(total, [HIDDEN], weight, 1e-6)[0], total
+
+    def bare(x, r):
+        return whole(r + by_funcol(x), [HIDDEN], None, None)[0], r
+
+    def kept(x, r):
+        return whole(r + by_funcol(x), [HIDDEN], weight, 1e-6)
+
+    for function, count in ((one, 1), (bare, 1), (kept, 0)):
+        torch._dynamo.reset()
+        fused = fuse(function, compile=True, backend="aot_eager", fullgraph=True)
+        with torch.no_grad():
+            got, want = fused(x, x), function(x, x)
+        for a, c in zip(got, want, strict=True):
+            b.same(function.__name__, a, c)
+        b.true(f"{function.__name__}: {fused.fusion}", fused.fusion.fused == count)
+
+
+@check
 def eager_modules(b):
     """Without a compiler: each norm that follows a layer is one fused call."""
     for norm in (LlamaRMSNorm, torch_norm):
@@ -277,11 +305,28 @@ def eager_modules(b):
                     got = model(x)
                     b.same(f"{norm.__name__} {dtype}", got, want, tolerance)
                     b.true(f"{model.fusion}", model.fusion.calls == 4 * turn)
+
+
+@check
+def eager_gradients(b):
+    """Where a gradient is wanted everything is as it was, compiled code too."""
     model, x, want = made(b)
-    plain = model(x).sum()
+    weight = model.layers[0].o_proj.weight
+    model(x).square().sum().backward()
+    plain, weight.grad = weight.grad, None
     fuse(model, b.comm)
-    got = model(x).sum()
-    b.same("with gradients", got.detach(), plain.detach(), 1e-4)
+    model(x).square().sum().backward()
+    b.same("gradient", weight.grad, plain, 1e-4)
+    b.true(f"{model.fusion}", model.fusion.calls == 0)
+    torch._dynamo.reset()
+    with torch.no_grad():
+        got = torch.compile(model, backend="aot_eager")(x)
+        b.same("compiled", got, want)
+        b.true(f"{model.fusion}", model.fusion.calls == 0)
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    b.same("nothing to learn", model(x), want)
+    b.true(f"{model.fusion}", model.fusion.calls == 4)
 
 
 @check

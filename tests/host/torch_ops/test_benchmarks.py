@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("torch")
+
 ROOT = Path(__file__).parents[3]
 pytestmark = [pytest.mark.host, pytest.mark.timeout(240)]
 DECODE = "--shape tiny --batches 2 --prefill 8 --context 8 --repeats 1"

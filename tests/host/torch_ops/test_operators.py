@@ -1,6 +1,8 @@
 """The operators of torch.ops.stretto, on two processes that are started once."""
 
 import pytest
+
+pytest.importorskip("torch")
 from tests.host.torch_ops import (
     beside,
     checks,

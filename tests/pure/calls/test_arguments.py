@@ -8,6 +8,7 @@ import pytest
 import stretto
 from stretto.choice.select import Profile
 from stretto.errors import StrettoError
+from stretto.executors import Group
 from stretto.meeting.environment import find_place
 from stretto.meeting.limits import check_deadline, check_num_ranks
 
@@ -49,7 +50,7 @@ def test_a_place_is_numbers_and_a_text(given):
         find_place(*given)
 
 
-class Alone:
+class Alone(Group):
     """Rank 0 of 1, which exchanges with itself."""
 
     rank, num_ranks, deadline_s = 0, 1, 1.0

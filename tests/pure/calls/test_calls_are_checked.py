@@ -1,4 +1,4 @@
-"""Arguments are refused before anything is sent, in words that teach; hot calls."""
+"""Arguments are refused before anything is sent, in words that teach; known calls."""
 
 import gc
 import weakref
@@ -6,9 +6,9 @@ import weakref
 import numpy as np
 import pytest
 
-from stretto import algorithms
+from stretto import algorithms, executors
 from stretto.calls import Communicator
-from stretto.calls.engine import Engine
+from stretto.calls.runner import CallRunner
 from stretto.choice import proved_plan
 from stretto.choice.select import Profile, Question, Rule
 from stretto.collectives import Operator
@@ -23,7 +23,7 @@ from stretto.lang import algorithm, reduce
 from stretto.plan import Schedule
 
 
-class Session:
+class Session(executors.Session):
     """An executor's session that moves nothing and remembers what it was asked."""
 
     def __init__(self):
@@ -61,7 +61,7 @@ class Session:
         self.prepared.clear()
 
 
-class Group:
+class Group(executors.Group):
     """Rank 1 of 3, alone."""
 
     rank, num_ranks, deadline_s = 1, 3, 1.0
@@ -73,7 +73,7 @@ def session(monkeypatch):
     """The session that the communicator gets."""
     one = Session()
     monkeypatch.setattr(
-        Engine, "_session", lambda self, name: self._sessions.setdefault(name, one)
+        CallRunner, "_session", lambda self, name: self._sessions.setdefault(name, one)
     )
     return one
 

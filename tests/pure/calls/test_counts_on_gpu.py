@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.stand_ins import TensorLike
 
+from stretto import executors
 from stretto.calls import Communicator
 from stretto.errors import CallError, PlanError
 
 
-class Session:
+class Session(executors.Session):
     """A GPU's session that remembers what it was asked."""
 
     def __init__(self):
@@ -19,20 +21,22 @@ class Session:
         if plan.value.schedule.memory == "zero_copy":
             raise PlanError("peers touch the output; want 'staged'")
         self.prepared.append((plan.value, gather.value, call))
-        return lambda *args: self.launched.append(args)
+        return lambda x, out, stream, *, extra: self.launched.append(
+            (x, extra[0], out, extra[1], stream)
+        )
 
     def close(self):
         pass
 
 
-class Group:
+class Group(executors.Group):
     """Rank 1 of 3, alone."""
 
     rank, num_ranks, deadline_s = 1, 3, 1.0
     broken = np.zeros(1, np.int64)
 
 
-class Tensor:
+class Tensor(TensorLike):
     """What a GPU tensor answers; addresses stand for memory."""
 
     is_cuda = True

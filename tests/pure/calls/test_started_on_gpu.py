@@ -8,11 +8,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.stand_ins import TensorLike
 
 from stretto import executors
 from stretto.calls import Communicator
 from stretto.calls.channels import _Channel
-from stretto.calls.engine import Engine
+from stretto.calls.runner import CallRunner
 from stretto.errors import CallError, CollectiveTimeout, CommunicatorBroken
 
 STREAMS = threading.local()
@@ -35,7 +36,7 @@ class Mark:
         self.followers.append(current())
 
 
-class Session:
+class Session(executors.Session):
     """A GPU's session that notes who launches on what stream."""
 
     def __init__(self):
@@ -66,7 +67,7 @@ class Session:
         pass
 
 
-class Tensor:
+class Tensor(TensorLike):
     """What a GPU tensor answers."""
 
     is_cuda, dtype = True, "torch.float32"
@@ -87,10 +88,12 @@ class Tensor:
         return self.shape[0]
 
 
-class Group:
+class Group(executors.Group):
     """Rank 1 of 3, alone; pairs of it are like it."""
 
     num_ranks, deadline_s, rank = 3, 1.0, 1
+
+    broken = None
 
     def __init__(self):
         self.broken = np.zeros(1, np.int64)
@@ -107,7 +110,7 @@ def session(monkeypatch):
     """The session that every engine gets, once it opens one."""
     one = Session()
     monkeypatch.setattr(
-        Engine, "_session", lambda self, name: self._sessions.setdefault(name, one)
+        CallRunner, "_session", lambda self, name: self._sessions.setdefault(name, one)
     )
     STREAMS.handle = 77
     return one
@@ -211,7 +214,7 @@ def test_a_transfer_to_a_peer_that_has_not_come_does_not_hold_the_caller(
     monkeypatch.setattr(gpu, "stream_here", lambda s=None: 77 if s is None else s)
     followed = []
     side = SimpleNamespace(after=lambda stream: followed.append(stream) or 99)
-    monkeypatch.setattr(gpu, "beside", lambda: side)
+    monkeypatch.setattr(gpu, "side_stream", lambda: side)
     channel = _Channel(Pair(), comm)
     x, opened = Tensor(), threading.Event()
 
@@ -242,4 +245,4 @@ def test_a_pair_of_ranks_only_transfers(session, comm):
     comm._group.subgroup = lambda name, pair: Pair()
     comm.send(Tensor(), to=2)
 
-    assert comm._channels[1, 2]._group.only_transfers
+    assert comm._transfers._channels[1, 2]._group.only_transfers

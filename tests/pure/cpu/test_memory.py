@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from stretto.errors import CollectiveMismatch, CommunicationError, SharedMemoryError
+from stretto.executors import Group
 from stretto.executors.cpu.heap import Heap
 from stretto.executors.cpu.memory import Mapping, Reservation, create_file
 from stretto.executors.cpu.slab import (
@@ -23,7 +24,7 @@ from stretto.executors.cpu.slab import (
 )
 
 
-class OneRank:
+class OneRank(Group):
     """A group of one; `say` changes what the others are taken to have said."""
 
     rank, num_ranks, deadline_s = 0, 1, 1.0

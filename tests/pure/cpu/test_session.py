@@ -10,7 +10,7 @@ import pytest
 from stretto import algorithms, executors
 from stretto.collectives import Operator
 from stretto.errors import CallError, PlanError, UnknownNameError
-from stretto.executors import Call, describe
+from stretto.executors import Call, Group, describe
 from stretto.executors.cpu import engine, interpreter_numpy
 from stretto.executors.cpu.encode import fingerprint
 from stretto.ir import Verified
@@ -27,7 +27,7 @@ rank 0 input 0:1@0 output 0:1@0 stage 0
 """
 
 
-class OneRank:
+class OneRank(Group):
     """A group of one."""
 
     rank, num_ranks, deadline_s = 0, 1, 1.0
@@ -40,7 +40,7 @@ class OneRank:
         raise AssertionError(f"nobody to wait for: {waiting_for} {where} {mismatch}")
 
 
-@pytest.fixture(params=engine.ENGINES)
+@pytest.fixture(params=engine.INTERPRETERS)
 def session(request):
     """Return a session of one rank with either interpreter."""
     return executors.get("cpu").open_session(OneRank(), interpreter=request.param)

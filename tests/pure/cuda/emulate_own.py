@@ -15,7 +15,7 @@ from cuda_emulate import REPLACED, aligned
 from stretto.executors.cuda.codegen import abi
 from stretto.executors.cuda.codegen.compile import headers
 from stretto.executors.cuda.custom.channels import CHANNEL, ENGINE, Words
-from stretto.executors.cuda.launching.proxy import RING_WORDS
+from stretto.executors.cuda.custom.proxy import RING_WORDS
 
 HERE = Path(__file__).parent
 ASSEMBLY = ("memory.cuh", "remote.cuh")

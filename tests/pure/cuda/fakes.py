@@ -22,6 +22,7 @@ from cuda.bindings import driver as real
 from cuda_fake_memory import GRAIN, OK, FakeMemory
 
 from stretto.errors import CallError, CollectiveMismatch, CollectiveTimeout
+from stretto.executors import Group
 from stretto.executors.cuda.codegen.generate import kernel_of
 from stretto.verify import verify_plan
 
@@ -288,8 +289,10 @@ def _equals(word, value):
     return lambda: word.value == value
 
 
-class ThreadGroup:
+class ThreadGroup(Group):
     """The ranks of a group as threads of this process."""
+
+    broken = None
 
     def __init__(self, shared, rank, deadline_s):
         self.shared, self.rank = shared, rank

@@ -11,7 +11,7 @@ from stretto import algorithms
 from stretto.collectives import Operator
 from stretto.executors import Call
 from stretto.executors.cuda.codegen.abi import PARAMS, Kernel
-from stretto.executors.cuda.launching.launch import Loaded
+from stretto.executors.cuda.launching.kernels import Loaded
 from stretto.executors.cuda.session import CudaSession
 from stretto.lower import lower
 from stretto.plan import Schedule
@@ -26,7 +26,7 @@ def test_a_call_aside_reads_a_copy_that_is_its_own(fake):
     def work(group):
         session = CudaSession(group)
         kernel = Kernel(text="any", ranks=(0,), grid=2, threads=160)
-        session.load_call = lambda plan, call: Loaded(None, 7, kernel)
+        session.load_call = lambda plan, call, **_: Loaded(None, 7, kernel)
         call = Call(dtype="int32", op=Operator.SUM, counts=(1, 5, 3, 2), aside=True)
         launch = session.prepare(verify_plan(plan, program), call)
         room = session.empty((8,), "int32")

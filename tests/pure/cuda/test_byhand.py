@@ -17,8 +17,9 @@ from stretto.choice.select import Question, candidates, parse_pin
 from stretto.collectives import Operator
 from stretto.errors import CallError
 from stretto.executors import Call
+from stretto.executors.cuda.codegen.byhand import hand_kernel
 from stretto.executors.cuda.codegen.compile import build, usage
-from stretto.executors.cuda.launching.byhand import hand_kernel, taken_by_hand
+from stretto.executors.cuda.launching.byhand import taken_by_hand
 from stretto.executors.cuda.session import CudaSession
 from stretto.lang import registered
 from stretto.lower import lower

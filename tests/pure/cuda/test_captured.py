@@ -9,8 +9,8 @@ from cuda_fakes import OK
 
 from stretto.executors.cuda.codegen.abi import Kernel
 from stretto.executors.cuda.launching import captured
-from stretto.executors.cuda.launching import launch as launch_module
-from stretto.executors.cuda.launching.launch import Loaded
+from stretto.executors.cuda.launching import kernels as launch_module
+from stretto.executors.cuda.launching.kernels import Loaded
 
 KERNEL = Kernel(text="any", ranks=(0,), grid=3, threads=64)
 OURS, THEIRS, STREAM = 7, 70, 9

@@ -17,10 +17,10 @@ from stretto.errors import CallError, CollectiveTimeout, DeviceError
 from stretto.executors.cuda.codegen import abi
 from stretto.executors.cuda.codegen.abi import Kernel
 from stretto.executors.cuda.codegen.compile import build, headers, usage
+from stretto.executors.cuda.custom import proxy
 from stretto.executors.cuda.custom.channels import CHANNEL, ENGINE, Words
 from stretto.executors.cuda.flags.watch import explain
-from stretto.executors.cuda.launching import proxy
-from stretto.executors.cuda.launching.launch import Loaded
+from stretto.executors.cuda.launching.kernels import Loaded
 from stretto.executors.cuda.session import CudaSession
 
 KERNEL = """

@@ -9,7 +9,7 @@ from stretto import algorithms
 from stretto.collectives import Operator
 from stretto.executors import Call
 from stretto.executors.cuda.codegen.abi import Kernel
-from stretto.executors.cuda.launching.launch import Loaded
+from stretto.executors.cuda.launching.kernels import Loaded
 from stretto.executors.cuda.session import CudaSession
 from stretto.lower import closed, lower
 from stretto.plan import Schedule, Signal, Wait
@@ -66,7 +66,7 @@ def test_sessions_close_calls_of_several_tiles(fake, count, tiles, steps):
         session = CudaSession(group)
         seen = []
 
-        def load(plan, call):
+        def load(plan, call, **_):
             seen.append(plan)
             return Loaded(None, 5, Kernel(text="any", ranks=(0,), grid=1, threads=64))
 
@@ -75,6 +75,6 @@ def test_sessions_close_calls_of_several_tiles(fake, count, tiles, steps):
         launch = session.prepare(proved("all_reduce/one_shot", 2, words), call)
         session.close()
         (plan,) = seen
-        return launch._where.tiles, len(plan.plan.ranks[group.rank][0])
+        return launch.parts[0].where.tiles, len(plan.plan.ranks[group.rank][0])
 
     assert [(tiles, steps)] * 2 == on_ranks(fake, 2, work)

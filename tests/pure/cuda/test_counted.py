@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cuda_fakes import generated, on_ranks
+from tests.stand_ins import TensorLike
 
 from stretto import algorithms
 from stretto.collectives import Operator
@@ -17,10 +18,10 @@ from stretto.executors import Call
 from stretto.executors.cuda.codegen import abi
 from stretto.executors.cuda.codegen.abi import PARAMS, RECORD, Kernel
 from stretto.executors.cuda.codegen.compile import build
+from stretto.executors.cuda.codegen.counts import COUNTED_TABLE
 from stretto.executors.cuda.codegen.generate import kernel_of
 from stretto.executors.cuda.flags.watch import explain
-from stretto.executors.cuda.launching.counted import WORDS, counted
-from stretto.executors.cuda.launching.launch import Loaded
+from stretto.executors.cuda.launching.kernels import Loaded
 from stretto.executors.cuda.session import CudaSession
 from stretto.lower import closed, lower
 from stretto.plan import Schedule
@@ -52,7 +53,7 @@ class Counted:
         program = algorithms.get(name).build(ranks)
         plan = closed(proved(name, ranks, words)).value
         monkeypatch.setattr(
-            emulate, "kernel_of", lambda p, **how: counted(kernel_of(p, **how), p.value)
+            emulate, "kernel_of", lambda p, **how: kernel_of(p, counted=True, **how)
         )
         self.run = emulate.Emulated(
             program, plan, folder, dtype="int32", op=Operator.SUM, counts=MOST
@@ -215,11 +216,11 @@ def test_an_output_that_is_too_small_is_told(emulate, monkeypatch, tmp_path):
 def test_kernels_with_counts_on_the_device_compile(protocol):
     """For the GPU, with no more registers than a block of theirs has."""
     plan = proved("all_to_all/one_shot", 4, f"push {protocol} staged threads=512").value
-    kernel = counted(generated(plan, rank=2, dtype="bfloat16"), plan)
+    kernel = generated(plan, rank=2, dtype="bfloat16", counted=True)
     image, _ = build(kernel, arch=(9, 0))
 
     assert image
-    assert WORDS == len(kernel.table)
+    assert COUNTED_TABLE == kernel.table
 
 
 def test_an_algorithm_that_divides_counts_is_refused():
@@ -227,10 +228,10 @@ def test_an_algorithm_that_divides_counts_is_refused():
     plan = proved("all_reduce/two_shot", 2, "push packets staged").value
 
     with pytest.raises(PlanError, match="split=1"):
-        counted(generated(plan, rank=0, dtype="int32"), plan)
+        generated(plan, rank=0, dtype="int32", counted=True)
 
 
-class Tensor:
+class Tensor(TensorLike):
     """What a GPU tensor answers."""
 
     def __init__(self, address, count, itemsize):
@@ -254,10 +255,11 @@ def counted_launch(session, words="push packets staged"):
     kernel = Kernel(text="any", ranks=(0,), grid=1, threads=64)
     counting = Kernel(
         text="any", ranks=(0,), grid=1, threads=64,
-        table=tuple(("extra", i, 0) for i in range(WORDS)),
+        table=COUNTED_TABLE,
     )  # fmt: skip
-    session.load_call = lambda plan, call: Loaded(None, 5, kernel)
-    session.load_kernel = lambda kernel: Loaded(None, 6, counting)
+    session.load_call = lambda plan, call, share, counted: (
+        Loaded(None, 6, counting) if counted else Loaded(None, 5, kernel)
+    )
     return session.prepare_counted(
         proved("all_to_all/one_shot", 2, words),
         proved("all_gather/one_shot", 2, "push packets staged"),
@@ -275,12 +277,14 @@ def test_a_launch_gathers_counts_and_then_moves(fake):
         counts, told = Tensor(64, 2, 8), Tensor(128, 2, 8)
         group.exchange({})
         if group.rank == 0:
-            launch(x, counts, out, told, stream=5)
-            launch(x, counts, out, told, stream=5)
+            launch(x, out, stream=5, extra=(counts, told))
+            launch(x, out, stream=5, extra=(counts, told))
             functions = [f for f, *_ in fake.launches]
             assert [5, 6, 5, 6] == functions
             assert fake.launches[1][3] == fake.launches[3][3]
-            raw = ctypes.string_at(fake.launches[1][3], PARAMS.itemsize + 8 * WORDS)
+            raw = ctypes.string_at(
+                fake.launches[1][3], PARAMS.itemsize + 8 * len(COUNTED_TABLE)
+            )
             head = np.frombuffer(raw[: PARAMS.itemsize], PARAMS)[0]
             words = np.frombuffer(raw[PARAMS.itemsize :], np.int64).tolist()
             assert (4096, 8192) == (head["input"][0], head["output"][0])
@@ -289,7 +293,7 @@ def test_a_launch_gathers_counts_and_then_moves(fake):
             gathered = ctypes.string_at(fake.launches[0][3], PARAMS.itemsize)
             assert matrix == np.frombuffer(gathered, PARAMS)[0]["output"][0]
             with pytest.raises(CallError, match="want 2 numbers"):
-                launch(x, counts, out, Tensor(128, 1, 8), stream=5)
+                launch(x, out, stream=5, extra=(counts, Tensor(128, 1, 8)))
         group.exchange({})
         session.close()
 

@@ -6,9 +6,10 @@ import weakref
 
 import pytest
 
+from stretto.arrays.view import packed_view
 from stretto.errors import CallError
 from stretto.executors.cuda.device import arrays
-from stretto.executors.cuda.device.arrays import DeviceArray, where
+from stretto.executors.cuda.device.arrays import DeviceArray
 
 _rename = ctypes.pythonapi.PyCapsule_SetName
 _rename.argtypes = (ctypes.py_object, ctypes.c_char_p)
@@ -67,11 +68,11 @@ class Strided:
 )
 def test_strides_of_axes_that_are_not_walked_may_be_anything(shape, strides):
     """As slices of one row have them."""
-    assert 4096 == where(Strided(shape, strides)).pointer
+    assert 4096 == packed_view(Strided(shape, strides)).start
 
 
 @pytest.mark.parametrize("strides", [(4, 8), (16, 4), (12, -4), (0, 4)])
 def test_elements_that_lie_apart_are_refused(strides):
     """No launch copies."""
     with pytest.raises(CallError, match="want it contiguous"):
-        where(Strided((2, 3), strides))
+        packed_view(Strided((2, 3), strides))

@@ -12,10 +12,10 @@ from stretto import algorithms, collectives
 from stretto.collectives import Operator, Shape, storage
 from stretto.executors import Call
 from stretto.executors.cuda.codegen import abi
+from stretto.executors.cuda.codegen.byhand import hand_kernel
 from stretto.executors.cuda.flags.watch import explain
 from stretto.executors.cuda.launching.byhand import (
     hand_footprint,
-    hand_kernel,
     hand_layout,
     taken_by_hand,
 )

@@ -16,7 +16,7 @@ from stretto import algorithms
 from stretto.errors import CallError
 from stretto.executors import Call
 from stretto.executors.cuda.codegen.abi import Kernel
-from stretto.executors.cuda.launching.launch import Loaded
+from stretto.executors.cuda.launching.kernels import Loaded
 from stretto.executors.cuda.session import CudaSession
 from stretto.lower import lower
 from stretto.plan import Schedule
@@ -33,7 +33,7 @@ def model(fake, monkeypatch):
 def launch_of(session, name="all_reduce/one_shot", **params):
     """Return a launch of any kernel."""
     kernel = Kernel(text="any", ranks=(0,), grid=1, threads=64)
-    session.load_call = lambda plan, call, rank=None: Loaded(None, 5, kernel)
+    session.load_call = lambda plan, call, **_: Loaded(None, 5, kernel)
     program = algorithms.get(name).build(session.group.num_ranks, **params)
     words = Schedule.parse("push packets staged")
     plan = verify_plan(lower(verify(program), words))

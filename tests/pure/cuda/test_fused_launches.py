@@ -5,6 +5,7 @@ import ctypes
 import numpy as np
 import pytest
 from cuda_fakes import on_ranks
+from tests.stand_ins import TensorLike
 
 from stretto import epilogues as ep
 from stretto.calls import Communicator
@@ -12,13 +13,13 @@ from stretto.errors import CallError, PlanError
 from stretto.executors.cuda.codegen.abi import PARAMS
 from stretto.executors.cuda.codegen.generate import generate
 from stretto.executors.cuda.flags import regions
-from stretto.executors.cuda.launching.launch import Loaded, TooManyBlocks
+from stretto.executors.cuda.launching.kernels import Loaded, TooManyBlocks
 
 made = []
 """Addresses given to new tensors."""
 
 
-class Tensor:
+class Tensor(TensorLike):
     """As much of a CUDA tensor as a call looks at."""
 
     def __init__(self, at, shape, dtype="bfloat16", gpu=0):
@@ -59,7 +60,7 @@ def opened(group, kernels):
     comm = Communicator(group, executor="cuda")
     session = comm._session("cuda")
 
-    def load_call(plan, call, share=0):
+    def load_call(plan, call, share=0, counted=False):
         kernel = generate(
             plan,
             rank=group.rank,
@@ -108,6 +109,30 @@ def test_a_call_gives_its_kernel_the_addresses_of_all_arrays(fake):
     on_ranks(fake, 2, work)
 
 
+def test_other_arrays_are_written_into_parameters_that_are_there(fake):
+    """What is packed once for a set of flags serves all arrays; old ones stay right."""
+
+    def work(group):
+        kernels = []
+        comm = opened(group, kernels)
+        if group.rank == 0:
+            for turn in (0, 1, 2, 0, 1):
+                at = 1 + turn << 22
+                x, residual = Tensor(at, (2, 8192)), Tensor(at + (1 << 20), (2, 8192))
+                out, weight = Tensor(at + (2 << 20), (2, 8192)), Tensor(64, (8192,))
+                fused = add_rms_norm(residual=residual, weight=weight, eps=turn / 2)
+                made = fused.into(residual=residual, out=out)
+                comm.all_reduce(x, epilogue=made, stream=5)
+                found = words(fake, kernels[-1])
+                bits = int(np.float32(turn / 2).view(np.uint32))
+                want = [residual.at, 64, bits, out.at, residual.at]
+
+                assert want == [found["extra", i, 0] for i in range(5)]
+        group.exchange({})
+
+    on_ranks(fake, 2, work)
+
+
 def test_rows_are_whole_where_their_clusters_do_not_fit(fake):
     """A GPU with few SMs in a group runs the same plan, with idle blocks."""
 
@@ -117,7 +142,7 @@ def test_rows_are_whole_where_their_clusters_do_not_fit(fake):
         session = comm._session("cuda")
         load_call = session.load_call
 
-        def load_few(plan, call, share=0):
+        def load_few(plan, call, share=0, counted=False):
             if share > 1:
                 raise TooManyBlocks("16 blocks wait for each other")
             return load_call(plan, call, share)
@@ -149,7 +174,7 @@ def test_a_gpu_with_little_room_has_half_the_blocks(fake, monkeypatch, room):
         session = comm._session("cuda")
         load_call = session.load_call
 
-        def load_few(plan, call, share=0):
+        def load_few(plan, call, share=0, counted=False):
             if plan.plan.schedule.blocks > room:
                 raise TooManyBlocks("256 blocks wait for each other")
             return load_call(plan, call, share)

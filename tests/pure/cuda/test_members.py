@@ -11,7 +11,6 @@ from stretto import algorithms
 from stretto.collectives import Operator
 from stretto.errors import PlanError
 from stretto.executors.cuda.codegen.compile import compile_kernel
-from stretto.executors.cuda.launching.counted import counted
 from stretto.lower import lower
 from stretto.plan import Schedule
 from stretto.testing import among, relayed
@@ -81,7 +80,6 @@ def test_an_average_of_some_compiles():
 def test_counts_on_the_gpu_are_of_all_ranks():
     """The kernel that gathers them knows no members, so it is refused in words."""
     plan = planned(group_of("all_gather/one_shot"), "bulk")
-    kernel = generated(plan, rank=0, dtype="int32")
 
     with pytest.raises(PlanError, match="2 members of 4 ranks, and counts on the GPU"):
-        counted(kernel, plan)
+        generated(plan, rank=0, dtype="int32", counted=True)

@@ -12,7 +12,7 @@ from stretto.collectives import Operator, storage
 from stretto.errors import PlanError
 from stretto.executors import Call
 from stretto.executors.cuda.codegen.compile import build, usage
-from stretto.executors.cuda.launching.pitched import pitches
+from stretto.executors.cuda.launching.prepare import pitches
 from stretto.lower import lower
 from stretto.plan import Schedule
 from stretto.testing import draw

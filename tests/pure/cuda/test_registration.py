@@ -6,20 +6,21 @@ import ctypes
 
 import pytest
 from cuda_fakes import GRAIN, on_ranks
+from tests.stand_ins import TensorLike
 
 from stretto import algorithms
 from stretto.errors import CallError
 from stretto.executors import Call
 from stretto.executors.cuda.codegen.abi import PARAMS, Kernel
 from stretto.executors.cuda.device.space import REGISTERED
-from stretto.executors.cuda.launching.launch import Loaded
+from stretto.executors.cuda.launching.kernels import Loaded
 from stretto.executors.cuda.session import CudaSession
 from stretto.lower import lower
 from stretto.plan import Schedule
 from stretto.verify import verify, verify_plan
 
 
-class Tensor:
+class Tensor(TensorLike):
     """What a GPU tensor answers."""
 
     def __init__(self, address, nbytes):
@@ -232,7 +233,7 @@ def test_a_launch_forgets_what_was_registered(fake):
     def work(group):
         session = CudaSession(group)
         kernel = Kernel(text="any", ranks=(0,), grid=1, threads=64)
-        session.load_call = lambda plan, call: Loaded(None, 5, kernel)
+        session.load_call = lambda plan, call, **_: Loaded(None, 5, kernel)
         launch = session.prepare(plan, Call(dtype="uint8", counts=(512, 512)))
         start = fake.foreign(4096, "malloc")
         x, out = Tensor(start, 512), Tensor(start + 1024, 1024)

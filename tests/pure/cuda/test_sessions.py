@@ -8,19 +8,20 @@ from pathlib import Path
 
 import pytest
 from cuda_fakes import GRAIN, on_ranks, view
+from tests.stand_ins import TensorLike
 
 from stretto import algorithms
 from stretto.errors import CallError, DeviceError
 from stretto.executors import Call
 from stretto.executors.cuda.codegen.abi import PARAMS, Kernel
-from stretto.executors.cuda.launching.launch import Loaded
+from stretto.executors.cuda.launching.kernels import Loaded
 from stretto.executors.cuda.session import CudaSession
 from stretto.lower import lower
 from stretto.plan import Schedule
 from stretto.verify import verify, verify_plan
 
 
-class Tensor:
+class Tensor(TensorLike):
     """What a GPU tensor answers."""
 
     def __init__(self, address, nbytes):
@@ -212,11 +213,19 @@ def test_two_ranks_that_only_transfer_stage_less(fake):
         group.only_transfers = transfers
         session = CudaSession(group)
         kernel = Kernel(text="any", ranks=(0,), grid=1, threads=64)
-        session.load_call = lambda plan, call, rank=None: Loaded(None, 5, kernel)
-        launch = session._prepare(plan, Call(dtype="int8", counts=(64 << 20,) * 2))
-        packed = launch.packed(session.regions[0])[: PARAMS.itemsize].view(PARAMS)[0]
+        session.load_call = lambda plan, call, **_: Loaded(None, 5, kernel)
+        launch = session.prepare(plan, Call(dtype="int8", counts=(64 << 20,) * 2))
+        packed = (
+            launch.parts[0]
+            .packed(session.regions[0])[: PARAMS.itemsize]
+            .view(PARAMS)[0]
+        )
         group.exchange({})
-        found = session.slab.nbytes, int(packed["stage_half"]), launch._where.tile
+        found = (
+            session.slab.nbytes,
+            int(packed["stage_half"]),
+            launch.parts[0].where.tile,
+        )
         session.close()
         return found
 

@@ -7,22 +7,24 @@ import ctypes
 import numpy as np
 import pytest
 from cuda_fakes import OK, on_ranks
+from tests.stand_ins import TensorLike
 
 from stretto import algorithms
-from stretto.calls.hot import MISS, Again, hot_places
+from stretto.calls.by_identity import MISS, Again, known_places
 from stretto.collectives import Operator
 from stretto.errors import CallError, CollectiveTimeout
-from stretto.executors import Call
+from stretto.executors import Call, Session
 from stretto.executors.cuda.codegen.abi import PARAMS, Kernel
 from stretto.executors.cuda.device import driver
-from stretto.executors.cuda.launching.launch import KEPT, Loaded
+from stretto.executors.cuda.launching.kernels import Loaded
+from stretto.executors.cuda.launching.launch import KEPT
 from stretto.executors.cuda.session import CudaSession
 from stretto.lower import lower
 from stretto.plan import Schedule
 from stretto.verify import verify, verify_plan
 
 
-class Tensor:
+class Tensor(TensorLike):
     """What a GPU tensor answers."""
 
     def __init__(self, address):
@@ -80,7 +82,7 @@ def test_a_warm_call_is_one_launch(fake, asked, name, words, registered):
         session = CudaSession(group)
         quiet_watch(session)
         kernel = Kernel(text="any", ranks=(0,), grid=1, threads=64)
-        session.load_call = lambda plan, call: Loaded(None, 5, kernel)
+        session.load_call = lambda plan, call, **_: Loaded(None, 5, kernel)
         counts = (64,) if "reduce" in name else (64, 64)
         call = Call(dtype="uint8", op=Operator.SUM, counts=counts)
         launch = session.prepare(proved(name, words), call)
@@ -111,7 +113,7 @@ def test_a_repeated_call_launches_what_the_call_did(fake):
     def work(group):
         session = CudaSession(group)
         kernel = Kernel(text="any", ranks=(0,), grid=1, threads=64)
-        session.load_call = lambda plan, call: Loaded(None, 5, kernel)
+        session.load_call = lambda plan, call, **_: Loaded(None, 5, kernel)
         call = Call(dtype="uint8", op=Operator.SUM, counts=(64,))
         plan = proved("all_reduce/one_shot", "push packets staged")
         launch, x = session.prepare(plan, call), Tensor(4096)
@@ -150,7 +152,7 @@ def test_arrays_that_lie_elsewhere_in_every_call_are_launched_where_they_lie(
     def work(group):
         session = CudaSession(group)
         kernel = Kernel(text="any", ranks=(0,), grid=1, threads=64)
-        session.load_call = lambda plan, call: Loaded(None, 5, kernel)
+        session.load_call = lambda plan, call, **_: Loaded(None, 5, kernel)
         call = Call(dtype="uint8", counts=(64,) if "reduce" in name else (64, 64))
         launch = session.prepare(proved(name, words), call)
         room = session.empty((128 * places,), "uint8")
@@ -170,14 +172,13 @@ def test_arrays_that_lie_elsewhere_in_every_call_are_launched_where_they_lie(
             assert bytes_of[0] == bytes_of[-2]
             assert bytes_of[places - 1] == bytes_of[-1]
             (arguments,) = launch._streams.values()
-            assert KEPT == len(arguments.kept) == len(arguments._words)
+            assert KEPT == len(arguments.kept)
             if shares:
                 launch.forget()
                 for _ in range(3):
                     with pytest.raises(CallError, match="not registered memory"):
                         launch(4096, 8192, stream=5)
                 assert not arguments.kept
-                assert not arguments._words
         group.exchange({})
         session.close()
 
@@ -189,16 +190,14 @@ def test_a_tensor_that_changed_is_not_repeated():
     torch = pytest.importorskip("torch")
     calls = []
 
-    class Bound:
-        def __call__(self, x, out):
-            calls.append("launch")
-
-        def repeat(self, source, target):
+    class Bound(Session):
+        def repeated(self, launch, source, target):
             return lambda: calls.append((source, target))
 
     x = torch.zeros(8)
     again = Again(
-        launch=Bound(),
+        session=Bound(),
+        launch=lambda x, out: calls.append("launch"),
         broke=lambda e: e,
         reads=True,
         writes=True,
@@ -206,13 +205,13 @@ def test_a_tensor_that_changed_is_not_repeated():
         in_place=True,
         make=None,
     )
-    hot = hot_places(again, x, None, 4096, 0)
+    known = known_places(again, x, None, 4096, 0)
 
-    assert hot(x, None) is x
+    assert known(x, None) is x
     assert [(4096, 4096)] == calls
-    assert hot(torch.zeros(8), None) is MISS
+    assert known(torch.zeros(8), None) is MISS
     x.set_(torch.zeros(8))
-    assert hot(x, None) is MISS
+    assert known(x, None) is MISS
     assert [(4096, 4096)] == calls
 
 

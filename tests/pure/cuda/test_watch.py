@@ -15,7 +15,7 @@ from stretto.errors import CollectiveMismatch, CollectiveTimeout, DeviceError
 from stretto.executors import Call
 from stretto.executors.cuda.codegen.abi import CONTROL, RECORD, Kernel
 from stretto.executors.cuda.flags import watch as watch_module
-from stretto.executors.cuda.launching.launch import Loaded
+from stretto.executors.cuda.launching.kernels import Loaded
 from stretto.executors.cuda.session import CudaSession
 from stretto.lower import lower
 from stretto.plan import Schedule
@@ -172,11 +172,11 @@ def test_a_fault_that_a_call_has_found_lets_all_sets_of_flags_go(fake):
 def called(session, count):
     """Prepare an all_reduce of so many numbers; return its fingerprint."""
     kernel = Kernel(text="any", ranks=(0,), grid=1, threads=64)
-    session.load_call = lambda plan, call: Loaded(None, 5, kernel)
+    session.load_call = lambda plan, call, **_: Loaded(None, 5, kernel)
     program = algorithms.get("all_reduce/one_shot").build(session.group.num_ranks)
     plan = lower(verify(program), Schedule.parse("push packets staged"))
     call = Call(dtype="float32", counts=(count,))
-    return session.prepare(verify_plan(plan), call)._fingerprint
+    return session.prepare(verify_plan(plan), call).parts[0].fingerprint
 
 
 @pytest.mark.parametrize("told", [False, True])

@@ -143,3 +143,31 @@ def test_closing_runs_what_was_started():
     line.close()
     assert [1] == ran
     assert work.is_success()
+
+
+def test_what_is_discarded_is_told_and_never_runs():
+    line, ran = Line("test"), []
+    gate = threading.Event()
+    line.start(gate.wait, []).get_future()  # the thread is in it
+    work = line.start(lambda: ran.append(1), [])
+    future = line.start(lambda: ran.append(2), []).get_future()
+    line.discard(PeerLost("aborted"))
+    gate.set()
+    with pytest.raises(PeerLost, match="aborted"):
+        work.wait()
+    with pytest.raises(RuntimeError, match="aborted"):
+        future.wait()
+    assert [] == ran
+
+
+def test_a_process_that_ends_waits_for_started_calls_so_long():
+    line = Line("test")
+    work = line.start(lambda: None, [])
+    line.leave(5.0)
+    assert work.is_success()
+    stuck, gate = Line("test"), threading.Event()
+    stuck.start(gate.wait, [])
+    begin = time.monotonic()
+    stuck.leave(0.1)
+    assert 0.1 <= time.monotonic() - begin < 4
+    gate.set()

@@ -55,6 +55,8 @@ def test_every_operator_has_its_name():
 def test_options_refuse_what_they_do_not_know():
     with pytest.raises(stretto.CallError, match="transfers='mpi'"):
         stretto.torch.Options(transfers="mpi")
+    with pytest.raises(stretto.StrettoError, match="'all_sum'"):
+        stretto.torch.Options(algorithms={"all_sum": "all_reduce/ring"})
 
 
 def test_short_forms_of_options_have_c10ds_defaults():
@@ -114,6 +116,16 @@ def test_the_import_brings_little_beside_torch():
     assert "[]" == run(code)
 
 
+def test_an_environment_that_hides_the_backend_is_told():
+    code = (
+        "import os; os.environ['TORCH_DISTRIBUTED_USE_TORCHCOMMS'] = '1'\n"
+        "import logging, sys; logging.basicConfig(stream=sys.stdout)\n"
+        "try:\n import stretto.torch\n"
+        "except ImportError:\n print('unset it')"  # torch itself may want torchcomms
+    )
+    assert "unset it" in run(code)
+
+
 def test_without_torch_the_import_says_what_to_install():
     code = (
         "import importlib.util; importlib.util.find_spec = lambda name: None\n"
@@ -123,3 +135,25 @@ def test_without_torch_the_import_says_what_to_install():
     said = run(code)
     assert said.startswith("MissingExtraError")
     assert "pip install 'stretto[torch]'" in said
+
+
+def test_nccl_is_made_when_only_it_can_answer():
+    """Torch's questions about splitting do not connect it."""
+    from stretto.torch.fallback import OnDemand
+
+    made = []
+
+    class Nccl:
+        options = "its options"
+
+    def make():
+        made.append(True)
+        return Nccl()
+
+    backend = OnDemand(make)
+    assert not backend.supports_splitting
+    assert not backend.supports_tensor_alloc("cuda")
+    backend.eager_connect_single_device("cuda:0")
+    assert [] == made
+    assert "its options" == backend.options
+    assert [True] == made

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("torch")
+
 RECORDED = json.loads((Path(__file__).parent / "signatures.json").read_text())
 METHODS = [
     (path, name, text)

@@ -88,11 +88,7 @@ class Watch:
             raise
         except BaseException as e:  # of a signal's handler: the others must hear of it
             how = f"raised {type(e).__name__} in {self._where()}"
-            abandon = getattr(self._group, "abandon", None)
-            if abandon is None:
-                self._group.fail((), how)
-            else:
-                abandon(how)
+            self._group.abandon(how)
             raise
         finally:
             self._words[SessionWord.SLEEP_US] = _FIRST_SLEEP_US

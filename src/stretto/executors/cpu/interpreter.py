@@ -13,11 +13,7 @@ from __future__ import annotations
 
 import time
 
-from stretto.executors.cpu.slab import (
-    PACKET_HEADER,
-    PACKET_REGION,
-    STAGE_REGION,
-)
+from stretto.executors.cpu.slab import PACKET_HEADER, PACKET_REGION, STAGE_REGION
 from stretto.executors.cpu.words import (
     FLAG,
     PRIVATE,
@@ -55,11 +51,8 @@ _DATA = object.__basicsize__
 # Plain integers: Numba freezes them into the code.
 _SESSION, _FINGERPRINT = 8 * Header.SESSION, 8 * Header.FINGERPRINT
 _TILES, _TILE_BYTES, _TILE = 8 * Header.TILES, 8 * Header.TILE_BYTES, 8 * Header.TILE
-_NUM_LANES, _LANES, _SCRATCH = (
-    8 * Header.NUM_LANES,
-    8 * Header.LANES,
-    8 * Header.SCRATCH,
-)
+_NUM_LANES, _LANES = 8 * Header.NUM_LANES, 8 * Header.LANES
+_SCRATCH = 8 * Header.SCRATCH
 _HAS_INPUT, _HAS_OUTPUT = 8 * Header.HAS_INPUT, 8 * Header.HAS_OUTPUT
 _SHARES_INPUT, _SHARES_OUTPUT = 8 * Header.SHARES_INPUT, 8 * Header.SHARES_OUTPUT
 _INPUT, _OUTPUT = 8 * Header.INPUT, 8 * Header.OUTPUT
@@ -340,10 +333,7 @@ def _relax(session: int, idle: int, far: int) -> int:
         away = _now_ns(session) - began
         store(session + _AWAY, away)
         alone = load(session + _LONG) > load(session + _BRIEF)  # a core for each rank
-        wakes = load(session + _HOP) != 0  # who sleeps is woken by what comes
-        if away > _TAKEN_NS and (
-            alone or wakes
-        ):  # a stranger: who sleeps is put before it
+        if away > _TAKEN_NS and alone:  # a stranger: who sleeps is put before it
             store(session + _YIELDS, _WARY)
     else:
         store(session + _AWAY, 0)

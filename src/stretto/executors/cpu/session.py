@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from stretto.collectives import check, dtype_name, storage
 from stretto.epilogues import Spec, evaluate
 from stretto.errors import CallError, CommunicationError
-from stretto.executors import Call, Group, Launch, hosts_of
+from stretto.executors import Call, Group, Launch, Session, hosts_of
 from stretto.executors.cpu.encode import Encoded, Memory, encode
-from stretto.executors.cpu.engine import Engine, engine_named
 from stretto.executors.cpu.far import FarSlab, Way
 from stretto.executors.cpu.faults import Watch
 from stretto.executors.cpu.heap import Heap
+from stretto.executors.cpu.interpreters import Interpreter, interpreter_named
 from stretto.executors.cpu.memory import create_file, prefault, require_shared_memory
 from stretto.executors.cpu.slab import ABI, CALL, Slab, SlabLayout
 from stretto.executors.cpu.words import Header, SessionWord
@@ -36,26 +36,26 @@ _FAR_TURN_NS = 1500
 _SLEEPS = 10
 
 
-class CpuSession:
+class CpuSession(Session):
     """Slabs of all ranks, the heap, and what turns plans into launchers."""
 
     def __init__(self, group: Group, *, interpreter: str | None = None) -> None:
         """Make this rank's slab and map everybody's (collective)."""
         require_shared_memory()
         self._group = group
-        self._engine: Engine = engine_named(interpreter, warn=group.rank == 0)
+        self._interpreter: Interpreter = interpreter_named(
+            interpreter, warn=group.rank == 0
+        )
         self._layout = SlabLayout(num_ranks=group.num_ranks)
         self._words = np.zeros(int(SessionWord.END), dtype=np.int64)
-        shared = _share(group, self._layout, self._words, self._engine)
+        shared = _share(group, self._layout, self._words, self._interpreter)
         self._slabs, self._way = shared.slabs, shared.way
         self._mine = shared.mine
-        on_exchange = getattr(group, "on_exchange", None)
-        if on_exchange is not None:
-            on_exchange.append(self._begin_exchange)
+        group.on_exchange.append(self._begin_exchange)
         self._heap = Heap(group)
         self._heap_at = self._heap.addresses[group.rank]
         self._heap_bytes = 0
-        self._address = self._engine.address
+        self._address = self._interpreter.address
         self._words[SessionWord.EPOCH] = 1
         self._words[SessionWord.CALL] = self._mine.address + CALL
         self._words[SessionWord.HEAP] = self._heap.addresses[group.rank]
@@ -79,7 +79,7 @@ class CpuSession:
     def _set_patience(self, *, crowded: bool) -> None:
         """Spin long when every rank has a core, and hardly when not."""
         spin_us = _CROWDED_SPIN_US if crowded else _SPIN_US
-        turn_ns = self._engine.spin_ns if self._way is None else _FAR_TURN_NS
+        turn_ns = self._interpreter.spin_ns if self._way is None else _FAR_TURN_NS
         spins = max(int(spin_us * 1e3 / turn_ns), 1)
         brief = max(int(_CROWDED_SPIN_US * 1e3 / turn_ns), 1)
         self._words[SessionWord.SPINS] = self._words[SessionWord.LONG_SPINS] = spins
@@ -93,7 +93,7 @@ class CpuSession:
     @property
     def interpreter(self) -> str:
         """Return the name of the interpreter: numba or numpy."""
-        return self._engine.name
+        return self._interpreter.name
 
     def empty(self, shape: Sequence[int], dtype: str) -> NDArray[Any]:
         """Return registered memory, at the same offset on every rank (collective)."""
@@ -135,7 +135,7 @@ class CpuSession:
                 f"ranks are on {hosts_of(self._group)}: lower it with hosts=comm.hosts"
             )
         check(call.op, call.dtype)
-        encoded = encode(plan.value, call, self._memory, self._engine.kernel_of)
+        encoded = encode(plan.value, call, self._memory, self._interpreter.kernel_of)
         for address, nbytes in encoded.touched:
             prefault(address, nbytes)
         self._publish(encoded)
@@ -145,15 +145,22 @@ class CpuSession:
             words=self._words,
             plan=plan.value,
             encoded=encoded,
-            run=self._engine.run,
+            run=self._interpreter.run,
             way=self._way,
         )
-        run, table = self._engine.run, int(encoded.table.ctypes.data)
+        run, table = self._interpreter.run, int(encoded.table.ctypes.data)
 
         def launch(x: Any, out: Any) -> None:
             if status := run(table, id(x), id(out)):
                 watch.until_done(status)
 
+        def bare(x: Any, out: Any) -> None:
+            if status := run(table, 0, 0):
+                watch.until_done(status)
+
+        has = encoded.table[[Header.HAS_INPUT, Header.HAS_OUTPUT]]
+        if not has.any():  # a barrier's: nobody looks at the arrays
+            return bare
         if call.aside:
             return _aside(launch)
         if any(call.rows):
@@ -164,9 +171,6 @@ class CpuSession:
         if encoded.text not in self._known:
             self._known.add(encoded.text)
             self._mine.register(int(encoded.table[Header.FINGERPRINT]), encoded.text)
-
-    def check(self) -> None:
-        """Raise what a launch that was not waited for has met: here, nothing."""
 
     def close(self) -> None:
         """Give memory back; what launchers and arrays still hold goes with them."""
@@ -227,7 +231,7 @@ class _Shared(NamedTuple):
 
 
 def _share(
-    group: Group, places: SlabLayout, words: NDArray[np.int64], engine: Engine
+    group: Group, places: SlabLayout, words: NDArray[np.int64], engine: Interpreter
 ) -> _Shared:
     """Make my slab, give it to everybody here, map theirs, and connect with others."""
     hosts = hosts_of(group)

@@ -14,15 +14,15 @@ from stretto.plan import Plan
 
 if TYPE_CHECKING:
     from stretto.executors.cuda.codegen.abi import Kernel
-    from stretto.executors.cuda.launching.turns import Beside
+    from stretto.executors.cuda.launching.side_stream import SideStream
     from stretto.executors.cuda.session import CudaSession
 
 __all__ = [
-    "beside",
     "doctor",
     "include_path",
     "open_session",
     "show",
+    "side_stream",
     "stream_here",
     "trusted",
     "warm",
@@ -39,18 +39,18 @@ def open_session(group: Group) -> CudaSession:
 def stream_here(stream: Any = None) -> int:
     """Return the handle of a stream; without one, of what the caller works on."""
     from stretto.executors.cuda.device.driver import current_stream, here
-    from stretto.executors.cuda.launching.bound import stream_handle
+    from stretto.executors.cuda.launching.launch import stream_handle
 
     device = here()
     return current_stream(device) if stream is None else stream_handle(stream)
 
 
-def beside() -> Beside:
+def side_stream() -> SideStream:
     """Return a stream for calls that are started, beside the callers' streams."""
     from stretto.executors.cuda.device.driver import here, open_device
-    from stretto.executors.cuda.launching.turns import Beside
+    from stretto.executors.cuda.launching.side_stream import SideStream
 
-    return Beside(open_device(here()))
+    return SideStream(open_device(here()))
 
 
 def doctor() -> Mapping[str, str]:
@@ -91,8 +91,9 @@ def show(
 
 def _kernel(plan: Verified[Plan], dtype: str, op: Operator, rank: int) -> Kernel:
     """Return the kernel of a plan: the registered one where there is one."""
+    from stretto.executors.cuda.codegen.byhand import hand_kernel
     from stretto.executors.cuda.codegen.generate import kernel_of
-    from stretto.executors.cuda.launching.byhand import hand_kernel, taken_by_hand
+    from stretto.executors.cuda.launching.byhand import taken_by_hand
 
     own = taken_by_hand(plan.value, Call(dtype=dtype, op=op, counts=(1,)))
     if own is not None:
@@ -124,7 +125,7 @@ def warm(
     May be called from any thread: nothing is loaded, and the GPU is not asked.
     """
     from stretto.executors.cuda.codegen.compile import compile_kernel
-    from stretto.executors.cuda.launching.engine import runs_on_engine
+    from stretto.executors.cuda.launching.copies import runs_on_engine
 
     if not runs_on_engine(plan.value):
         compile_kernel(_kernel(plan, dtype, op, rank), arch=arch)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
+from stretto.arrays.view import packed_view
 from stretto.collectives import storage
-from stretto.errors import CallError, DeviceError, PlanError
-from stretto.executors import Call, Group, Launch, describe
-from stretto.executors.cuda.codegen.abi import CONTROL, MAX_RANKS, Kernel, fingerprint
+from stretto.errors import CallError, DeviceError
+from stretto.executors import Call, Group, Session
+from stretto.executors import Launch as AnyLaunch
+from stretto.executors.cuda.codegen.abi import CONTROL, MAX_RANKS, Kernel
 from stretto.executors.cuda.custom.channels import Channels
+from stretto.executors.cuda.custom.proxy import Proxy
 from stretto.executors.cuda.device.arena import Arena
-from stretto.executors.cuda.device.arrays import DeviceArray, where
+from stretto.executors.cuda.device.arrays import DeviceArray
 from stretto.executors.cuda.device.driver import (
     Side,
     api,
@@ -28,49 +29,21 @@ from stretto.executors.cuda.device.memory import open_slab
 from stretto.executors.cuda.device.space import AddressSpace, local_rank
 from stretto.executors.cuda.flags.enginewatch import EngineWatch
 from stretto.executors.cuda.flags.flagsets import FlagSets
-from stretto.executors.cuda.flags.regions import (
-    fit,
-    regions,
-    symbol_sizes,
-)
+from stretto.executors.cuda.flags.regions import regions
 from stretto.executors.cuda.flags.testimony import PAGE_BYTES, Testimony
 from stretto.executors.cuda.flags.watch import Watch
-from stretto.executors.cuda.launching.aside import aside
-from stretto.executors.cuda.launching.bound import (
-    KernelLaunch,
-    peer_spaces,
-    stream_handle,
-)
-from stretto.executors.cuda.launching.byhand import hand_launch, taken_by_hand
-from stretto.executors.cuda.launching.counted import (
-    CountedLaunch,
-    counted,
-    require_kernel_of_own_memory,
-)
-from stretto.executors.cuda.launching.engine import EngineLaunch, runs_on_engine
-from stretto.executors.cuda.launching.fused import fused_launch
-from stretto.executors.cuda.launching.launch import Loaded
-from stretto.executors.cuda.launching.loading import Kernels
-from stretto.executors.cuda.launching.pitched import pitched_launch
-from stretto.executors.cuda.launching.proxy import Proxy
+from stretto.executors.cuda.launching.counted import prepare_counted
+from stretto.executors.cuda.launching.kernels import Kernels, Loaded
+from stretto.executors.cuda.launching.launch import Launch, stream_handle
+from stretto.executors.cuda.launching.prepare import OnCopy, prepare
 from stretto.ir import Verified
-from stretto.lower import (
-    Batched,
-    barrier_plan,
-    batched,
-    closed,
-    copied,
-    hands_round_on_engine,
-    in_halves,
-    why_not_in_halves,
-)
-from stretto.plan import Layout, Plan, layout
-from stretto.verify import verify_plan
+from stretto.lower import Batched, why_not_in_halves
+from stretto.plan import Plan
 
 __all__ = ["CudaSession"]
 
 
-class CudaSession:
+class CudaSession(Session):
     """One rank's part of a group that computes on GPUs."""
 
     def __init__(self, group: Group) -> None:
@@ -80,12 +53,12 @@ class CudaSession:
             )
         self.group = group
         self.device = open_device(local_rank(group))
-        self._pair = bool(getattr(group, "only_transfers", False))
+        self._pair = group.only_transfers
         self.regions, total = regions(group.num_ranks, channel=self._pair)
         page, total = total, total + PAGE_BYTES
         self.slab = open_slab(self.device, group, total)
         self.space = AddressSpace(self.device, group, self.slab)
-        self.offset_at = self.space.offset
+        self.offset_at = self.space.offset  # type: ignore[method-assign]  # it is hot
         self._arena = Arena()
         if self.slab.nbytes > total:
             self._arena.grow(total, self.slab.nbytes - total)
@@ -162,148 +135,62 @@ class CudaSession:
 
         All of the array must be registered: peers touch all of it.
         """
-        at = where(array)
-        return self.space.offset(at.pointer, max(1, at.nbytes))
+        at = packed_view(array)
+        return self.space.offset(at.start, max(1, at.nbytes))
+
+    def offset_at(self, address: int, nbytes: int) -> int | None:
+        """Return the same of memory that is known by where it lies."""
+        return self.space.offset(address, nbytes)
 
     def refuses(self, plan: Verified[Plan]) -> str:
         """Return why a plan does not run here, alike on every rank, or ""."""
         return why_not_in_halves(plan)
 
-    def prepare(self, plan: Verified[Plan], call: Call) -> Launch:
+    def prepare(self, plan: Verified[Plan], call: Call) -> Launch | OnCopy:
         """Bind a plan to a kind of call: generate, compile, load, pack."""
-        launch = self._prepare(plan, call)
-        return aside(self, launch, plan.value, call) if call.aside else launch
-
-    def _prepare(self, plan: Verified[Plan], call: Call) -> Launch:
-        value = plan.value
-        if value.num_ranks != self.group.num_ranks:
-            raise PlanError(
-                f"plan {value.name} is for {value.num_ranks} ranks; "
-                f"this group has {self.group.num_ranks}"
-            )
-        sizes = symbol_sizes(value, call)
-        itemsize = storage(call.dtype).itemsize
-        mark = fingerprint(value, call.dtype, call.op.value, call.counts)
-        self.watch.name(mark, describe(value, call))
-        if call.epilogue is not None:
-            return fused_launch(self, plan, call, call.epilogue, mark)
-        if any(call.rows):
-            return pitched_launch(self, plan, call, sizes, mark)
-        own = taken_by_hand(value, call, self.regions[0].share)
-        if own is not None:
-            return hand_launch(self, own, value, call, sizes, mark)
-        if runs_on_engine(value):
-            return EngineLaunch(copied(plan), self, sizes, itemsize, mark)
-        if not hands_round_on_engine(value):
-            return self.kernel_launch(plan, call, sizes, mark)
-        where = fit(value, sizes, itemsize, region=self.regions[0])
-        halves = in_halves(closed(plan) if where.tiles > 1 else plan)
-        enter = self._bound(halves.kernel, call, where, mark)
-        mark = self.watch.part(mark ^ 1 or 1, mark)
-        return EngineLaunch(halves.copies, self, sizes, itemsize, mark, enter=enter)
+        return prepare(self, plan, call)
 
     def prepare_counted(
         self, plan: Verified[Plan], gather: Verified[Plan], call: Call
-    ) -> CountedLaunch:
+    ) -> Launch:
         """Bind a plan to counts on the GPU; `call` says how large they may be.
 
         `gather` is an all_gather that brings everybody the counts of all ranks.
         """
-        from stretto.executors.cuda.codegen.generate import kernel_of
+        return prepare_counted(self, plan, gather, call)
 
-        require_kernel_of_own_memory(plan.value)
-        plan = closed(plan)  # how many tiles there are, nobody here knows
-        value = plan.value
-        sizes, itemsize = symbol_sizes(value, call), storage(call.dtype).itemsize
-        n = value.num_ranks
-        parts = len(call.counts) // n
-        row = Call(dtype="int64", counts=(parts,) * n)
-        mark = fingerprint(value, call.dtype, call.op.value, (*call.counts, -1))
-        self.watch.name(mark, f"{describe(value, call)}, with counts on the GPU")
-        how = dict(rank=self.group.rank, dtype=call.dtype, op=call.op)  # noqa: C408
-        main = KernelLaunch(
-            self,
-            value,
-            self.load_kernel(counted(kernel_of(plan, **how), value)),
-            where=fit(value, sizes, itemsize, region=self.regions[0]),
-            fingerprint=mark,
-        )
-        return CountedLaunch(
-            self,
-            self.kernel_launch(
-                gather,
-                row,
-                symbol_sizes(gather.value, row),
-                self.watch.part(mark ^ 1 or 1, mark),
-            ),
-            main,
-            itemsize=itemsize,
-            most=max(call.counts),
-        )
-
-    def kernel_launch(
-        self,
-        plan: Verified[Plan],
-        call: Call,
-        sizes: Any,
-        mark: int,
-        extra: Sequence[int] = (),
-    ) -> KernelLaunch:
-        """Bind a plan to a kernel of its own; `extra` are words of its table."""
-        itemsize = storage(call.dtype).itemsize
-        where = fit(plan.value, sizes, itemsize, region=self.regions[0])
-        plan = closed(plan) if where.tiles > 1 else plan
-        return self._bound(batched(plan), call, where, mark, extra)
-
-    def _bound(
-        self,
-        plan: Batched,
-        call: Call,
-        where: Layout,
-        mark: int,
-        extra: Sequence[int] = (),
-    ) -> KernelLaunch:
-        with self._kernels.turn:  # a transfer loads both ends before one runs
-            loaded = self.load_call(plan, call)
-            if self._pair:
-                self.load_call(plan, call, rank=1 - self.group.rank)
-        return KernelLaunch(
-            self, plan.plan, loaded, where=where, fingerprint=mark, extra=extra
-        )
+    def repeated(self, launch: AnyLaunch, x: Any, out: Any) -> Callable[[], None]:
+        """Return a prepared launch on addresses, ready to be called."""
+        if isinstance(launch, Launch):
+            return launch.repeat(x, out)
+        return super().repeated(launch, x, out)
 
     def load_call(
-        self, plan: Batched, call: Call, share: int = 0, rank: int | None = None
+        self, plan: Batched, call: Call, *, share: int = 0, counted: bool = False
     ) -> Loaded:
         """Return the kernel of a plan for a kind of call, compiled and loaded."""
         from stretto.executors.cuda.codegen.generate import generate
 
-        return self.load_kernel(
-            generate(
-                plan,
-                rank=self.group.rank if rank is None else rank,
-                dtype=call.dtype,
-                op=call.op,
-                epilogue=call.epilogue,
-                rows=call.rows,
-                share=share,
-            )
-        )
+        mine = self.group.rank
+        both = (1 - mine, mine) if self._pair else (mine,)
+        with self._kernels.turn:  # a transfer loads both ends before one runs
+            for rank in both:
+                kernel = generate(
+                    plan,
+                    rank=rank,
+                    dtype=call.dtype,
+                    op=call.op,
+                    epilogue=call.epilogue,
+                    rows=call.rows,
+                    share=share,
+                    counted=counted,
+                )
+                loaded = self.load_kernel(kernel)
+        return loaded
 
     def load_kernel(self, kernel: Kernel) -> Loaded:
         """Compile and load a kernel, once; none of ours may be in flight meanwhile."""
         return self._kernels.load(kernel)
-
-    def barrier(self, mark: int, plan: Plan) -> KernelLaunch:
-        """Return a barrier of everybody as a kernel, for the calls of a plan."""
-        meet = batched(verify_plan(barrier_plan(plan.name, plan.num_ranks)))
-        return KernelLaunch(
-            self,
-            meet.plan,
-            self.load_call(meet, Call(dtype="uint8")),
-            where=layout(meet.plan, np.zeros(0, np.int64), 1),
-            fingerprint=mark,
-            shares=peer_spaces(plan, self.group.rank),
-        )
 
     def engine_watch(self) -> EngineWatch:
         """Return the deadlines of copy-engine calls, made at their first use."""

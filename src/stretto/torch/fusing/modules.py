@@ -158,7 +158,6 @@ def fuse_modules(model: nn.Module, group: Any, report: Report) -> None:
         report.refuse(type(model).__name__, "it has no RMSNorm that is known here")
         return
     for layer in layers:
-        layer.reduce_results = False
         layer.forward = functools.partial(
             _held_back, layer.forward, layer, group, report
         )
@@ -175,14 +174,29 @@ def _held_back(
     *args: Any,
     **options: Any,
 ) -> Any:
-    """Run a layer that no longer reduces; its sum is made when it is used."""
-    made = forward(*map(_real, args), **options)
+    """Run a layer without its all_reduce; its sum is made when it is used.
+
+    Where code is compiled, or a gradient is wanted, the layer is what it was.
+    """
+    given = [_real(one) for one in args]
+    if torch.compiler.is_compiling() or _learns(layer, given):
+        return forward(*given, **options)
+    layer.reduce_results = False
+    try:
+        made = forward(*given, **options)
+    finally:
+        layer.reduce_results = True
     out, *rest = made if isinstance(made, tuple) else (made,)
-    partial = Partial(out, getattr(layer, "group", group), report)
-    held: Any = partial
-    if torch.compiler.is_compiling() or (torch.is_grad_enabled() and out.requires_grad):
-        held = partial.value()
+    held = Partial(out, getattr(layer, "group", group), report)
     return (held, *rest) if isinstance(made, tuple) else held
+
+
+def _learns(layer: nn.Module, given: list[Any]) -> bool:
+    """Return whether a gradient is wanted of what a layer makes."""
+    if not torch.is_grad_enabled():
+        return False
+    tensors = [one for one in given if isinstance(one, Tensor)]
+    return any(t.requires_grad for t in (*tensors, *layer.parameters(recurse=False)))
 
 
 def _norm(

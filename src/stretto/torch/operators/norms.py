@@ -40,6 +40,9 @@ EPS = 1e-6
 FP8 = "float8_e4m3fn"
 _LARGEST, _LEAST = 448.0, 1e-12
 """The largest number of that type; the least scale of a row, so that none is 0."""
+FUSED_UP_TO = 8 << 20
+"""Bytes up to which GPUs do it in one kernel. Larger ones, as in prefill, are moved by
+the plans that are tuned for plain calls, and PyTorch's own kernels follow."""
 _TYPES = {getattr(torch, name) for name in CASTS[:3]}
 """Element types of results that epilogues follow."""
 
@@ -99,14 +102,15 @@ def _in_kernel(x: Tensor, *others: Tensor | None) -> bool:
     """Return whether an epilogue can do it."""
     return (
         x.is_cuda
-        and x.numel() > 0
+        and 0 < x.nbytes <= FUSED_UP_TO
         and all(t is None or t.dtype in _TYPES for t in (x, *others))
     )
 
 
 def _aligned(x: Tensor) -> Tensor:
     """Return a tensor that rows can be read from by 16 bytes."""
-    x = plain(x.detach())
+    if not x.is_contiguous():
+        return x.contiguous()
     return x.clone() if x.data_ptr() % 16 else x
 
 
@@ -155,6 +159,10 @@ def _all_reduce_rmsnorm(
 def _by_torch(
     y: Tensor, residual: Tensor | None, weight: Tensor, eps: float
 ) -> tuple[Tensor, Tensor]:
+    """Return both of a sum over ranks, which is used up."""
+    if y.is_cuda and y.dtype == weight.dtype and y.dtype in _TYPES:
+        total = y if residual is None else y.add_(residual)
+        return torch.nn.functional.rms_norm(total, weight.shape, weight, eps), total
     wide = torch.float64 if y.dtype == torch.float64 else torch.float32
     s = y.to(wide)
     if residual is not None:

@@ -11,7 +11,7 @@ packets are numbered by, so that both ends agree on it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 from stretto import collectives
 from stretto.collectives import Operator
@@ -25,6 +25,11 @@ from stretto.executors.cuda.codegen.abi import (
     MAX_RANKS,
     MAX_THREADS,
     Kernel,
+)
+from stretto.executors.cuda.codegen.counts import (
+    COUNTED_TABLE,
+    refuse_counted,
+    table_reader,
 )
 from stretto.executors.cuda.codegen.elements import element
 from stretto.executors.cuda.codegen.epilogue import conclusion, structure
@@ -44,6 +49,9 @@ from stretto.plan import Move, Plan, Signal, Space, Wait, primitive, spell_step
 
 __all__ = ["generate", "kernel_of"]
 
+Spelt: TypeAlias = list[str]
+"""A call of one move: the function's name, then its arguments, a line each."""
+
 
 def kernel_of(plan: Verified[Plan], **how: Any) -> Kernel:
     """Return the kernel of a plan, or of the half of it that a kernel runs."""
@@ -60,13 +68,17 @@ def generate(
     epilogue: Spec | None = None,
     rows: tuple[int, int] = (0, 0),
     share: int = 0,
+    counted: bool = False,
 ) -> Kernel:
     """Return the kernel of one rank, or (`rank=None`) of all ranks in one launch.
 
     `share` blocks have each row of an epilogue together (rowwise.py: `shared_by`).
+    A `counted` kernel reads its sizes on the device (counts.py).
     """
     plan = run.plan
     _refuse(plan)
+    if counted:
+        refuse_counted(plan)
     if epilogue is not None:
         _refuse_epilogue(plan)
     ranks = tuple(range(plan.num_ranks)) if rank is None else (rank,)
@@ -85,13 +97,15 @@ def generate(
     lanes = max(map(len, plan.ranks))
     depth = 1 if held.rows else plan.schedule.depth  # a thread has a cell of each part
     ends = [] if epilogue is None else [structure(epilogue, share, held, close)]
+    readers = [table_reader(plan, r, operands.table) for r in ranks] if counted else []
     text = "\n".join(
         [
-            *_head(plan, ranks, names, operands, epilogue),
+            *_head(plan, ranks, names, operands, epilogue, counted),
             *ends,
             *(_config(plan, r, i, names, depth) for r in ranks for i in range(lanes)),
             *bodies,
-            *_entry(plan, ranks, share if close else 1, on_sm),
+            *readers,
+            *_entry(plan, ranks, share if close else 1, on_sm, counted),
         ]
     )
     return Kernel(
@@ -99,7 +113,7 @@ def generate(
         ranks=ranks,
         grid=plan.schedule.blocks * lanes * len(ranks),
         threads=threads(plan) + CLERK,
-        table=operands.table,
+        table=COUNTED_TABLE if counted else operands.table,
         least_arch=(9, 0) if close else (7, 0),
         options=("--fmad=false",),
     )
@@ -141,11 +155,12 @@ def _head(
     names: tuple[str, str],
     operands: Operands,
     epilogue: Spec | None,
+    counted: bool,
 ) -> Iterator[str]:
     who = f"rank {ranks[0]}" if len(ranks) == 1 else "all ranks, in one launch"
     yield f"// {plan.name}, {plan.num_ranks} ranks: {who}"
     yield f"// {names[0]} {names[1]}; {plan.schedule}"
-    yield '#include "stretto.cuh"'
+    yield '#include "counts.cuh"' if counted else '#include "stretto.cuh"'
     if epilogue is not None:
         yield '#include "held.cuh"'
     if isinstance(operands, PitchedOperands):
@@ -216,7 +231,7 @@ def _lane(
     clears: list[str] = []
     for batch in grouped:
         lines += [f"  // {i}: {spell_step(rank, step)}" for i, step in batch]
-        calls: list[list[str]] = []
+        calls: list[Spelt] = []
         for index, step in batch:
             if not isinstance(step, Move):
                 continue
@@ -259,20 +274,20 @@ def _begins_plainly(plan: Plan, batch: Batch) -> bool:
     )
 
 
-def _spell_calls(index: int, calls: list[list[str]]) -> list[str]:
+def _spell_calls(index: int, calls: list[Spelt]) -> list[str]:
     """Return calls one by one, or side by side when there are several."""
     lines: list[str] = []
     while calls:
         now, calls = calls[:SIDE_BY_SIDE], calls[SIDE_BY_SIDE:]
         if len(now) == 1:
-            head, *rest = now[0]
-            lines.append("  " + head.replace("(", "(me, ", 1))
+            name, first, *rest = now[0]
+            lines.append(f"  {name}(me, {first}")
             lines += [f"      {r}" for r in rest]
             lines[-1] += ";"
             continue
         lines.append(f"  together<{index}>(me,")
-        for nth, (head, *rest) in enumerate(now):
-            lines.append(f"      {head}")
+        for nth, (name, first, *rest) in enumerate(now):
+            lines.append(f"      {name}({first}")
             lines += [f"          {r}" for r in rest]
             lines[-1] += "," if nth + 1 < len(now) else ");"
     return lines
@@ -299,7 +314,7 @@ def _move(
     operands: Operands,
     keep: int,
     later: bool,
-) -> list[str]:
+) -> Spelt:
     """Return a move: its result stays for the epilogue where threads `keep` rows.
 
     Of several, the epilogue stores it, and clears its packets, when that is `later`.
@@ -317,7 +332,8 @@ def _move(
     dsts += [f"rows.hold<{d.pos + nth}>()" for d in own]
     srcs = [operands.source(rank, lane, s, nth, call, later) for s in step.srcs]
     return [
-        f"{name}<{index}{finish}>(s{atom},",
+        f"{name}<{index}{finish}>",
+        f"s{atom},",
         f"to({', '.join(dsts)}),",
         f"from({', '.join(srcs)}))",
     ]
@@ -336,12 +352,13 @@ def _clear(
 
 
 def _entry(
-    plan: Plan, ranks: tuple[int, ...], cluster: int, on_sm: int
+    plan: Plan, ranks: tuple[int, ...], cluster: int, on_sm: int, counted: bool
 ) -> Iterator[str]:
     """Yield the kernel: which block runs which lane of which rank."""
     lanes = max(map(len, plan.ranks))
     workers = plan.schedule.blocks * lanes
-    yield "struct Call {\n  Params p;\n  Table at;\n};"
+    table = "Counted<Table>" if counted else "Table"
+    yield f"struct Call {{\n  Params p;\n  {table} at;\n}};"
     yield f"struct Calls {{\n  Call of[{len(ranks)}];\n}};\n"
     bound = threads(plan) + CLERK
     yield f'extern "C" __global__ void __launch_bounds__({bound}, {on_sm})'

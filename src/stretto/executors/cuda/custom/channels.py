@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from stretto.errors import CallError, DeviceError
 from stretto.executors.cuda.codegen.abi import MAX_BLOCKS, PARAMS
 from stretto.executors.cuda.custom.own import OwnKernel
+from stretto.executors.cuda.custom.proxy import Mailbox, Ring
 from stretto.executors.cuda.device.arrays import DeviceArray
 from stretto.executors.cuda.device.driver import ask
-from stretto.executors.cuda.launching.host import Host
-from stretto.executors.cuda.launching.proxy import Mailbox, Ring
+from stretto.executors.cuda.launching.services import SessionServices
 
 __all__ = ["CHANNEL", "ENGINE", "Channels", "Words"]
 
@@ -120,7 +120,7 @@ class Channels:
 
     def __init__(
         self,
-        session: Host,
+        session: SessionServices,
         nbytes: int,
         *,
         blocks: int = 1,
@@ -182,7 +182,7 @@ class Channels:
         """
         return OwnKernel(self._session, text, symbol, self.blocks, threads)
 
-    def _refuse(self, session: Host) -> None:
+    def _refuse(self, session: SessionServices) -> None:
         asked = {"channels": (self.nbytes, self.blocks)}
         said = [m["channels"] for m, _ in session.group.exchange(asked)]
         if len({tuple(s) for s in said}) != 1:
@@ -232,7 +232,7 @@ class Channels:
             one["rank"], one["peer"], one["block"] = self.rank, q, b
         return handles
 
-    def _home(self, session: Host) -> NDArray[Any]:
+    def _home(self, session: SessionServices) -> NDArray[Any]:
         home = np.zeros(1, PARAMS)
         control = session.regions[0].control
         for q, base in enumerate(session.space.peers):
@@ -244,7 +244,7 @@ class Channels:
     def _mine_and_all(self) -> tuple[tuple[int, Sequence[int]], ...]:
         return tuple((all_[self.rank], all_) for all_ in self._bases)
 
-    def _open_ring(self, session: Host) -> Ring:
+    def _open_ring(self, session: SessionServices) -> Ring:
         (_, buffers), (ours, words) = self._mine_and_all()
         first = self.words.engine_inbox(0, 0)
         proxy = session.proxy()
@@ -261,7 +261,7 @@ class Channels:
         return ring
 
 
-def _bases(session: Host, array: DeviceArray) -> list[int]:
+def _bases(session: SessionServices, array: DeviceArray) -> list[int]:
     """Return where everybody's array of an `empty()` is mapped here."""
     offset = session.offset(array)
     assert offset is not None, "it was registered when it was made"

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from stretto.arrays.view import pointer
 from stretto.errors import CallError
 from stretto.executors.cuda.codegen.abi import Kernel
-from stretto.executors.cuda.device.arrays import pointer
 from stretto.executors.cuda.device.driver import api, ask, current_stream
-from stretto.executors.cuda.launching.bound import stream_handle
-from stretto.executors.cuda.launching.host import Host
+from stretto.executors.cuda.launching.launch import stream_handle
+from stretto.executors.cuda.launching.services import SessionServices
 
 __all__ = ["OwnKernel"]
 
@@ -29,7 +29,7 @@ class OwnKernel:
     """
 
     def __init__(
-        self, session: Host, text: str, symbol: str, grid: int, threads: int
+        self, session: SessionServices, text: str, symbol: str, grid: int, threads: int
     ) -> None:
         kernel = Kernel(
             text=text,

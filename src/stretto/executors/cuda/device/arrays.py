@@ -1,8 +1,4 @@
-"""Where an array lies on the GPU, and arrays of our own memory.
-
-Torch tensors answer `data_ptr`, CuPy and Numba arrays `__cuda_array_interface__`,
-everything else DLPack. Our own arrays speak the last two; none of them copies.
-"""
+"""Arrays of our own memory on a GPU, as other libraries read them without a copy."""
 
 from __future__ import annotations
 
@@ -10,76 +6,12 @@ import ctypes
 import math
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from stretto.collectives import contiguous, read_capsule, storage
-from stretto.errors import CallError
+from stretto.arrays.view import CUDA_DEVICE
+from stretto.collectives import storage
 
-__all__ = ["DeviceArray", "Where", "pointer", "require_near", "where"]
-
-
-class Where(NamedTuple):
-    """An array's first byte and its size."""
-
-    pointer: int
-    nbytes: int
-
-
-def pointer(array: Any) -> int:
-    """Return the address of a contiguous array on the GPU; None has none.
-
-    An address stands for an array that was looked at before.
-    """
-    if type(array) is int:
-        return array
-    if array is None:
-        return 0
-    data_ptr = getattr(array, "data_ptr", None)
-    if data_ptr is not None:
-        if not array.is_contiguous():
-            raise CallError("tensor is not contiguous; pass tensor.contiguous()")
-        return int(data_ptr())
-    return where(array).pointer
-
-
-def require_near(array: Any, ordinal: int) -> None:
-    """Raise when an array says that it lies on another GPU than this one."""
-    asked = getattr(array, "__dlpack_device__", None)
-    if asked is None:  # an address, too
-        return
-    kind, lies = (int(n) for n in asked())
-    if kind == _CUDA and lies != ordinal:
-        raise CallError(
-            f"a {type(array).__name__} on GPU {lies}; this rank computes on GPU "
-            f"{ordinal}, the one that was current when it first used a GPU: call "
-            "torch.cuda.set_device(local_rank) before that, and make arrays there"
-        )
-
-
-def where(array: Any) -> Where:
-    """Return where a contiguous array lies."""
-    if isinstance(array, DeviceArray):
-        return Where(array.pointer, array.nbytes)
-    if hasattr(array, "data_ptr"):
-        return Where(pointer(array), array.numel() * array.element_size())
-    face = getattr(array, "__cuda_array_interface__", None)
-    if face is not None:
-        return _from_interface(face)
-    if hasattr(array, "__dlpack__"):
-        return _from_dlpack(array)
-    raise CallError(
-        f"a {type(array).__name__} is no GPU array; want a CUDA tensor, or anything "
-        "with __cuda_array_interface__ or __dlpack__"
-    )
-
-
-def _from_interface(face: dict[str, Any]) -> Where:
-    itemsize = int("".join(c for c in face["typestr"][2:] if c.isdigit()))
-    shape = face["shape"]
-    strides = face.get("strides")
-    if strides is not None and not contiguous(shape, strides, itemsize):
-        raise CallError(f"array of strides {strides}; want it contiguous")
-    return Where(int(face["data"][0] or 0), math.prod(shape) * itemsize)
+__all__ = ["DeviceArray"]
 
 
 class _DLTensor(ctypes.Structure):
@@ -108,23 +40,9 @@ _DLManagedTensor._fields_ = (
     ("deleter", _Deleter),
 )
 
-_CUDA = 2
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype = ctypes.py_object
 _new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-
-
-def _from_dlpack(array: Any) -> Where:
-    kind, _ = array.__dlpack_device__()
-    if int(kind) != _CUDA:
-        raise CallError(f"array on DLPack device {int(kind)}; want a GPU (2)")
-    found = read_capsule(array)
-    if not found.contiguous:
-        raise CallError(
-            f"array of shape {found.shape} whose elements do not lie one after the "
-            "other; want it contiguous"
-        )
-    return Where(found.start, found.nbytes)
 
 
 _is_capsule = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
@@ -195,7 +113,7 @@ class DeviceArray:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """Return the DLPack device."""
-        return _CUDA, self._ordinal
+        return CUDA_DEVICE, self._ordinal
 
     def __dlpack__(self, **_: Any) -> Any:
         """Return a DLPack capsule; bfloat16 keeps its name, unlike above."""
@@ -204,7 +122,7 @@ class DeviceArray:
         shape = (ctypes.c_int64 * max(1, len(self.shape)))(*self.shape)
         tensor = managed.tensor
         tensor.data = self.pointer
-        tensor.device_type, tensor.device_id = _CUDA, self._ordinal
+        tensor.device_type, tensor.device_id = CUDA_DEVICE, self._ordinal
         tensor.ndim = len(self.shape)
         tensor.code = _BFLOAT if self.dtype == "bfloat16" else _CODES[kind]
         tensor.bits, tensor.lanes = self.itemsize * 8, 1

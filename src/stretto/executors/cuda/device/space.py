@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from stretto.arrays.view import packed_view
 from stretto.errors import CallError, DeviceError
 from stretto.executors import Group
-from stretto.executors.cuda.device.arrays import where
 from stretto.executors.cuda.device.driver import Device, ask
 from stretto.executors.cuda.device.memory import Slab
 from stretto.executors.cuda.device.sharing import Imports, describe, identity, received
@@ -88,7 +88,7 @@ class AddressSpace:
 
         Then it stays staged on every rank, with the same results.
         """
-        start, nbytes = where(array)
+        start, nbytes = packed_view(array)[:2]
         told, fds = describe(start, nbytes) if nbytes else ({"kind": "empty"}, ())
         try:
             said = self._group.exchange({"register": nbytes, **told}, fds)
@@ -130,7 +130,7 @@ class AddressSpace:
 
         What still runs may touch peers' arrays: everybody waits for that first.
         """
-        start, _ = where(array)
+        start = packed_view(array).start
         found = [
             i for i, a in enumerate(self._arrays) if a is not None and a.start == start
         ]

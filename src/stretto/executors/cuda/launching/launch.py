@@ -1,240 +1,386 @@
-"""One prepared plan: parameters packed once, then a launch is a look-up and a call.
+"""A call, ready to be launched: its parts, each with what was packed for its arrays.
 
-Nothing that changes between calls is in a kernel's parameters but addresses, so the
-packed parameters of a pair of arrays are kept. Epochs live on the device: a captured
-launch may be replayed for ever.
+A part is a kernel (here) or copies by copy engines (copies.py). Most calls are one
+kernel, and its launch is two look-ups and a call of the driver. Nothing that changes
+between calls is in a kernel's parameters but addresses and a few words, which are the
+key of what was packed. Epochs live on the device: a captured launch may be replayed for
+ever.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
+import functools
 import zlib
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.errors import DeviceError, PlanError
-from stretto.executors.cuda.codegen.abi import Kernel
-from stretto.executors.cuda.device.driver import Device, api, ask
-from stretto.executors.cuda.launching.captured import capture_of
+from stretto.arrays.view import pointer, require_near
+from stretto.errors import CallError
+from stretto.executors.cuda.codegen.abi import PARAMS, Footprint, footprint, pack
+from stretto.executors.cuda.device.driver import current_stream
+from stretto.executors.cuda.flags.regions import Region
+from stretto.executors.cuda.launching.kernels import Loaded, enqueue
+from stretto.executors.cuda.launching.services import SessionServices
+from stretto.plan import Layout, Move, Plan, Space
 
 __all__ = [
     "KEPT",
-    "Arguments",
-    "Loaded",
-    "TooManyBlocks",
-    "enqueue",
-    "load",
+    "AddedWords",
+    "BoundKernel",
+    "Key",
+    "Launch",
+    "Parameters",
+    "Part",
     "mixed",
+    "peer_spaces",
+    "stream_handle",
 ]
 
+_INPUT, _OUTPUT, _MARK = (
+    PARAMS.fields[name][1] // 8  # type: ignore[index]
+    for name in ("input", "output", "fingerprint")
+)
+"""Words of the parameters; the fingerprint is the upper half of its word."""
+_TILES = 0xFFFFFFFF
+"""The lower half of that word: how many tiles there are."""
+_TABLE = PARAMS.itemsize // 8
+"""The first word of the table."""
+
+KEPT = 512
+"""Keys whose parameters are kept, of each launch and set of flags."""
 PADDING = 64
 """Bytes after the parameters: an empty table is a word in C."""
-KEPT = 512
-"""Pairs of arrays whose parameters are kept for each plan."""
-LEGACY = 1
-"""The greatest handle of the legacy stream, which cannot be captured."""
+
+Key: TypeAlias = tuple[int, ...]
+"""Where input and output lie, then the words that a call adds."""
+T = TypeVar("T")
+AddedWords: TypeAlias = Callable[[Key, Any, Any, Sequence[Any]], Sequence[int]]
+"""Words that a call adds to its key, of input, output, and extra arrays."""
+OwnKey: TypeAlias = Callable[[Region, Key], Key]
+"""The key of a part, of that of its call."""
 
 
-class TooManyBlocks(PlanError):
-    """A kernel has more blocks than the device holds at once."""
+class Block(int):
+    """A kernel's parameters in memory: the address of its argument array."""
+
+    words: memoryview
+    """The parameters, as words of 64 bits."""
+    _array: Any
+
+    @classmethod
+    def of(cls, packed: NDArray[np.uint8]) -> Block:
+        """Return a copy of packed parameters."""
+        padded = packed.tobytes() + bytes(PADDING)
+        raw = (ctypes.c_uint8 * len(padded)).from_buffer_copy(padded)
+        array = (ctypes.c_void_p * 1)(ctypes.addressof(raw))
+        block = cls(ctypes.addressof(array))
+        block.words, block._array = memoryview(raw).cast("B").cast("Q"), array
+        return block
 
 
-class Loaded:
-    """A compiled kernel on the device.
+class Parameters(Generic[T]):
+    """What was packed for each key, with one set of flags.
 
-    The driver is called by its address, with everything but the parameters laid out
-    beforehand: the bindings would spend more time on eleven arguments than it does on
-    a launch.
-    """
-
-    def __init__(
-        self, module: Any, function: Any, kernel: Kernel, *, waits: bool = True
-    ) -> None:
-        """`waits`: on the device, for the kernel before it; from sm_90 on."""
-        self.module = module
-        self.function = function
-        self.kernel = kernel
-        self._launch = _driver_launch()
-        self._handle = int(function)
-        self.waits = waits
-        self._early = waits and begins_early()
-        self._configs: dict[int, tuple[int, Any]] = {}
-        self._late: dict[int, tuple[int, Any]] = {}
-        self._capture = capture_of(api())
-        self._capture.ours(self._handle)
-
-    def launch(self, stream: int, arguments: int) -> int:
-        """Enqueue the kernel; `arguments` is the address of its argument array.
-
-        Returns the driver's error number.
-        """
-        if self._early and stream > LEGACY and self._capture.loosen(stream):
-            return self.launch_late(stream, arguments)
-        found = self._configs.get(stream)
-        if found is None:
-            found = self._configs[stream] = self._configure(stream, early=self._early)
-        return self._launch(found[0], self._handle, arguments, None)
-
-    def launch_late(self, stream: int, arguments: int) -> int:
-        """Enqueue the kernel, after what the stream was given before has ended.
-
-        In a graph, what its edge says counts.
-        """
-        found = self._late.get(stream)
-        if found is None:
-            found = self._late[stream] = self._configure(stream, early=False)
-        return self._launch(found[0], self._handle, arguments, None)
-
-    def _configure(self, stream: int, *, early: bool) -> tuple[int, Any]:
-        """Return the address of a launch's configuration, and what keeps it alive."""
-        driver, config = api(), _shape(self.kernel)
-        config.hStream = driver.CUstream(stream)
-        if early:
-            asked = driver.CUlaunchAttribute()
-            names = driver.CUlaunchAttributeID
-            asked.id = names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-            asked.value.programmaticStreamSerializationAllowed = 1
-            config.attrs, config.numAttrs = [asked], 1
-        return int(config.getPtr()), config
-
-
-def begins_early() -> bool:
-    """Return whether a launch may be placed while the kernel before it ends.
-
-    It then waits on the device (stream.cuh). STRETTO_CUDA_EARLY=0 switches it off.
-    """
-    return os.environ.get("STRETTO_CUDA_EARLY", "1") != "0"
-
-
-def _driver_launch() -> Callable[[int, int, int, None], int]:
-    """Return `cuLaunchKernelEx`: configuration, function, arguments, nothing."""
-    address, _ = ask("cuGetProcAddress", b"cuLaunchKernelEx", 11080, 0)
-    pointer = ctypes.c_void_p
-    kind = ctypes.CFUNCTYPE(ctypes.c_int, pointer, pointer, pointer, pointer)
-    found: Callable[[int, int, int, None], int] = kind(int(address))
-    return found
-
-
-def load(device: Device, kernel: Kernel, image: bytes) -> Loaded:
-    """Load a kernel, now and not at its first launch, and check that it fits.
-
-    All of its blocks wait for peers, so all must be resident at once.
-    """
-    driver = api()
-    module = ask("cuModuleLoadData", image)
-    function = ask("cuModuleGetFunction", module, kernel.symbol.encode())
-    if hasattr(driver, "cuFuncLoad"):
-        ask("cuFuncLoad", function)
-    resident = _resident(device, function, kernel)
-    if resident < kernel.grid:
-        raise TooManyBlocks(
-            f"{kernel.grid} blocks of {kernel.threads} threads wait for each other, "
-            f"and {device.name} holds {resident} at once; choose fewer blocks or "
-            "threads"
-        )
-    return Loaded(module, function, kernel, waits=device.arch >= (9, 0))
-
-
-def _resident(device: Device, function: Any, kernel: Kernel) -> int:
-    """Return how many blocks of a kernel a device holds at once.
-
-    Blocks of a cluster lie on one group of SMs, so that some SMs may be left over: the
-    driver is asked for whole clusters then.
-    """
-    if device.arch >= (9, 0):
-        width = api().CUfunction_attribute.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH
-        cluster = int(ask("cuFuncGetAttribute", width, function))
-        if cluster > 8:  # more than every GPU that has clusters promises
-            allowed = api().CUfunction_attribute
-            allowed = allowed.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
-            ask("cuFuncSetAttribute", function, allowed, 1)
-        if cluster > 1:
-            asked = _shape(kernel)
-            return cluster * int(ask("cuOccupancyMaxActiveClusters", function, asked))
-    per_sm = ask(
-        "cuOccupancyMaxActiveBlocksPerMultiprocessor",
-        function,
-        kernel.threads,
-        0,  # bytes of shared memory beside the kernel's own
-    )
-    return int(per_sm) * device.num_sms
-
-
-def _shape(kernel: Kernel) -> Any:
-    """Return a launch's configuration but for its stream."""
-    config = api().CUlaunchConfig()
-    config.gridDimX, config.gridDimY, config.gridDimZ = kernel.grid, 1, 1
-    config.blockDimX, config.blockDimY, config.blockDimZ = kernel.threads, 1, 1
-    return config
-
-
-class Arguments:
-    """The packed parameters of one plan in one flag set, by pair of arrays.
-
-    A launch copies its parameters, so those of the pair that was packed first are
+    A launch copies its parameters, so those of the key that was packed first may be
     written over when there are many: arrays may lie elsewhere in every call.
     """
 
-    def __init__(
-        self, packed: NDArray[np.uint8], bind: Callable[[memoryview, int, int], None]
-    ) -> None:
-        self._template = packed
-        self._bind = bind
-        self.kept: dict[tuple[int, int], int] = {}
-        self._words: dict[int, tuple[memoryview, Any]] = {}
-        """What lies at the address of an argument array, and what keeps it there."""
+    def __init__(self, make: Callable[[Key, T | None], T]) -> None:
+        """`make` packs for a key, and may write over what it is given."""
+        self._make = make
+        self.kept: dict[Key, T] = {}
 
-    def pack(self, source: int, target: int) -> int:
-        """Return the address of the argument array for a pair of arrays."""
-        if len(self.kept) >= KEPT:
-            where = self.kept.pop(next(iter(self.kept)))
-        else:
-            where = self._make()
-        try:
-            self._bind(self._words[where][0], source, target)
-        except BaseException:
-            del self._words[where]
-            raise
-        self.kept[source, target] = where
-        return where
+    def pack(self, key: Key) -> T:
+        """Pack for a key that is not kept."""
+        full = len(self.kept) >= KEPT
+        oldest = self.kept.pop(next(iter(self.kept))) if full else None
+        found = self.kept[key] = self._make(key, oldest)
+        return found
 
     def forget(self) -> None:
         """Pack all anew."""
         self.kept.clear()
-        self._words.clear()
-
-    def _make(self) -> int:
-        padded = self._template.tobytes() + bytes(PADDING)
-        raw = (ctypes.c_uint8 * len(padded)).from_buffer_copy(padded)
-        array = (ctypes.c_void_p * 1)(ctypes.addressof(raw))
-        where = ctypes.addressof(array)
-        self._words[where] = memoryview(raw).cast("B").cast("Q"), array
-        return where
 
 
-def mixed(fingerprint: int, offsets: tuple[int | None, ...]) -> int:
-    """Return a fingerprint that also says where zero-copy arrays lie.
+class Part(Protocol):
+    """What a call enqueues: a kernel, or copies."""
+
+    peers: frozenset[Space]
+    """Which of everybody's own arrays peers touch."""
+
+    def parameters(self, region: Region) -> Parameters[Any]:
+        """Return what is packed for calls with a set of flags; at first nothing."""
+
+    def enqueue(self, handle: int, packed: Any, early: bool) -> None:
+        """Enqueue on a stream what was packed for a call."""
+
+
+class BoundKernel:
+    """A kernel with all of its parameters but addresses."""
+
+    def __init__(
+        self,
+        session: SessionServices,
+        plan: Plan,
+        loaded: Loaded,
+        *,
+        where: Layout,
+        fingerprint: int,
+        needs: Footprint | None = None,
+        shares: frozenset[Space] | None = None,
+        words: Sequence[int] = (),
+        own_key: OwnKey | None = None,
+    ) -> None:
+        """`needs` and `shares` are the plan's, unless a kernel has others.
+
+        Extra words of its table are `words`, or else those that a key ends with.
+        """
+        space = session.space
+        self.plan = plan
+        self.kernel = loaded.kernel
+        self.loaded = loaded
+        self.where = where
+        self.fingerprint = fingerprint
+        self.peers = peer_spaces(plan, space.rank) if shares is None else shares
+        self._space, self._watch = space, session.watch
+        self._needs = needs or footprint(plan, where, space.rank)
+        self._deadline_ns = int(session.group.deadline_s * 1e9)
+        self._words = words
+        self._own_key = own_key
+        self._added = [
+            (_TABLE + at, 2 + nth)
+            for at, (kind, nth, _) in enumerate(loaded.kernel.table)
+            if kind == "extra" and not words
+        ]
+        """Words of the parameters that a key says, and where it does."""
+        self._watch.know(fingerprint, plan)
+
+    def parameters(self, region: Region) -> Parameters[Block]:
+        """Return what is packed for calls with a set of flags; at first nothing."""
+        return Parameters(functools.partial(self._pack, region, self.packed(region)))
+
+    def enqueue(self, handle: int, packed: int, early: bool = True) -> None:
+        """Launch with parameters that lie at an address."""
+        loaded = self.loaded
+        if (loaded.launch if early else loaded.launch_late)(handle, packed):
+            enqueue(self._space.device, loaded, handle, packed, early)
+
+    def packed(self, region: Region) -> NDArray[np.uint8]:
+        """Return the parameters of launches with a set of flags, without arrays."""
+        bases = self._space.peers
+        return pack(
+            self.kernel,
+            self.where,
+            {
+                "control": [b + region.control for b in bases],
+                "stage": [b + region.stage for b in bases],
+                "packets": [b + region.packets for b in bases],
+                "record": self._watch.record,
+                "deadline_ns": self._deadline_ns,
+                "fingerprint": self.fingerprint,
+                "stage_unit": self._needs.stage_unit,
+                "packet_unit": self._needs.packet_unit,
+                "stage_half": region.half("stage"),
+                "packet_half": region.half("packets"),
+            },
+            self._words or (0,) * len(self.kernel.table),
+        )
+
+    def _pack(
+        self, region: Region, packed: NDArray[np.uint8], key: Key, old: Block | None
+    ) -> Block:
+        """Return parameters for a key, in the place of old ones."""
+        if self._own_key is not None:
+            key = self._own_key(region, key)
+        block = Block.of(packed) if old is None else old
+        self._bind(block.words, key)
+        return block
+
+    def _bind(self, words: memoryview, key: Key) -> None:
+        """Write the arrays' addresses, the peers' too where the plan touches them."""
+        rank, source, target = self._space.rank, key[0], key[1]
+        words[_INPUT + rank], words[_OUTPUT + rank] = source, target
+        for at, nth in self._added:
+            words[at] = key[nth]
+        if not self.peers:
+            return
+        offsets: list[int | None] = []
+        for name, first, space, address in (
+            ("input", _INPUT, Space.INPUT, source),
+            ("output", _OUTPUT, Space.OUTPUT, target),
+        ):
+            if space not in self.peers:
+                continue
+            offset = self._space.offset(address) if address else None
+            offsets.append(offset)
+            if offset is None:
+                raise CallError(
+                    f"plan {self.plan.name} ({self.plan.schedule}): peers touch the "
+                    f"{name}, which is not registered memory; use comm.empty(), or an "
+                    "algorithm that stages"
+                )
+            for q in range(self._space.num_ranks):
+                words[first + q] = self._space.peer_address(q, offset)
+            words[first + rank] = address
+        fingerprint = mixed(self.fingerprint, tuple(offsets))
+        self._watch.know(fingerprint, self.plan, self.fingerprint, offsets)
+        words[_MARK] = words[_MARK] & _TILES | fingerprint << 32
+
+
+class Launch:
+    """Run a call's parts on (input, output) arrays, on the caller's stream."""
+
+    def __init__(
+        self,
+        session: SessionServices,
+        *parts: Part,
+        added: AddedWords | None = None,
+    ) -> None:
+        """With `added` words the call takes extra arrays."""
+        self.parts = parts
+        self._watch = session.watch
+        self._state = session.watch.state
+        self._flags = session.flags
+        self._device = session.device
+        self._ordinal = session.device.ordinal
+        self._added = added
+        kernels = [part for part in parts if isinstance(part, BoundKernel)]
+        self._is_one_kernel = len(parts) == len(kernels) == 1
+        self._kernel: Any = kernels[0] if self._is_one_kernel else None
+        self._launch: Any = kernels[0].loaded.launch if self._is_one_kernel else None
+        self._streams: dict[int, Parameters[Any]] = {}
+        """Of one kernel, by streams whose flags nobody shares: what most calls need."""
+        self._opened: dict[int, tuple[Parameters[Any], ...]] = {}
+        """Of all parts, by set of flags."""
+        if any(part.peers for part in parts):
+            session.space.tell(self.forget)
+        self._flags.tell(self.share)
+
+    def share(self) -> None:
+        """Ask for a turn from now on: a stream's flags are no longer its own."""
+        self._streams.clear()
+
+    def forget(self) -> None:
+        """Look up anew where arrays lie: what was registered has changed."""
+        for opened in self._opened.values():
+            for parameters in opened:
+                parameters.forget()
+
+    def __call__(
+        self, x: Any, out: Any = None, stream: Any = None, *, extra: Sequence[Any] = ()
+    ) -> None:
+        """Enqueue the collective on the caller's stream, and return at once.
+
+        An array may be given as its address, once one like it has been looked at.
+        """
+        if self._state[0] or self._watch.fault is not None:
+            self._watch.check()
+        handle = (
+            current_stream(self._ordinal) if stream is None else stream_handle(stream)
+        )
+        source = x if type(x) is int else pointer(x)
+        key: Key = source, (source if out is x else pointer(out))
+        if self._added is not None:
+            key = (*key, *self._added(key, x, out, extra))
+        parameters = self._streams.get(handle)
+        if parameters is None:
+            self._in_turn(handle, key, (x, out, *extra))
+            return
+        found = parameters.kept.get(key)
+        if found is None:
+            found = self._look(parameters, key, (x, out, *extra))
+        if self._launch(handle, found):
+            self._kernel.enqueue(handle, found)
+
+    def repeat(self, source: int | None, target: int | None) -> Callable[[], None]:
+        """Return the call on arrays at these addresses, on the current stream.
+
+        For whoever knows that the arrays are still the same: they are not asked again.
+        """
+        ordinal, key = self._ordinal, (source or 0, target or 0)
+        state, watch, streams = self._state, self._watch, self._streams
+        launch = self._launch
+
+        def again() -> None:
+            if state[0] or watch.fault is not None:
+                watch.check()
+            handle = current_stream(ordinal)
+            parameters = streams.get(handle)
+            if parameters is None:
+                self._in_turn(handle, key, ())
+                return
+            found = parameters.kept.get(key)
+            if found is None:
+                found = parameters.pack(key)
+            if launch(handle, found):
+                self._kernel.enqueue(handle, found)
+
+        return again
+
+    def _in_turn(self, handle: int, key: Key, arrays: Sequence[Any]) -> None:
+        """Launch on a stream that is new here, or whose flags others use too."""
+        flags = self._flags.of(handle)
+        opened = self._opened.get(flags.nth)
+        if opened is None:
+            opened = tuple(part.parameters(flags.region) for part in self.parts)
+            self._opened[flags.nth] = opened
+        if not self._is_one_kernel:
+            self._device.require_context()
+        elif flags.is_owned_by(handle):
+            self._streams[handle] = opened[0]
+        placed = []
+        for parameters in opened:
+            found = parameters.kept.get(key)
+            placed.append(
+                self._look(parameters, key, arrays) if found is None else found
+            )
+        with flags.turn(handle) as early:
+            for part, packed in zip(self.parts, placed, strict=True):
+                part.enqueue(handle, packed, early)
+
+    def _look(
+        self, parameters: Parameters[Any], key: Key, arrays: Sequence[Any]
+    ) -> Any:
+        """Pack for arrays that are new here; refuse what is not on this rank's GPU."""
+        for array in arrays:
+            require_near(array, self._ordinal)
+        return parameters.pack(key)
+
+
+def peer_spaces(plan: Plan, rank: int) -> frozenset[Space]:
+    """Return which of everybody's own arrays a plan lets peers touch.
+
+    Asked of the whole plan, so that every rank mixes the same offsets.
+    """
+    assert 0 <= rank < plan.num_ranks, "sessions prepare plans of their own size"
+    return frozenset(
+        loc.space
+        for owner, _, _, step in plan.steps()
+        if isinstance(step, Move)
+        for loc in (*step.dsts, *step.srcs)
+        if loc.rank != owner and loc.space is not Space.STAGE
+    )
+
+
+def stream_handle(stream: Any) -> int:
+    """Return the handle of a stream: an int, torch's, or any `__cuda_stream__`."""
+    if isinstance(stream, int):
+        return stream
+    if hasattr(stream, "cuda_stream"):
+        return int(stream.cuda_stream)
+    if hasattr(stream, "__cuda_stream__"):
+        return int(stream.__cuda_stream__()[1])
+    raise CallError(f"stream={stream!r}; want an int or a CUDA stream object")
+
+
+def mixed(fingerprint: int, also: tuple[int | None, ...]) -> int:
+    """Return a fingerprint that says more: a form, or where zero-copy arrays lie.
 
     Ranks whose arrays lie at different offsets then differ, and are told so.
     """
-    text = repr((fingerprint, offsets)).encode()
+    text = repr((fingerprint, also)).encode()
     return zlib.crc32(text) or 1
-
-
-def enqueue(
-    device: Device, loaded: Loaded, stream: Any, arguments: int, early: bool = True
-) -> None:
-    """Launch, entering the context when this thread has not been seen before."""
-    launch = loaded.launch if early else loaded.launch_late
-    error = launch(int(stream), arguments)
-    if error:
-        device.enter()
-        error = launch(int(stream), arguments)
-        if error:
-            raise DeviceError(
-                f"launch of {loaded.kernel.symbol}: {api().CUresult(error).name}"
-            )

@@ -1,0 +1,392 @@
+"""From a checked request to a launch: sessions, plans, caches, faults.
+
+A call seen before costs one dictionary look-up (by_identity.py), one on arrays like
+those seen two more (by_layout.py). What differs in anything is checked, and served by a
+launch that is known (`_launches`). For a new kind of call an algorithm is chosen,
+proved, lowered and bound to the executor, once.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import Any
+
+from stretto import executors
+from stretto.arrays.operands import CPU
+from stretto.calls.arguments import read
+from stretto.calls.by_identity import MISS, KnownCall
+from stretto.calls.by_layout import LayoutCalls
+from stretto.calls.choosing import Chooser
+from stretto.calls.fused import fuse
+from stretto.calls.launch_keys import LaunchKey, launch_key, shared_arrays
+from stretto.calls.request import Caller, Request
+from stretto.calls.started import Starter
+from stretto.calls.work import Work
+from stretto.choice.measured import Measured
+from stretto.choice.plans import frozen
+from stretto.choice.select import (
+    STAGED,
+    ZERO_COPY,
+    Pin,
+    members_of_pin,
+)
+from stretto.epilogues import Bound, Spec
+from stretto.errors import CallError, CommunicationError, CommunicatorBroken
+from stretto.executors import Group, Launch, Session
+from stretto.plan import settled_hosts
+
+__all__ = ["CallRunner"]
+
+_MOST_KINDS = 4096
+
+
+class CallRunner:
+    """The part of a communicator that runs requests."""
+
+    def __init__(
+        self,
+        group: Group,
+        *,
+        executor: str = CPU,
+        profiles: Measured | None = None,
+    ) -> None:
+        """Open the executor's session (collective)."""
+        self.rank = group.rank
+        """This process's number in the group."""
+        self.num_ranks = group.num_ranks
+        """How many processes there are in the group."""
+        self.hosts = settled_hosts(executors.hosts_of(group), group.num_ranks)
+        """The host of each rank, numbered as they come; empty: all are on one."""
+        self._group = group
+        self._sessions: dict[str, Session] = {}
+        self._profiles = profiles or Measured()
+        self._chooser = Chooser(
+            self.rank, self.num_ranks, self._sessions, self._profiles, self.hosts
+        )
+        self._launches: dict[LaunchKey, Launch] = {}
+        self._table: dict[Any, KnownCall] = {}
+        self._known: dict[Any, KnownCall] = self._table
+        """The table of known calls; empty while anything is unusual."""
+        self._by_layout = LayoutCalls(self._table, self._sessions)
+        self._starter = Starter(
+            f"stretto-{self.rank}",
+            self._sessions,
+            busy=self._set_busy,
+            hear=self._hear,
+            alone=not executor,
+        )
+        self._fault: BaseException | None = None
+        self._closed = self._is_busy = False
+        self._owner = threading.Lock()
+        self._inside = 0
+        """The thread that has taken the long way, and is not through."""
+        group.on_break.append(self._choose_table)
+        # a rank that is elsewhere hears of it at its next call
+        if executor:
+            self._session(executor)
+
+    def _caller(self, verb: str, dtype: str | None, pin: Pin = None) -> Caller:
+        return Caller(
+            rank=self.rank,
+            num_ranks=self.num_ranks,
+            verb=verb,
+            dtype=dtype,
+            members=members_of_pin(pin),
+        )
+
+    def _session(self, executor: str) -> Session:
+        """Return the executor's session, opening it at the first use (collective)."""
+        session = self._sessions.get(executor)
+        if session is None:
+            module = executors.get(executor)
+            try:
+                session = module.open_session(self._group)
+            except BaseException as e:
+                raise self._broke(e) from e.__cause__
+            self._sessions[executor] = session
+        return session
+
+    def _read(self, verb: str, **given: Any) -> list[Any]:
+        """Return the values of arguments, in that order."""
+        where = f"rank {self.rank}: {verb}"
+        return [read(where, name, one) for name, one in given.items()]
+
+    # Running one request.
+
+    def _run(
+        self,
+        request: Request,
+        pin: Pin,
+        stream: Any,
+        seen: tuple[tuple[Any, ...], Any, Any] | None = None,
+        epilogue: Bound | None = None,
+    ) -> Any:
+        """Run a request; `seen` is what to know it by next time: a key, x and out."""
+        self._enter(request.collective)
+        try:
+            return self._run_inside(request, pin, stream, seen, epilogue)
+        finally:
+            self._leave()
+
+    def _run_inside(
+        self,
+        request: Request,
+        pin: Pin,
+        stream: Any,
+        seen: tuple[tuple[Any, ...], Any, Any] | None,
+        epilogue: Bound | None,
+    ) -> Any:
+        session = self._session(request.device)
+        fused = None
+        if epilogue is not None:
+            who = self._caller(request.collective, None, pin)
+            if who.members:
+                raise who.wrong(
+                    f"an epilogue, by an algorithm among {who.members}; want one "
+                    f"among all ranks"
+                )
+            fused = fuse(request, epilogue, who)
+        spec = None if fused is None else fused.spec
+        launch = self._launch(request, session, pin, spec)
+        if stream is not None:
+            launch = self._on(stream, request, launch)
+        call = launch
+        if fused is not None:
+            call = functools.partial(launch, extra=fused.extra)  # type: ignore[call-arg]
+        x = None if request.x is None else request.x.flat
+        out = None if request.out is None else request.out.flat
+        try:
+            call(x, out)
+        except BaseException as e:
+            raise self._broke(e) from e.__cause__
+        result = request.deliver()
+        if fused is not None and epilogue is not None:
+            if seen is not None:
+                self._by_layout.fused.learn(*seen, epilogue, launch, self._broke)
+            return fused.deliver()
+        if seen is not None:
+            self._by_layout.learn(*seen, request, launch, session, self._broke)
+        return result
+
+    def _ready(self, what: str) -> None:
+        """Wait for calls started before; refuse when nothing can be called."""
+        self._starter.wait_idle()
+        if self._fault is not None:
+            raise CommunicatorBroken(
+                f"rank {self.rank}: {what}: this communicator was broken by an earlier "
+                f"fault, {type(self._fault).__name__}: {self._fault}; outputs are "
+                f"undefined: close it and connect anew"
+            ) from self._fault
+        if self._closed:
+            raise CallError(
+                f"rank {self.rank}: {what}: this communicator is closed; connect anew"
+            )
+        if self._group.broken[0]:
+            raise self._broke(self._group.fail((), f"rank {self.rank}: {what}"))
+
+    def _enter(self, what: str) -> None:
+        """Be the one thread that uses this communicator, from here to `_leave`.
+
+        Calls that are known take another way, as long as nobody is on this one: there
+        the executor sees to it.
+        """
+        self._ready(what)
+        taken = self._owner.acquire(blocking=False)
+        self._known = {}
+        inside = 0 if taken else self._inside
+        for session in () if inside else tuple(self._sessions.values()):
+            inside = inside or session.inside()
+        if taken and not inside:
+            self._inside = threading.get_ident()
+            return
+        if taken:
+            self._owner.release()
+            self._choose_table()
+        raise CallError(
+            f"rank {self.rank}: {what}: {_thread(inside)} is inside this communicator; "
+            f"one thread at a time may use it: give each one of its own, by split(0)"
+        )
+
+    def _leave(self) -> None:
+        self._inside = 0
+        self._owner.release()
+        self._choose_table()
+
+    def _choose_table(self) -> None:
+        """While anything is unusual every call goes the long way, and hears why."""
+        usual = not (self._is_busy or self._inside or self._closed or self._fault)
+        self._known = self._table if usual else {}
+        if self._group.broken[0]:  # also just now
+            self._known = {}
+
+    def _broke(self, error: BaseException) -> BaseException:
+        """Remember the first fault; nothing works after it. Return what to raise."""
+        if isinstance(error, CallError) and not self._group.broken[0]:
+            return error
+        if self._fault is None:
+            self._fault = error
+            self._table.clear()
+            self._known = {}
+            if not isinstance(error, CommunicationError):
+                self._group.abandon(f"raised {type(error).__name__}: {error}"[:1000])
+        return error
+
+    # Launches, and how they are found.
+
+    def _on(self, stream: Any, request: Request, launch: Launch) -> Launch:
+        """Return the launch on a stream of the GPU."""
+        if request.device == CPU:
+            raise CallError(
+                f"rank {self.rank}: {request.collective}: stream={stream!r} with "
+                f"arrays on the CPU, where calls block; leave it out"
+            )
+        on_stream: Launch = functools.partial(launch, stream=stream)  # type: ignore[call-arg]
+        return on_stream
+
+    def _launch(
+        self,
+        request: Request,
+        session: Session,
+        pin: Pin,
+        epilogue: Spec | None = None,
+    ) -> Launch:
+        memory = self._memory(request, session)
+        kind = launch_key(request, memory, pin, epilogue)
+        launch = self._launches.get(kind)
+        if launch is None:
+            if len(self._launches) >= _MOST_KINDS:
+                self._launches.clear()
+                self._table.clear()
+                self._by_layout.clear()
+            launch = self._launches[kind] = self._chooser.prepare(kind, session)
+        return launch
+
+    def _memory(self, request: Request, session: Session) -> str:
+        """Return zero_copy when all that peers may touch is registered.
+
+        Only where every rank can tell what the others do: not when parts differ in
+        size, as an empty array lies nowhere.
+        """
+        params = frozen(request.params)
+        shared = shared_arrays(request.collective, params, self.num_ranks)
+        if not (shared and request.equal and any(request.counts)):
+            return STAGED
+        for name in shared:
+            operand = request.x if name == "x" else request.out
+            assert operand is not None, "every rank has what is shared"
+            if operand.staged or session.offset(operand.flat) is None:
+                return STAGED
+        return ZERO_COPY
+
+    def explain(
+        self,
+        collective: str,
+        count: int,
+        dtype: str = "float32",
+        *,
+        registered: bool = False,
+        device: str = CPU,
+        algorithm: Pin = None,
+        **params: object,
+    ) -> str:
+        """Return which algorithm and schedule would serve such a call, as a pin.
+
+        What stands on less than a proof is said after a `#`, which a pin may have.
+        """
+        collective, count, dtype, registered, device, algorithm = self._read(
+            "explain",
+            collective=collective,
+            count=count,
+            dtype=dtype,
+            registered=registered,
+            device=device,
+            algorithm=algorithm,
+        )
+        return self._chooser.explain(
+            (collective, count, dtype),
+            algorithm,
+            params,
+            registered=registered,
+            device=device,
+        )
+
+    def _again(self, key: tuple[Any, ...], x: Any, out: Any) -> Any:
+        """Repeat a call that is known by its arrays or their kind, or return MISS."""
+        try:
+            known = self._known.get(key)
+        except TypeError:
+            raise self._odd(key) from None
+        if known is not None and (done := known(x, out)) is not MISS:
+            return done
+        return self._alike(key, x, out)
+
+    def _odd(self, key: tuple[Any, ...]) -> CallError:
+        """Return the error of a call by an argument that may change."""
+        for given in key[3:]:
+            try:
+                hash(given)
+            except TypeError:
+                what = f"{str(given)[:60]} is a {type(given).__name__}"
+                break
+        else:
+            what = "an argument may change"
+        return CallError(
+            f"rank {self.rank}: {key[0]}: {what}; want a name, a number, a tuple or "
+            "None, which stay what they are"
+        )
+
+    def _alike(
+        self, key: tuple[Any, ...], x: Any, out: Any, epilogue: Bound | None = None
+    ) -> Any:
+        """Repeat a call on arrays like those of an earlier one, or return MISS."""
+        if self._known is not self._table:
+            return MISS
+        if epilogue is not None:
+            return self._by_layout.fused.repeat(key, x, out, epilogue)
+        return self._by_layout.repeat(key, x, out)
+
+    # Calls beside the caller.
+
+    def _start(self, name: str, call: Any, *args: Any, **options: Any) -> Work:
+        """Run a method beside the caller, after those started before."""
+        self._check_fault(name)
+        return self._starter.start(name, call, args, options)
+
+    def _hear(self) -> None:
+        """Raise what a launch that nobody waited for has met."""
+        for session in self._sessions.values():
+            try:
+                session.check()
+            except (CallError, CommunicationError) as e:
+                raise self._broke(e) from None
+
+    def _check_fault(self, name: str) -> None:
+        if self._fault is not None or self._closed:
+            self._ready(name)
+
+    def _set_busy(self, busy: bool) -> None:
+        """Send every call the long way while started calls are under way."""
+        self._is_busy = busy
+        self._choose_table()
+
+    def _end(self) -> None:
+        """Wait for started calls, then give sessions and the group back."""
+        self._starter.stop()
+        self._closed = True
+        self._known = {}
+        self._table.clear()
+        self._by_layout.clear()
+        self._launches.clear()
+        for session in self._sessions.values():
+            session.close()
+        self._sessions.clear()
+        self._group.close()
+
+
+def _thread(ident: int) -> str:
+    """Return the words for a thread, in a sentence about it."""
+    if ident == threading.get_ident():
+        return "this thread (by a signal's handler, or a started call)"
+    names = [t.name for t in threading.enumerate() if t.ident == ident]
+    return f"thread {names[0]!r}" if names else "another thread"

@@ -1,0 +1,188 @@
+"""What a verb is: one description, from which its method and its other forms follow.
+
+A method is written as its signature, its words, and which arrays have what. `verb`
+makes the rest, as a dataclass makes `__init__`: calls that are known are repeated at
+once, others become a request (described.py) and are run.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import numpy as np
+
+from stretto.arrays.operands import on_gpu
+from stretto.calls.by_identity import MISS
+from stretto.calls.work import Work
+
+__all__ = ["VERBS", "Holds", "Verb", "as_key", "call_of", "started", "verb"]
+
+P = ParamSpec("P")
+F = TypeVar("F", bound=Callable[..., Any])
+NO_PART_OF_A_KEY = ("x", "out", "counts", "epilogue", "max_count", "received")
+
+
+class Holds(Enum):
+    """What an array of a call holds."""
+
+    WHOLE = "one part, which is everybody's"
+    PART = "the rank's own part"
+    PARTS = "a part for every rank, or of every rank"
+    NOTHING = "there is no such array"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verb:
+    """A method of a communicator that all ranks call."""
+
+    name: str
+    collective: str
+    x: Holds
+    out: Holds
+    x_at_root: bool
+    """Whether the root alone has an input; and an output."""
+    out_at_root: bool
+    unequal: bool
+    """Whether parts differ in size: the caller says their counts."""
+    parameters: tuple[str, ...]
+
+
+VERBS: dict[str, Verb] = {}
+"""All of them, by name, in the order in which they are described."""
+
+
+def verb(
+    x: Holds, out: Holds, *, x_at_root: bool = False, out_at_root: bool = False
+) -> Callable[[F], F]:
+    """Make a method of a verb's signature; its body is not run."""
+
+    def make(method: F) -> F:
+        parameters = tuple(inspect.signature(method).parameters)[1:]
+        one = Verb(
+            name=method.__name__,
+            collective=method.__name__.removesuffix("_v"),
+            x=x,
+            out=out,
+            x_at_root=x_at_root,
+            out_at_root=out_at_root,
+            unequal="counts" in parameters,
+            parameters=parameters,
+        )
+        VERBS[one.name] = one
+        known = {"MISS": MISS, "verb": one, "on_gpu": on_gpu, "as_key": as_key}
+        made: dict[str, Any] = {}
+        exec(_text(one, method), known, made)  # as dataclasses do; the text is ours
+        found: Any = functools.update_wrapper(made[one.name], method)
+        found.__defaults__ = method.__defaults__
+        found.__kwdefaults__ = method.__kwdefaults__
+        return found  # type: ignore[no-any-return]
+
+    return make
+
+
+def _text(one: Verb, method: Any) -> str:
+    """Return the text of a method: known calls first, then a request."""
+    names, places = one.parameters, method.__code__.co_argcount - 1
+    before, after = names[:places], names[places:]
+    rest = [n for n in names if n not in NO_PART_OF_A_KEY]
+    known = "epilogue is None" if "epilogue" in names else ""
+    lines = [f"def {one.name}({', '.join(['self', *before, '*', *after])}):"]
+    given = "{" + ", ".join(f"{n!r}: {n}" for n in names) + "}"
+    if "max_count" in names:
+        lines += [
+            " if type(counts) is not tuple and on_gpu(counts):",
+            f"  return self._call_counted(verb, {given})",
+        ]
+    if one.unequal:
+        lines += _counts(one)
+        rest = ["parts", *rest]
+    if "pairs" in names:
+        lines += [
+            " if type(pairs) is not tuple or any(type(p) is not tuple for p in pairs):",
+            "  pairs = self._caller('permute', dtype).read('pairs', pairs)",
+        ]
+    arrays = [] if one.x is Holds.NOTHING else ["id(x)", "id(out)"]
+    lines += [
+        f" key = ({', '.join([repr(one.name), *arrays, *rest])},)",
+        " try:",
+        f"  known = self._known.get(key){f' if {known} else None' if known else ''}",
+        " except TypeError:",
+        "  raise self._odd(key) from None",
+    ]
+    if not arrays:
+        lines += [" if known is not None:", "  return known(None, None)"]
+    else:
+        also = ", epilogue" if known else ""
+        lines += [
+            " if known is not None and (done := known(x, out)) is not MISS:",
+            "  return done",
+            f" if (done := self._alike(key, x, out{also})) is not MISS:",
+            "  return done",
+        ]
+    return "\n".join([*lines, f" return self._call(verb, key, {given})"])
+
+
+def _counts(one: Verb) -> list[str]:
+    """Return what makes the counts that a call is known by."""
+    if one.collective == "all_to_all":
+        return [" counts = parts = self._every_count(counts, dtype, algorithm)"]
+    own = [
+        " if counts is None:",
+        "  counts = self._own_counts(verb, x, dtype, algorithm)",
+    ]
+    return [*(own if one.x is Holds.PART else ()), " parts = as_key(counts)"]
+
+
+def as_key(counts: Any) -> Any:
+    """Return counts as a part of a key; lists and arrays may change, these may not."""
+    if isinstance(counts, (tuple, list)) and counts and type(counts[0]) is int:
+        return tuple(counts)
+    try:
+        return tuple(np.ravel(counts).tolist())
+    except (TypeError, ValueError):  # the checks that follow say what is wrong
+        return ()
+
+
+def started(
+    method: Callable[Concatenate[Any, P], Any],
+) -> Callable[Concatenate[Any, P], Work]:
+    """Return a verb as one that returns at once: its arguments, and a `Work`."""
+    name = method.__name__
+
+    def start(self: Any, /, *args: P.args, **options: P.kwargs) -> Work:
+        work: Work = self._start(name, method.__get__(self), *args, **options)
+        return work
+
+    functools.update_wrapper(start, method)
+    start.__name__ = f"{name}_async"
+    start.__qualname__ = f"{method.__qualname__}_async"
+    start.__doc__ = f"Start `{name}`; the `wait` of its `Work` gives the result."
+    signature = inspect.signature(method)
+    start.__signature__ = signature.replace(return_annotation="Work")  # type: ignore[attr-defined]
+    return start
+
+
+def call_of(
+    comm: Any, name: str, x: Any, out: Any, *, root: int = 0, **options: Any
+) -> Callable[[], Any]:
+    """Return a call by this rank: with the arrays and options that it has there.
+
+    Options that a verb does not know are left out.
+    """
+    one = VERBS[name.removesuffix("_async")]
+    method = getattr(comm, name)
+    if one.x is Holds.NOTHING:
+        return functools.partial(method)
+    known = {k: v for k, v in options.items() if k in one.parameters}
+    if "root" in one.parameters:
+        known["root"] = root
+    at_root = comm.rank == root
+    if at_root or not one.out_at_root:
+        known["out"] = out
+    given = x if at_root or not one.x_at_root or out is None else None
+    return functools.partial(method, given, **known)

@@ -1,0 +1,237 @@
+"""Kernels on this process's GPU: loaded once, whichever of its sessions use them.
+
+Loading may wait for all that runs on the GPU, and what runs there may wait for a peer.
+So a session that finds a kernel here has nothing to wait for: of two ranks that both
+send before they receive, each finds the receiving kernel when its own send is under way
+(a transfer loads both).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, TypeAlias
+
+from stretto.errors import DeviceError, PlanError
+from stretto.executors.cuda.codegen.abi import Kernel
+from stretto.executors.cuda.device.driver import Device, api, ask, attempt
+from stretto.executors.cuda.launching.captured import capture_of
+
+__all__ = ["Kernels", "Loaded", "TooManyBlocks", "enqueue", "load"]
+
+LEGACY = 1
+"""The greatest handle of the legacy stream, which cannot be captured."""
+_Shelf: TypeAlias = dict[tuple[int, str], list[Any]]
+_shelves: weakref.WeakKeyDictionary[Any, _Shelf] = weakref.WeakKeyDictionary()
+"""Kernels and how many sessions use them, by GPU and text; a shelf for each driver."""
+_turn = threading.RLock()
+"""Whoever loads has it: the others then find what was loaded."""
+
+
+class TooManyBlocks(PlanError):
+    """A kernel has more blocks than the device holds at once."""
+
+
+class Loaded:
+    """A compiled kernel on the device.
+
+    The driver is called by its address, with everything but the parameters laid out
+    beforehand: the bindings would spend more time on eleven arguments than it does on
+    a launch.
+    """
+
+    def __init__(
+        self, module: Any, function: Any, kernel: Kernel, *, waits: bool = True
+    ) -> None:
+        """`waits`: on the device, for the kernel before it; from sm_90 on."""
+        self.module = module
+        self.function = function
+        self.kernel = kernel
+        self._launch = _driver_launch()
+        self._handle = int(function)
+        self.waits = waits
+        self._early = waits and begins_early()
+        self._configs: dict[int, tuple[int, Any]] = {}
+        self._late: dict[int, tuple[int, Any]] = {}
+        self._capture = capture_of(api())
+        self._capture.ours(self._handle)
+
+    def launch(self, stream: int, arguments: int) -> int:
+        """Enqueue the kernel; `arguments` is the address of its argument array.
+
+        Returns the driver's error number.
+        """
+        if self._early and stream > LEGACY and self._capture.loosen(stream):
+            return self.launch_late(stream, arguments)
+        found = self._configs.get(stream)
+        if found is None:
+            found = self._configs[stream] = self._configure(stream, early=self._early)
+        return self._launch(found[0], self._handle, arguments, None)
+
+    def launch_late(self, stream: int, arguments: int) -> int:
+        """Enqueue the kernel, after what the stream was given before has ended.
+
+        In a graph, what its edge says counts.
+        """
+        found = self._late.get(stream)
+        if found is None:
+            found = self._late[stream] = self._configure(stream, early=False)
+        return self._launch(found[0], self._handle, arguments, None)
+
+    def _configure(self, stream: int, *, early: bool) -> tuple[int, Any]:
+        """Return the address of a launch's configuration, and what keeps it alive."""
+        driver, config = api(), _shape(self.kernel)
+        config.hStream = driver.CUstream(stream)
+        if early:
+            asked = driver.CUlaunchAttribute()
+            names = driver.CUlaunchAttributeID
+            asked.id = names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            asked.value.programmaticStreamSerializationAllowed = 1
+            config.attrs, config.numAttrs = [asked], 1
+        return int(config.getPtr()), config
+
+
+def begins_early() -> bool:
+    """Return whether a launch may be placed while the kernel before it ends.
+
+    It then waits on the device (stream.cuh). STRETTO_CUDA_EARLY=0 switches it off.
+    """
+    return os.environ.get("STRETTO_CUDA_EARLY", "1") != "0"
+
+
+def _driver_launch() -> Callable[[int, int, int, None], int]:
+    """Return `cuLaunchKernelEx`: configuration, function, arguments, nothing."""
+    address, _ = ask("cuGetProcAddress", b"cuLaunchKernelEx", 11080, 0)
+    pointer = ctypes.c_void_p
+    kind = ctypes.CFUNCTYPE(ctypes.c_int, pointer, pointer, pointer, pointer)
+    found: Callable[[int, int, int, None], int] = kind(int(address))
+    return found
+
+
+def load(device: Device, kernel: Kernel, image: bytes) -> Loaded:
+    """Load a kernel, now and not at its first launch, and check that it fits.
+
+    All of its blocks wait for peers, so all must be resident at once.
+    """
+    driver = api()
+    module = ask("cuModuleLoadData", image)
+    function = ask("cuModuleGetFunction", module, kernel.symbol.encode())
+    if hasattr(driver, "cuFuncLoad"):
+        ask("cuFuncLoad", function)
+    resident = _resident(device, function, kernel)
+    if resident < kernel.grid:
+        raise TooManyBlocks(
+            f"{kernel.grid} blocks of {kernel.threads} threads wait for each other, "
+            f"and {device.name} holds {resident} at once; choose fewer blocks or "
+            "threads"
+        )
+    return Loaded(module, function, kernel, waits=device.arch >= (9, 0))
+
+
+def _resident(device: Device, function: Any, kernel: Kernel) -> int:
+    """Return how many blocks of a kernel a device holds at once.
+
+    Blocks of a cluster lie on one group of SMs, so that some SMs may be left over: the
+    driver is asked for whole clusters then.
+    """
+    if device.arch >= (9, 0):
+        width = api().CUfunction_attribute.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH
+        cluster = int(ask("cuFuncGetAttribute", width, function))
+        if cluster > 8:  # more than every GPU that has clusters promises
+            allowed = api().CUfunction_attribute
+            allowed = allowed.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+            ask("cuFuncSetAttribute", function, allowed, 1)
+        if cluster > 1:
+            asked = _shape(kernel)
+            return cluster * int(ask("cuOccupancyMaxActiveClusters", function, asked))
+    per_sm = ask(
+        "cuOccupancyMaxActiveBlocksPerMultiprocessor",
+        function,
+        kernel.threads,
+        0,  # bytes of shared memory beside the kernel's own
+    )
+    return int(per_sm) * device.num_sms
+
+
+def _shape(kernel: Kernel) -> Any:
+    """Return a launch's configuration but for its stream."""
+    config = api().CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = kernel.grid, 1, 1
+    config.blockDimX, config.blockDimY, config.blockDimZ = kernel.threads, 1, 1
+    return config
+
+
+def enqueue(
+    device: Device, loaded: Loaded, stream: Any, arguments: int, early: bool = True
+) -> None:
+    """Launch, entering the context when this thread has not been seen before."""
+    launch = loaded.launch if early else loaded.launch_late
+    error = launch(int(stream), arguments)
+    if error:
+        device.enter()
+        error = launch(int(stream), arguments)
+        if error:
+            raise DeviceError(
+                f"launch of {loaded.kernel.symbol}: {api().CUresult(error).name}"
+            )
+
+
+class Kernels:
+    """The kernels of one session."""
+
+    def __init__(
+        self, device: Device, quiet: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        """`quiet` holds while nothing runs that loading might wait for."""
+        self._device = device
+        self._quiet = quiet
+        self._mine: dict[str, Loaded] = {}
+
+    @property
+    def turn(self) -> AbstractContextManager[bool]:
+        """Hold while several are loaded that must all be there before one runs."""
+        return _turn
+
+    def load(self, kernel: Kernel) -> Loaded:
+        """Return a kernel, compiled and loaded."""
+        found = self._mine.get(kernel.digest)
+        if found is None:
+            found = self._mine[kernel.digest] = self._take(kernel)
+        if found.kernel != kernel:
+            same = found.module, found.function
+            found = Loaded(*same, kernel, waits=found.waits)
+        return found
+
+    def _take(self, kernel: Kernel) -> Loaded:
+        from stretto.executors.cuda.codegen.compile import (
+            compile_kernel,  # it needs NVRTC
+        )
+
+        key = self._device.ordinal, kernel.digest
+        with _turn:
+            shelf = _shelves.setdefault(api(), {})
+            entry = shelf.get(key)
+            if entry is None:
+                image = compile_kernel(kernel, arch=self._device.arch)
+                with self._quiet():
+                    entry = shelf[key] = [load(self._device, kernel, image), 0]
+            entry[1] += 1
+            found: Loaded = entry[0]
+            return found
+
+    def close(self) -> None:
+        """Unload what no other session uses."""
+        with _turn:
+            shelf = _shelves.setdefault(api(), {})
+            for digest in self._mine:
+                key = self._device.ordinal, digest
+                entry = shelf[key]
+                entry[1] -= 1
+                if not entry[1]:
+                    del shelf[key]
+                    attempt("cuModuleUnload", entry[0].module)
+            self._mine.clear()

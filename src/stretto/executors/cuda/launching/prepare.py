@@ -1,0 +1,354 @@
+"""From a proved plan and a kind of call to its launch.
+
+A plan is one kernel, unless copy engines run all of it or its second half. What a call
+is beside its collective (an epilogue, rows with a pitch, a kernel by hand, counts on
+the GPU) changes the kernel, some words of its table, and what ranks must agree on.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from stretto.arrays.view import pointer, require_near
+from stretto.collectives import storage
+from stretto.epilogues import Spec
+from stretto.errors import CallError, PlanError
+from stretto.executors import Call, describe
+from stretto.executors.cuda.codegen.abi import fingerprint
+from stretto.executors.cuda.codegen.byhand import hand_kernel
+from stretto.executors.cuda.codegen.epilogue import words_of
+from stretto.executors.cuda.codegen.rowwise import EACH_ITS_OWN, shared_by
+from stretto.executors.cuda.device.driver import api, ask, current_stream
+from stretto.executors.cuda.flags.regions import fit, symbol_sizes
+from stretto.executors.cuda.launching.byhand import (
+    hand_footprint,
+    hand_layout,
+    taken_by_hand,
+)
+from stretto.executors.cuda.launching.copies import BoundCopies, runs_on_engine
+from stretto.executors.cuda.launching.kernels import TooManyBlocks
+from stretto.executors.cuda.launching.launch import (
+    BoundKernel,
+    Key,
+    Launch,
+    mixed,
+    peer_spaces,
+    stream_handle,
+)
+from stretto.executors.cuda.launching.services import SessionServices
+from stretto.ir import Verified
+from stretto.lang import Handwritten
+from stretto.lower import (
+    Batched,
+    barrier_plan,
+    batched,
+    closed,
+    copied,
+    hands_round_on_engine,
+    in_halves,
+)
+from stretto.plan import Layout, Plan, Space, layout
+from stretto.verify import verify_plan
+
+__all__ = ["OnCopy", "bind_kernel", "bind_plan", "pitches", "places_of", "prepare"]
+
+LARGEST_PITCHED = 1 << 32
+"""Bytes of a part whose rows have a pitch."""
+
+
+def prepare(
+    session: SessionServices, plan: Verified[Plan], call: Call
+) -> Launch | OnCopy:
+    """Bind a plan to a kind of call: generate, compile, load, pack."""
+    value = plan.value
+    if value.num_ranks != session.group.num_ranks:
+        raise PlanError(
+            f"plan {value.name} is for {value.num_ranks} ranks; "
+            f"this group has {session.group.num_ranks}"
+        )
+    mark = fingerprint(value, call.dtype, call.op.value, call.counts)
+    session.watch.name(mark, describe(value, call))
+    launch = _launch(session, plan, call, mark)
+    if not call.aside:
+        return launch
+    places = layout(value, symbol_sizes(value, call), 1)
+    count = int(places.inputs[session.group.rank][-1])
+    nbytes = count * storage(call.dtype).itemsize
+    return OnCopy(launch, nbytes, session.device.ordinal)
+
+
+class OnCopy:
+    """A launch on a copy of its input.
+
+    For calls whose output lies over their input otherwise than plans are proved for:
+    with unequal parts in place, what arrives for one part would land on another that is
+    still to be sent. The stream makes the copy before the kernel and frees it after; a
+    graph captures all three.
+    """
+
+    def __init__(self, launch: Launch, nbytes: int, ordinal: int) -> None:
+        """`launch` reads `nbytes` of input."""
+        self._launch = launch
+        self._nbytes, self._ordinal = nbytes, ordinal
+
+    def __call__(self, x: Any, out: Any = None, stream: Any = None) -> None:
+        """Enqueue the copy and the collective on the caller's stream."""
+        require_near(x, self._ordinal)
+        handle = (
+            current_stream(self._ordinal) if stream is None else stream_handle(stream)
+        )
+        if not self._nbytes:
+            self._launch(x, out, stream=handle)
+            return
+        on = api().CUstream(handle)
+        copy = int(ask("cuMemAllocAsync", self._nbytes, on))
+        try:
+            ask("cuMemcpyDtoDAsync", copy, pointer(x), self._nbytes, on)
+            self._launch(copy, out, stream=handle)
+        finally:
+            ask("cuMemFreeAsync", copy, on)
+
+
+def _launch(
+    session: SessionServices, plan: Verified[Plan], call: Call, mark: int
+) -> Launch:
+    value = plan.value
+    own = taken_by_hand(value, call, session.regions[0].share)
+    if call.epilogue is not None:
+        return _fused(session, plan, call, call.epilogue, mark)
+    if any(call.rows):
+        return _pitched(session, plan, call, mark)
+    if own is not None:
+        return _by_hand(session, own, value, call, mark)
+    if runs_on_engine(value):
+        return _copied(session, plan, call, mark)
+    if hands_round_on_engine(value):
+        return _in_halves(session, plan, call, mark)
+    return Launch(session, bind_plan(session, plan, call, mark))
+
+
+def bind_plan(
+    session: SessionServices,
+    plan: Verified[Plan],
+    call: Call,
+    mark: int,
+    **more: Any,
+) -> BoundKernel:
+    """Bind a plan to a kernel of its own."""
+    places = places_of(session, plan.value, call)
+    plan = closed(plan) if places.tiles > 1 else plan
+    return bind_kernel(session, batched(plan), call, places, mark, **more)
+
+
+def bind_kernel(
+    session: SessionServices,
+    plan: Batched,
+    call: Call,
+    places: Layout,
+    mark: int,
+    *,
+    share: int = 0,
+    counted: bool = False,
+    **more: Any,
+) -> BoundKernel:
+    """Bind a plan's kernel to what is packed with it."""
+    loaded = session.load_call(plan, call, share=share, counted=counted)
+    return BoundKernel(
+        session, plan.plan, loaded, where=places, fingerprint=mark, **more
+    )
+
+
+def places_of(session: SessionServices, plan: Plan, call: Call) -> Layout:
+    """Return how a call is laid out in a session's staging."""
+    sizes, itemsize = symbol_sizes(plan, call), storage(call.dtype).itemsize
+    return fit(plan, sizes, itemsize, region=session.regions[0])
+
+
+# Copy engines.
+
+
+def _copied(
+    session: SessionServices, plan: Verified[Plan], call: Call, mark: int
+) -> Launch:
+    """Bind a plan to copies, between barriers where those are all it needs."""
+    copies = copied(plan)
+    bound = _copies(session, copies, plan.value, call, mark)
+    if not copies.once:
+        return Launch(session, bound)
+    barrier = _barrier(session, copies.plan, mark)
+    return Launch(session, barrier, bound, barrier)
+
+
+def _in_halves(
+    session: SessionServices, plan: Verified[Plan], call: Call, mark: int
+) -> Launch:
+    """Bind a kernel for the sums, and copies that hand them round."""
+    places = places_of(session, plan.value, call)
+    halves = in_halves(closed(plan) if places.tiles > 1 else plan)
+    kernel = bind_kernel(session, halves.kernel, call, places, mark)
+    mark = session.watch.part(mark ^ 1 or 1, mark)
+    bound = _copies(session, halves.copies, plan.value, call, mark)
+    if not halves.copies.once:
+        return Launch(session, kernel, bound)
+    return Launch(session, kernel, bound, _barrier(session, halves.copies.plan, mark))
+
+
+def _copies(
+    session: SessionServices, copies: Any, plan: Plan, call: Call, mark: int
+) -> BoundCopies:
+    return BoundCopies(
+        session,
+        copies,
+        sizes=symbol_sizes(plan, call),
+        itemsize=storage(call.dtype).itemsize,
+        fingerprint=mark,
+    )
+
+
+def _barrier(session: SessionServices, plan: Plan, mark: int) -> BoundKernel:
+    """Return a barrier of everybody as a kernel, for the copies of a plan."""
+    meet = batched(verify_plan(barrier_plan(plan.name, plan.num_ranks)))
+    places = layout(meet.plan, np.zeros(0, np.int64), 1)
+    shares = peer_spaces(plan, session.group.rank)
+    return bind_kernel(session, meet, Call(dtype="uint8"), places, mark, shares=shares)
+
+
+# Rows with a pitch: an all_to_all with its permutation.
+
+
+def _pitched(
+    session: SessionServices, plan: Verified[Plan], call: Call, mark: int
+) -> Launch:
+    """Bind an all_to_all whose parts are rows with a pitch (kernels/pitched.cuh).
+
+    The plan does not change, and there is no pass before or after: what it takes for a
+    contiguous part is spelled as a pitched one.
+    """
+    value = plan.value
+    if runs_on_engine(value) or hands_round_on_engine(value):
+        raise PlanError(
+            f"plan {value.name} ({value.schedule}): copy engines move what is "
+            "contiguous, and the call has a permutation; want packets or bulk"
+        )
+    table = pitches(value, call, storage(call.dtype).itemsize)
+    said = f", in rows of {call.rows[0]} and {call.rows[1]}"
+    mark = session.watch.part(mixed(mark, call.rows), mark, said)
+    return Launch(session, bind_plan(session, plan, call, mark, words=table))
+
+
+def pitches(plan: Plan, call: Call, itemsize: int) -> tuple[int, ...]:
+    """Return the words of the table: bytes of a part and of its rows, twice."""
+    part = call.counts[0] * itemsize
+    if part >= LARGEST_PITCHED:
+        raise PlanError(
+            f"plan {plan.name}: parts of {part} bytes with a pitch; want less than "
+            f"{LARGEST_PITCHED}"
+        )
+    return tuple(
+        max(1, nbytes) for row in call.rows for nbytes in (part, row * itemsize)
+    )
+
+
+# Kernels by hand.
+
+
+def _by_hand(
+    session: SessionServices, own: Handwritten, plan: Plan, call: Call, mark: int
+) -> Launch:
+    """Bind a registered kernel; its text is part of what ranks must agree on."""
+    rank = session.group.rank
+    kernel = hand_kernel(own, plan, rank=rank, dtype=call.dtype, op=call.op)
+    text = zlib.crc32(own.source.encode())
+    said = f", by a kernel of its own ({text:#x})"
+    sides = {Space.INPUT: plan.inputs, Space.OUTPUT: plan.outputs}
+    everybody_has = frozenset(space for space, ends in sides.items() if all(ends))
+    zero_copy = plan.schedule.memory == "zero_copy"
+    bound = BoundKernel(
+        session,
+        plan,
+        session.load_kernel(kernel),
+        where=hand_layout(plan, symbol_sizes(plan, call), call),
+        needs=hand_footprint(own, plan, call),
+        fingerprint=session.watch.part(mixed(mark, (text,)), mark, said),
+        shares=everybody_has if zero_copy else frozenset(),
+    )
+    return Launch(session, bound)
+
+
+# Epilogues.
+
+
+def _fused(
+    session: SessionServices,
+    plan: Verified[Plan],
+    call: Call,
+    epilogue: Spec,
+    mark: int,
+) -> Launch:
+    """Bind a plan whose kernel ends with an epilogue; its rows stay whole.
+
+    Each block has one row, or a part of one (`shared_by`), unless there are more rows
+    than blocks, or this GPU holds fewer of such blocks at once: then blocks have rows
+    one after the other. Where two blocks do not find room on an SM, there are half.
+    """
+    value = plan.value
+    if runs_on_engine(value) or hands_round_on_engine(value):
+        raise PlanError(
+            f"plan {value.name} ({value.schedule}): the call has an epilogue, and copy "
+            "engines compute nothing; want packets or bulk"
+        )
+    grain = epilogue.row or 1
+    itemsize = storage(call.dtype).itemsize
+    sizes = symbol_sizes(value, call, grain)
+    places = fit(value, sizes, itemsize, grain=grain)
+    rows = int(places.atom_sizes.max(initial=0)) // grain
+    share = shared_by(epilogue, value.schedule.blocks, rows)
+    if share == 1 or (share > 1 and session.device.arch >= (9, 0)):
+        shared = fit(value, sizes, itemsize, grain=grain, share=share)
+        try:
+            return _with_epilogue(session, plan, call, epilogue, mark, shared, share)
+        except TooManyBlocks:
+            pass
+    try:
+        return _with_epilogue(session, plan, call, epilogue, mark, places, 0)
+    except TooManyBlocks:
+        if value.schedule.blocks <= EACH_ITS_OWN:
+            raise
+    half = replace(value.schedule, blocks=value.schedule.blocks // 2)
+    plan = verify_plan(replace(value, schedule=half), plan)
+    places = fit(plan.value, sizes, itemsize, grain=grain)
+    return _with_epilogue(session, plan, call, epilogue, mark, places, 0)
+
+
+def _with_epilogue(
+    session: SessionServices,
+    proved: Verified[Plan],
+    call: Call,
+    epilogue: Spec,
+    mark: int,
+    places: Layout,
+    share: int,
+) -> Launch:
+    plan = batched(closed(proved) if places.tiles > 1 else proved)
+    said = f"{share} {plan.plan.schedule.blocks} {epilogue}".encode()
+    mark = session.watch.part(
+        mixed(mark, (zlib.crc32(said),)), mark, f", with the epilogue {epilogue}"
+    )
+    kernel = bind_kernel(session, plan, call, places, mark, share=share)
+    words = words_of(epilogue)
+
+    def added(key: Key, x: Any, out: Any, extra: Sequence[Any]) -> Sequence[int]:
+        """Return addresses and numbers; refuse a result not read by whole cells."""
+        if epilogue.row and epilogue.row % epilogue.cell == 0 and key[1] % 16:
+            raise CallError(
+                f"epilogue: the collective's result begins {key[1] % 16} bytes after a "
+                "multiple of 16, and rows are moved by 16 bytes; pass a copy as out="
+            )
+        return words(extra)
+
+    return Launch(session, kernel, added=added)

@@ -1,0 +1,142 @@
+"""Who lacks descriptors, threads, memory or a rendezvous is who is named."""
+
+import os
+import resource
+import socket
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+from stretto.errors import RendezvousError, SharedMemoryError
+from stretto.executors.cpu.memory import create_file
+from stretto.meeting.groups import world
+from stretto.meeting.hosting.events import (
+    Heard,
+    NoRoom,
+    Tick,
+)
+from stretto.meeting.hosting.rendezvous import Rendezvous
+from stretto.meeting.membership import Heard as Told
+from stretto.meeting.membership import HubEnded, Membership
+from stretto.meeting.messages import Departed, Hello, Lost, Verdict
+from stretto.meeting.process import host_id, start_thread
+from stretto.meeting.wire import Connection, Descriptor, Frame, Refused
+
+
+@contextmanager
+def few_descriptors(more):
+    """Let this process open so many more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with open(os.devnull) as one:  # noqa: PTH123 - its number is the next
+        at = one.fileno()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (at + more, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def pair():
+    """Return two connections to one another, of members."""
+    both = [Connection(s) for s in socket.socketpair()]
+    for one in both:
+        one.trust()
+    return both
+
+
+@pytest.mark.parametrize(("room", "is_refused"), [(0, True), (40, False)])
+def test_who_has_no_room_for_descriptors_knows_that_it_is_itself(room, is_refused):
+    """Not the sender is to blame when what it sent was cut off."""
+    one, other = pair()
+    one.post({"say": "x"}, [Descriptor(os.dup(0)) for _ in range(3)])
+    frames = []
+    with few_descriptors(room):
+        while not frames:  # descriptors come before the rest of their frame
+            frames = other.receive()
+    one.close()
+    other.close()
+    (frame,) = frames
+    if is_refused:
+        assert isinstance(frame, Refused)
+        assert frame.is_ours
+        assert f"pid {os.getpid()}" in frame.why
+    else:
+        assert isinstance(frame, Frame)
+        assert 3 == len(frame.descriptors)
+
+
+def hello(rank):
+    """Return a rank's first words."""
+    return Hello(
+        rank=rank,
+        num_ranks=2,
+        pid=7,
+        host=host_id(),
+        version="1",
+        start_s=5.0,
+        within_s=5.0,
+    )
+
+
+@pytest.mark.parametrize(("later", "blamed"), [(None, (0,)), ("again", (1,))])
+def test_a_host_without_room_is_blamed_for_who_could_not_come(later, blamed):
+    """As long as nobody has been let in since."""
+    machine = Rendezvous(2, deadline=5.0, timeout_s=5.0, host_rank=0)
+    if later is None:
+        machine.on(Heard(link=0, message=hello(0)), 0.0)
+    machine.on(NoRoom(why="Too many open files"), 0.1)
+    if later is not None:
+        machine.on(Heard(link=0, message=hello(0)), 0.2)
+    said = machine.on(Tick(), 5.1)
+
+    (verdict,) = [a.message for a in said if hasattr(a, "message")]
+    assert isinstance(verdict, Verdict)
+    assert blamed == verdict.blamed
+    assert ("Too many open files" in verdict.text) == (later is None)
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        (Lost(rank=0, how="was killed by SIGKILL"), "rank 0 was killed by SIGKILL"),
+        (Departed(rank=0), "rank 0 closed its communicator"),
+    ],
+)
+def test_without_a_rendezvous_an_exchange_says_who_hosted_it(end, words):
+    """A group without rank 0 goes on; what needs the rendezvous fails at once."""
+    view = Membership(host_rank=0)
+    view.join(world(3))
+    assert view.hub_fault("split") is None
+    view.on(Told(message=end), 0.0)
+    assert view.hub_fault("split") is None
+    view.on(HubEnded(), 0.1)
+
+    fault = view.hub_fault("split")
+    assert fault.text.startswith(words)
+    assert "which split needs" in fault.text
+    assert (0,) == fault.blamed
+
+
+def test_a_file_that_cannot_be_made_is_an_error_of_ours(monkeypatch):
+    """And its descriptor is given back."""
+
+    def full(fd, nbytes):
+        raise OSError(27, "File too large")
+
+    before = len(list(os.scandir("/proc/self/fd")))
+    monkeypatch.setattr(os, "ftruncate", full)
+    with pytest.raises(SharedMemoryError, match="4096 bytes: File too large; want"):
+        create_file(4096)
+    assert before == len(list(os.scandir("/proc/self/fd")))
+
+
+def test_a_thread_that_cannot_start_is_an_error_of_ours(monkeypatch):
+    """It says what to look at."""
+
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RendezvousError, match=r"cannot start a thread.*ulimit -u"):
+        start_thread(threading.Thread(target=print))
