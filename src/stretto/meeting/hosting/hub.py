@@ -1,7 +1,8 @@
 """The thin shell around `Rendezvous`: sockets in, events to it, its actions out.
 
-Who hosts the meeting runs one: rank 0 in a thread, `spawn`'s parent in its loop. It sleeps in one selector call and never waits for any single peer. Whatever
-comes on a connection ends that connection at most. Entrances close when all have come.
+Who hosts the meeting runs one: rank 0 in a thread, `spawn`'s parent in its loop. It
+sleeps in one selector call and never waits for any single peer. Whatever comes on a
+connection ends that connection at most. Entrances close when all have come.
 """
 
 from __future__ import annotations
