@@ -36,17 +36,8 @@ from stretto.meeting.hosting.events import (
 )
 from stretto.meeting.hosting.rendezvous import Rendezvous
 from stretto.meeting.messages import Verdict
-from stretto.meeting.process import (
-    most_descriptors,
-    peer_uid,
-    uid_refusal,
-)
-from stretto.meeting.wire import (
-    LONGEST_WAIT_S,
-    Connection,
-    Frame,
-    Refused,
-)
+from stretto.meeting.process import most_descriptors, peer_uid, uid_refusal
+from stretto.meeting.wire import LONGEST_WAIT_S, Connection, Frame, Refused
 
 STRANGER_S = 5.0
 """How long a connection may stay without saying who it is."""
