@@ -43,7 +43,7 @@ contract in `pyproject.toml`; a test keeps it in step.*
       v                       (arrays/array_readers.py)
    calls/described.py       the verb's description and the arguments: a checked request
       |                       (request.py; arrays/operands.py, arrays/view.py)
-   calls/runner.py          one thread; the session; the launch of its key, if there is one
+   calls/runner.py          one thread; the session; the launch of its key, if any
       |                       (launch_keys.py)
    calls/choosing.py        choice: which plan, proved once
       |
