@@ -27,8 +27,9 @@ from stretto.meeting import messages
 from stretto.meeting.address import listen
 from stretto.meeting.greet import greet
 from stretto.meeting.hosting.door import Door, knock
-from stretto.meeting.hosting.hub import Hub, HubThread
+from stretto.meeting.hosting.hub import Hub
 from stretto.meeting.hosting.rendezvous import Rendezvous
+from stretto.meeting.hosting.serving import HubThread
 from stretto.meeting.wire import HEADER, MAGIC, Connection
 
 SECRET = b"a secret of sixteen bytes"
