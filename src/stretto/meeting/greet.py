@@ -13,7 +13,7 @@ from stretto.meeting import messages
 from stretto.meeting.faults import Fault
 from stretto.meeting.meeting import Meeting
 from stretto.meeting.messages import Hello, Leave, Verdict, Welcome
-from stretto.meeting.process import host_id, open_pidfd
+from stretto.meeting.process import host_id, most_descriptors, open_pidfd
 from stretto.meeting.wire import Connection, Descriptor, Frame, Refused, wait_ready
 
 
@@ -34,17 +34,17 @@ def greet(
 
     Whatever ends the wait, the hub hears why, and the connection is given back.
     """
-    hello = Hello(
-        rank=rank,
-        num_ranks=num_ranks,
-        pid=os.getpid(),
-        host=host_id(),
-        version=__version__,
-        start_s=start_s,
-        within_s=max(start_s, deadline_s),
-    )
-    pidfd = open_pidfd(os.getpid())
     try:
+        hello = Hello(
+            rank=rank,
+            num_ranks=num_ranks,
+            pid=os.getpid(),
+            host=_here(rank),
+            version=__version__,
+            start_s=start_s,
+            within_s=max(start_s, deadline_s),
+        )
+        pidfd = open_pidfd(os.getpid())
         frames = _ask(connection, hello, () if pidfd is None else (pidfd,))
         first = messages.read(frames[0])
         if isinstance(first, Welcome) and isinstance(frames[0], Frame):
@@ -74,6 +74,14 @@ def greet(
         case other:
             said = type(other).__name__
             raise RendezvousError(f"rank {rank}: the rendezvous answered {said}")
+
+
+def _here(rank: int) -> str:
+    try:
+        return host_id()
+    except OSError as e:
+        text = f"rank {rank}: cannot tell on which host it is: {e}"
+        raise RendezvousError(f"{text}; {most_descriptors()}") from e
 
 
 def _ask(

@@ -84,6 +84,7 @@ def join(
 
 
 def _join(place: Place, deadline_s: float, listener: socket.socket | None) -> Meeting:
+    host_id()  # read while there are descriptors to read it with, and remembered
     watched = place.launcher != "explicit" or not is_detached()
     meet = partial(
         greet,
