@@ -141,6 +141,8 @@ class Meeting:
         offer = Offer(
             group=name,
             members=peers.group.members,
+            fate=peers.group.fate.name,
+            fate_members=peers.group.fate.members,
             tag=tag,
             payload=payload,
             timeout_s=peers.deadline_s,

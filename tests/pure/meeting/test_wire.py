@@ -169,7 +169,15 @@ def test_a_reader_that_never_reads_costs_the_sender_no_waiting():
     [
         HELLO,
         Leave(failure=""),
-        Offer(group="g", members=(0, 1), tag="t", payload={"a": [1]}, timeout_s=1.0),
+        Offer(
+            group="g",
+            members=(0, 1),
+            fate="g",
+            fate_members=(0, 1),
+            tag="t",
+            payload={"a": [1]},
+            timeout_s=1.0,
+        ),
     ],
 )
 def test_messages_survive_the_journey(message):
