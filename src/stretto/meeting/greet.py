@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from stretto._version import __version__
-from stretto.errors import CollectiveTimeout, RendezvousError
+from stretto.errors import CollectiveTimeout, RendezvousError, is_interruption
 from stretto.meeting import messages
 from stretto.meeting.faults import Fault
 from stretto.meeting.meeting import Meeting
@@ -91,6 +91,8 @@ def _ask(
     try:
         connection.post(messages.to_body(hello), held)
     except OSError as e:
+        if is_interruption(e):
+            raise
         raise _hung_up(hello) from e
     connection.trust()
     until = time.monotonic() + hello.start_s + 1.0  # the hub names the absent before
@@ -100,6 +102,8 @@ def _ask(
             connection.flush()
             frames = connection.receive()
         except (EOFError, OSError) as e:
+            if is_interruption(e):
+                raise
             raise _hung_up(hello) from e
         if frames:
             return frames

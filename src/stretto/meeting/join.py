@@ -16,7 +16,12 @@ import time
 from functools import partial
 from pathlib import Path
 
-from stretto.errors import CollectiveTimeout, RendezvousError, StrettoError
+from stretto.errors import (
+    CollectiveTimeout,
+    RendezvousError,
+    StrettoError,
+    is_interruption,
+)
 from stretto.meeting.address import (
     end,
     failed,
@@ -78,6 +83,8 @@ def join(
         _heard[place.job] = uptime_ns(), time.clock_gettime(time.CLOCK_REALTIME)
         raise
     except OSError as e:
+        if is_interruption(e):
+            raise
         raise RendezvousError(
             f"rank {place.rank}: cannot meet: {e}; {most_descriptors()}"
         ) from e

@@ -1,4 +1,4 @@
-"""A loop over descriptors: what a callback gives back is not called in the same turn."""
+"""A loop over descriptors: what was given back is not called in the same turn."""
 
 import os
 import selectors

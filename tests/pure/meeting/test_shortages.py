@@ -158,7 +158,9 @@ def test_who_cannot_read_its_host_id_says_what_it_lacks(monkeypatch):
     said = "rank 1: cannot tell on which host it is: .*Too many open files.*ulimit -n"
     with few_descriptors(0), pytest.raises(RendezvousError, match=said):
         greet(one, rank=1, num_ranks=2, deadline_s=1.0, start_s=1.0)
+    frames = other.receive()
     with pytest.raises(EOFError):
-        while True:
-            other.receive()
+        other.receive()
     other.close()
+    assert 1 == len(frames)
+    assert "cannot tell on which host" in frames[0].body["failure"]

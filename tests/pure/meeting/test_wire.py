@@ -217,3 +217,24 @@ def test_a_peer_that_does_not_read_is_given_up():
 
         with pytest.raises(WireError, match=r"the peer has not read \d+ bytes"):
             flood()
+
+
+def test_a_frame_is_sent_once_whatever_breaks_in():
+    """A handler's exception may cost the frame in which it comes, and no other."""
+    ours, theirs = (Connection(s) for s in socket.socketpair())
+    send = ours._send
+
+    def interrupted(data, held):
+        send(data, held)
+        ours._send = send
+        raise KeyError("of a handler")
+
+    ours._send = interrupted
+    with pytest.raises(KeyError):
+        ours.post({"say": 1})
+    ours.post({"say": 2})
+    frames = theirs.receive()
+    ours.close()
+    theirs.close()
+
+    assert [{"say": 1}, {"say": 2}] == [frame.body for frame in frames]

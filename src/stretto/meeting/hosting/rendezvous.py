@@ -409,7 +409,7 @@ class Rendezvous:
                 blamed = (host,) if host >= 0 else ()
             return self._end(Fault(error="CollectiveTimeout", text=text, blamed=blamed))
         actions: list[Action] = []
-        for name, gathering in list(self._gatherings.items()):
+        for gathering in list(self._gatherings.values()):
             if now >= gathering.deadline:
                 told = gathering.timeout()
                 actions += self._break(gathering.fate, gathering.fate_members, told)
