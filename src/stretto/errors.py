@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
@@ -56,16 +57,12 @@ def is_interruption(error: BaseException) -> bool:
     A handler is given a number and the frame that it interrupts. Whoever turns any
     exception into one of ours, or goes on after it, asks this first.
     """
-    trace, outer = error.__traceback__, None
-    while trace is not None:
-        given = _given(trace.tb_frame)
-        if outer is not None and any(
-            isinstance(number, int) and frame is outer
-            for number, frame in itertools.pairwise(given)
-        ):
-            return True
-        trace, outer = trace.tb_next, trace.tb_frame
-    return False
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return any(
+        isinstance(number, int) and given is outer
+        for outer, inner in itertools.pairwise(frames)
+        for number, given in itertools.pairwise(_given(inner))
+    )
 
 
 def _given(frame: FrameType) -> list[object]:
