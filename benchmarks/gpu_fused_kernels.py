@@ -16,7 +16,7 @@ from typing import Any
 from stretto import algorithms
 from stretto import epilogues as ep
 from stretto.calls.fused import fused_choice
-from stretto.calls.kinds import Kind
+from stretto.calls.launch_keys import LaunchKey
 from stretto.choice import Choice, Profile
 from stretto.collectives import Operator
 from stretto.epilogues import Form, Named, resolve
@@ -70,7 +70,7 @@ def call_of(rows: int, hidden: int = HIDDEN) -> Call:
 def chosen(rows: int, ranks: int, hidden: int = HIDDEN) -> str:
     """Return what a communicator runs when nobody says how."""
     call = call_of(rows, hidden)
-    kind = Kind(
+    kind = LaunchKey(
         *("cuda", "all_reduce", call.dtype, Operator.SUM, call.counts, ()),
         *("staged", True, None),
         epilogue=call.epilogue,

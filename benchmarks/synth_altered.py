@@ -7,6 +7,10 @@ of `stretto.synth`, and its gap is to a bound that is computed here too, by line
 programs. Run from the repository, in part if need be; what is there is not run again:
 
     python benchmarks/synth_altered.py --out benchmarks/results/synth_altered_202611
+
+On a computer of 64 cores, many at a time, no row begun that would end too late:
+
+    python benchmarks/synth_altered.py --jobs 60 --minutes 9 --wall --out FILE
 """
 
 from __future__ import annotations
@@ -16,15 +20,19 @@ import fcntl
 import json
 import os
 import resource
+import select
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
+for _name in ("OMP", "OPENBLAS", "MKL", "NUMBA"):  # before anything asks
+    os.environ.setdefault(f"{_name}_NUM_THREADS", "2")
 
 from dataclasses import replace  # noqa: E402
 
@@ -77,6 +85,7 @@ def run_one(number: int, collective: str, nbytes: int, budget: float) -> Case:
         "collective": collective,
         "nbytes": nbytes,
         "budget": budget,
+        "clock": "process" if clock.now is time.process_time else "wall clock",
         "us": us,
         "independent_us": least,
         "bound_us": ours,
@@ -103,9 +112,27 @@ def main() -> None:
     parser.add_argument("--again", type=float, default=-1, help="rows above this gap")
     parser.add_argument("--shard", default="0/1", help="such as 0/2: every other case")
     parser.add_argument("--wall", action="store_true", help="budgets are of the clock")
+    parser.add_argument("--jobs", type=int, default=1, help="rows at a time")
+    parser.add_argument("--minutes", type=float, default=1e9, help="end by then")
     args = parser.parse_args()
+    begun = time.monotonic()
     if not args.wall:
         clock.now = time.process_time
+    running: dict[int, Running] = {}
+    for key, row in list(_missing(args)):
+        while len(running) >= max(1, args.jobs):
+            _collect(args, running)
+        left = args.minutes * 60 - (time.monotonic() - begun)
+        if left < args.budget * 1.2 + 10:
+            break
+        child = _begin(key, row)
+        running[child.pipe] = child
+    while running:
+        _collect(args, running)
+
+
+def _missing(args: argparse.Namespace) -> Iterator[tuple[str, Case]]:
+    """Yield what is to be run: what is not there, or too far from its bound."""
     which, _, of = args.shard.partition("/")
     rows = load(args.out)
     count = len(list(altered()))
@@ -117,44 +144,69 @@ def main() -> None:
                 key = f"{number} {collective} {nbytes}"
                 old = rows.get(key)
                 redo = old is not None and 0 <= args.again < old.get("gap", 9)
-                if old is not None and not redo:
-                    continue
-                row = _apart(number, collective, nbytes, args.budget)
-                with _locked(args.out):  # shards write one file
-                    rows = load(args.out)
-                    old = rows.get(key)
-                    if old is None or row.get("gap", 9) < old.get("gap", 9):
-                        rows[key] = row
-                    write(args.out, rows)
+                if old is None or redo:
+                    yield (
+                        key,
+                        {
+                            "case": number,
+                            "collective": collective,
+                            "nbytes": nbytes,
+                            "budget": args.budget,
+                        },
+                    )
 
 
-def _apart(number: int, collective: str, nbytes: int, budget: float) -> Case:
-    """Run one case in a process of its own; its failure is a row, too."""
+class Running(NamedTuple):
+    """A row that is being made in a process of its own."""
+
+    key: str
+    row: Case
+    pid: int
+    pipe: int
+    begun: float
+
+
+def _begin(key: str, row: Case) -> Running:
+    """Begin a row in a process of its own; its failure is a row, too."""
     begun = time.monotonic()
     reads, writes = os.pipe()
     child = os.fork()
     if not child:
-        resource.setrlimit(resource.RLIMIT_CPU, (int(budget * 3 + 120),) * 2)
+        os.close(reads)
+        resource.setrlimit(resource.RLIMIT_CPU, (int(row["budget"] * 3 + 120),) * 2)
         try:
-            row = run_one(number, collective, nbytes, budget)
-        except BaseException as e:  # a row says what it was
-            row = {"failed": f"{type(e).__name__}: {e}"}
-        os.write(writes, json.dumps(row).encode())
-        os._exit(0)
+            try:
+                asked = (row[k] for k in ("case", "collective", "nbytes", "budget"))
+                out = run_one(*asked)
+            except BaseException as e:  # a row says what it was
+                out = {"failed": f"{type(e).__name__}: {e}"[:2000]}
+            os.write(writes, json.dumps(out).encode())
+        finally:
+            os._exit(0)
     os.close(writes)
-    with os.fdopen(reads) as pipe:
-        text = pipe.read()
-    os.waitpid(child, 0)
-    row = json.loads(text) if text else {"failed": "no end"}
-    row |= {
-        "case": number,
-        "collective": collective,
-        "nbytes": nbytes,
-        "budget": budget,
-    }
-    row["wall"] = round(time.monotonic() - begun, 1)
-    print(json.dumps(row), file=sys.stderr, flush=True)
-    return row
+    return Running(key, row, child, reads, begun)
+
+
+def _collect(args: argparse.Namespace, running: dict[int, Running]) -> None:
+    """Wait until some rows are done; write them."""
+    ready, _, _ = select.select(list(running), [], [])
+    done = {}
+    for pipe in ready:
+        one = running.pop(pipe)
+        with os.fdopen(pipe) as file:
+            text = file.read()
+        os.waitpid(one.pid, 0)
+        row = json.loads(text) if text else {"failed": "no end"}
+        row |= one.row
+        row["wall"] = round(time.monotonic() - one.begun, 1)
+        print(json.dumps(row), file=sys.stderr, flush=True)
+        done[one.key] = row
+    with _locked(args.out):  # shards write one file
+        rows = load(args.out)
+        for key, row in done.items():
+            if key not in rows or row.get("gap", 9) < rows[key].get("gap", 9):
+                rows[key] = row
+        write(args.out, rows)
 
 
 @contextmanager
@@ -170,7 +222,9 @@ def load(out: Path) -> dict[str, Case]:
     file = out.with_suffix(".json")
     if not file.exists():
         return {}
-    rows = json.loads(file.read_text())["rows"]
+    document = json.loads(file.read_text())
+    cells = [zip(document["columns"], row, strict=True) for row in document["rows"]]
+    rows = [{k: v for k, v in row if v is not None} for row in cells]
     return {f"{r['case']} {r['collective']} {r['nbytes']}": r for r in rows}
 
 
@@ -190,14 +244,16 @@ def write(out: Path, rows: dict[str, Case]) -> None:
     out.with_suffix(".json").write_text(f"{head}\n{text}\n]}}\n")
     good = [r for r in ordered if "gap" in r]
     budgets = ", ".join(f"{b:g}" for b in sorted({r["budget"] for r in good}))
+    clocks = {r.get("clock", "process") for r in good}
+    whose = " or ".join(f"the {name}'s time" for name in sorted(clocks))
     loads = [r["load"] for r in good] or [0]
     said = (
         f"`benchmarks/synth_altered.py`, seed {SEED};"
         f" {len({r['case'] for r in ordered})} of {len(list(altered()))} machines so"
-        f" far. Budgets of {budgets} s are of one process's own time, one core: the"
-        f" computer of 2 cores was shared, load {min(loads)} to {max(loads)}. Times are"
-        " of the emitted program, replayed by a checker that shares no code with"
-        " synthesis and agrees with `stretto simulate --schedule written` to a"
+        f" far. Budgets of {budgets} s of {whose}; {os.cpu_count()} cores, load"
+        f" {min(loads)} to {max(loads)}. Times are of the emitted program, replayed by"
+        " a checker that shares no code with synthesis and agrees with"
+        " `stretto simulate --schedule written` to a"
         " millionth. A gap is to the larger of two bounds, the script's own and"
         " `stretto bound`'s."
     )

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
@@ -299,12 +301,49 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="without a suffix")
     parser.add_argument("--parts", default=",".join(_PARTS))
+    parser.add_argument("--jobs", type=int, default=1, help="more: parts side by side")
     args = parser.parse_args()
-    rows: list[Row] = []
-    for part in args.parts.split(","):
-        for row in _PARTS[part]():
-            rows.append(row)
-            write(args.out, rows)
+    names = args.parts.split(",")
+    found: dict[str, list[Row]] = {name: [] for name in names}
+    for name, row in _together(names) if args.jobs > 1 else _in_turn(names):
+        found[name].append(row)
+        write(args.out, [r for name in names for r in found[name]])
+
+
+def _in_turn(names: list[str]) -> Iterator[tuple[str, Row]]:
+    for name in names:
+        for row in _PARTS[name]():
+            yield name, row
+
+
+def _together(names: list[str]) -> Iterator[tuple[str, Row]]:
+    """Yield rows as they come, of every part from a process of its own."""
+    context = multiprocessing.get_context("fork")
+    rows: Any = context.Queue()
+    parts = [context.Process(target=_tell, args=(name, rows)) for name in names]
+    for part in parts:
+        part.start()
+    open_parts = len(parts)
+    while open_parts:
+        name, row = rows.get()
+        if row is None:
+            open_parts -= 1
+        else:
+            yield name, row
+    for part in parts:
+        part.join()
+    failed = [n for n, part in zip(names, parts, strict=True) if part.exitcode]
+    if failed:
+        sys.exit(f"parts that failed: {', '.join(failed)}")
+
+
+def _tell(name: str, rows: Any) -> None:
+    """Put the rows of a part into a queue, and None at its end, whatever it is."""
+    try:
+        for row in _PARTS[name]():
+            rows.put((name, row))
+    finally:
+        rows.put((name, None))
 
 
 def write(out: Path, rows: list[Row]) -> None:

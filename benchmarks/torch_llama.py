@@ -95,14 +95,13 @@ class RMSNorm(nn.Module):
         """Return the norm of `x`, or (norm of the sum, sum)."""
         if residual is None:
             return _norm(x, self.weight)
-        if (
-            x.is_cuda
-            and x.dtype == torch.bfloat16
-            and not torch.compiler.is_compiling()
-        ):
-            return _add_norm_by_triton(x, residual, self.weight)
-        total = residual + x
-        return _norm(total, self.weight), total
+        if torch.compiler.is_compiling():
+            total = residual + x
+            return _norm(total, self.weight), total
+        if BY_TRITON and x.is_cuda and x.dtype == torch.bfloat16:
+            return _add_norm_by_triton(x, residual, self.weight), residual
+        residual += x
+        return _norm(residual, self.weight), residual
 
 
 def _norm(x: Tensor, weight: Tensor) -> Tensor:

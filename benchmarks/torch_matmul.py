@@ -12,6 +12,7 @@ results are compared with the first variant's before.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import sys
 from collections.abc import Callable
@@ -41,6 +42,11 @@ class Rank(Ranks):
             return made.normal_(0, columns**-0.5, generator=gen)
 
         self.drawn, self.w = drawn, drawn(size, size)
+        if self.baseline == "nccl":  # registers torch's fused operators
+            import torch.distributed._symmetric_memory as symm_mem
+
+            with contextlib.suppress(AttributeError):  # later versions need it not
+                symm_mem.enable_symm_mem_for_group(self.dist.group.WORLD.group_name)
         self.theirs, self.mine = self.group(self.baseline), self.group("stretto")
 
     def gather_steps(self, tokens: int) -> dict[str, Callable[[], Any]]:

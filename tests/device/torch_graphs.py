@@ -181,7 +181,7 @@ def fused_models_in_graphs(b: Any) -> None:
             b.same("plain", both[0], plain(x), 1e-6)
             b.same("fused", both[1], fused(x), 1e-6)
             b.same("both", both[0], both[1], 0.06)
-    b.true(str(fused.fusion), fused.fusion.fused == 4)
+    b.true(str(fused.fusion), fused.fusion.calls >= 4 * 13)
     dist.destroy_process_group(group)
 
 
@@ -242,8 +242,17 @@ def host_time(b: Any) -> None:
         return
     gloo(b)
     group = dist.new_group(backend="stretto")
-    x = torch.ones(1, 512, dtype=torch.bfloat16)
-    residual, weight = torch.ones_like(x), torch.ones(512, dtype=torch.bfloat16)
+    torch.set_default_device(None)  # which costs every call of PyTorch's
+    try:
+        b.said = _host_times(group)
+    finally:
+        torch.set_default_device("cuda")
+    dist.destroy_process_group(group)
+
+
+def _host_times(group: Any) -> dict[str, float]:
+    x = torch.ones(1, 512, dtype=torch.bfloat16, device="cuda")
+    residual, weight = torch.ones_like(x), torch.ones_like(x)[0]
     op = torch.ops.stretto.all_reduce_
     calls = {
         "dist.all_reduce": lambda: dist.all_reduce(x, group=group),
@@ -255,18 +264,18 @@ def host_time(b: Any) -> None:
             x, residual, weight, EPS, group
         ),
     }
-    b.said = {}
+    said = {}
     with torch.no_grad():
         for name, call in calls.items():
             best = 1e9
-            for _ in range(5):
+            for _ in range(9):
                 for _ in range(20):
                     call()
                 torch.cuda.synchronize()
                 began = time.perf_counter()
-                for _ in range(200):
+                for _ in range(100):
                     call()
-                best = min(best, (time.perf_counter() - began) / 200 * 1e6)
+                best = min(best, (time.perf_counter() - began) / 100 * 1e6)
                 torch.cuda.synchronize()
-            b.said[name] = round(best, 2)
-    dist.destroy_process_group(group)
+            said[name] = round(best, 2)
+    return said

@@ -28,7 +28,7 @@ TOUR = (
     "ir/program.py",
     "verify/promise.py",
     "lower/pipeline.py",
-    "executors/sim/engine.py",
+    "executors/sim/simulator.py",
 )
 # What no machine but Linux has, and what no empty environment has.
 ABSENT = "fcntl grp pwd resource termios cuda hypothesis matplotlib ml_dtypes mpi4py"

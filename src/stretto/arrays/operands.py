@@ -25,8 +25,8 @@ from stretto.collectives import (
 from stretto.errors import CallError, UnknownNameError
 
 __all__ = [
+    "CPU",
     "GPU",
-    "HOST",
     "Operand",
     "fresh",
     "host_view",
@@ -34,12 +34,12 @@ __all__ = [
     "operand",
 ]
 
-HOST, GPU = "cpu", "cuda"
+CPU, GPU = "cpu", "cuda"
 _NAMES: dict[np.dtype[Any], str] = {}
 """Our names of the types met so far: asking a type for its name takes a microsecond."""
 _RAW = ("bfloat16", *FLOAT8)
 """Types that NumPy lacks."""
-_DLPACK = {1: HOST, 2: GPU, 3: HOST, 13: GPU}
+_DLPACK = {1: CPU, 2: GPU, 3: CPU, 13: GPU}
 """Executors by DLPack device: CPU, CUDA, pinned CPU, managed CUDA."""
 
 
@@ -97,16 +97,16 @@ def operand(given: Any, what: str, *, written: bool, dtype: str | None) -> Opera
     else:
         flat, target = np.array(bits, stored, order="C").reshape(-1), bits
     return Operand(
-        given=given, flat=flat, dtype=name, shape=view.shape, device=HOST, view=target
+        given=given, flat=flat, dtype=name, shape=view.shape, device=CPU, view=target
     )
 
 
 def _device(given: Any) -> str:
     if isinstance(given, np.ndarray):
-        return HOST
+        return CPU
     ask = getattr(given, "__dlpack_device__", None)
     if ask is None:
-        return GPU if hasattr(given, "__cuda_array_interface__") else HOST
+        return GPU if hasattr(given, "__cuda_array_interface__") else CPU
     kind = int(ask()[0])
     if kind not in _DLPACK:
         raise CallError(
@@ -267,7 +267,7 @@ def fresh(like: Operand, shape: Sequence[int]) -> Any:
         return given.detach().new_empty(tuple(shape))
     if isinstance(given, np.ndarray):
         return np.empty(shape, given.dtype.newbyteorder("="))
-    if like.device == HOST:
+    if like.device == CPU:
         return np.empty(shape, storage(like.dtype))
     raise CallError(
         f"a result for a {type(given).__name__} on a GPU; pass out=, of shape "

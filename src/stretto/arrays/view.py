@@ -85,7 +85,8 @@ def dense(face: Mapping[str, Any]) -> tuple[int, int, bool]:
     """Return what a CUDA array interface says: start, bytes, whether contiguous."""
     shape: Sequence[int] = face["shape"]
     strides = face.get("strides")
-    itemsize = int("".join(c for c in face["typestr"][2:] if c.isdigit()))
+    size = face["typestr"][2:]  # of dates it goes on: M8[ns]
+    itemsize = int(size if size.isdecimal() else "".join(filter(str.isdigit, size)))
     packed = strides is None or contiguous(shape, strides, itemsize)
     return int(face["data"][0] or 0), math.prod(shape) * itemsize, packed
 

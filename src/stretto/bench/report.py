@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -41,7 +42,9 @@ def show(
     It fits the terminal, or `width`: what has no room is left out, and named.
     """
     wanted = importlib.util.find_spec("rich") is not None if rich is None else rich
-    room = width or shutil.get_terminal_size((_WIDE, 24)).columns
+    room = width or _WIDE
+    if width is None and sys.stdout.isatty():
+        room = shutil.get_terminal_size((_WIDE, 24)).columns
     rows = [_cells(row) for row in document["rows"]]
     used = [i for i in range(len(_HEAD)) if any(row[i] for row in rows)]
     whole = [[line[i] for i in used] for line in (_HEAD, *rows)]

@@ -13,13 +13,13 @@ from typing import Any
 
 from stretto import algorithms
 from stretto.bench import machine, peers
-from stretto.bench.ahead import Ahead
 from stretto.bench.cases import Case
 from stretto.bench.contender import Contender, Setup
 from stretto.bench.control import Control
 from stretto.bench.journal import Journal
 from stretto.bench.ours import Ours
 from stretto.bench.overlap import compute_for, hidden, overlapped
+from stretto.bench.precompile import Precompiler
 from stretto.bench.rows import OURS, Row, row_of
 from stretto.bench.runner import Found, Limits
 from stretto.bench.target import Target
@@ -82,12 +82,12 @@ class _Rank:
         self._peers: dict[str, Contender] = {}
         self.missing: dict[str, str] = {}
         """Why a peer is not there, or no longer."""
-        self._ahead = Ahead(
+        self._precompiler = Precompiler(
             task.device, comm.rank, comm.num_ranks,
             dtype=task.dtype, op=task.op, arch=self._target.pools.arch,
         )  # fmt: skip
         for case in self.cases:
-            self._ahead.start(self._explained_all(case), case)
+            self._precompiler.start(self._explained_all(case), case)
         self.floor = machine.limits(self._control, self._target)
 
     def open(self, tell: Say) -> None:
@@ -123,7 +123,7 @@ class _Rank:
 
     def compiling(self) -> str:
         """Return what is being compiled, in words; nothing where nothing is."""
-        pins = self._ahead.asked
+        pins = self._precompiler.asked
         more = f" and {len(pins) - 3} more" if len(pins) > 3 else ""
         plural = "s" if len(pins) > 1 else ""
         told = f"compiling {len(pins)} kernel{plural}: {', '.join(pins[:3])}{more}"
@@ -132,14 +132,14 @@ class _Rank:
     def compile(self) -> None:
         """Wait for all kernels: compiling is no part of what is measured beside it."""
         for case in self.cases:
-            self._ahead.wait(self._explained_all(case), case)
+            self._precompiler.wait(self._explained_all(case), case)
 
     def close(self) -> None:
         """Close everything but the communicator that we were given."""
         if self._is_watched:  # until this process has ended, too
             faulthandler.dump_traceback_later(_CLOSING_S, exit=True)
         gc.collect()  # NCCL's end waits for every graph that holds calls of it
-        self._ahead.close()
+        self._precompiler.close()
         for contender in reversed(self._peers.values()):  # the first has the group
             contender.close()
         self._target.close()

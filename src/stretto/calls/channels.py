@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from stretto.arrays.operands import Operand
-from stretto.calls.hot import MISS
+from stretto.calls.by_identity import MISS
 from stretto.calls.request import Caller
 from stretto.calls.runner import CallRunner
 from stretto.calls.work import Work

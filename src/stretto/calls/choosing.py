@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stretto import collectives, executors
-from stretto.arrays.operands import HOST
+from stretto.arrays.operands import CPU
 from stretto.calls.fused import fused_choice
-from stretto.calls.kinds import Kind, full_size, not_shared, shared_arrays
+from stretto.calls.launch_keys import LaunchKey, full_size, not_shared, shared_arrays
 from stretto.calls.logs import say_chosen
 from stretto.choice.measured import Measured
 from stretto.choice.plans import frozen, proved_plan, touches_callers
@@ -43,10 +43,10 @@ class Chooser:
         self._sessions, self._profiles = sessions, profiles
         self._selectors: dict[str, Selector] = {}
 
-    def prepare(self, kind: Kind, session: Session) -> Launch:
+    def prepare(self, kind: LaunchKey, session: Session) -> Launch:
         """Choose for a kind of call, prove, and bind it to an executor."""
         choice = self.choose(kind)
-        if kind.pin is None and kind.device != HOST:
+        if kind.pin is None and kind.device != CPU:
             rows = self._selectors[kind.device].rows(self.num_ranks)
             choice = fused_choice(choice, kind, self.num_ranks, rows)
         schedule = choice.schedule
@@ -75,7 +75,7 @@ class Chooser:
         say_chosen(kind, choice, self.rank, self.num_ranks)
         return session.prepare(plan, call)
 
-    def choose(self, kind: Kind) -> Choice:
+    def choose(self, kind: LaunchKey) -> Choice:
         """Return the algorithm and schedule for a kind of call."""
         selector = self._selectors.get(kind.device)
         if selector is None:
@@ -111,7 +111,7 @@ class Chooser:
             params = {**params, "members": members}
         shape = Shape(num_ranks=self.num_ranks, params=params)
         parts = collectives.get(collective).num_parts(shape)
-        kind = Kind(
+        kind = LaunchKey(
             device,
             collective,
             dtype,

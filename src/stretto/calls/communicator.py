@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
-from stretto.arrays.operands import HOST
+from stretto.arrays.operands import CPU
 from stretto.calls.channels import Transfers
 from stretto.calls.coalesced import CoalescingVerbs
 from stretto.calls.hints import argument_hint, attribute_hint
@@ -36,7 +36,7 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
         self,
         group: Group,
         *,
-        executor: str = HOST,
+        executor: str = CPU,
         profiles: Measured | None = None,
     ) -> None:
         """Open the executor's session (collective).
@@ -98,7 +98,7 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
         self._group.deadline_s = check_deadline(given, f"rank {self.rank}")
 
     def empty(
-        self, shape: int | Sequence[int], dtype: Any = "float32", *, device: str = HOST
+        self, shape: int | Sequence[int], dtype: Any = "float32", *, device: str = CPU
     ) -> Any:
         """Return uninitialised registered memory (collective, alike on every rank).
 
@@ -188,7 +188,7 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
             return self._exchanging(verb, work)
         finally:
             self._table.clear()
-            self._recipes.clear()
+            self._by_layout.clear()
 
     def check(self) -> None:
         """Raise when this communicator is broken, or a launch has met a fault."""

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from stretto import algorithms
-from stretto.arrays.operands import GPU, HOST, Operand, fresh, operand
-from stretto.calls.kinds import Kind, full_size
+from stretto.arrays.operands import CPU, GPU, Operand, fresh, operand
+from stretto.calls.launch_keys import LaunchKey, full_size
 from stretto.calls.request import Caller, Request
 from stretto.choice.rowrules import RowRule
 from stretto.choice.select import Choice
@@ -123,7 +123,7 @@ def _input(
 def _raw(one: Operand, result: Operand) -> Operand:
     """Return raw bits as what they stand for: elements of the result's type."""
     raw = one.dtype not in CASTS and storage(one.dtype) == storage(result.dtype)
-    if not raw or one.device != HOST:
+    if not raw or one.device != CPU:
         return one
     what = f"epilogue ({one.dtype})"
     return operand(one.given, what, written=False, dtype=result.dtype)
@@ -141,7 +141,7 @@ def _output(
         given = _new(result, shape, named.dtype)
     what = f"rank {who.rank}: {who.verb}(epilogue: {named.name})"
     out = operand(given, what, written=True, dtype=None)
-    bits = storage(out.dtype) == storage(named.dtype) and out.device == HOST
+    bits = storage(out.dtype) == storage(named.dtype) and out.device == CPU
     if out.dtype != named.dtype and bits:
         out = operand(given, what, written=True, dtype=named.dtype)
     if out.dtype != named.dtype:
@@ -215,7 +215,9 @@ def _keep_apart(
         held.append((f"output {named.name}", out, False))
 
 
-def fused_choice(choice: Choice, kind: Kind, num_ranks: int, rule: RowRule) -> Choice:
+def fused_choice(
+    choice: Choice, kind: LaunchKey, num_ranks: int, rule: RowRule
+) -> Choice:
     """Return how a GPU had better run a call that is more than its collective.
 
     Copy engines compute nothing and know no pitch; rows of an epilogue stay whole, so

@@ -10,7 +10,7 @@ import logging
 import os
 import warnings
 
-from stretto.calls.kinds import Kind, full_size
+from stretto.calls.launch_keys import LaunchKey, full_size
 from stretto.choice.select import Choice
 
 __all__ = ["say_chosen"]
@@ -39,7 +39,7 @@ def _logger() -> logging.Logger:
     return logger
 
 
-def say_chosen(kind: Kind, choice: Choice, rank: int, num_ranks: int) -> None:
+def say_chosen(kind: LaunchKey, choice: Choice, rank: int, num_ranks: int) -> None:
     """Log what serves a kind of call: rank 0 at info, the others at debug."""
     level = logging.DEBUG if rank else logging.INFO
     logger = _logger()

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stretto import collectives
-from stretto.arrays.operands import HOST, Operand, fresh, operand
+from stretto.arrays.operands import CPU, Operand, fresh, operand
 from stretto.calls.arguments import read, spell
 from stretto.collectives import Operator, Shape, check, storage
 from stretto.errors import CallError, UnknownNameError
@@ -32,7 +32,7 @@ class Request:
 
     collective: str
     dtype: str = "uint8"
-    device: str = HOST
+    device: str = CPU
     op: Operator = Operator.SUM
     counts: tuple[int, ...] = ()
     params: Params = field(default_factory=lambda: freeze({}))
@@ -262,7 +262,7 @@ class Caller:
         return Request(
             collective=collective,
             dtype=one.dtype if one else "uint8",
-            device=one.device if one else HOST,
+            device=one.device if one else CPU,
             op=op,
             counts=counts,
             params=params,

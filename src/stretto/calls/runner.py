@@ -1,9 +1,9 @@
 """From a checked request to a launch: sessions, plans, caches, faults.
 
-A call seen before costs one dictionary look-up (`hot`), one on arrays like those seen
-two more (`recipes`). What differs in anything is checked, and served by a launch that
-is known (`_launches`). A new kind of call is chosen an algorithm, proved, lowered and
-bound to the executor, once.
+A call seen before costs one dictionary look-up (by_identity.py), one on arrays like
+those seen two more (by_layout.py). What differs in anything is checked, and served by a
+launch that is known (`_launches`). For a new kind of call an algorithm is chosen,
+proved, lowered and bound to the executor, once.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import threading
 from typing import Any
 
 from stretto import executors
-from stretto.arrays.operands import HOST
+from stretto.arrays.operands import CPU
 from stretto.calls.arguments import read
+from stretto.calls.by_identity import MISS, KnownCall
+from stretto.calls.by_layout import LayoutCalls
 from stretto.calls.choosing import Chooser
 from stretto.calls.fused import fuse
-from stretto.calls.hot import MISS, Hot
-from stretto.calls.kinds import Kind, kind_of, shared_arrays
-from stretto.calls.recipes import Recipes
+from stretto.calls.launch_keys import LaunchKey, launch_key, shared_arrays
 from stretto.calls.request import Caller, Request
 from stretto.calls.started import Starter
 from stretto.calls.work import Work
@@ -49,7 +49,7 @@ class CallRunner:
         self,
         group: Group,
         *,
-        executor: str = HOST,
+        executor: str = CPU,
         profiles: Measured | None = None,
     ) -> None:
         """Open the executor's session (collective)."""
@@ -65,11 +65,11 @@ class CallRunner:
         self._chooser = Chooser(
             self.rank, self.num_ranks, self._sessions, self._profiles, self.hosts
         )
-        self._launches: dict[Kind, Launch] = {}
-        self._table: dict[Any, Hot] = {}
-        self._hot: dict[Any, Hot] = self._table
-        """The table of hot calls; empty while anything is unusual."""
-        self._recipes = Recipes(self._table, self._sessions)
+        self._launches: dict[LaunchKey, Launch] = {}
+        self._table: dict[Any, KnownCall] = {}
+        self._known: dict[Any, KnownCall] = self._table
+        """The table of known calls; empty while anything is unusual."""
+        self._by_layout = LayoutCalls(self._table, self._sessions)
         self._starter = Starter(
             f"stretto-{self.rank}",
             self._sessions,
@@ -166,10 +166,10 @@ class CallRunner:
         result = request.deliver()
         if fused is not None and epilogue is not None:
             if seen is not None:
-                self._recipes.fused.learn(*seen, epilogue, launch, self._broke)
+                self._by_layout.fused.learn(*seen, epilogue, launch, self._broke)
             return fused.deliver()
         if seen is not None:
-            self._recipes.learn(*seen, request, launch, session, self._broke)
+            self._by_layout.learn(*seen, request, launch, session, self._broke)
         return result
 
     def _ready(self, what: str) -> None:
@@ -196,7 +196,7 @@ class CallRunner:
         """
         self._ready(what)
         first = self._inside.setdefault(OWNER, claim)
-        self._hot = {}
+        self._known = {}
         inside = 0 if first is claim else first.thread
         for session in () if inside else tuple(self._sessions.values()):
             inside = inside or session.inside()
@@ -210,9 +210,9 @@ class CallRunner:
     def _choose_table(self) -> None:
         """While anything is unusual every call goes the long way, and hears why."""
         usual = not (self._is_busy or self._inside or self._closed or self._fault)
-        self._hot = self._table if usual else {}
+        self._known = self._table if usual else {}
         if self._group.broken[0]:  # also just now
-            self._hot = {}
+            self._known = {}
 
     def _broke(self, error: BaseException) -> BaseException:
         """Remember the first fault; nothing works after it. Return what to raise."""
@@ -221,7 +221,7 @@ class CallRunner:
         if self._fault is None:
             self._fault = error
             self._table.clear()
-            self._hot = {}
+            self._known = {}
             if not isinstance(error, CommunicationError):
                 self._group.abandon(f"raised {type(error).__name__}: {error}"[:1000])
         return error
@@ -230,7 +230,7 @@ class CallRunner:
 
     def _on(self, stream: Any, request: Request, launch: Launch) -> Launch:
         """Return the launch on a stream of the GPU."""
-        if request.device == HOST:
+        if request.device == CPU:
             raise CallError(
                 f"rank {self.rank}: {request.collective}: stream={stream!r} with "
                 f"arrays on the CPU, where calls block; leave it out"
@@ -246,13 +246,13 @@ class CallRunner:
         epilogue: Spec | None = None,
     ) -> Launch:
         memory = self._memory(request, session)
-        kind = kind_of(request, memory, pin, epilogue)
+        kind = launch_key(request, memory, pin, epilogue)
         launch = self._launches.get(kind)
         if launch is None:
             if len(self._launches) >= _MOST_KINDS:
                 self._launches.clear()
                 self._table.clear()
-                self._recipes.clear()
+                self._by_layout.clear()
             launch = self._launches[kind] = self._chooser.prepare(kind, session)
         return launch
 
@@ -280,7 +280,7 @@ class CallRunner:
         dtype: str = "float32",
         *,
         registered: bool = False,
-        device: str = HOST,
+        device: str = CPU,
         algorithm: Pin = None,
         **params: object,
     ) -> str:
@@ -308,10 +308,10 @@ class CallRunner:
     def _again(self, key: tuple[Any, ...], x: Any, out: Any) -> Any:
         """Repeat a call that is known by its arrays or their kind, or return MISS."""
         try:
-            hot = self._hot.get(key)
+            known = self._known.get(key)
         except TypeError:
             raise self._odd(key) from None
-        if hot is not None and (done := hot(x, out)) is not MISS:
+        if known is not None and (done := known(x, out)) is not MISS:
             return done
         return self._alike(key, x, out)
 
@@ -334,11 +334,11 @@ class CallRunner:
         self, key: tuple[Any, ...], x: Any, out: Any, epilogue: Bound | None = None
     ) -> Any:
         """Repeat a call on arrays like those of an earlier one, or return MISS."""
-        if self._hot is not self._table:
+        if self._known is not self._table:
             return MISS
         if epilogue is not None:
-            return self._recipes.fused.repeat(key, x, out, epilogue)
-        return self._recipes.repeat(key, x, out)
+            return self._by_layout.fused.repeat(key, x, out, epilogue)
+        return self._by_layout.repeat(key, x, out)
 
     # Calls beside the caller.
 
@@ -368,9 +368,9 @@ class CallRunner:
         """Wait for started calls, then give sessions and the group back."""
         self._starter.stop()
         self._closed = True
-        self._hot = {}
+        self._known = {}
         self._table.clear()
-        self._recipes.clear()
+        self._by_layout.clear()
         self._launches.clear()
         for session in self._sessions.values():
             session.close()

@@ -44,7 +44,7 @@ class Starter:
         self._hear = hear
         self._alone = alone
         self._worker: Worker | None = None
-        self._beside: Any = None
+        self._side_stream: Any = None
 
     def start(
         self,
@@ -61,9 +61,9 @@ class Starter:
         stream = options.get("stream")
         if self._alone:
             gpu = executors.get(GPU)
-            if self._beside is None:
-                self._beside = gpu.beside()
-            stream = self._beside.after(gpu.stream_here(stream))
+            if self._side_stream is None:
+                self._side_stream = gpu.side_stream()
+            stream = self._side_stream.after(gpu.stream_here(stream))
             run = functools.partial(run, stream=stream)
         idle = self._worker is None or self._worker.is_idle
         if idle and (GPU in self._sessions or not self._alone):

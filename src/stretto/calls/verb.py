@@ -17,7 +17,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from stretto.arrays.operands import on_gpu
-from stretto.calls.hot import MISS
+from stretto.calls.by_identity import MISS
 from stretto.calls.work import Work
 
 __all__ = ["VERBS", "Holds", "Verb", "as_key", "call_of", "started", "verb"]
@@ -47,17 +47,9 @@ class Verb:
     x_at_root: bool
     """Whether the root alone has an input; and an output."""
     out_at_root: bool
+    unequal: bool
+    """Whether parts differ in size: the caller says their counts."""
     parameters: tuple[str, ...]
-
-    @property
-    def unequal(self) -> bool:
-        """Return whether parts differ in size: the caller says their counts."""
-        return "counts" in self.parameters
-
-    @property
-    def counts_on_gpu(self) -> bool:
-        """Return whether counts may lie on the GPU."""
-        return "max_count" in self.parameters
 
 
 VERBS: dict[str, Verb] = {}
@@ -70,6 +62,7 @@ def verb(
     """Make a method of a verb's signature; its body is not run."""
 
     def make(method: F) -> F:
+        parameters = tuple(inspect.signature(method).parameters)[1:]
         one = Verb(
             name=method.__name__,
             collective=method.__name__.removesuffix("_v"),
@@ -77,7 +70,8 @@ def verb(
             out=out,
             x_at_root=x_at_root,
             out_at_root=out_at_root,
-            parameters=tuple(inspect.signature(method).parameters)[1:],
+            unequal="counts" in parameters,
+            parameters=parameters,
         )
         VERBS[one.name] = one
         known = {"MISS": MISS, "verb": one, "on_gpu": on_gpu, "as_key": as_key}
@@ -99,7 +93,7 @@ def _text(one: Verb, method: Any) -> str:
     known = "epilogue is None" if "epilogue" in names else ""
     lines = [f"def {one.name}({', '.join(['self', *before, '*', *after])}):"]
     given = "{" + ", ".join(f"{n!r}: {n}" for n in names) + "}"
-    if one.counts_on_gpu:
+    if "max_count" in names:
         lines += [
             " if type(counts) is not tuple and on_gpu(counts):",
             f"  return self._call_counted(verb, {given})",
@@ -116,7 +110,7 @@ def _text(one: Verb, method: Any) -> str:
     lines += [
         f" key = ({', '.join([repr(one.name), *arrays, *rest])},)",
         " try:",
-        f"  known = self._hot.get(key){f' if {known} else None' if known else ''}",
+        f"  known = self._known.get(key){f' if {known} else None' if known else ''}",
         " except TypeError:",
         "  raise self._odd(key) from None",
     ]

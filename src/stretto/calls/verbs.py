@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from stretto.arrays.operands import operand
+from stretto.calls.by_identity import MISS
 from stretto.calls.counted import CountedCalls
 from stretto.calls.described import request_of
-from stretto.calls.hot import MISS
 from stretto.calls.runner import CallRunner
 from stretto.calls.verb import Holds, Verb, as_key, started, verb
 from stretto.choice.select import Pin, members_of_pin

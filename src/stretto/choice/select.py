@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from stretto import algorithms
-from stretto.arrays.operands import HOST
+from stretto.arrays.operands import CPU
 from stretto.choice.plans import FrozenParams, serves, touches_callers
 from stretto.choice.rowrules import RowRule
 from stretto.choice.sizes import parse_size
@@ -227,7 +227,7 @@ class Profile:
             raise TopologyError(
                 f"profile {source}: {type(e).__name__}: {e}; want executor, and "
                 "[[rule]] with collective, memory, ranks = [2, 8], sizes; or [[rows]] "
-                "as in h200_rows.toml"
+                "as in the profiles that are shipped"
             ) from None
 
     @classmethod
@@ -330,7 +330,7 @@ def plain_schedule(asked: Question) -> Schedule:
 
 def _blocks(asked: Question) -> int:
     """Return how many slices run side by side: one on a core, many on a GPU."""
-    if asked.executor == HOST:
+    if asked.executor == CPU:
         return 1
     return min(32, max(4, asked.nbytes // asked.num_ranks >> 14))
 

@@ -65,7 +65,7 @@ class Selector:
         """Return how rows of epilogues are divided; what is shipped is for all."""
         found = [p.rows_of(num_ranks) for p in self._profiles]
         said = next((one for one in found if one is not None), None)
-        assert said is not None, "h200_rows.toml has all that an executor serves"
+        assert said is not None, "a shipped profile has rows for every executor"
         return said
 
     def _pinned(self, asked: Question, pin: Pin) -> Choice:
@@ -114,12 +114,12 @@ class Selector:
     def _cost(self, option: Choice, asked: Question) -> float:
         """Return the simulated time; infinite where the simulator has none."""
         plan = _plan(option, asked)
-        kind = "cpux" if self._executor == "cpu" else "h200x"
         try:
             if asked.hosts:
                 machine = topology.cpu_hosts(asked.hosts)
             else:
-                machine = topology.load(f"{kind}{asked.num_ranks}")
+                name = topology.assumed(self._executor, asked.num_ranks)
+                machine = topology.load(name)
             found = executors.get("sim").simulate(plan, machine, nbytes=asked.nbytes)
         except StrettoError:
             return math.inf

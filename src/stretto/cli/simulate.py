@@ -33,7 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
     add_target(parser)
     parser.add_argument(
-        "--machine", default="h200x8", help="of `stretto list` [h200x8]"
+        "--machine",
+        default=topology.EXAMPLE,
+        help=f"of `stretto list` [{topology.EXAMPLE}]",
     )
     parser.add_argument("--ranks", type=ranks_of, help="how many [all of the machine]")
     parser.add_argument(

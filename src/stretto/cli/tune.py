@@ -220,8 +220,7 @@ def _fit(args: argparse.Namespace) -> int:
     documents = text if isinstance(text, list) else [text]
     seen = [one for doc in documents for one in tune.observations(doc)]
     ranks = seen[0].plan.value.num_ranks
-    kind = "h200x" if args.device == "cuda" else "cpux"
-    machine = topology.load(args.machine or f"{kind}{ranks}")
+    machine = topology.load(args.machine or topology.assumed(args.device, ranks))
     found = tune.fit(seen, machine)
     written = tune.toml_of(found)
     if args.out:

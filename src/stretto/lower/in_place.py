@@ -5,7 +5,7 @@ an input that would be read after an output was stored over it is copied to stag
 first, and read from there. Only local steps change, never what goes over the wire.
 
 The output lies over the input chunk by chunk (`laid_over`), and both are cut alike
-(`give_homes`), so positions are one or strangers. The proof says so by code of its own.
+(`place_values`), so positions are one or strangers. The proof says so by its own code.
 
 A staged plan then serves both kinds of call: a copy onto itself does nothing in place,
 and what is needed elsewhere. Where peers read the input itself (zero-copy), it would
@@ -15,7 +15,7 @@ disturb them, and is left out: all ranks are in place there, or none.
 from __future__ import annotations
 
 from stretto.collectives import Collective, Shape
-from stretto.lower.homes import Homes
+from stretto.lower.placement import Placement
 from stretto.lower.values import laid_over
 from stretto.plan import BufferRun, Loc, Move, Space
 
@@ -25,14 +25,14 @@ Moves = tuple[tuple[int, Move], ...]
 
 
 def save_inputs(
-    homes: Homes, kind: Collective, shape: Shape
+    placement: Placement, kind: Collective, shape: Shape
 ) -> tuple[Moves, list[int]]:
     """Return the moves, with copies of what must survive, and the units of staging."""
-    units = list(homes.units)
-    moves = list(homes.moves)
+    units = list(placement.units)
+    moves = list(placement.moves)
     saved: list[tuple[int, Move]] = []
     for rank in range(shape.num_ranks):
-        over = under(homes, kind, shape, rank)
+        over = under(placement, kind, shape, rank)
         if over:
             if _is_read_by_peers(rank, moves):
                 moves = [_spare(rank, over, owner, move) for owner, move in moves]
@@ -41,11 +41,13 @@ def save_inputs(
     return (*saved, *kept), units
 
 
-def under(homes: Homes, kind: Collective, shape: Shape, rank: int) -> dict[int, int]:
+def under(
+    placement: Placement, kind: Collective, shape: Shape, rank: int
+) -> dict[int, int]:
     """Return the input's position under each of the output's that has one."""
     pairs = laid_over(kind, shape, rank)
-    at_in = _positions(homes.inputs[rank], homes.atoms)
-    at_out = _positions(homes.outputs[rank], homes.atoms)
+    at_in = _positions(placement.inputs[rank], placement.atoms)
+    at_out = _positions(placement.outputs[rank], placement.atoms)
     return {
         at_out[ours]: at_in[theirs]
         for theirs, ours in pairs

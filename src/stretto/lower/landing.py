@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.collectives import Collective, Shape
-from stretto.lower.homes import Homes
 from stretto.lower.in_place import copies_onto_itself, under
+from stretto.lower.placement import Placement
 from stretto.plan import Loc, Move, Space
 
 __all__ = ["keep_sources"]
@@ -28,7 +28,7 @@ _Place: TypeAlias = tuple[int, Space, int]
 
 
 def keep_sources(
-    homes: Homes,
+    placement: Placement,
     moves: Moves,
     units: list[int],
     kind: Collective,
@@ -44,7 +44,7 @@ def keep_sources(
     }
     if not puts:
         return moves, units
-    over = [under(homes, kind, shape, rank) for rank in range(shape.num_ranks)]
+    over = [under(placement, kind, shape, rank) for rank in range(shape.num_ranks)]
     kept: dict[tuple[int, int, int], Loc] = {}
     saved: list[tuple[int, Move]] = []
     changed, units = list(moves), list(units)

@@ -1,7 +1,7 @@
 """From a proved program and a schedule to a plan: four passes, in this order.
 
 1. `follow_values`: which value every chunk holds; local copies vanish.
-2. `give_homes`: where each value is stored, by which move, in which order.
+2. `place_values`: where each value is stored, by which move, in which order.
 3. `save_inputs`: what must survive when the call is in place.
 4. `synchronise`: every signal and wait, and the credits that close the plan.
 
@@ -16,12 +16,12 @@ from stretto import collectives
 from stretto.collectives import Shape
 from stretto.errors import CallError
 from stretto.ir import Program, Verified, undisturbed
-from stretto.lower.homes import give_homes
 from stretto.lower.in_place import save_inputs
 from stretto.lower.landing import keep_sources
+from stretto.lower.placement import place_values
 from stretto.lower.sync import synchronise
 from stretto.lower.values import follow_values
-from stretto.plan import Plan, Schedule, settled_hosts
+from stretto.plan import Plan, Schedule, Way, settled_hosts
 
 __all__ = ["lower"]
 
@@ -49,12 +49,12 @@ def lower(
     )
     where = settled_hosts(hosts, program.num_ranks)
     flow = follow_values(program, kind, shape, schedule, where)
-    homes = give_homes(flow, kind, shape, in_place=in_place, hosts=where)
-    moves, units = homes.moves, list(homes.units)
+    placement = place_values(flow, kind, shape, in_place=in_place, hosts=where)
+    moves, units = placement.moves, list(placement.units)
     if in_place:
-        moves, units = save_inputs(homes, kind, shape)
+        moves, units = save_inputs(placement, kind, shape)
         if where:
-            moves, units = keep_sources(homes, moves, units, kind, shape, where)
+            moves, units = keep_sources(placement, moves, units, kind, shape, where)
     return Plan(
         name=program.name,
         collective=program.collective,
@@ -63,12 +63,18 @@ def lower(
         params=program.params,
         schedule=schedule,
         in_place=in_place,
-        atoms=homes.atoms,
-        inputs=homes.inputs,
-        outputs=homes.outputs,
+        atoms=placement.atoms,
+        inputs=placement.inputs,
+        outputs=placement.outputs,
         stage_units=tuple(units),
         ranks=tuple((steps,) for steps in synchronise(moves, program.num_ranks)),
         hosts=where,
+        ways=tuple(
+            Way(number, src.rank, op.dst.rank, via)
+            for number, op in enumerate(program.ops)
+            for src, via in zip(op.srcs, op.via, strict=False)
+            if via is not None and src.rank != op.dst.rank
+        ),
         places=tuple(map(program.place, program.ops)),
     )
 

@@ -22,10 +22,10 @@ from stretto.ir import INPUT, OUTPUT, Op, Program, Ref, Spans
 from stretto.lower.far import far_schedule, refuse_far
 from stretto.plan import Schedule
 
-__all__ = ["Final", "Flow", "Kind", "Value", "follow_values", "laid_over"]
+__all__ = ["Final", "Flow", "Value", "ValueKind", "follow_values", "laid_over"]
 
 
-class Kind(enum.Enum):
+class ValueKind(enum.Enum):
     """How a value comes to be on its rank."""
 
     INPUT = "input"
@@ -37,7 +37,7 @@ class Kind(enum.Enum):
 class Value(NamedTuple):
     """A value of symbols [lo, hi) on a rank, made from `operands`, in their order."""
 
-    kind: Kind
+    kind: ValueKind
     rank: int
     lo: int
     hi: int
@@ -115,7 +115,9 @@ class _Follower:
         self.receipts: dict[tuple[int, int, int, int], int] = {}
         for rank in range(program.num_ranks):
             for start, stop, first in kind.input_runs(shape, rank):
-                value = self._new(Value(Kind.INPUT, rank, first, first + stop - start))
+                value = self._new(
+                    Value(ValueKind.INPUT, rank, first, first + stop - start)
+                )
                 self.held[rank, INPUT].write(start, stop, (value, first - start))
 
     def _new(self, value: Value) -> int:
@@ -164,7 +166,7 @@ class _Follower:
         self, values: list[int], rank: int, lo: int, hi: int, op: int, how: Schedule
     ) -> int:
         level = max(self._level_at(v, rank) for v in values)
-        made = Value(Kind.SUM, rank, lo, hi, tuple(values), op, how, level)
+        made = Value(ValueKind.SUM, rank, lo, hi, tuple(values), op, how, level)
         return self._new(made)
 
     def _join(
@@ -178,7 +180,7 @@ class _Follower:
         cuts = tuple(symbol for _, _, _, symbol in pieces)
         level = max(self.values[v].level for v in parts)
         hi = lo + stop - start
-        made = Value(Kind.JOIN, rank, lo, hi, parts, op, how, level, cuts)
+        made = Value(ValueKind.JOIN, rank, lo, hi, parts, op, how, level, cuts)
         return [(start, stop, self._new(made), lo)]
 
     def _level_at(self, value: int, rank: int) -> int:
@@ -197,7 +199,7 @@ class _Follower:
             level = source.level + 1
             if self.hosts and self.hosts[source.rank] != self.hosts[rank]:
                 how = far_schedule(how)
-            made = Value(Kind.RECEIPT, rank, lo, hi, (value,), op, how, level)
+            made = Value(ValueKind.RECEIPT, rank, lo, hi, (value,), op, how, level)
             self.receipts[key] = self._new(made)
         return self.receipts[key]
 

@@ -26,7 +26,7 @@ DEPARTED_S = 2.0
 """The deadline of waits once a member has closed: it will send nothing more."""
 
 
-class Host(Protocol):
+class MeetingServices(Protocol):
     """What a group needs of the meeting that it belongs to."""
 
     rank: int
@@ -63,7 +63,7 @@ class Host(Protocol):
 class PeerGroup:
     """One group's `executors.Group`: its ranks are numbered from 0."""
 
-    def __init__(self, group: Group, host: Host) -> None:
+    def __init__(self, group: Group, host: MeetingServices) -> None:
         self.calling = ""
         """The method of a communicator that exchanges happen for, if it says so."""
         self.only_transfers = False

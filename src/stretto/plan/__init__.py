@@ -2,7 +2,7 @@
 
 from stretto.plan.layout import Layout, layout
 from stretto.plan.parser import parse_plan
-from stretto.plan.plan import BufferRun, Plan, settled_hosts
+from stretto.plan.plan import BufferRun, Plan, Way, settled_hosts
 from stretto.plan.schedule import DIRECTIONS, MEMORIES, PROTOCOLS, Schedule
 from stretto.plan.steps import (
     Groups,
@@ -33,6 +33,7 @@ __all__ = [
     "Space",
     "Step",
     "Wait",
+    "Way",
     "layout",
     "parse_plan",
     "primitive",

@@ -12,8 +12,9 @@
 Where ranks are on several hosts, `hosts 0x2 1x2` after the schedule says who is where:
 two ranks on the first host, then two on the second.
 
-`!` marks packets, `@1` or `@0:4` the atoms. Where an operation of the program is known,
-`#3` names it.
+`way #3 r0 r1 leaf>spine`, after the atoms, says which switches operation 3 passes from
+rank 0 to 1. `!` marks packets, `@1` or `@0:4` the atoms. Where an operation of the
+program is known, `#3` names it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import re
 
 from stretto.errors import ParseError
 from stretto.ir import freeze
-from stretto.plan.plan import BufferRun, Plan
+from stretto.plan.plan import BufferRun, Plan, Way
 from stretto.plan.schedule import Schedule
 from stretto.plan.steps import Loc, Move, Signal, Space, Step, Wait
 
@@ -55,7 +56,8 @@ def parse_plan(text: str) -> Plan:
         if lines[2][1].startswith("hosts "):
             hosts = _parse_hosts(lines.pop(2)[1])
         atoms = tuple(_span(w) for w in lines[2][1].split()[1:])
-        inputs, outputs, units, ranks = _parse_ranks(lines[3:])
+        ways = [_parse_way(t) for _, t in lines[3:] if t.startswith("way ")]
+        inputs, outputs, units, ranks = _parse_ranks(lines[3 + len(ways) :])
         return Plan(
             name=name,
             collective=fields["collective"],
@@ -70,6 +72,7 @@ def parse_plan(text: str) -> Plan:
             stage_units=units,
             ranks=ranks,
             hosts=hosts,
+            ways=tuple(ways),
         )
     except (IndexError, KeyError, ValueError, SyntaxError) as e:
         raise ParseError(f"plan {name}: {e}; want what str(plan) gives") from None
@@ -86,6 +89,12 @@ def _parse_hosts(line: str) -> tuple[int, ...]:
         host, _, many = word.partition("x")
         hosts += [int(host)] * int(many)
     return tuple(hosts)
+
+
+def _parse_way(line: str) -> Way:
+    _, op, src, dst, switches = line.split()
+    names = () if switches == "-" else tuple(switches.split(">"))
+    return Way(int(op[1:]), int(src[1:]), int(dst[1:]), names)
 
 
 _Runs = tuple[tuple[BufferRun, ...], ...]

@@ -22,7 +22,7 @@ from stretto.ir import Params, freeze, members_of
 from stretto.plan.schedule import Schedule
 from stretto.plan.steps import Move, Step, spell_step
 
-__all__ = ["BufferRun", "Plan", "settled_hosts"]
+__all__ = ["BufferRun", "Plan", "Way", "settled_hosts"]
 
 
 class BufferRun(NamedTuple):
@@ -31,6 +31,15 @@ class BufferRun(NamedTuple):
     start: int
     stop: int
     atom: int
+
+
+class Way(NamedTuple):
+    """What an operation of the program takes from a rank to another passes switches."""
+
+    op: int
+    src: int
+    dst: int
+    switches: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +66,8 @@ class Plan:
     hosts: tuple[int, ...] = ()
     """The host of each rank, numbered as they come; empty: one host has all of them.
     A step to a rank of another host is *far*: a put, a signal or a wait."""
+    ways: tuple[Way, ...] = ()
+    """Which switches data pass, where the program says so."""
     places: tuple[str, ...] = field(default=(), compare=False)
     """The author's line of each operation of the program, for messages."""
 
@@ -130,6 +141,8 @@ def _lines(plan: Plan) -> Iterator[str]:
     if plan.hosts:
         yield "hosts" + "".join(f" {host}x{many}" for host, many in _counted(plan))
     yield "atoms" + "".join(f" {a}:{b}" for a, b in plan.atoms)
+    for op, src, dst, switches in plan.ways:
+        yield f"way #{op} r{src} r{dst} {'>'.join(switches) or '-'}"
     for rank, lanes in enumerate(plan.ranks):
         yield (
             f"rank {rank} input{_runs(plan.inputs[rank])}"

@@ -9,14 +9,18 @@ from fractions import Fraction
 
 from stretto.synth.bounds import Bound
 from stretto.synth.clock import Clock
-from stretto.synth.packing import Packing, Pool, Tree
+from stretto.synth.packing import FILLED, Packing, Pool, Tree
 from stretto.synth.pieces import Owner, rounded, shared_out
 from stretto.synth.schedule import Chunk, Demand, Move
 from stretto.synth.works import Works
 
 __all__ = ["Grove"]
 
-_TURNS = 30
+_AT_ONCE, _FEW_RANKS, _TURNS = 4, 40, 24
+"""Trees of every root before the first plan, and prices for each time it gets better.
+"""
+_FEW = (0.0, 0.03, 0.1, 0.3)
+"""What it may cost, of the whole, that trees share their ways: kinds of trees."""
 
 
 class Grove:
@@ -43,27 +47,47 @@ class Grove:
             nbytes=demand.nbytes,
         )
         self._goal = 1 / float(limit.algbw)
-        self._open = self._pool.grow(clock.part(0.4), self._goal, _TURNS)
-        self._packings: dict[int, Packing] = {}
+        self._filled, self.open = (
+            _AT_ONCE if network.num_ranks <= _FEW_RANKS else 2,
+            True,
+        )
+        self._pool.fill(self._filled, Clock(None))  # one plan there will be
+        self._packings: dict[tuple[int, float], Packing] = {}
 
     def improve(self) -> bool:
         """Look for better trees; return whether there are any."""
-        if not self._open:
+        if not self.open:
             return False
-        self._open = self._pool.grow(self._clock, self._goal, _TURNS)
+        if self._filled < FILLED:
+            self._filled *= 2
+            self._pool.fill(min(self._filled, FILLED), self._clock)
+        else:
+            self.open = self._pool.grow(self._clock, self._goal, _TURNS)
         self._packings.clear()
         return True
 
-    def _packing(self, split: int) -> Packing:
+    @property
+    def variants(self) -> int:
+        """Return how many kinds of trees there are: with ever fewer ways."""
+        network = self._demand.network
+        switched = network.num_nodes > network.num_ranks
+        return len(_FEW) if switched else 1
+
+    def _packing(self, split: int, variant: int) -> Packing:
         """Return the trees for so many pieces: the fewer, the shallower."""
         scale = min(s for s in (4, 16, 64, 1 << 30) if split <= s)
-        if scale not in self._packings:
-            self._packings[scale] = self._pool.packing(min(scale, 256))
-        return self._packings[scale]
+        key = scale, _FEW[variant]
+        if key not in self._packings:
+            self._packings[key] = self._pool.packing(min(scale, 256), key[1])
+        return self._packings[key]
 
-    def works(self, split: int, seed: int) -> Works:
+    def prepare(self, split: int, variant: int) -> None:
+        """Find the trees for such a cut, if they are not known yet."""
+        self._packing(split, variant)
+
+    def works(self, split: int, seed: int, variant: int = 0) -> Works:
         """Return all transfers of a cut into so many pieces a part."""
-        packing = self._packing(split)
+        packing = self._packing(split, variant)
         demand = replace(self._demand, split=split)
         chunks = list(demand.chunks())
         by_root: dict[tuple[int, bool], list[int]] = defaultdict(list)

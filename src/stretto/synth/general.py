@@ -22,19 +22,20 @@ from stretto.synth.routes import Roads
 from stretto.synth.schedule import Demand, Schedule
 from stretto.synth.symmetry import Symmetry, trivial
 from stretto.synth.timing import Search as Timing
-from stretto.synth.timing import Yard
 from stretto.synth.works import Works
+from stretto.synth.yard import Yard
 
 __all__ = ["General"]
 
 _MOST_MOVES = 40_000
 _MANY_MOVES = 5_000
-_TO_WRITE = 1.5e-4  # seconds that each move takes to be written and proved
+_TO_WRITE = 8e-5  # seconds that each move takes to be written and proved
+_LITTLE = 2000  # moves that cost as much as all that does not depend on their number
 _RATES_COUNT = 50  # times the latency: then few pieces need not be tried
 _MOST_RANKS = 100
 _LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768)
-_FIRST, _LATER = 4, 12
-"""Plans for every number of pieces, and for the best ones each time again."""
+_FIRST, _LATER, _KEPT = 4, 24, 3
+"""Plans for every number of pieces, for the best ones each time again; best ones."""
 _NEAR = Fraction(10_002, 10_000)
 _BETTER = Fraction(995, 1000)
 """What is worth to be written down at once; the best always is, in the end."""
@@ -43,7 +44,21 @@ _BETTER = Fraction(995, 1000)
 class Source(Protocol):
     """Says what is to be transferred for a number of pieces."""
 
-    def works(self, split: int, seed: int) -> Works:
+    @property
+    def open(self) -> bool:
+        """Return whether there may be better fractions."""
+        ...
+
+    @property
+    def variants(self) -> int:
+        """Return how many kinds of works there are."""
+        ...
+
+    def prepare(self, split: int, variant: int) -> None:
+        """Find the fractions for such a cut, if they are not known yet."""
+        ...
+
+    def works(self, split: int, seed: int, variant: int = 0) -> Works:
         """Return all transfers of a cut into so many pieces a part."""
         ...
 
@@ -60,16 +75,22 @@ class _Cut:
     works: Works
     yard: Yard
     timing: Timing
+    variant: int
 
     @property
     def us(self) -> Fraction:
         """Return when the best plan ends, rounded up."""
         return self.timing.best.ends * self.yard.us_per_tick
 
+    @property
+    def to_write(self) -> float:
+        """Return the seconds that it takes to be written and proved."""
+        return _TO_WRITE * len(self.works.moves)
+
     def schedule(self) -> Schedule:
         """Return the best plan as a schedule."""
         tick = self.yard.us_per_tick
-        starts, works = self.timing.best.starts, self.works.moves
+        starts, works = self.timing.best.starts.tolist(), self.works.moves
         order = sorted(range(len(starts)), key=lambda i: (starts[i], works[i][1:4]))
         moves = tuple(works[i]._replace(start=starts[i] * tick) for i in order)
         return Schedule(
@@ -104,7 +125,9 @@ class General:
         self._source: Source | None = None
         self._told: Fraction | None = None
         """When the best plan ends that was yielded."""
-        self.plans = 0
+        self.plans = self._turn = 0
+        self._last = 0.0, 1, 0
+        """Seconds that the last cut took, its pieces and its moves."""
 
     def _ladder(self) -> tuple[int, ...]:
         """Return the numbers of pieces to try: many at once where only rates count."""
@@ -123,55 +146,102 @@ class General:
         return network.num_ranks <= _MOST_RANKS
 
     def begin(self) -> Iterator[Schedule]:
-        """Yield what numbers of pieces give at first, few pieces first."""
-        best: Fraction | None = None
-        worse = 0
+        """Yield what numbers of pieces give at first."""
         try:
             self._source = self._sources()
-            for split in self._splits:
-                cut = self._cut(split, self._seed)
-                if cut is None:
-                    break
-                self._cuts.append(
-                    cut
-                )  # one plan there will be, whatever the clock says
-                cut.timing.run(_FIRST, self._clock)
-                self.plans += _FIRST
-                yield from self._offer(cut, _BETTER)
-                if cut.us <= self._goal * _NEAR:
-                    break
-                better = best is None or cut.us < best
-                worse = 0 if better else worse + 1
-                best = cut.us if better else best
-                if worse > 4 and len(cut.works.moves) > _MANY_MOVES:
-                    break
+            patience = 1 if self._source.open else 4
+            yield from self._climb(self._splits, patience, 0)
         except OutOfTimeError:
             pass
         yield from self._best_offer()
 
+    def improve(self) -> Iterator[Schedule]:
+        """Yield what they give with better fractions, three times."""
+        try:
+            for _ in range(3):
+                if self._source is None or self._is_done():
+                    break
+                if not self._source.improve():
+                    break
+                best = self._cuts[0].demand.split
+                finer = tuple(k for k in self._splits if 2 * k >= best)
+                variant = min(1, self._source.variants - 1)
+                yield from self._climb(finer, 2, variant)
+        except OutOfTimeError:
+            pass
+        yield from self._best_offer()
+
+    def _climb(
+        self, splits: tuple[int, ...], patience: int, variant: int
+    ) -> Iterator[Schedule]:
+        """Yield the best of more and more pieces, until some were not better."""
+        best: Fraction | None = None
+        worse = 0
+        for split in splits:
+            cut = self._cut(split, self._seed, variant)
+            if cut is None:
+                break
+            self._keep(cut)
+            # one plan there will be, whatever the clock says
+            cut.timing.run(_FIRST, self._clock, cut.to_write)
+            self.plans += _FIRST
+            yield from self._offer(cut, _BETTER)
+            if cut.us <= self._goal * _NEAR:
+                break
+            better = best is None or cut.us < best
+            worse = 0 if better else worse + 1
+            best = cut.us if better else best
+            if worse > patience and len(cut.works.moves) > _MANY_MOVES:
+                break
+
     def go_on(self, rounds: int) -> Iterator[Schedule]:
-        """Yield better plans of the best numbers of pieces; from there, other cuts."""
-        for turn in range(rounds):
-            if not self._cuts or self._source is None or self._is_late(self._cuts[0]):
+        """Yield better plans of the best cuts; from there, other cuts and fractions."""
+        for _ in range(rounds):
+            if self._source is None or self._is_done() or self._is_late(self._cuts[0]):
                 break
-            self._cuts.sort(key=lambda c: c.us)
-            if self._cuts[0].us <= self._goal * _NEAR:
-                break
+            self._turn += 1
+            turn = self._turn
             cut = self._cuts[turn % min(2, len(self._cuts))]
             try:
-                if turn % 6 == 5:
-                    if turn % 12 == 5:
+                if turn % 3 == 2:
+                    if turn % 6 == 5:
                         self._source.improve()
-                    again = self._cut(cut.demand.split, self._seed + turn + self.plans)
+                    again = self._other(turn // 3)
                     if again is not None:
-                        self._cuts.append(again)
+                        self._keep(again)
                         cut = again
-                cut.timing.run(_LATER, self._clock)
+                cut.timing.run(_LATER, self._clock, cut.to_write)
             except OutOfTimeError:
                 break
             self.plans += _LATER
             yield from self._offer(cut, _BETTER)
         yield from self._best_offer()
+
+    def _other(self, count: int) -> _Cut | None:
+        """Return a cut like the best ones: other trees, another seed, more pieces."""
+        assert self._source is not None  # begun
+        like = self._cuts[count % min(3, len(self._cuts))]
+        split, variant = like.demand.split, like.variant
+        finer = [k for k in self._splits if k > split]
+        if count % 2 and self._source.variants > 1:
+            variant = (variant + 1 + count // 2) % self._source.variants
+        elif count % 4 == 2 and finer:
+            split = finer[0]
+        return self._cut(split, self._seed + count, variant)
+
+    def _keep(self, cut: _Cut) -> None:
+        """Keep a cut with the best ones; the rest are forgotten."""
+        self._cuts.sort(key=lambda c: c.us)
+        del self._cuts[_KEPT:]
+        self._cuts.append(cut)
+
+    def _best(self) -> _Cut:
+        return min(self._cuts, key=lambda c: c.us)
+
+    def _is_done(self) -> bool:
+        """Return whether nothing is to be done; put the best cuts first."""
+        self._cuts.sort(key=lambda c: c.us)
+        return not self._cuts or self._cuts[0].us <= self._goal * _NEAR
 
     def _offer(self, cut: _Cut, factor: Fraction) -> Iterator[Schedule]:
         """Yield a plan that is better than what was yielded before, by a factor."""
@@ -182,20 +252,30 @@ class General:
     def _best_offer(self) -> Iterator[Schedule]:
         """Yield the best plan, if it was not."""
         if self._cuts:
-            yield from self._offer(min(self._cuts, key=lambda c: c.us), Fraction(1))
+            yield from self._offer(self._best(), Fraction(1))
 
     def _is_late(self, cut: _Cut) -> bool:
         """Return whether what is left is needed to write the plan down."""
-        return self._clock.left <= _TO_WRITE * len(cut.works.moves)
+        return self._clock.left <= cut.to_write
+
+    def _needs(self, split: int) -> float:
+        """Return about how many seconds a cut needs, and its first plan."""
+        took, pieces, moves = self._last
+        return took * (split * moves / pieces + _LITTLE) / (moves + _LITTLE)
 
     def _sources(self) -> Source:
         if self._demand.collective in ("all_to_all", "scatter", "gather"):
             return Roads(self._demand, self._symmetry, self._clock)
         return Grove(self._demand, self._limit, self._clock)
 
-    def _cut(self, split: int, seed: int) -> _Cut | None:
+    def _cut(self, split: int, seed: int, variant: int = 0) -> _Cut | None:
         assert self._source is not None  # begun
-        works = self._source.works(split, seed)
+        reserve = self._cuts[0].to_write if self._cuts else 0.0
+        if self._cuts and self._clock.left <= self._needs(split) + reserve:
+            raise OutOfTimeError
+        self._source.prepare(split, variant)
+        begun = self._clock.left
+        works = self._source.works(split, seed, variant)
         spent = _TO_WRITE * len(works.moves)
         late = self._clock.limited and self._clock.left < spent
         if self._cuts and (len(works.moves) > _MOST_MOVES or late):
@@ -203,4 +283,7 @@ class General:
         yard = Yard.of(self._demand.network, self._demand.nbytes, works.jobs)
         goal = int(self._goal * _NEAR / yard.us_per_tick)
         demand = replace(self._demand, split=split, owners=works.owners)
-        return _Cut(demand, works, yard, Timing(yard, seed=seed, goal=goal))
+        timing = Timing(yard, seed=seed, goal=goal)
+        if self._clock.limited:
+            self._last = (begun - self._clock.left, split, len(works.moves))
+        return _Cut(demand, works, yard, timing, variant)

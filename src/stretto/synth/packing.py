@@ -22,13 +22,15 @@ from stretto.synth.extras import optimize, sparse
 from stretto.synth.model import Network
 from stretto.synth.reach import Reach
 
-__all__ = ["Packing", "Pool", "Tree"]
+__all__ = ["FILLED", "Packing", "Pool", "Tree"]
 
 Way: TypeAlias = tuple[int, ...]
 _CLOSE = 1.0005
 _QUICK = -1.0
-_TURNS = 16
+FILLED = 16
 """Trees of every root before the first prices."""
+_REWEIGHED, _RARE = 5, 0.01
+"""How often ways are made rarer, and the part of the most that still is rare."""
 _GAINS, _PATIENCE = 0.998, 6
 """What counts as better, and how long it may be waited for."""
 
@@ -102,16 +104,23 @@ class Pool:
         self._late: list[float] = []
         """Latency on the longest way of each tree, us."""
         self.least = 0.0
+        self._filled = 0
+        self._load = np.zeros(len(self._rates))
+        """What every link takes of the trees that were filled in."""
+        self._center: Any = None
 
-    def _fill(self, clock: Clock) -> None:
-        """Add trees that avoid what those before them took, deep ones and shallow."""
-        rates = self._rates
-        load = np.zeros(len(rates))
+    def fill(self, turns: int, clock: Clock) -> None:
+        """Add trees that avoid what those before them took, deep ones and shallow.
+
+        Turns count from the first that there ever was; the clock is not asked in two.
+        """
+        if not self.trees:
+            self._flat()
+        rates, load = self._rates, self._load
         unit = {r: 1 / len(self.roots) for r in self.roots} | dict(self._parts or {})
-        self._flat()
-        for turn in range(_TURNS):
-            if turn > 1 and clock.left <= 0:
-                break
+        for turn in range(self._filled, turns):
+            if turn > 1:
+                clock.check()
             steep = min(30.0, 4.0 + 2.0 * turn)
             deep = (_QUICK, 1.0, 0.3, _QUICK)[turn % 4]
             for root in self.roots:
@@ -127,6 +136,7 @@ class Pool:
                     for _, _, way in tree.ways:
                         for e in way:
                             load[e] += unit[root]
+            self._filled = turn + 1
 
     def _flat(self) -> None:
         """Add the trees of least latency, and of few hops."""
@@ -184,18 +194,19 @@ class Pool:
     def grow(self, clock: Clock, goal: float, turns: int) -> bool:
         """Add trees, so many times or until the fullest link meets the goal.
 
-        Return whether there may be better trees still.
+        Return whether there may be better trees still. When the time is up, that is
+        raised: what was added until then depends on the computer.
         """
-        if not self.trees:
-            self._fill(clock)
+        self.fill(FILLED, clock)
         best = self._weigh(64)
-        center = best.prices
+        center = best.prices if self._center is None else self._center
         slow, mark = 0, best.fullest
         for _ in range(turns):
             if best.fullest <= max(goal, self.least) * _CLOSE:
                 return False
-            if clock.left <= 0 or slow > _PATIENCE:
-                return True
+            if slow > _PATIENCE:
+                break
+            clock.check()
             fresh = self._price(0.5 * best.prices + 0.5 * center)
             if not fresh:
                 fresh = self._price(best.prices)
@@ -206,11 +217,20 @@ class Pool:
             slow += 1
             if best.fullest < mark * _GAINS:
                 slow, mark = 0, best.fullest
+        self._center = center
         return True
 
-    def packing(self, pieces: int) -> Packing:
-        """Return the best packing of so many pieces a part: the fewer, the flatter."""
+    def packing(self, pieces: int, few: float = 0.0) -> Packing:
+        """Return the best packing of so many pieces a part: the fewer, the flatter.
+
+        Transfers over a switch wait for two ranks to be free at once, and the fewer
+        partners a rank has, the less they wait. So with `few`, ways that carry little
+        cost a little, again and again, until most of what flows shares some ways; it
+        may cost that part of the whole.
+        """
         best = self._weigh(pieces)
+        for _ in range(_REWEIGHED if few else 0):
+            best = self._weigh(pieces, few * best.fullest * self._rare(best.weights))
         kept = [i for i, w in enumerate(best.weights) if w > 1e-9]
         return Packing(
             trees=tuple(self.trees[i] for i in kept),
@@ -218,6 +238,21 @@ class Pool:
             fullest=best.fullest,
             least=self.least,
         )
+
+    def _rare(self, weights: Any) -> Any:
+        """Return what trees cost for ways that carry little; 1 for those in use."""
+        used: dict[Way, float] = {}
+        for tree, weight in zip(self.trees, weights, strict=True):
+            for _, _, way in tree.ways:
+                if len(way) > 1:
+                    used[way] = used.get(way, 0.0) + float(weight)
+        top = max(used.values(), default=0.0)
+        if not top:
+            return np.zeros(len(self.trees))
+        slowest = {w: float(self._rates[list(w)].min()) for w in used}
+        rare = {w: 1 / (x / top + _RARE) / slowest[w] for w, x in used.items()}
+        costs = [sum(rare.get(w, 0.0) for *_, w in t.ways) for t in self.trees]
+        return np.array(costs) / float(np.dot(costs, weights))
 
     def _price(self, prices: Any) -> int:
         """Add every root's cheapest trees for some prices; note what they prove."""
@@ -241,8 +276,11 @@ class Pool:
             self.least = max(self.least, worth / volume * (1 - 1e-6))
         return fresh
 
-    def _weigh(self, pieces: int) -> _Weighed:
-        """Return the best weights of the known trees, cut into pieces."""
+    def _weigh(self, pieces: int, extra: Any = 0.0) -> _Weighed:
+        """Return the best weights of the known trees, cut into pieces.
+
+        `extra` is what trees cost beside.
+        """
         chunk = 1 / (pieces * len(self._network.members))
         sp, rates = sparse(), self._rates
         count, kinds = len(self.trees), self._kinds
@@ -278,7 +316,7 @@ class Pool:
         equal = sp.csr_matrix((what, (at, which)), shape=(len(wanted), width))
         price = np.zeros(width)
         late = np.array(self._late) * 1000.0 / self._nbytes
-        price[:count] = np.array(self._slow) * chunk + late
+        price[:count] = np.array(self._slow) * chunk + late + extra
         price[count] = 1.0
         result = optimize().linprog(
             price,

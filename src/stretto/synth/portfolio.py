@@ -212,6 +212,7 @@ def _in_turn(
             yield schedule, done
         if not near and search.budget.seconds > 0:
             yield from ((s, False) for s in general.begin())
+            yield from ((s, False) for s in general.improve())
             yield from ((s, False) for s in general.go_on(4))
         return
     members = len(search.demand.network.members)
@@ -224,7 +225,8 @@ def _in_turn(
                 yield quick
             continue
         yield schedule, False
-    yield from ((s, False) for s in general.go_on(8))
+    yield from ((s, False) for s in general.improve())
+    yield from ((s, False) for s in general.go_on(2))
     yield from special
     yield from ((s, False) for s in general.go_on(1 << 30))
 

@@ -64,6 +64,9 @@ class Roads:
             self._network = demand.network
         self._weighed: dict[int, dict[_Pair, dict[_Path, float]]] = {}
 
+    variants, open = 1, False
+    """Kinds of works, and whether there may be better fractions."""
+
     def improve(self) -> bool:
         """Return that there are no better paths: the flow is optimal."""
         return False
@@ -161,7 +164,11 @@ class Roads:
         """Return whose part a pair carries."""
         return pair[0] if self._back else pair[1]
 
-    def works(self, split: int, seed: int) -> Works:
+    def prepare(self, split: int, variant: int) -> None:
+        """Weigh the paths for such a cut, if they are not weighed yet."""
+        self._shares(split)
+
+    def works(self, split: int, seed: int, variant: int = 0) -> Works:
         """Return all transfers of a cut into so many pieces a part."""
         demand = replace(self._demand, split=split)
         network = self._network

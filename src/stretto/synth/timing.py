@@ -4,23 +4,23 @@ A job is one transfer with the links that it takes, and the jobs that must have 
 before it. At every moment, of the jobs that could start, the one goes first whose links
 have the most still to carry, or behind which the longest chain waits. What the clock
 leaves is spent on other weights of the two, on chance, and on planning from the end:
-links turned round in time are links, too. All times are whole ticks, so that nothing is
-rounded.
+links turned round in time are links, too.
 """
 
 from __future__ import annotations
 
-import heapq
-import math
-import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from fractions import Fraction
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+
+from stretto.synth import clock
 from stretto.synth.clock import Clock
-from stretto.synth.model import Network, microseconds
+from stretto.synth.compiled import compiled
+from stretto.synth.dispatch import compacted, dispatched
+from stretto.synth.yard import Flat, Yard
 
-__all__ = ["Job", "Plan", "Search", "Yard"]
+__all__ = ["Plan", "Search"]
 
 _FIRST = (
     *((0.5, 0.5, 0), (0.0, 1.0, 0), (0.5, 0.5, 1), (0.0, 1.0, 1)),
@@ -28,261 +28,112 @@ _FIRST = (
     *((2.0, 0.5, 0), (2.0, 0.5, 1), (0.0, 4.0, 0), (0.0, 4.0, 1)),
 )
 """Weights of waves and of full links, and whether time runs backwards."""
-_ROUGH = 1 << 20
-"""Ticks for the longest transfer: starts are planned in them, replay is exact."""
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A transfer of `share` of the vector over links, after other jobs."""
-
-    links: tuple[int, ...]
-    share: Fraction
-    after: tuple[int, ...]
-    """Numbers of jobs that must have arrived at the source."""
-    wave: float = 0.0
-    """Which part of its owner's pieces go before its own."""
+_PATIENCE = (0.0, 0.1, 0.0, 0.1)
+"""What is waited for links, in turn."""
 
 
 @dataclass(slots=True)
 class Plan:
     """Starts of all jobs, in ticks, and when the last one arrives."""
 
-    starts: list[int]
+    starts: Any
     ends: int
 
 
-@dataclass(slots=True)
-class Yard:
-    """Jobs, and what they take of their links."""
+class _Planner:
+    """Makes plans of one yard, from either end."""
 
-    takes: list[tuple[int, ...]]
-    """Ticks that a job takes of each of its links."""
-    links: list[tuple[int, ...]]
-    delay: list[int]
-    """Ticks from a job's start to its arrival."""
-    before: list[tuple[int, ...]]
-    behind: list[list[int]]
-    num_links: int
-    us_per_tick: Fraction
-    load: list[int] = field(default_factory=list)
-    wave: list[float] = field(default_factory=list)
-    way: list[int] = field(default_factory=list)
-    """Which set of links, by number; jobs of one wait in one queue."""
-    num_ways: int = 0
+    def __init__(self, yard: Yard) -> None:
+        self._ways = (yard.flat, yard.flat.turned())
+        self._lists: tuple[Flat, Flat] | None = None
 
-    @classmethod
-    def of(cls, network: Network, nbytes: int, jobs: Sequence[Job]) -> Yard:
-        """Return the yard of some jobs."""
-        longest = max(
-            microseconds(nbytes * j.share, min(network.links[e].rate for e in j.links))
-            for j in jobs
-        )
-        tick = longest / _ROUGH
-        known: dict[tuple[tuple[int, ...], Fraction], tuple[tuple[int, ...], int]] = {}
-        takes, delay = [], []
-        ways: dict[tuple[int, ...], int] = {}
-        for j in jobs:
-            key = (j.links, j.share)
-            if key not in known:
-                times = tuple(
-                    math.ceil(
-                        microseconds(nbytes * j.share, network.links[e].rate) / tick
-                    )
-                    for e in j.links
-                )
-                alpha = sum((network.links[e].alpha for e in j.links), Fraction(0))
-                known[key] = times, max(times) + math.ceil(alpha / tick)
-                ways.setdefault(j.links, len(ways))
-            takes.append(known[key][0])
-            delay.append(known[key][1])
-        behind: list[list[int]] = [[] for _ in jobs]
-        for i, j in enumerate(jobs):
-            for b in j.after:
-                behind[b].append(i)
-        yard = cls(
-            takes=takes,
-            links=[j.links for j in jobs],
-            delay=delay,
-            before=[j.after for j in jobs],
-            behind=behind,
-            num_links=len(network.links),
-            us_per_tick=tick,
-            wave=[j.wave for j in jobs],
-            way=[ways[j.links] for j in jobs],
-            num_ways=len(ways),
-        )
-        yard.load = yard._loads()
-        return yard
-
-    def _loads(self) -> list[int]:
-        load = [0] * self.num_links
-        for links, takes in zip(self.links, self.takes, strict=True):
-            for e, t in zip(links, takes, strict=True):
-                load[e] += t
-        return load
-
-    @property
-    def turned(self) -> Yard:
-        """Return the yard with time running backwards."""
-        return Yard(
-            takes=self.takes,
-            links=self.links,
-            delay=self.delay,
-            before=[tuple(b) for b in self.behind],
-            behind=[list(b) for b in self.before],
-            num_links=self.num_links,
-            us_per_tick=self.us_per_tick,
-            load=self.load,
-            wave=[1 - w for w in self.wave],
-            way=self.way,
-            num_ways=self.num_ways,
-        )
-
-    def order(self) -> list[int]:
-        """Return the jobs so that each comes after those before it."""
-        left = [len(b) for b in self.before]
-        queue = [i for i, n in enumerate(left) if not n]
-        for i in queue:
-            for d in self.behind[i]:
-                left[d] -= 1
-                if not left[d]:
-                    queue.append(d)
-        return queue
-
-    def tails(self) -> list[int]:
-        """Return the ticks from each job's start until all behind it have arrived."""
-        tail = [0] * len(self.links)
-        for i in reversed(self.order()):
-            tail[i] = self.delay[i] + max((tail[d] for d in self.behind[i]), default=0)
-        return tail
-
-
-def dispatch(
-    yard: Yard,
-    urgency: Sequence[float],
-    weight: float,
-    check: Callable[[], None],
-) -> Plan:
-    """Return the plan in which nothing waits that could start.
-
-    Of what could, the largest of `weight` x what its fullest link still has to carry +
-    its urgency goes first.
-    """
-    run = _Dispatch(yard, urgency, weight)
-    while run.arrivals or run.freed:
-        asked = run.ask()
-        if len(asked) > 1:
-            asked = run.fullest_first(asked)
-        for way in asked:
-            if run.start(way) and not run.done & 1023:
-                check()
-    return Plan(run.starts, run.ends)
-
-
-class _Dispatch:
-    """A yard while its jobs run: what has arrived, what waits, what is free."""
-
-    def __init__(self, yard: Yard, urgency: Sequence[float], weight: float) -> None:
-        self.yard, self.urgency, self.weight = yard, urgency, weight
-        self.left = list(yard.load)
-        self.free = [0] * yard.num_links
-        self.waits = [len(b) for b in yard.before]
-        self.ready = [0] * len(yard.links)
-        self.queues: list[list[tuple[float, int]]] = [[] for _ in range(yard.num_ways)]
-        self.links_of_way: list[tuple[int, ...]] = [()] * yard.num_ways
-        for i, w in enumerate(yard.way):
-            self.links_of_way[w] = yard.links[i]
-        self.parked: list[list[int]] = [[] for _ in range(yard.num_links)]
-        self.idle = [True] * yard.num_ways
-        """Ways that are not parked at a link."""
-        self.arrivals = [(0, i) for i, n in enumerate(self.waits) if not n]
-        heapq.heapify(self.arrivals)
-        self.freed: list[tuple[int, int]] = []
-        self.starts = [0] * len(yard.links)
-        self.now = self.ends = self.done = 0
-
-    def ask(self) -> list[int]:
-        """Go on to the next moment; return the ways that may start something."""
-        arrivals, freed, pop = self.arrivals, self.freed, heapq.heappop
-        now = arrivals[0][0] if arrivals else freed[0][0]
-        if freed and freed[0][0] < now:
-            now = freed[0][0]
-        self.now = now
-        asked: list[int] = []
-        while arrivals and arrivals[0][0] == now:
-            i = pop(arrivals)[1]
-            w = self.yard.way[i]
-            heapq.heappush(self.queues[w], (-self.urgency[i], i))
-            if self.idle[w]:
-                self.idle[w] = False
-                asked.append(w)
-        while freed and freed[0][0] == now:
-            e = pop(freed)[1]
-            if self.free[e] == now and self.parked[e]:
-                asked += self.parked[e]
-                self.parked[e] = []
-        return asked
-
-    def fullest_first(self, asked: list[int]) -> list[int]:
-        """Return ways in the order in which they may start."""
-        left, queues, weight = self.left, self.queues, self.weight
-        keyed = []
-        for w in asked:
-            fullest = 0
-            for e in self.links_of_way[w]:
-                if left[e] > fullest:
-                    fullest = left[e]
-            keyed.append((queues[w][0][0] - weight * fullest, w))
-        keyed.sort()
-        return [w for _, w in keyed]
-
-    def start(self, w: int) -> bool:
-        """Start the most urgent job of a way; False: a link is busy, it is parked."""
-        now, free, yard, push = self.now, self.free, self.yard, heapq.heappush
-        for e in self.links_of_way[w]:
-            if free[e] > now:
-                self.parked[e].append(w)
-                return False
-        i = heapq.heappop(self.queues[w])[1]
-        self.starts[i] = now
-        last = until = -1
-        for e, t in zip(self.links_of_way[w], yard.takes[i], strict=True):
-            free[e] = now + t
-            self.left[e] -= t
-            push(self.freed, (now + t, e))
-            if t > until:
-                until, last = t, e
-        arrives = now + yard.delay[i]
-        self.ends = max(self.ends, arrives)
-        waits, ready = self.waits, self.ready
-        for d in yard.behind[i]:
-            waits[d] -= 1
-            if ready[d] < arrives:
-                ready[d] = arrives
-            if not waits[d]:
-                push(self.arrivals, (ready[d], d))
-        if self.queues[w]:
-            self.parked[last].append(w)
+    def plan(self, turned: int, urgency: Any, weight: float, patience: float) -> Plan:
+        """Return the plan in which nothing waits that could start."""
+        count = len(urgency)
+        order = np.argsort(-urgency, kind="stable")
+        ranks = np.empty(count, dtype=np.int64)
+        ranks[order] = np.arange(count)
+        starts = np.zeros(count, dtype=np.int64)
+        run, _ = _fast.functions
+        if run is dispatched:
+            self._lists = self._lists or (self._ways[0].lists(), self._ways[1].lists())
+            f = self._lists[turned]
+            out = [0] * count
+            begun = clock.now()
+            ends = run(
+                *(urgency.tolist(), ranks.tolist(), order.tolist()),
+                *(weight, patience),
+                *(f.way, f.way_at, f.way_links, f.take_at, f.takes, f.delay),
+                *(list(f.waits), f.behind_at, f.behind, list(f.load), out),
+            )
+            _fast.spent += clock.now() - begun
+            starts = np.array(out)
         else:
-            self.idle[w] = True
-        self.done += 1
-        return True
+            f = self._ways[turned]
+            ends = run(
+                *(urgency, ranks, order, weight, patience),
+                *(f.way, f.way_at, f.way_links, f.take_at, f.takes, f.delay),
+                *(f.waits.copy(), f.behind_at, f.behind, f.load.copy(), starts),
+            )
+        if not turned:
+            return Plan(starts, int(ends))
+        return self._compact(ends - starts - self._ways[0].delay)
+
+    def _compact(self, starts: Any) -> Plan:
+        """Return the plan with every job as early as its links' order allows."""
+        order = np.argsort(starts, kind="stable")
+        _, run = _fast.functions
+        f: Flat = self._ways[0]
+        out: Any = np.zeros(len(starts), dtype=np.int64)
+        if run is compacted:
+            assert self._lists is not None  # made by whoever planned
+            f, out, order = self._lists[0], out.tolist(), order.tolist()
+        ends = run(
+            *(order, f.way, f.way_at, f.way_links, f.take_at, f.takes, f.delay),
+            *(f.behind_at, f.behind, len(f.load), out),
+        )
+        return Plan(np.asarray(out), int(ends))
+
+
+class _Fast:
+    """Which functions make plans: compiled ones once they have cost enough."""
+
+    def __init__(self) -> None:
+        self.functions: tuple[Any, Any] = (dispatched, compacted)
+        self.spent = 0.0
+        self._asked = False
+
+    def consider(self, left: float) -> None:
+        """Compile when that pays: plans took a while, and time is left."""
+        if not self._asked and self.spent > _WORTH and left > _TO_COMPILE:
+            self._asked = True
+            self.functions = compiled() or self.functions
+
+
+_WORTH, _TO_COMPILE = 1.5, 6.0
+"""Seconds that plans have cost before they are compiled, and that must be left."""
+_fast = _Fast()
 
 
 class Search:
     """The best plan for a yard; looking for better ones may go on at any time."""
 
     def __init__(self, yard: Yard, *, seed: int, goal: int) -> None:
-        self._ways = (yard, yard.turned)
-        self._tails = [y.tails() for y in self._ways]
-        self._full = max(yard.load)
+        self._planner = _Planner(yard)
+        self._tails = (yard.flat.tails(), yard.flat.turned().tails())
+        self._waves = (yard.wave, 1 - yard.wave)
+        self._delay = yard.flat.delay
+        self._full = int(yard.flat.load.max())
         self._goal = goal
-        self._chance = random.Random(seed)
+        self._chance = np.random.default_rng(seed)
         self._kinds: list[tuple[int, float, float, int]] = []
         """How good the first plans were, and what made them."""
         self._plan: Plan | None = None
+        self._from: Plan | None = None
+        """The plan that is shaken: not much worse than the best."""
         self.tried = 0
+        self._took = 0.0
+        """Seconds that a plan takes to be made."""
 
     @property
     def best(self) -> Plan:
@@ -290,54 +141,46 @@ class Search:
         assert self._plan is not None  # the first one is made whatever the clock says
         return self._plan
 
-    def run(self, rounds: int, clock: Clock) -> None:
-        """Try so many plans, or fewer when the clock ends it; one there will be."""
+    def run(self, rounds: int, clock: Clock, reserve: float = 0.0) -> None:
+        """Try so many plans, or fewer: none is begun that would end too late.
+
+        The last seconds, a reserve, are not for plans.
+        """
         for _ in range(rounds):
             if self._plan is not None and (
-                self._plan.ends <= self._goal or clock.left <= 0
+                self._plan.ends <= self._goal or clock.left <= self._took + reserve
             ):
                 return
-            check = _no_check if self._plan is None else clock.check
+            _fast.consider(clock.left)
+            left = clock.left
             self.tried += 1
             if self.tried <= len(_FIRST):
                 waves, weight, turned = _FIRST[self.tried - 1]
-                ends = self._try(
-                    turned, self._urgency(turned, waves, 0.0), weight, check
-                )
-                self._kinds.append((ends, waves, weight, turned))
+                plan = self._try(turned, self._urgency(turned, waves, 0.0), weight)
+                self._kinds.append((plan.ends, waves, weight, turned))
                 self._kinds.sort()
-            elif self._chance.random() < 0.5:
-                self._varied(check)
+            elif self._chance.random() < (0.5 if self.tried < _YOUNG else 0.1):
+                self._varied()
             else:
-                self._shaken(check)
+                self._shaken()
+            if clock.limited:
+                self._took = left - clock.left
 
-    def _try(
-        self,
-        turned: int,
-        urgency: Sequence[float],
-        weight: float,
-        check: Callable[[], None],
-    ) -> int:
-        plan = dispatch(self._ways[turned], urgency, weight, check)
-        yard = self._ways[0]
-        if turned:
-            starts = [
-                plan.ends - s - d for s, d in zip(plan.starts, yard.delay, strict=True)
-            ]
-            plan = compact(yard, Plan(starts, plan.ends))
+    def _try(self, turned: int, urgency: Any, weight: float) -> Plan:
+        patience = _PATIENCE[self.tried // 2 % len(_PATIENCE)]
+        plan = self._planner.plan(turned, urgency, weight, patience)
         if self._plan is None or plan.ends < self._plan.ends:
-            self._plan = plan
-        return plan.ends
+            self._plan = self._from = plan
+        return plan
 
-    def _urgency(self, turned: int, waves: float, noise: float) -> list[float]:
+    def _urgency(self, turned: int, waves: float, noise: float) -> Any:
         """Return how urgent jobs are: what waits behind them, and their wave."""
-        slack, rough = waves * self._full, noise * self._full
-        both = zip(self._tails[turned], self._ways[turned].wave, strict=True)
-        if not rough:
-            return [t - slack * w for t, w in both]
-        return [t - slack * w + self._chance.random() * rough for t, w in both]
+        urgency = self._tails[turned] - waves * self._full * self._waves[turned]
+        if noise:
+            urgency += self._chance.random(len(urgency)) * (noise * self._full)
+        return urgency
 
-    def _varied(self, check: Callable[[], None]) -> None:
+    def _varied(self) -> None:
         """Try one of the kinds that were good, with a little chance."""
         chance = self._chance
         _, waves, weight, turned = self._kinds[
@@ -346,43 +189,22 @@ class Search:
         waves *= chance.choice((0.7, 1.0, 1.0, 1.4))
         weight *= chance.choice((0.5, 1.0, 1.0, 2.0))
         noise = chance.choice((0.005, 0.02, 0.1))
-        self._try(turned, self._urgency(turned, waves, noise), weight, check)
+        self._try(turned, self._urgency(turned, waves, noise), weight)
 
-    def _shaken(self, check: Callable[[], None]) -> None:
-        """Try the order of the best plan, from either end, shaken a little."""
-        chance, best = self._chance, self.best
+    def _shaken(self) -> None:
+        """Try the order of a good plan, from either end, shaken a little."""
+        chance, old = self._chance, self._from or self.best
         turned = self.tried % 2
-        rough = chance.choice((0.0, 0.003, 0.01, 0.05)) * best.ends
+        rough = chance.choice((0.0, 0.001, 0.003, 0.01, 0.03)) * old.ends
+        shake = chance.random(len(old.starts)) * rough
         if turned:
-            both = zip(best.starts, self._ways[0].delay, strict=True)
-            urgency = [s + d + chance.random() * rough for s, d in both]
+            urgency = old.starts + self._delay + shake
         else:
-            urgency = [best.ends - s + chance.random() * rough for s in best.starts]
-        self._try(turned, urgency, chance.choice((0.0, 0.0, 0.2, 1.0)), check)
+            urgency = old.ends - old.starts + shake
+        weight = float(chance.choice((0.0, 0.0, 0.2, 1.0)))
+        plan = self._try(turned, urgency, weight)
+        if plan.ends <= max(old.ends, self.best.ends * _WORSE):
+            self._from = plan
 
 
-def _no_check() -> None:
-    """Let the first plan be made whatever the clock says."""
-
-
-def compact(yard: Yard, plan: Plan) -> Plan:
-    """Return the plan with every job as early as its links' order allows."""
-    order = sorted(range(len(plan.starts)), key=lambda i: plan.starts[i])
-    free = [0] * yard.num_links
-    starts = [0] * len(order)
-    ready = [0] * len(order)
-    ends = 0
-    for i in order:
-        start = ready[i]
-        for e in yard.links[i]:
-            if free[e] > start:
-                start = free[e]
-        starts[i] = start
-        for e, t in zip(yard.links[i], yard.takes[i], strict=True):
-            free[e] = start + t
-        arrives = start + yard.delay[i]
-        ends = max(ends, arrives)
-        for d in yard.behind[i]:
-            if ready[d] < arrives:
-                ready[d] = arrives
-    return Plan(starts, ends)
+_YOUNG, _WORSE = 48, 1.002

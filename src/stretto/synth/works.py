@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from stretto.synth.schedule import Move
-from stretto.synth.timing import Job
+from stretto.synth.yard import Job
 
 __all__ = ["Works"]
 

@@ -1,5 +1,6 @@
 """Machines: ranks, switches, links, routes and costs; one TOML file per family."""
 
+from stretto.topology.assumed import EXAMPLE, assumed
 from stretto.topology.detect import detect
 from stretto.topology.hosts import cpu_hosts
 from stretto.topology.load import load, names, patterns
@@ -10,11 +11,13 @@ from stretto.topology.routes import Route
 from stretto.topology.symmetry import is_symmetry
 
 __all__ = [
+    "EXAMPLE",
     "Costs",
     "Link",
     "Machine",
     "Route",
     "Switch",
+    "assumed",
     "cpu_hosts",
     "detect",
     "draw",

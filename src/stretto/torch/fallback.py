@@ -48,6 +48,40 @@ class _Gloo(dist.ProcessGroupGloo):  # type: ignore[misc]
         super()._set_default_timeout(timeout)
 
 
+class OnDemand:
+    """NCCL, made when something is asked of it that only it can answer.
+
+    torch asks every backend of a GPU whether it can be split, and connects those that
+    can at once, which costs seconds and fails where ranks share a GPU.
+    """
+
+    supports_splitting = False
+    supports_coalescing = False
+    supports_time_estimate = False
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._make(), name)
+
+    def supports_tensor_alloc(self, device: Any) -> bool:
+        """Return that tensors come from `stretto.torch.pool`, not from here."""
+        return False
+
+    def eager_connect_single_device(self, device: Any) -> None:
+        """Connect nothing ahead."""
+
+
+def _kind(device: Any) -> str:
+    kind = str(torch.device(device).type)
+    if kind not in ("cpu", "cuda"):
+        raise refusal(
+            f"no backend for tensors on {kind}; want them on the CPU or an NVIDIA GPU"
+        )
+    return kind
+
+
 class Fallback:
     """The other backends of one group."""
 
@@ -77,17 +111,25 @@ class Fallback:
         group._set_default_backend(kinds.GLOO)
 
     def backend(self, device: Any) -> Any:
-        """Return the backend for a type of device, making it if need be."""
-        kind = torch.device(device).type
-        if kind == "cpu":
-            return self._gloo
-        if kind == "cuda":
-            if self._nccl is None:
-                self._nccl = self._make_nccl()
-            return self._nccl
-        raise refusal(
-            f"no backend for tensors on {kind}; want them on the CPU or an NVIDIA GPU"
-        )
+        """Return what torch is told the backend for a device is.
+
+        On GPUs that is a stand-in, so that torch does not connect NCCL ahead.
+        """
+        return self._gloo if _kind(device) == "cpu" else OnDemand(self._nccl_now)
+
+    def _served_by(self, device: Any) -> Any:
+        return self._gloo if _kind(device) == "cpu" else self._nccl_now()
+
+    def _nccl_now(self) -> Any:
+        if self._nccl is None:
+            self._nccl = self._make_nccl()
+        return self._nccl
+
+    def take_timeout(self, timeout: timedelta) -> None:
+        """Take how long calls on GPUs may last; Gloo has heard it already."""
+        self._timeout = timeout
+        if self._nccl is not None:
+            self._nccl._set_default_timeout(timeout)
 
     def _make_nccl(self) -> Any:
         if not torch.cuda.is_available() or not dist.is_nccl_available():
@@ -109,7 +151,7 @@ class Fallback:
 
     def call(self, verb: str, device: Any, *args: Any) -> Any:
         """Make a call on the backend of a device; return its Work."""
-        backend = self.backend(device)
+        backend = self._served_by(device)
         method = getattr(backend, verb, None)
         if method is None:
             method = getattr(backend, _OLD_NAMES[verb])

@@ -7,33 +7,22 @@ return a Work: on the CPU one of the group's line, on GPUs one of its streams.
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import functools
-import os
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
-from stretto.calls import Communicator
 from stretto.errors import CallError, MissingExtraError, StrettoError
-from stretto.torch import calls, groups
-from stretto.torch.fallback import Fallback, say_once
+from stretto.torch import calls
+from stretto.torch.base import GroupBase, profiling
 from stretto.torch.faults import as_torch, both_families, refusal
-from stretto.torch.lanes import Lanes
-from stretto.torch.line import Line
-from stretto.torch.meeting import meet, seconds
-from stretto.torch.options import OPERATORS, Options, given, operator_of
-from stretto.torch.transfers import Transfers
+from stretto.torch.meeting import seconds
+from stretto.torch.options import OPERATORS, given, operator_of
 from stretto.torch.works import Done
 
 __all__ = ["StrettoGroup", "create"]
-
-_profiling = torch.autograd._profiler_enabled
 
 
 def create(opts: Any, options: Any) -> StrettoGroup:
@@ -41,46 +30,8 @@ def create(opts: Any, options: Any) -> StrettoGroup:
     return StrettoGroup(opts, options)
 
 
-class StrettoGroup(dist.ProcessGroup):  # type: ignore[misc]
+class StrettoGroup(GroupBase):
     """The ranks of a group, as torch.distributed sees them."""
-
-    def __init__(self, opts: Any, options: Options | None = None) -> None:
-        """Meet the other ranks, by the store (collective)."""
-        rank, size = opts.group_rank, opts.group_size
-        super().__init__(rank, size)
-        if options is None:
-            options = Options()
-        elif not isinstance(options, Options):
-            raise refusal(
-                f"pg_options is a {type(options).__name__}; want stretto.torch.Options"
-            )
-        self._rank, self._size = int(rank), int(size)
-        self._name, self._desc = str(opts.group_id), "undefined"
-        self._store = opts.store
-        limit = seconds(opts.timeout) or 1800.0
-        self._line = Line(self._name)
-        self._lock = self._line.lock
-        self._calls = self._line.calls
-        self._fallback = Fallback(self, opts.store, opts.timeout, self._take_timeout)
-        with both_families():
-            comm = meet(opts.store, rank, size, limit)
-        self._away: str | None = None
-        """Why all calls go to the fallback, if they do."""
-        self._no_gpu: str | None = None
-        """Why those on GPUs do."""
-        self._communicator = comm
-        if comm is None:
-            self._away = "the ranks are on several hosts, which stretto does not join"
-            self._comm: Any = _Gone(f"group {self._name!r}: {self._away}")
-        else:
-            self._comm = _Pinned(comm, options) if options.algorithms else comm
-            groups.bind(self._name, comm, self._line)
-        self._lanes = Lanes(self._hear)
-        self._transfers = Transfers(self._comm, options.transfers)
-        _living.add(self)
-
-    def _hear(self) -> None:
-        self._comm.check()
 
     # Collectives that combine.
 
@@ -94,7 +45,7 @@ class StrettoGroup(dist.ProcessGroup):  # type: ignore[misc]
             wait = not opts.asyncOp
         except (AttributeError, IndexError, TypeError, ValueError):
             return self._all_reduce_rarely(tensors, given(opts, reduceOp=op))
-        if wait and not _profiling():
+        if wait and not profiling():
             with self._lock:
                 if self._calls:
                     self._line.finish()
@@ -252,9 +203,9 @@ class StrettoGroup(dist.ProcessGroup):  # type: ignore[misc]
         run = functools.partial(self._run_barrier, limit)
         if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
             self._lanes.synchronize()
-            device = opts.device  # torch 2.11 names the CPU where nobody names a device
-            on_gpu = device is not None and device.type == "cuda"
-            torch.cuda.current_stream(device if on_gpu else None).synchronize()
+            where = opts.device
+            on_gpu = where is not None and torch.device(where).type == "cuda"
+            torch.cuda.current_stream(where if on_gpu else None).synchronize()
         elif opts.asyncOp:
             return self._line.start(run, [])
         with self._lock, both_families():
@@ -316,199 +267,6 @@ class StrettoGroup(dist.ProcessGroup):  # type: ignore[misc]
             return self._lanes.start(lambda: None, [torch.empty(0, device=device)])
         return self._line.start(lambda: None, [])
 
-    # How a call is run.
-
-    def _do(
-        self,
-        again: tuple[Any, ...],
-        opts: Any,
-        tensors: list[Any],
-        call: Callable[..., None],
-        *args: Any,
-        results: Sequence[Any] | None = None,
-    ) -> Any:
-        """Run a call now, or start it; `again` is how a fallback is called."""
-        wait = not opts.asyncOp
-        if not tensors:
-            return None if wait else Done()
-        first = tensors[0]
-        on_gpu = first.is_cuda
-        if self._leave(first):
-            return self._pass_on(again, first.device)
-        run: Callable[[], None] = functools.partial(call, self._comm, *args)
-        if _profiling():
-            run = functools.partial(_recorded, f"stretto:{call.__name__}", run)
-        found = tensors if results is None else list(results)
-        if type(self._comm) is _Gone:
-            self._comm.refuse()
-        if not wait and not on_gpu:
-            return self._line.start(run, found)
-        try:
-            with self._lock, both_families():
-                if self._calls:
-                    self._line.finish()
-                if wait:
-                    run()
-                    return None
-                return self._lanes.start(run, tensors, found)
-        except MissingExtraError as e:
-            if not on_gpu:
-                raise
-            self._no_gpu = str(e)
-            return self._pass_on(again, first.device)
-
-    def _leave(self, tensor: Any) -> bool:
-        """Return whether a call on such a tensor is left to the fallback."""
-        if self._away is not None or tensor.layout is not torch.strided:
-            return True
-        return not tensor.is_cpu and (self._no_gpu is not None or not tensor.is_cuda)
-
-    def _pass_on(self, again: tuple[Any, ...], device: Any, *, say: bool = True) -> Any:
-        """Call the fallback; say so once."""
-        if type(self._comm) is _Gone and self._away is None:
-            self._comm.refuse()
-        if say:
-            on_gpu = torch.device(device).type == "cuda"
-            why = self._away or (self._no_gpu if on_gpu else None)
-            name = "NCCL" if on_gpu else "Gloo"
-            say_once(again[0], f"by {name}: {why or 'tensors that are not dense'}")
-        return self._fallback.call(again[0], device, *again[1:])
-
-    # Names, sizes, the store.
-
-    def rank(self) -> int:
-        """Return this process's number in the group."""
-        return self._rank
-
-    def size(self) -> int:
-        """Return how many processes there are in the group."""
-        return self._size
-
-    getRank, getSize = rank, size  # noqa: N815 - C++ calls them so
-
-    def getBackendName(self) -> str:  # noqa: N802
-        """Return the backend's name."""
-        return "stretto"
-
-    name = _get_backend_name = getBackendName
-
-    def getGroupName(self) -> str:  # noqa: N802
-        """Return the group's name."""
-        return self._name
-
-    def setGroupName(self, name: str) -> None:  # noqa: N802
-        """Take a name, which stands for the communicator from now on."""
-        if name == self._name:
-            return
-        if self._communicator is not None:
-            groups.forget(self._name)
-            groups.bind(name, self._communicator, self._line)
-        self._name = name
-
-    _set_group_name = setGroupName
-
-    def getGroupDesc(self) -> str:  # noqa: N802
-        """Return what the group is for."""
-        return self._desc
-
-    def setGroupDesc(self, desc: str) -> None:  # noqa: N802
-        """Take what the group is for."""
-        self._desc = desc
-
-    _set_group_desc = setGroupDesc
-    group_name = property(getGroupName)
-    group_desc = property(getGroupDesc)
-
-    def get_group_store(self) -> Any:
-        """Return the group's store."""
-        return self._store
-
-    getStore = get_group_store  # noqa: N815
-
-    @property
-    def _device_types(self) -> list[Any]:
-        """Return the types of devices that the group serves."""
-        return list(self._fallback.devices)
-
-    def _get_backend(self, device: Any) -> Any:
-        """Return the fallback for a device: torch asks it for what we do not have."""
-        return self._fallback.backend(device)
-
-    # Time-outs and the end.
-
-    def set_timeout(self, timeout: timedelta) -> None:
-        """Take how long a late rank is waited for."""
-        self._fallback.backend("cpu")._set_default_timeout(timeout)
-
-    setTimeout = set_timeout  # noqa: N815
-
-    def _take_timeout(self, timeout: timedelta) -> None:
-        limit = seconds(timeout)
-        if limit is not None:
-            self._comm.deadline_s = limit
-
-    def shutdown(self) -> None:
-        """End the group: run what was started, and leave the others."""
-        self._close(f"group {self._name!r} was destroyed; make a new one")
-
-    def abort(self) -> None:
-        """End the group, whatever goes on in it."""
-        why = f"group {self._name!r} was aborted; make a new one"
-        self._line.discard(refusal(why))
-        self._close(why)
-
-    def _close(self, why: str) -> None:
-        if isinstance(self._comm, _Gone):
-            return
-        groups.forget(self._name)
-        try:
-            self._line.close()
-        finally:
-            self._comm = _Gone(why)
-            if self._communicator is not None:
-                self._communicator.close()
-            self._fallback.close()
-            super().shutdown()
-            _living.discard(self)
-
-    def _forget(self) -> None:
-        """Be of no use in a forked child: the ranks that met are the parent's."""
-        groups.forget(self._name)
-        self._comm = _Gone(
-            f"group {self._name!r} belongs to the process that this one was forked "
-            f"from; make a group in the child"
-        )
-
-
-class _Gone:
-    """What stands where a communicator was: every use says why it is gone."""
-
-    def __init__(self, why: str) -> None:
-        self._why = why
-
-    def __getattr__(self, name: str) -> Any:
-        """Raise, whatever is asked."""
-        self.refuse()
-
-    def refuse(self) -> None:
-        """Raise that nothing can be called here."""
-        raise refusal(self._why)
-
-
-class _Pinned:
-    """A communicator whose collectives are run by algorithms that the user names."""
-
-    def __init__(self, comm: Communicator, options: Options) -> None:
-        self._comm = comm
-        for verb, algorithm in options.algorithms.items():
-            for form in (verb, f"{verb}_v"):
-                method = getattr(comm, form, None)
-                if method is not None:
-                    setattr(self, form, functools.partial(method, algorithm=algorithm))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._comm, name)
-
 
 def _each_list(comm: Any, columns: Sequence[Sequence[Any]], ins: Sequence[Any]) -> None:
     for outs, x in zip(columns, ins, strict=True):
@@ -516,11 +274,6 @@ def _each_list(comm: Any, columns: Sequence[Sequence[Any]], ins: Sequence[Any]) 
 
 
 _each_list.__name__ = "all_gather"
-
-
-def _recorded(name: str, run: Callable[[], None]) -> None:
-    with torch.autograd.profiler.record_function(name):
-        run()
 
 
 def _listed(tensors: Any) -> list[Any]:
@@ -531,25 +284,3 @@ def _one(tensors: Sequence[Any]) -> Sequence[Any]:
     if len(tensors) != 1:
         raise refusal(f"{len(tensors)} tensors; want one: each rank has one device")
     return tensors
-
-
-_GRACE_S = 5.0
-"""How long a process that ends waits for calls that it has started."""
-_living: weakref.WeakSet[StrettoGroup] = weakref.WeakSet()
-
-
-@atexit.register
-def _end_all() -> None:
-    """Close groups that were not destroyed, before the interpreter ends."""
-    for group in list(_living):
-        with contextlib.suppress(Exception):  # the others may be gone
-            group._line.leave(_GRACE_S)
-
-
-def _forget_all() -> None:
-    for group in list(_living):
-        group._forget()
-    _living.clear()
-
-
-os.register_at_fork(after_in_child=_forget_all)

@@ -3,6 +3,9 @@
 The call is enqueued at once, after what the caller's stream has been given so far; its
 Work holds the tensors until the GPU has passed the call's end, so that their memory is
 not given to anybody else before. `wait` makes the caller's stream wait, not the host.
+
+What is over in a few microseconds is enqueued on the caller's stream itself: a second
+stream and its events would cost the host more than the GPU could gain by them.
 """
 
 from __future__ import annotations
@@ -18,6 +21,10 @@ import torch.distributed as dist
 from stretto.torch.faults import both_families
 
 __all__ = ["Enqueued", "Lanes"]
+
+
+SHORT = 256 << 10
+"""Bytes of tensors of a call that is not worth a stream of its own."""
 
 
 class Lanes:
@@ -43,7 +50,12 @@ class Lanes:
         captured = cuda.is_current_stream_capturing()
         if not captured:
             self._forget_ended()
-        stream.wait_stream(cuda.current_stream(device))
+        here = cuda.current_stream(device)
+        if not captured and sum(t.nbytes for t in tensors) <= SHORT:
+            with both_families():
+                run()
+            return Enqueued(None, here, tensors, results, self._hear, captured=False)
+        stream.wait_stream(here)
         with cuda.stream(stream), both_families():
             run()
             end = cuda.Event()
@@ -77,9 +89,9 @@ class Enqueued(dist.Work):  # type: ignore[misc]
         *,
         captured: bool,
     ) -> None:
+        """`end` is the event of its end; None: what its stream has been given."""
         dist.Work.__init__(self)
-        self.end = end
-        """The event of its end."""
+        self._end = end
         self._stream = stream
         self._held: list[Any] = tensors
         self._device = tensors[0].device
@@ -88,13 +100,23 @@ class Enqueued(dist.Work):  # type: ignore[misc]
         self._captured = captured
         self._future: Any = None
 
+    @property
+    def end(self) -> Any:
+        """The event of its end, or of a moment after that."""
+        if self._end is None:
+            self._end = torch.cuda.Event()
+            self._end.record(self._stream)
+        return self._end
+
     def release(self) -> None:
         """Hold inputs no longer: the GPU has passed the call."""
         self._held = []
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Let the caller's current stream wait for the call; raise what was met."""
-        torch.cuda.current_stream(self._device).wait_event(self.end)
+        here = torch.cuda.current_stream(self._device)
+        if self._end is not None or here != self._stream:
+            here.wait_event(self.end)
         if not self._captured:
             with both_families():
                 self._hear()

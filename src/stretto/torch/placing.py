@@ -24,7 +24,7 @@ def place_buffers(model: Any, pool: Any = None) -> int:
     """
     if isinstance(model, torch.nn.parallel.DistributedDataParallel):
         buckets = _Buckets(model.process_group)
-        model.register_comm_hook(None, buckets.reduce)
+        model.register_comm_hook(None, lambda state, bucket: buckets.reduce(bucket))
         return 1
     found = [m for m in model.modules() if hasattr(m, "set_custom_all_gather")]
     if not found:
@@ -47,8 +47,8 @@ class _Buckets:
         self._group = group
         self._known: dict[int, Any] = {}
 
-    def reduce(self, state: Any, bucket: Any) -> Any:
-        """Average a bucket: DDP's communication hook."""
+    def reduce(self, bucket: Any) -> Any:
+        """Average a bucket, in DDP's communication hook."""
         buffer = bucket.buffer()
         if buffer.is_cuda:
             self._register(bucket.index(), buffer)

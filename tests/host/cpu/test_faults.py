@@ -17,7 +17,7 @@ from stretto.lower import lower
 from stretto.plan import Schedule
 from stretto.verify import verify, verify_plan
 
-ENGINES = ["numba", "numpy"]
+INTERPRETERS = ["numba", "numpy"]
 
 
 def plan_of(name, num_ranks, words="push packets staged"):
@@ -56,7 +56,7 @@ def stays_away(group, engine):
     return str(caught.value), time.monotonic() - start
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", INTERPRETERS)
 def test_a_rank_that_stays_away_is_named_at_the_deadline(ranks, engine):
     """Everybody else names it, the call, and the step, soon after the deadline."""
     results = ranks(3, stays_away, engine)
@@ -87,7 +87,7 @@ def dies(group, engine):
         return str(e), time.monotonic() - until
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", INTERPRETERS)
 def test_a_killed_rank_is_named_within_a_second(ranks, engine):
     """The group says that it is broken; the interpreter comes back to hear it."""
     results = ranks(3, dies, engine)
@@ -125,7 +125,7 @@ def differs(group, engine, kind):
     return "", 0.0
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", INTERPRETERS)
 @pytest.mark.parametrize("kind", CALLS)
 def test_ranks_in_different_calls_hear_who_called_what(ranks, engine, kind):
     """Nobody waits for the deadline; everybody reads both calls."""
@@ -156,7 +156,7 @@ def elsewhere(group, engine):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", INTERPRETERS)
 def test_registered_memory_at_another_offset_is_a_mismatch(ranks, engine):
     """Peers would write to the wrong place, so nobody writes."""
     for text in ranks(2, elsewhere, engine):

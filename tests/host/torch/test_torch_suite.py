@@ -16,7 +16,7 @@ CHOICE = {
     "test_accumulate_gradients_no_sync_allreduce_with_then_hook",
     "test_all_gather_coalesced_with_empty",
     "test_all_reduce_coalesced_full_group_product",
-    "test_all_to_all_single_unequal_split_complex",
+    "test_all_reduce_sum_complex",
     "test_barrier_timeout_full_group",
     "test_batch_isend_irecv_gloo_tags",
     "test_gather_checks",

@@ -3,9 +3,10 @@
     python tests/host/torch/torch_suite.py --world 2             # gloo beside stretto
     python tests/host/torch/torch_suite.py --world 4 --backend stretto -k all_reduce
 
-The tests are decorated as for gloo, then run on the backend that is asked for. Ranks
-are forked once and keep running test after test; a test that fails, hangs or ends its
-process costs that set of ranks, and the next test gets new ones.
+The tests are decorated as for gloo, then run on the backend that is asked for; what
+says that gloo had better not run it (`__unittest_skip__`) is run, too. Ranks are forked
+once and keep running test after test; a test that fails, hangs or ends its process
+costs that set of ranks, and the next test gets new ones.
 """
 
 from __future__ import annotations
@@ -191,12 +192,8 @@ def _always_skipped(test) -> str:
 
     while test is not None:
         decorator = test.__code__.co_qualname.partition(".")[0]
-        if decorator == "skip_but_pass_in_sandcastle_if":
-            return "not for this backend or machine"
         if decorator == "skip_if_no_gpu" and not torch.cuda.is_available():
             return "no GPU"
-        if getattr(test, "__unittest_skip__", False):
-            return str(test.__unittest_skip_why__)
         test = getattr(test, "__wrapped__", None)
     return ""
 

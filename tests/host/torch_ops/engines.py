@@ -29,7 +29,7 @@ def engine_of_vllm(b):
     )
     for name in attributes("StrettoDeviceCommunicator"):
         b.true(f"attribute {name}", hasattr(comm, name))
-    xs = b.draw(2 * b.n, 3)
+    xs = b.draw(b.n * b.n, 3)
     x, kept = xs[b.rank], xs[b.rank].clone()
     total = torch.stack(xs).sum(0)
     b.same("all_reduce", comm.all_reduce(x), total)

@@ -120,7 +120,7 @@ class Machine:
 @pytest.fixture
 def machine(monkeypatch):
     found = Machine(Gpu())
-    for name in ("Target", "Ahead", "Control"):
+    for name in ("Target", "Precompiler", "Control"):
         monkeypatch.setattr(job, name, lambda *_, **__: found)
     monkeypatch.setattr(job, "time", found)
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""Arguments are refused before anything is sent, in words that teach; hot calls."""
+"""Arguments are refused before anything is sent, in words that teach; known calls."""
 
 import gc
 import weakref

@@ -6,11 +6,11 @@ import pytest
 
 from stretto.calls import logs
 from stretto.calls.choosing import Chooser
-from stretto.calls.kinds import Kind
+from stretto.calls.launch_keys import LaunchKey
 from stretto.choice.measured import Measured
 from stretto.collectives import Operator
 
-KIND = Kind(
+KIND = LaunchKey(
     "cpu", "all_reduce", "float32", Operator.SUM, (1024,), (), "staged", True,
     "all_reduce/ring push bulk",
 )  # fmt: skip

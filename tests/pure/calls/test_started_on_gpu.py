@@ -214,7 +214,7 @@ def test_a_transfer_to_a_peer_that_has_not_come_does_not_hold_the_caller(
     monkeypatch.setattr(gpu, "stream_here", lambda s=None: 77 if s is None else s)
     followed = []
     side = SimpleNamespace(after=lambda stream: followed.append(stream) or 99)
-    monkeypatch.setattr(gpu, "beside", lambda: side)
+    monkeypatch.setattr(gpu, "side_stream", lambda: side)
     channel = _Channel(Pair(), comm)
     x, opened = Tensor(), threading.Event()
 

@@ -5,7 +5,7 @@ import pytest
 from stretto import algorithms, epilogues
 from stretto.bench import tune
 from stretto.calls.fused import fused_choice
-from stretto.calls.kinds import Kind
+from stretto.calls.launch_keys import LaunchKey
 from stretto.choice import Choice, Profile, Selector
 from stretto.collectives import Operator
 from stretto.epilogues import Form, Named, resolve
@@ -41,7 +41,7 @@ def spec_of(row):
 
 
 def choice_of(row, rows, num_ranks, rule=None):
-    kind = Kind(
+    kind = LaunchKey(
         *("cuda", "all_reduce", "bfloat16", Operator.SUM, (rows * row,), ()),
         *("staged", True, None),
         epilogue=spec_of(row),

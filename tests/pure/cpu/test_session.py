@@ -40,7 +40,7 @@ class OneRank(Group):
         raise AssertionError(f"nobody to wait for: {waiting_for} {where} {mismatch}")
 
 
-@pytest.fixture(params=engine.ENGINES)
+@pytest.fixture(params=engine.INTERPRETERS)
 def session(request):
     """Return a session of one rank with either interpreter."""
     return executors.get("cpu").open_session(OneRank(), interpreter=request.param)

@@ -21,7 +21,7 @@ from stretto.errors import (
 )
 from stretto.executors import Call
 from stretto.executors.cuda.codegen.abi import Kernel
-from stretto.executors.cuda.launching import parameters as parameters_module
+from stretto.executors.cuda.launching import launch as launch_module
 from stretto.executors.cuda.launching.kernels import Loaded
 from stretto.executors.cuda.session import CudaSession
 from stretto.lower import copied, copying, lower
@@ -223,7 +223,7 @@ def test_any_thread_may_call(by_streams, monkeypatch):
 
 def test_a_launch_remembers_some_pairs_of_arrays(fake, monkeypatch):
     """Not every one it has met: it may meet new ones for ever."""
-    monkeypatch.setattr(parameters_module, "KEPT", 3)
+    monkeypatch.setattr(launch_module, "KEPT", 3)
 
     def work(group):
         session = CudaSession(group)

@@ -12,7 +12,7 @@ from cuda_fakes import generated
 
 from stretto import algorithms, epilogues
 from stretto.calls.fused import fused_choice
-from stretto.calls.kinds import Kind
+from stretto.calls.launch_keys import LaunchKey
 from stretto.choice import Choice, Profile
 from stretto.collectives import Operator, narrow, storage
 from stretto.epilogues import Form, Named, evaluate, resolve
@@ -286,7 +286,7 @@ def test_what_the_runtime_chooses_compiles(rows, spilled):
     Two rows of a thread take more than its 96 registers, and are faster all the same.
     """
     spec = spec_of(add_rms_norm, "bfloat16", 8192, FORMS)
-    kind = Kind(
+    kind = LaunchKey(
         *("cuda", "all_reduce", "bfloat16", Operator.SUM, (rows * 8192,), ()),
         *("staged", True, None),
         epilogue=spec,

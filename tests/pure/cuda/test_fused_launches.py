@@ -109,6 +109,30 @@ def test_a_call_gives_its_kernel_the_addresses_of_all_arrays(fake):
     on_ranks(fake, 2, work)
 
 
+def test_other_arrays_are_written_into_parameters_that_are_there(fake):
+    """What is packed once for a set of flags serves all arrays; old ones stay right."""
+
+    def work(group):
+        kernels = []
+        comm = opened(group, kernels)
+        if group.rank == 0:
+            for turn in (0, 1, 2, 0, 1):
+                at = 1 + turn << 22
+                x, residual = Tensor(at, (2, 8192)), Tensor(at + (1 << 20), (2, 8192))
+                out, weight = Tensor(at + (2 << 20), (2, 8192)), Tensor(64, (8192,))
+                fused = add_rms_norm(residual=residual, weight=weight, eps=turn / 2)
+                made = fused.into(residual=residual, out=out)
+                comm.all_reduce(x, epilogue=made, stream=5)
+                found = words(fake, kernels[-1])
+                bits = int(np.float32(turn / 2).view(np.uint32))
+                want = [residual.at, 64, bits, out.at, residual.at]
+
+                assert want == [found["extra", i, 0] for i in range(5)]
+        group.exchange({})
+
+    on_ranks(fake, 2, work)
+
+
 def test_rows_are_whole_where_their_clusters_do_not_fit(fake):
     """A GPU with few SMs in a group runs the same plan, with idle blocks."""
 

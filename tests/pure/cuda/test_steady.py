@@ -10,14 +10,14 @@ from cuda_fakes import OK, on_ranks
 from tests.stand_ins import TensorLike
 
 from stretto import algorithms
-from stretto.calls.hot import MISS, Again, hot_places
+from stretto.calls.by_identity import MISS, Again, known_places
 from stretto.collectives import Operator
 from stretto.errors import CallError, CollectiveTimeout
 from stretto.executors import Call, Session
 from stretto.executors.cuda.codegen.abi import PARAMS, Kernel
 from stretto.executors.cuda.device import driver
 from stretto.executors.cuda.launching.kernels import Loaded
-from stretto.executors.cuda.launching.parameters import KEPT
+from stretto.executors.cuda.launching.launch import KEPT
 from stretto.executors.cuda.session import CudaSession
 from stretto.lower import lower
 from stretto.plan import Schedule
@@ -205,13 +205,13 @@ def test_a_tensor_that_changed_is_not_repeated():
         in_place=True,
         make=None,
     )
-    hot = hot_places(again, x, None, 4096, 0)
+    known = known_places(again, x, None, 4096, 0)
 
-    assert hot(x, None) is x
+    assert known(x, None) is x
     assert [(4096, 4096)] == calls
-    assert hot(torch.zeros(8), None) is MISS
+    assert known(torch.zeros(8), None) is MISS
     x.set_(torch.zeros(8))
-    assert hot(x, None) is MISS
+    assert known(x, None) is MISS
     assert [(4096, 4096)] == calls
 
 

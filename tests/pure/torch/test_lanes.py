@@ -66,7 +66,11 @@ class Gpu:
 
 
 class Tensor:
-    device = "cuda:0"
+    device, nbytes = "cuda:0", module.SHORT + 1
+
+
+class Short(Tensor):
+    nbytes = module.SHORT
 
 
 @pytest.fixture
@@ -121,3 +125,16 @@ def test_what_a_call_raises_is_raised_where_it_is_started(gpu):
 
     with pytest.raises(torch.distributed.DistBackendError, match="rank 1 died"):
         Lanes(lambda: None).start(fail, [Tensor()])
+
+
+def test_a_short_call_runs_on_the_callers_stream_and_records_when_asked(gpu):
+    lanes = Lanes(lambda: None)
+    work = lanes.start(lambda: gpu.log.append(("call", gpu.now.name)), [Short()])
+    work.wait()
+    assert [("call", "caller")] == gpu.log  # the stream is in order: nothing waits
+    other = Stream(gpu, "other")
+    with gpu.stream(other):
+        work.wait()
+    assert [("record", "caller"), ("wait end", "other")] == gpu.log[1:]
+    gpu.events[0].reached = True
+    assert work.is_completed()

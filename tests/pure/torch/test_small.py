@@ -135,3 +135,25 @@ def test_without_torch_the_import_says_what_to_install():
     said = run(code)
     assert said.startswith("MissingExtraError")
     assert "pip install 'stretto[torch]'" in said
+
+
+def test_nccl_is_made_when_only_it_can_answer():
+    """Torch's questions about splitting do not connect it."""
+    from stretto.torch.fallback import OnDemand
+
+    made = []
+
+    class Nccl:
+        options = "its options"
+
+    def make():
+        made.append(True)
+        return Nccl()
+
+    backend = OnDemand(make)
+    assert not backend.supports_splitting
+    assert not backend.supports_tensor_alloc("cuda")
+    backend.eager_connect_single_device("cuda:0")
+    assert [] == made
+    assert "its options" == backend.options
+    assert [True] == made

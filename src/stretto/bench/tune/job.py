@@ -17,9 +17,9 @@ from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
-from stretto.bench.ahead import Ahead
 from stretto.bench.cases import Case, case_of
 from stretto.bench.control import Control
+from stretto.bench.precompile import Precompiler
 from stretto.bench.run import Say
 from stretto.bench.runner import Limits
 from stretto.bench.target import Target
@@ -68,7 +68,7 @@ class Tuner:
             comm, self.control, task, list(self._cases.values()),
             deadline_s=self._deadline_s,
         )  # fmt: skip
-        self._ahead = Ahead(
+        self._precompiler = Precompiler(
             task.device, comm.rank, comm.num_ranks,
             dtype=task.dtype, op=task.op, arch=self._target.pools.arch,
         )  # fmt: skip
@@ -111,7 +111,7 @@ class Tuner:
         for key, found in self._searched(todo):
             decided[key[0]][key[1]] = found
         held = held_back(self, decided)
-        self._ahead.close()
+        self._precompiler.close()
         self._target.close()
         if self.control.rank:
             return {}
@@ -143,7 +143,7 @@ class Tuner:
             self._asked(key, asks[key])
         for key in todo:  # they are measured in any case
             sure = (spaces[key].untuned, spaces[key].shipped)
-            self._ahead.start([pin for pin in sure if pin], self._cases[key])
+            self._precompiler.start([pin for pin in sure if pin], self._cases[key])
         found: list[tuple[Key, Decision]] = []
         while asks:
             for key in list(asks):
@@ -165,7 +165,7 @@ class Tuner:
     def _asked(self, key: Key, ask: Ask) -> None:
         """Compile what a search asks for while others have their turn."""
         self._leading[key] = ask.pins
-        self._ahead.start(ask.pins, self._cases[key])
+        self._precompiler.start(ask.pins, self._cases[key])
 
     def _spaces(self, todo: Sequence[Key]) -> dict[Key, Space]:
         """Return what each search may try; ranks share the simulating."""
@@ -232,7 +232,9 @@ class Tuner:
     def compile_plain(self, test: str) -> None:
         """Compile what would serve the sizes that are held back, untuned."""
         for nbytes in self.between():
-            self._ahead.start([self.plain((test, nbytes))], self._cases[test, nbytes])
+            self._precompiler.start(
+                [self.plain((test, nbytes))], self._cases[test, nbytes]
+            )
 
     def measure(self, key: Key, ask: Ask) -> dict[str, list[float]]:
         """Return the times of the pins that gave what the oracle says."""
@@ -259,7 +261,7 @@ class Tuner:
     def _compiled(self, pins: Sequence[str], ask: Ask, case: Case) -> list[str]:
         """Return the pins that all ranks have compiled: all, or while there is time."""
         at_most_s = math.inf if ask.is_last else max(0.0, self.left_s(_SEARCHING))
-        ready = self._ahead.wait(pins, case, at_most_s=at_most_s)
+        ready = self._precompiler.wait(pins, case, at_most_s=at_most_s)
         told = self.control.gather(ready)
         return [pin for pin in pins if all(pin in some for some in told)]
 

@@ -63,12 +63,11 @@ def _by_hand(algorithm: Algorithm, asked: Question) -> Iterator[Schedule]:
 
 def simulated_us(choice: Choice, asked: Question) -> float | None:
     """Return the simulated time; None where the choice does not serve the call."""
-    kind = "cpux" if asked.executor == "cpu" else "h200x"
     plan = _plan(str(choice), asked)
     if plan is None:
         return None
     try:
-        machine = topology.load(f"{kind}{asked.num_ranks}")
+        machine = topology.load(topology.assumed(asked.executor, asked.num_ranks))
         found = executors.get("sim").simulate(plan, machine, nbytes=asked.nbytes)
     except StrettoError:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from stretto.executors.cpu.engine import missing
+from stretto.executors.cpu.interpreters import missing
 from stretto.executors.cpu.memory import huge_pages, kind_of_file
 
 __all__ = ["doctor"]

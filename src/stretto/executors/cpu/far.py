@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from stretto import hop
 from stretto.executors import Group, hosts_of
-from stretto.executors.cpu.engine import Engine
+from stretto.executors.cpu.interpreters import Interpreter
 from stretto.executors.cpu.slab import (
     FAR_PAGE,
     LINE,
@@ -88,7 +88,7 @@ class Way:
         self._hop: Any = None
         self._sent: list[NDArray[np.uint8]] = []
 
-    def share(self, engine: Engine) -> Mapping[str, Any]:
+    def share(self, engine: Interpreter) -> Mapping[str, Any]:
         """Return what peers need to connect."""
         compiled = None if engine.name == "numba" else False
         self._hop = hop.get(CARRIER).open_hop(self._window, compiled=compiled)

@@ -15,10 +15,10 @@ from stretto.epilogues import Spec, evaluate
 from stretto.errors import CallError, CommunicationError
 from stretto.executors import Call, Group, Launch, Session, hosts_of
 from stretto.executors.cpu.encode import Encoded, Memory, encode
-from stretto.executors.cpu.engine import Engine, engine_named
 from stretto.executors.cpu.far import FarSlab, Way
 from stretto.executors.cpu.faults import Watch
 from stretto.executors.cpu.heap import Heap
+from stretto.executors.cpu.interpreters import Interpreter, interpreter_named
 from stretto.executors.cpu.memory import create_file, prefault, require_shared_memory
 from stretto.executors.cpu.slab import ABI, CALL, Slab, SlabLayout
 from stretto.executors.cpu.words import Header, SessionWord
@@ -40,17 +40,19 @@ class CpuSession(Session):
         """Make this rank's slab and map everybody's (collective)."""
         require_shared_memory()
         self._group = group
-        self._engine: Engine = engine_named(interpreter, warn=group.rank == 0)
+        self._interpreter: Interpreter = interpreter_named(
+            interpreter, warn=group.rank == 0
+        )
         self._layout = SlabLayout(num_ranks=group.num_ranks)
         self._words = np.zeros(int(SessionWord.END), dtype=np.int64)
-        shared = _share(group, self._layout, self._words, self._engine)
+        shared = _share(group, self._layout, self._words, self._interpreter)
         self._slabs, self._way = shared.slabs, shared.way
         self._mine = shared.mine
         group.on_exchange.append(self._begin_exchange)
         self._heap = Heap(group)
         self._heap_at = self._heap.addresses[group.rank]
         self._heap_bytes = 0
-        self._address = self._engine.address
+        self._address = self._interpreter.address
         self._words[SessionWord.EPOCH] = 1
         self._words[SessionWord.CALL] = self._mine.address + CALL
         self._words[SessionWord.HEAP] = self._heap.addresses[group.rank]
@@ -74,8 +76,8 @@ class CpuSession(Session):
     def _set_patience(self, *, crowded: bool) -> None:
         """Spin long when every rank has a core, and hardly when not."""
         spin_us = _CROWDED_SPIN_US if crowded else _SPIN_US
-        spins = max(int(spin_us * 1e3 / self._engine.spin_ns), 1)
-        brief = max(int(_CROWDED_SPIN_US * 1e3 / self._engine.spin_ns), 1)
+        spins = max(int(spin_us * 1e3 / self._interpreter.spin_ns), 1)
+        brief = max(int(_CROWDED_SPIN_US * 1e3 / self._interpreter.spin_ns), 1)
         self._words[SessionWord.SPINS] = self._words[SessionWord.LONG_SPINS] = spins
         self._words[SessionWord.BRIEF_SPINS] = brief
         self._words[SessionWord.SLEEPS] = _SLEEPS
@@ -85,7 +87,7 @@ class CpuSession(Session):
     @property
     def interpreter(self) -> str:
         """Return the name of the interpreter: numba or numpy."""
-        return self._engine.name
+        return self._interpreter.name
 
     def empty(self, shape: Sequence[int], dtype: str) -> NDArray[Any]:
         """Return registered memory, at the same offset on every rank (collective)."""
@@ -127,7 +129,7 @@ class CpuSession(Session):
                 f"ranks are on {hosts_of(self._group)}: lower it with hosts=comm.hosts"
             )
         check(call.op, call.dtype)
-        encoded = encode(plan.value, call, self._memory, self._engine.kernel_of)
+        encoded = encode(plan.value, call, self._memory, self._interpreter.kernel_of)
         for address, nbytes in encoded.touched:
             prefault(address, nbytes)
         self._publish(encoded)
@@ -137,10 +139,10 @@ class CpuSession(Session):
             words=self._words,
             plan=plan.value,
             encoded=encoded,
-            run=self._engine.run,
+            run=self._interpreter.run,
             way=self._way,
         )
-        run, table = self._engine.run, int(encoded.table.ctypes.data)
+        run, table = self._interpreter.run, int(encoded.table.ctypes.data)
 
         def launch(x: Any, out: Any) -> None:
             if status := run(table, id(x), id(out)):
@@ -223,7 +225,7 @@ class _Shared(NamedTuple):
 
 
 def _share(
-    group: Group, places: SlabLayout, words: NDArray[np.int64], engine: Engine
+    group: Group, places: SlabLayout, words: NDArray[np.int64], engine: Interpreter
 ) -> _Shared:
     """Make my slab, give it to everybody here, map theirs, and connect with others."""
     hosts = hosts_of(group)

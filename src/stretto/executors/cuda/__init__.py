@@ -14,15 +14,15 @@ from stretto.plan import Plan
 
 if TYPE_CHECKING:
     from stretto.executors.cuda.codegen.abi import Kernel
-    from stretto.executors.cuda.launching.turns import Beside
+    from stretto.executors.cuda.launching.side_stream import SideStream
     from stretto.executors.cuda.session import CudaSession
 
 __all__ = [
-    "beside",
     "doctor",
     "include_path",
     "open_session",
     "show",
+    "side_stream",
     "stream_here",
     "trusted",
     "warm",
@@ -45,12 +45,12 @@ def stream_here(stream: Any = None) -> int:
     return current_stream(device) if stream is None else stream_handle(stream)
 
 
-def beside() -> Beside:
+def side_stream() -> SideStream:
     """Return a stream for calls that are started, beside the callers' streams."""
     from stretto.executors.cuda.device.driver import here, open_device
-    from stretto.executors.cuda.launching.turns import Beside
+    from stretto.executors.cuda.launching.side_stream import SideStream
 
-    return Beside(open_device(here()))
+    return SideStream(open_device(here()))
 
 
 def doctor() -> Mapping[str, str]:

@@ -34,8 +34,8 @@ from stretto.executors.cuda.flags.testimony import PAGE_BYTES, Testimony
 from stretto.executors.cuda.flags.watch import Watch
 from stretto.executors.cuda.launching.counted import prepare_counted
 from stretto.executors.cuda.launching.kernels import Kernels, Loaded
-from stretto.executors.cuda.launching.launch import Launch, OnCopy, stream_handle
-from stretto.executors.cuda.launching.prepare import prepare
+from stretto.executors.cuda.launching.launch import Launch, stream_handle
+from stretto.executors.cuda.launching.prepare import OnCopy, prepare
 from stretto.ir import Verified
 from stretto.lower import Batched, why_not_in_halves
 from stretto.plan import Plan

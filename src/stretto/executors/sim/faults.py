@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from stretto.errors import CollectiveTimeout, CommunicationError, PeerLost
-from stretto.executors.sim.engine import Engine
 from stretto.executors.sim.lanes import Lane
+from stretto.executors.sim.simulator import Simulator
 from stretto.plan import Move, Space, Wait, spell_step
 
 __all__ = ["explain"]
 
 
-def explain(engine: Engine, deadline_us: float, time_us: float) -> CommunicationError:
+def explain(
+    engine: Simulator, deadline_us: float, time_us: float
+) -> CommunicationError:
     """Return the error that names who is missing, to whom, and in which step.
 
     `time_us` is when the whole call would end, as far as it is known.
@@ -43,7 +45,7 @@ def explain(engine: Engine, deadline_us: float, time_us: float) -> Communication
     )
 
 
-def _where(engine: Engine, lane: Lane) -> str:
+def _where(engine: Simulator, lane: Lane) -> str:
     step = lane.steps[lane.at]
     place = engine.plan.place(step)
     told = f"{place}: " if place else ""
@@ -53,7 +55,7 @@ def _where(engine: Engine, lane: Lane) -> str:
     )
 
 
-def _peer(engine: Engine, lane: Lane) -> int:
+def _peer(engine: Simulator, lane: Lane) -> int:
     """Return the rank that a blocked lane waits for."""
     step = lane.steps[lane.at]
     if isinstance(step, Wait):

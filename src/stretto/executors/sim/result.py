@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stretto.executors.sim.engine import Engine
 from stretto.executors.sim.lanes import Lane
+from stretto.executors.sim.simulator import Simulator
 from stretto.trace import Event
 
 __all__ = ["LinkLoad", "Simulation", "bus_factor", "critical_path", "link_loads"]
@@ -57,7 +57,7 @@ def bus_factor(collective: str, num_ranks: int) -> float:
             return 1.0
 
 
-def link_loads(engine: Engine, time_us: float) -> tuple[LinkLoad, ...]:
+def link_loads(engine: Simulator, time_us: float) -> tuple[LinkLoad, ...]:
     """Return what the links carried in the epochs that were run."""
     carried = zip(engine.machine.links, engine.network.link_nbytes, strict=True)
     loads = [
@@ -72,7 +72,7 @@ def link_loads(engine: Engine, time_us: float) -> tuple[LinkLoad, ...]:
     return tuple(sorted(loads, key=lambda load: (-load.share, load.name)))
 
 
-def critical_path(engine: Engine) -> tuple[Event, ...]:
+def critical_path(engine: Simulator) -> tuple[Event, ...]:
     """Walk back from the lane that ends last, to whom it waited for, to the start."""
     path: list[Event] = []
     lane: Lane | None = max(engine.alive(), key=lambda k: k.now_us, default=None)

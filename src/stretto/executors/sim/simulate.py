@@ -10,7 +10,6 @@ import numpy as np
 from stretto import collectives
 from stretto.collectives import Shape
 from stretto.errors import CallError
-from stretto.executors.sim.engine import Engine
 from stretto.executors.sim.faults import explain
 from stretto.executors.sim.result import (
     Simulation,
@@ -18,6 +17,7 @@ from stretto.executors.sim.result import (
     critical_path,
     link_loads,
 )
+from stretto.executors.sim.simulator import Simulator
 from stretto.ir import Verified
 from stretto.plan import Plan, layout
 from stretto.topology import Machine
@@ -63,7 +63,7 @@ def simulate(
         tile_bytes = _WHOLE  # copy engines are told of all of it at once
     bound = layout(p, sizes, itemsize, tile_bytes=tile_bytes)
     epochs = min(bound.tiles, max_epochs or _enough_epochs(p))
-    engine = Engine(
+    engine = Simulator(
         p,
         machine,
         at=at,

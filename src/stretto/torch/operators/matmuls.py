@@ -3,8 +3,9 @@
     all_gather_matmul      (everybody's rows of x) @ w: a part is used when it has come
     matmul_reduce_scatter  this rank's rows of the sum of x @ w: a part leaves when made
 
-On GPUs parts are moved by copy engines between memory that peers reach, on a stream of
-their own, so no SM is taken from the matmul; on CPUs by started calls.
+On GPUs copy engines move everybody's parts between memory that peers reach, on a stream
+of their own, while this rank's part is multiplied: no SM is taken from the matmul, and
+the host makes one call. On CPUs parts are moved one by one, by started calls.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from stretto.torch.operators.library import define, in_graph, resolve, text_of
 __all__ = ["all_gather_matmul", "matmul_reduce_scatter"]
 
 OPS = torch.ops.stretto
-OVERLAP_FROM = 1 << 20
-"""Bytes of a part; smaller ones are moved all at once, before or after."""
-_ENGINE = "permute/direct push engine zero_copy"
+OVERLAP_FROM = 8 << 20
+"""Bytes of a part; smaller ones are moved before or after: that costs the host less."""
+_GATHER = "all_gather/one_shot push engine zero_copy"
+_EXCHANGE = "all_to_all/one_shot push engine zero_copy"
 
 
 @dataclass
@@ -41,14 +43,17 @@ class _Room:
 _rooms: weakref.WeakKeyDictionary[Communicator, _Room] = weakref.WeakKeyDictionary()
 
 
-def _slots(comm: Communicator, like: Tensor, shape: list[int]) -> tuple[Any, list[Any]]:
-    """Return the stream of copies, and 2n arrays of a shape (collective when it grows).
+def _slots(
+    comm: Communicator, like: Tensor, shape: list[int]
+) -> tuple[Any, Tensor, Tensor]:
+    """Return the stream of copies, and two arrays of n parts (collective if they grow).
 
-    All ranks call with parts of one size, so they grow it together.
+    All ranks call with parts of one size, so they grow together.
     """
     room = _rooms.get(comm)
     if room is None:
         room = _rooms[comm] = _Room(torch.cuda.Stream())
+    shape = [comm.num_ranks, *shape]
     nbytes = like.element_size() * torch.Size(shape).numel()
     if nbytes > room.nbytes:
         if torch.cuda.is_current_stream_capturing():
@@ -61,10 +66,10 @@ def _slots(comm: Communicator, like: Tensor, shape: list[int]) -> tuple[Any, lis
         room.arrays, room.nbytes = [], nbytes
         room.arrays = [
             torch.from_dlpack(comm.empty(nbytes, "uint8", device="cuda"))
-            for _ in range(2 * comm.num_ranks)
+            for _ in range(2)
         ]
-    made = [a[:nbytes].view(like.dtype).view(shape) for a in room.arrays]
-    return room.stream, made
+    one, other = (a[:nbytes].view(like.dtype).view(shape) for a in room.arrays)
+    return room.stream, one, other
 
 
 def _shift(n: int, by: int) -> tuple[tuple[int, int], ...]:
@@ -131,20 +136,21 @@ def _gather_on_cpu(
 def _gather_on_gpu(
     comm: Communicator, x: Tensor, w: Tensor, y: Tensor, whole: Tensor | None
 ) -> None:
-    n, me = comm.num_ranks, comm.rank
-    copies, slots = _slots(comm, x, list(x.shape))
+    me, rows = comm.rank, x.shape[0]
+    copies, mine, parts = _slots(comm, x, list(x.shape))
     here = torch.cuda.current_stream()
-    slots[0].copy_(x)
+    mine[0].copy_(x)
     copies.wait_stream(here)
-    came = []
     with torch.cuda.stream(copies):
-        for s in range(1, n):
-            comm.permute(slots[0], _shift(n, -s), out=slots[s], algorithm=_ENGINE)
-            came.append(copies.record_event())
-    _use(comm, x, me, w, y, whole)
-    for s, event in enumerate(came, 1):
-        here.wait_event(event)
-        _use(comm, slots[s], (me + s) % n, w, y, whole)
+        comm.all_gather(mine[0], out=parts, algorithm=_GATHER)
+    torch.mm(x, w, out=y[me * rows : (me + 1) * rows])
+    here.wait_stream(copies)
+    came = parts.view(-1, x.shape[1])
+    for others in (slice(0, me * rows), slice((me + 1) * rows, None)):
+        if came[others].shape[0]:
+            torch.mm(came[others], w, out=y[others])
+    if whole is not None:
+        whole.copy_(came)
 
 
 def _all_gather_matmul_fake(
@@ -220,20 +226,21 @@ def _scatter_on_gpu(
     comm: Communicator, x: Tensor, w: Tensor, shape: list[int]
 ) -> Tensor:
     n, me = comm.num_ranks, comm.rank
-    copies, slots = _slots(comm, x, shape)
+    copies, mine, parts = _slots(comm, x, shape)
     here = torch.cuda.current_stream()
+    for others in (slice(0, me), slice(me + 1, n)):
+        if x[others].shape[0]:
+            made = mine[others].view(-1, shape[1])
+            torch.mm(x[others].reshape(made.shape[0], -1), w, out=made)
     copies.wait_stream(here)
-    mine, parts = slots[:n], slots[n:]
-    for s in range(1, n):
-        torch.mm(x[(me + s) % n], w, out=mine[s])
-        copies.wait_event(here.record_event())
-        with torch.cuda.stream(copies):
-            to = parts[s]
-            comm.permute(mine[s], _shift(n, s), out=to, algorithm=_ENGINE)
+    with torch.cuda.stream(copies):
+        comm.all_to_all(mine, out=parts, algorithm=_EXCHANGE)
     own = x[me] @ w
     here.wait_stream(copies)
-    order = [own if q == me else parts[(me - q) % n] for q in range(n)]
-    return _summed(order, x.dtype)
+    if n == 2:
+        return own + parts[1 - me]
+    parts[me].copy_(own)  # until now it was a copy of nothing
+    return parts.sum(0)  # in float32, rounded once
 
 
 def _summed(parts: list[Tensor], dtype: torch.dtype) -> Tensor:

@@ -8,7 +8,8 @@ reduction or an output needs them. Legend: v<i> is node i; k an element of a cel
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import struct
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from stretto.executors.cuda.codegen.operands import Operands
 from stretto.executors.cuda.codegen.rowwise import Held, results
 from stretto.plan import Plan
 
-__all__ = ["conclusion", "structure", "words"]
+__all__ = ["conclusion", "structure", "words_of"]
 
 MAX_ROW_CELLS = 16 << 10
 """Cells of a row: what a block's shared memory and registers are made for."""
@@ -98,23 +99,42 @@ def conclusion(
     return lines, []
 
 
-def words(spec: Spec, given: Sequence[Any]) -> tuple[int, ...]:
-    """Return what a launch puts in the table: addresses, and the bits of numbers."""
+def words_of(spec: Spec) -> Callable[[Sequence[Any]], tuple[int, ...]]:
+    """Return what makes a launch's words of its arrays: addresses, bits of numbers."""
     named = [*spec.inputs, *spec.outputs]
-    assert len(named) == len(given), "the runtime gives one for each name"
-    found = []
-    for name, one in zip(named, given, strict=True):
-        if not name.dtype:
-            found.append(int(np.float32(one).view(np.uint32)))
-            continue
-        found.append(pointer(one))
-        streamed = name.form in (Form.ELEMENT, Form.ROW)
-        if spec.row % spec.cell == 0 < spec.row and streamed and found[-1] % 16:
-            raise CallError(
-                f"epilogue: {name.name} begins {found[-1] % 16} bytes after a multiple "
-                "of 16, and rows are moved by 16 bytes; pass a copy (tensor.clone())"
-            )
-    return tuple(found)
+    by_cells = spec.row > 0 and spec.row % spec.cell == 0
+    streamed = Form.ELEMENT, Form.ROW
+    looks = [(one, not one.dtype, by_cells and one.form in streamed) for one in named]
+
+    def words(given: Sequence[Any]) -> tuple[int, ...]:
+        found: list[int] = []
+        for one, (name, is_number, whole) in zip(given, looks, strict=True):
+            if is_number:
+                found.append(_bits(one))
+                continue
+            at = pointer(one)
+            if whole and at % 16:
+                raise CallError(
+                    f"epilogue: {name.name} begins {at % 16} bytes after a multiple of "
+                    "16, and rows are moved by 16 bytes; pass a copy (tensor.clone())"
+                )
+            found.append(at)
+        return tuple(found)
+
+    return words
+
+
+def _bits(number: Any) -> int:
+    """Return the bits of a number in float32."""
+    try:
+        packed = _FLOAT.pack(number)
+    except OverflowError:
+        packed = _FLOAT.pack(math.copysign(math.inf, number))
+    bits: int = _WORD.unpack(packed)[0]
+    return bits
+
+
+_FLOAT, _WORD = struct.Struct("f"), struct.Struct("I")
 
 
 class _Writer:

@@ -17,8 +17,7 @@ from stretto.executors import Call, describe
 from stretto.executors.cuda.codegen.abi import fingerprint
 from stretto.executors.cuda.codegen.counts import received_counts
 from stretto.executors.cuda.flags.regions import Region
-from stretto.executors.cuda.launching.launch import AddedWords, Launch, peer_spaces
-from stretto.executors.cuda.launching.parameters import Key
+from stretto.executors.cuda.launching.launch import AddedWords, Key, Launch, peer_spaces
 from stretto.executors.cuda.launching.prepare import bind_kernel, bind_plan, places_of
 from stretto.executors.cuda.launching.services import SessionServices
 from stretto.ir import Verified

@@ -1,14 +1,19 @@
 """A call, ready to be launched: its parts, each with what was packed for its arrays.
 
 A part is a kernel (here) or copies by copy engines (copies.py). Most calls are one
-kernel, and its launch is two look-ups and a call of the driver.
+kernel, and its launch is two look-ups and a call of the driver. Nothing that changes
+between calls is in a kernel's parameters but addresses and a few words, which are the
+key of what was packed. Epochs live on the device: a captured launch may be replayed for
+ever.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import zlib
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,19 +21,21 @@ from numpy.typing import NDArray
 from stretto.arrays.view import pointer, require_near
 from stretto.errors import CallError
 from stretto.executors.cuda.codegen.abi import PARAMS, Footprint, footprint, pack
-from stretto.executors.cuda.device.driver import api, ask, current_stream
+from stretto.executors.cuda.device.driver import current_stream
 from stretto.executors.cuda.flags.regions import Region
 from stretto.executors.cuda.launching.kernels import Loaded, enqueue
-from stretto.executors.cuda.launching.parameters import Block, Key, Parameters, mixed
 from stretto.executors.cuda.launching.services import SessionServices
 from stretto.plan import Layout, Move, Plan, Space
 
 __all__ = [
+    "KEPT",
     "AddedWords",
     "BoundKernel",
+    "Key",
     "Launch",
-    "OnCopy",
+    "Parameters",
     "Part",
+    "mixed",
     "peer_spaces",
     "stream_handle",
 ]
@@ -43,10 +50,60 @@ _TILES = 0xFFFFFFFF
 _TABLE = PARAMS.itemsize // 8
 """The first word of the table."""
 
+KEPT = 512
+"""Keys whose parameters are kept, of each launch and set of flags."""
+PADDING = 64
+"""Bytes after the parameters: an empty table is a word in C."""
+
+Key: TypeAlias = tuple[int, ...]
+"""Where input and output lie, then the words that a call adds."""
+T = TypeVar("T")
 AddedWords: TypeAlias = Callable[[Key, Any, Any, Sequence[Any]], Sequence[int]]
 """Words that a call adds to its key, of input, output, and extra arrays."""
 OwnKey: TypeAlias = Callable[[Region, Key], Key]
 """The key of a part, of that of its call."""
+
+
+class Block(int):
+    """A kernel's parameters in memory: the address of its argument array."""
+
+    words: memoryview
+    """The parameters, as words of 64 bits."""
+    _array: Any
+
+    @classmethod
+    def of(cls, packed: NDArray[np.uint8]) -> Block:
+        """Return a copy of packed parameters."""
+        padded = packed.tobytes() + bytes(PADDING)
+        raw = (ctypes.c_uint8 * len(padded)).from_buffer_copy(padded)
+        array = (ctypes.c_void_p * 1)(ctypes.addressof(raw))
+        block = cls(ctypes.addressof(array))
+        block.words, block._array = memoryview(raw).cast("B").cast("Q"), array
+        return block
+
+
+class Parameters(Generic[T]):
+    """What was packed for each key, with one set of flags.
+
+    A launch copies its parameters, so those of the key that was packed first may be
+    written over when there are many: arrays may lie elsewhere in every call.
+    """
+
+    def __init__(self, make: Callable[[Key, T | None], T]) -> None:
+        """`make` packs for a key, and may write over what it is given."""
+        self._make = make
+        self.kept: dict[Key, T] = {}
+
+    def pack(self, key: Key) -> T:
+        """Pack for a key that is not kept."""
+        full = len(self.kept) >= KEPT
+        oldest = self.kept.pop(next(iter(self.kept))) if full else None
+        found = self.kept[key] = self._make(key, oldest)
+        return found
+
+    def forget(self) -> None:
+        """Pack all anew."""
+        self.kept.clear()
 
 
 class Part(Protocol):
@@ -316,38 +373,6 @@ def _second_thread() -> CallError:
     )
 
 
-class OnCopy:
-    """A launch on a copy of its input.
-
-    For calls whose output lies over their input otherwise than plans are proved for:
-    with unequal parts in place, what arrives for one part would land on another that is
-    still to be sent. The stream makes the copy before the kernel and frees it after; a
-    graph captures all three.
-    """
-
-    def __init__(self, launch: Launch, nbytes: int, ordinal: int) -> None:
-        """`launch` reads `nbytes` of input."""
-        self._launch = launch
-        self._nbytes, self._ordinal = nbytes, ordinal
-
-    def __call__(self, x: Any, out: Any = None, stream: Any = None) -> None:
-        """Enqueue the copy and the collective on the caller's stream."""
-        require_near(x, self._ordinal)
-        handle = (
-            current_stream(self._ordinal) if stream is None else stream_handle(stream)
-        )
-        if not self._nbytes:
-            self._launch(x, out, stream=handle)
-            return
-        on = api().CUstream(handle)
-        copy = int(ask("cuMemAllocAsync", self._nbytes, on))
-        try:
-            ask("cuMemcpyDtoDAsync", copy, pointer(x), self._nbytes, on)
-            self._launch(copy, out, stream=handle)
-        finally:
-            ask("cuMemFreeAsync", copy, on)
-
-
 def peer_spaces(plan: Plan, rank: int) -> frozenset[Space]:
     """Return which of everybody's own arrays a plan lets peers touch.
 
@@ -372,3 +397,12 @@ def stream_handle(stream: Any) -> int:
     if hasattr(stream, "__cuda_stream__"):
         return int(stream.__cuda_stream__()[1])
     raise CallError(f"stream={stream!r}; want an int or a CUDA stream object")
+
+
+def mixed(fingerprint: int, also: tuple[int | None, ...]) -> int:
+    """Return a fingerprint that says more: a form, or where zero-copy arrays lie.
+
+    Ranks whose arrays lie at different offsets then differ, and are told so.
+    """
+    text = repr((fingerprint, also)).encode()
+    return zlib.crc32(text) or 1

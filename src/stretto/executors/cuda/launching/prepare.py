@@ -14,14 +14,16 @@ from typing import Any
 
 import numpy as np
 
+from stretto.arrays.view import pointer, require_near
 from stretto.collectives import storage
 from stretto.epilogues import Spec
 from stretto.errors import CallError, PlanError
 from stretto.executors import Call, describe
 from stretto.executors.cuda.codegen.abi import fingerprint
 from stretto.executors.cuda.codegen.byhand import hand_kernel
-from stretto.executors.cuda.codegen.epilogue import words
+from stretto.executors.cuda.codegen.epilogue import words_of
 from stretto.executors.cuda.codegen.rowwise import EACH_ITS_OWN, shared_by
+from stretto.executors.cuda.device.driver import api, ask, current_stream
 from stretto.executors.cuda.flags.regions import fit, symbol_sizes
 from stretto.executors.cuda.launching.byhand import (
     hand_footprint,
@@ -32,11 +34,12 @@ from stretto.executors.cuda.launching.copies import BoundCopies, runs_on_engine
 from stretto.executors.cuda.launching.kernels import TooManyBlocks
 from stretto.executors.cuda.launching.launch import (
     BoundKernel,
+    Key,
     Launch,
-    OnCopy,
+    mixed,
     peer_spaces,
+    stream_handle,
 )
-from stretto.executors.cuda.launching.parameters import Key, mixed
 from stretto.executors.cuda.launching.services import SessionServices
 from stretto.ir import Verified
 from stretto.lang import Handwritten
@@ -52,7 +55,7 @@ from stretto.lower import (
 from stretto.plan import Layout, Plan, Space, layout
 from stretto.verify import verify_plan
 
-__all__ = ["bind_kernel", "bind_plan", "pitches", "places_of", "prepare"]
+__all__ = ["OnCopy", "bind_kernel", "bind_plan", "pitches", "places_of", "prepare"]
 
 LARGEST_PITCHED = 1 << 32
 """Bytes of a part whose rows have a pitch."""
@@ -77,6 +80,38 @@ def prepare(
     count = int(places.inputs[session.group.rank][-1])
     nbytes = count * storage(call.dtype).itemsize
     return OnCopy(launch, nbytes, session.device.ordinal)
+
+
+class OnCopy:
+    """A launch on a copy of its input.
+
+    For calls whose output lies over their input otherwise than plans are proved for:
+    with unequal parts in place, what arrives for one part would land on another that is
+    still to be sent. The stream makes the copy before the kernel and frees it after; a
+    graph captures all three.
+    """
+
+    def __init__(self, launch: Launch, nbytes: int, ordinal: int) -> None:
+        """`launch` reads `nbytes` of input."""
+        self._launch = launch
+        self._nbytes, self._ordinal = nbytes, ordinal
+
+    def __call__(self, x: Any, out: Any = None, stream: Any = None) -> None:
+        """Enqueue the copy and the collective on the caller's stream."""
+        require_near(x, self._ordinal)
+        handle = (
+            current_stream(self._ordinal) if stream is None else stream_handle(stream)
+        )
+        if not self._nbytes:
+            self._launch(x, out, stream=handle)
+            return
+        on = api().CUstream(handle)
+        copy = int(ask("cuMemAllocAsync", self._nbytes, on))
+        try:
+            ask("cuMemcpyDtoDAsync", copy, pointer(x), self._nbytes, on)
+            self._launch(copy, out, stream=handle)
+        finally:
+            ask("cuMemFreeAsync", copy, on)
 
 
 def _launch(
@@ -305,6 +340,7 @@ def _with_epilogue(
         mixed(mark, (zlib.crc32(said),)), mark, f", with the epilogue {epilogue}"
     )
     kernel = bind_kernel(session, plan, call, places, mark, share=share)
+    words = words_of(epilogue)
 
     def added(key: Key, x: Any, out: Any, extra: Sequence[Any]) -> Sequence[int]:
         """Return addresses and numbers; refuse a result not read by whole cells."""
@@ -313,6 +349,6 @@ def _with_epilogue(
                 f"epilogue: the collective's result begins {key[1] % 16} bytes after a "
                 "multiple of 16, and rows are moved by 16 bytes; pass a copy as out="
             )
-        return words(epilogue, extra)
+        return words(extra)
 
     return Launch(session, kernel, added=added)

@@ -1,7 +1,7 @@
 """Calls with an epilogue on arrays like those of an earlier one, on a GPU.
 
-As `recipes` does without one: all that the long way looks at in arrays is a part of a
-call's kind. That is types, shapes, what is registered and what overlaps. Only calls
+As by_layout.py without one: all that the long way looks at in arrays is a part of a
+call's key. That is types, shapes, what is registered and what overlaps. Only calls
 that name all their outputs (`into`) are known again, so nothing is made here.
 """
 
@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stretto.arrays.looks import look
+from stretto.arrays.array_readers import read_array
 from stretto.arrays.operands import GPU
-from stretto.calls.hot import MISS, Broke
+from stretto.calls.by_identity import MISS, Broke
 from stretto.epilogues import Bound, Graph
 from stretto.executors import Launch, Session
 
-__all__ = ["FusedRecipes"]
+__all__ = ["FusedLayoutCalls"]
 
 _MOST_KINDS = 4096
 _ALIGNED = 16
@@ -25,7 +25,7 @@ _ALIGNED = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Recipe:
+class _LayoutCall:
     """How a kind of call is repeated."""
 
     launch: Launch
@@ -45,25 +45,25 @@ class _Call:
     """Addresses and numbers: what a launch takes beside `x` and `out`."""
 
 
-class FusedRecipes:
+class FusedLayoutCalls:
     """What a communicator knows of its calls with an epilogue."""
 
     def __init__(self, sessions: Mapping[str, Session]) -> None:
         self._sessions = sessions
-        self._known: dict[Any, _Recipe] = {}
+        self._known: dict[Any, _LayoutCall] = {}
 
     def repeat(self, key: tuple[Any, ...], x: Any, out: Any, bound: Bound) -> Any:
         """Repeat a call like an earlier one and return what it makes, or MISS."""
         if not self._known:
             return MISS
         call = self._looked(key, x, out, bound)
-        if call is None or (recipe := self._known.get(call.kind)) is None:
+        if call is None or (how := self._known.get(call.kind)) is None:
             return MISS
-        launch: Any = recipe.launch
+        launch: Any = how.launch
         try:
             launch(call.source, call.target, extra=call.extra)
         except BaseException as e:
-            raise recipe.broke(e) from e.__cause__
+            raise how.broke(e) from e.__cause__
         made = bound.outputs
         assert made is not None, "only calls that name their outputs are known"
         return next(iter(made.values())) if bound.single else dict(made)
@@ -83,11 +83,11 @@ class FusedRecipes:
             return
         if len(self._known) >= _MOST_KINDS:
             self._known.clear()
-        made = _Recipe(launch=launch, broke=broke, graph=bound.graph)
+        made = _LayoutCall(launch=launch, broke=broke, graph=bound.graph)
         self._known[call.kind] = made
 
     def clear(self) -> None:
-        """Know no kinds any more."""
+        """Forget all."""
         self._known.clear()
 
     def _looked(
@@ -102,7 +102,7 @@ class FusedRecipes:
         extra: list[Any] = []
         spans: list[tuple[int, int]] = []
         for given in (x,) if out is None else (x, out):
-            found = look(given)
+            found = read_array(given)
             if found is None or found[0] != GPU:
                 return None
             _, seen, at, size = found
@@ -114,7 +114,7 @@ class FusedRecipes:
                 alike.append(None)
                 extra.append(float(given))
                 continue
-            found = look(given)
+            found = read_array(given)
             if found is None or found[0] != GPU:
                 return None
             _, seen, at, size = found

@@ -23,7 +23,7 @@ from stretto.choice import FrozenParams, frozen, proved_plan
 from stretto.collectives import Operator
 from stretto.plan import Schedule
 
-__all__ = ["Ahead"]
+__all__ = ["Precompiler"]
 
 _NICE = 10
 """Of threads that compile, where threads have priorities of their own."""
@@ -32,7 +32,7 @@ Key: TypeAlias = tuple[str, int, FrozenParams, bool]
 """What a kernel depends on, beside the element type: a pin, and the plan's form."""
 
 
-class Ahead:
+class Precompiler:
     """What is being compiled on this rank; nothing, where nothing needs to be."""
 
     def __init__(

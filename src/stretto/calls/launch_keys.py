@@ -12,7 +12,7 @@ from stretto.collectives import Operator, storage
 from stretto.epilogues import Spec
 from stretto.ir import members_of
 
-__all__ = ["Kind", "full_size", "kind_of", "not_shared", "shared_arrays"]
+__all__ = ["LaunchKey", "full_size", "launch_key", "not_shared", "shared_arrays"]
 
 _BOTH = ("x", "out")
 _SHARED = {
@@ -28,7 +28,7 @@ _SHARED = {
 }
 
 
-class Kind(NamedTuple):
+class LaunchKey(NamedTuple):
     """What identifies a kind of call: those alike share one launch."""
 
     device: str
@@ -47,11 +47,11 @@ class Kind(NamedTuple):
     """Whether this rank works on a copy of its input: see `Call.aside`."""
 
 
-def kind_of(
+def launch_key(
     request: Request, memory: str, pin: Pin, epilogue: Spec | None = None
-) -> Kind:
+) -> LaunchKey:
     """Return the kind of a request's call."""
-    return Kind(
+    return LaunchKey(
         request.device,
         request.collective,
         request.dtype,
@@ -98,7 +98,7 @@ def shared_arrays(
     return _SHARED.get(collective, ())
 
 
-def not_shared(kind: Kind, num_ranks: int) -> str:
+def not_shared(kind: LaunchKey, num_ranks: int) -> str:
     """Return why peers may not touch the arrays of a staged call, and what to do."""
     names = shared_arrays(kind.collective, kind.params, num_ranks)
     if not names:
@@ -111,7 +111,7 @@ def not_shared(kind: Kind, num_ranks: int) -> str:
     )
 
 
-def full_size(kind: Kind, num_ranks: int) -> int:
+def full_size(kind: LaunchKey, num_ranks: int) -> int:
     """Return S of a call: the bytes of the longest vector that a rank holds."""
     item = storage(kind.dtype).itemsize
     counts = kind.counts

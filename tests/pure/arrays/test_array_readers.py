@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stretto import executors
-from stretto.arrays.looks import look
+from stretto.arrays.array_readers import read_array
 from stretto.arrays.operands import GPU, operand
 from stretto.calls import Communicator
 from stretto.errors import CallError
@@ -36,7 +36,9 @@ def test_types_that_a_typestr_confuses_are_told_apart():
     """A float8 and an int4 are both V1 to it: one is refused after the other, too."""
     ml_dtypes = pytest.importorskip("ml_dtypes")
     names = "float8_e4m3fn", "float8_e4m3fnuz", "int4"
-    seen = [look(Faced(getattr(ml_dtypes, name), typestr="<V1")) for name in names]
+    seen = [
+        read_array(Faced(getattr(ml_dtypes, name), typestr="<V1")) for name in names
+    ]
 
     assert 3 == len({alike for _, alike, _, _ in seen})
 
@@ -48,14 +50,14 @@ def test_what_lies_on_a_cpu_is_not_taken_for_an_array_on_a_gpu():
         __cuda_array_interface__ = Faced().face
 
     mapped = np.zeros(6, np.float32).view(Mapped)
-    assert look(mapped) is None
-    assert look(Faced(device=(3, 0))) is None
-    assert GPU == look(Faced(device=(13, 0)))[0]
+    assert read_array(mapped) is None
+    assert read_array(Faced(device=(3, 0))) is None
+    assert GPU == read_array(Faced(device=(13, 0)))[0]
 
 
 def test_a_shape_may_be_a_list():
     """It is a part of what calls are known by."""
-    assert look(Faced(shape=[2, 3]))[1] == look(Faced(shape=(2, 3)))[1]
+    assert read_array(Faced(shape=[2, 3]))[1] == read_array(Faced(shape=(2, 3)))[1]
 
 
 def test_tensors_of_other_classes_are_examined():
@@ -68,7 +70,7 @@ def test_tensors_of_other_classes_are_examined():
         def __dlpack_device__(self):
             return 2, 0
 
-    assert look(torch.ones(6).as_subclass(Mine)) is None
+    assert read_array(torch.ones(6).as_subclass(Mine)) is None
 
 
 def test_tensors_without_memory_are_refused():
@@ -91,7 +93,7 @@ def test_tensors_without_memory_are_refused():
     for one in (freed, OnGpu()):
         with pytest.raises(CallError, match="no memory to hold them"):
             operand(one, "x", written=True, dtype=None)
-        assert look(one) is None
+        assert read_array(one) is None
     assert 0 == operand(torch.ones(0), "x", written=True, dtype=None).count
 
 

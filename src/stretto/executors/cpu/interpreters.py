@@ -14,13 +14,13 @@ from stretto.collectives import Operator, storage
 from stretto.errors import CallError, StrettoError, UnknownNameError
 from stretto.executors.cpu.encode import KernelOf
 
-__all__ = ["ENGINES", "Engine", "engine_named", "missing"]
+__all__ = ["INTERPRETERS", "Interpreter", "interpreter_named", "missing"]
 
-ENGINES = ("numba", "numpy")
+INTERPRETERS = ("numba", "numpy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
+class Interpreter:
     """An interpreter. Arrays are given by id(), which is what finds them fastest."""
 
     name: str
@@ -41,10 +41,10 @@ def missing() -> str:
     return "NUMBA_DISABLE_JIT is set" if numba.config.DISABLE_JIT else ""
 
 
-def engine_named(name: str | None, *, warn: bool = True) -> Engine:
+def interpreter_named(name: str | None, *, warn: bool = True) -> Interpreter:
     """Return an engine; by default the fastest there is. One rank warns for all."""
-    if name not in (None, *ENGINES):
-        raise UnknownNameError.among("interpreter", str(name), ENGINES)
+    if name not in (None, *INTERPRETERS):
+        raise UnknownNameError.among("interpreter", str(name), INTERPRETERS)
     if name is None and missing():
         name = "numpy"
         if warn:
@@ -64,7 +64,7 @@ def engine_named(name: str | None, *, warn: bool = True) -> Engine:
 
 
 @functools.cache
-def _numba() -> Engine:
+def _numba() -> Interpreter:
     from stretto.executors.cpu import interpreter, kernels
     from stretto.trace import MONOTONIC
 
@@ -90,7 +90,7 @@ def _numba() -> Engine:
     start = MONOTONIC.now_us()
     interpreter.spin(turns)
     spin_ns = (MONOTONIC.now_us() - start) / turns * 1e3
-    return Engine(
+    return Interpreter(
         name="numba",
         run=_entry(interpreter.run),
         address=_entry(interpreter.address),
@@ -109,10 +109,10 @@ def _entry(function: Any) -> Any:
 
 
 @functools.cache
-def _numpy() -> Engine:
+def _numpy() -> Interpreter:
     from stretto.executors.cpu import interpreter_numpy as slow
 
-    return Engine(
+    return Interpreter(
         name="numpy",
         run=slow.run,
         address=slow.address,

@@ -10,10 +10,10 @@ import weakref
 
 from stretto.executors.cuda.device.driver import Device, Side, api, ask
 
-__all__ = ["Beside"]
+__all__ = ["SideStream"]
 
 
-class Beside:
+class SideStream:
     """A stream for started calls, each after what the caller's was given before."""
 
     def __init__(self, device: Device) -> None:

@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from stretto.bench.ahead import Ahead
 from stretto.bench.cases import case_of
+from stretto.bench.precompile import Precompiler
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def cached(monkeypatch, tmp_path):
 
 
 def ahead(executor, arch):
-    return Ahead(executor, 0, 2, dtype="bfloat16", op="sum", arch=arch)
+    return Precompiler(executor, 0, 2, dtype="bfloat16", op="sum", arch=arch)
 
 
 def test_what_is_waited_for_lies_in_the_cache(cached):

@@ -1,8 +1,9 @@
 """Calls on arrays never seen before, but like those of an earlier call.
 
-All that a request looks at in an array is a part of the kind of its call: what `looks`
-reads, whether it is registered, and how input and output overlap. The recipe of a kind
-holds no array. Launches on a GPU are given addresses, those on the CPU NumPy arrays.
+All that a request looks at in an array is a part of its call's key: what its reader
+says (array_readers.py), whether it is registered, and how input and output overlap. How
+a call is repeated is known by that key, and holds no array. Launches on a GPU are given
+addresses, those on the CPU NumPy arrays.
 """
 
 from __future__ import annotations
@@ -15,64 +16,66 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from stretto.arrays.looks import look
-from stretto.arrays.operands import HOST, Operand
-from stretto.calls.fusedrecipes import FusedRecipes
-from stretto.calls.hot import (
+from stretto.arrays.array_readers import read_array
+from stretto.arrays.operands import CPU, Operand
+from stretto.calls.by_identity import (
     MISS,
     Again,
     Broke,
-    Hot,
+    KnownCall,
     clear,
-    hot_arrays,
-    hot_barrier,
-    hot_places,
+    known_arrays,
+    known_barrier,
+    known_places,
 )
+from stretto.calls.fused_by_layout import FusedLayoutCalls
 from stretto.calls.request import Request
 from stretto.collectives import storage
 from stretto.executors import Launch, Session
 
-__all__ = ["Kind", "Recipe", "Recipes", "kind_of", "recipe_of"]
+__all__ = ["CallKey", "LayoutCall", "LayoutCalls", "call_key", "layout_call_of"]
 
 _MOST_KINDS = 4096
-_MOST_HOT = 512
+_MOST_KNOWN = 512
 _BOUND_EACH = 64
-"""Of calls on arrays like others, each so-many-th makes its own arrays known."""
+"""Every 64th call that is known by its layout becomes known by its very arrays."""
 
-Kind: TypeAlias = tuple[Any, Any, Any]
+CallKey: TypeAlias = tuple[Any, Any, Any]
 """What identifies calls that are alike; what a launch is given for `x` and `out`."""
 Carry: TypeAlias = Callable[[Any], Any]
 Carries: TypeAlias = tuple[Carry, Carry] | None
 Repeat: TypeAlias = Callable[[Any, Any, Any, Any], Any]
 
 
-class Recipes:
+class LayoutCalls:
     """What a communicator knows of its calls: by their very arrays, and by kind."""
 
-    def __init__(self, table: dict[Any, Hot], sessions: Mapping[str, Session]) -> None:
+    def __init__(
+        self, table: dict[Any, KnownCall], sessions: Mapping[str, Session]
+    ) -> None:
         """`table` is where calls are looked up first, by the identity of arrays."""
         self._table = table
         self._sessions = sessions
-        self._known: dict[Any, Recipe] = {}
+        self._known: dict[Any, LayoutCall] = {}
         self._turn = 0
-        self.fused = FusedRecipes(sessions)
+        self.fused = FusedLayoutCalls(sessions)
 
     def repeat(self, key: tuple[Any, ...], x: Any, out: Any) -> Any:
         """Repeat a call on arrays like those of an earlier one, or return MISS.
 
         Most arrays are seen once; those that come again are soon in the table.
         """
-        found = kind_of(key, x, out, self._sessions)
+        found = call_key(key, x, out, self._sessions)
         if found is None:
             return MISS
         kind, source, target = found
-        recipe = self._known.get(kind)
-        if recipe is None:
+        how = self._known.get(kind)
+        if how is None:
             return MISS
         self._turn += 1
         if not self._turn % _BOUND_EACH:
-            self._keep(key, recipe.bind(x, out, source, target))
-        return recipe.repeat(x, out, source, target)
+            self._keep(key, how.bind(x, out, source, target))
+        return how.repeat(x, out, source, target)
 
     def learn(
         self,
@@ -86,36 +89,36 @@ class Recipes:
     ) -> None:
         """Let the same call, and those like it, be recognised by their arrays."""
         if request.collective == "barrier":
-            self._keep(key, hot_barrier(launch, broke))
+            self._keep(key, known_barrier(launch, broke))
             return
-        found = kind_of(key, x, out, self._sessions)
+        found = call_key(key, x, out, self._sessions)
         if found is None:
             return
         kind, source, target = found
-        recipe = recipe_of(request, launch, x, out, session=session, broke=broke)
-        if recipe is None:
+        how = layout_call_of(request, launch, x, out, session=session, broke=broke)
+        if how is None:
             return
         if len(self._known) >= _MOST_KINDS:
             self._known.clear()
-        self._known[kind] = recipe
-        self._keep(key, recipe.bind(x, out, source, target))
+        self._known[kind] = how
+        self._keep(key, how.bind(x, out, source, target))
 
     def clear(self) -> None:
-        """Know no kinds any more."""
+        """Forget all."""
         self._known.clear()
         self.fused.clear()
 
-    def _keep(self, key: tuple[Any, ...], hot: Hot | None) -> None:
-        if hot is None:
+    def _keep(self, key: tuple[Any, ...], known: KnownCall | None) -> None:
+        if known is None:
             return
-        if len(self._table) >= _MOST_HOT:
+        if len(self._table) >= _MOST_KNOWN:
             self._table.clear()
-        self._table[key] = hot
+        self._table[key] = known
 
 
-def kind_of(
+def call_key(
     key: tuple[Any, ...], x: Any, out: Any, sessions: Mapping[str, Session]
-) -> Kind | None:
+) -> CallKey | None:
     """Return the kind of a call, or None when its arrays must be examined.
 
     `key` is the verb, two identities, and all other arguments.
@@ -125,7 +128,7 @@ def kind_of(
     source = target = nbytes = 0
     seen_x = seen_out = apart = None
     if x is not None:
-        found = look(x)
+        found = read_array(x)
         if found is None or (session := sessions.get(found[0])) is None:
             return None
         _, alike, source, nbytes = found
@@ -133,7 +136,7 @@ def kind_of(
     if out is x:
         return (key[0], key[3:], seen_x, None, 0), source, source
     if out is not None:
-        found = look(out)
+        found = read_array(out)
         if found is None or (session := sessions.get(found[0])) is None:
             return None
         _, alike, target, size = found
@@ -145,13 +148,13 @@ def kind_of(
 
 def _of_numpy(
     key: tuple[Any, ...], x: Any, out: Any, sessions: Mapping[str, Session]
-) -> Kind | None:
+) -> CallKey | None:
     """Return the kind of a call on NumPy arrays alone."""
     if not (type(x) is np.ndarray or x is None):
         return None
     if not (type(out) is np.ndarray or out is None):
         return None
-    session = sessions.get(HOST)
+    session = sessions.get(CPU)
     if session is None:
         return None
     seen_x = seen_out = apart = None
@@ -171,7 +174,7 @@ def _start(array: Any) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class LayoutCall:
     """How a kind of call is repeated."""
 
     again: Again
@@ -180,19 +183,19 @@ class Recipe:
     carry: Carries
     """What makes what a launch takes of the places of `x` and `out`."""
     repeat: Repeat
-    """Repeat the call on `x` and `out`, and what `kind_of` says of them."""
+    """Repeat the call on `x` and `out`, and what `call_key` says of them."""
 
-    def bind(self, x: Any, out: Any, source: Any, target: Any) -> Hot | None:
+    def bind(self, x: Any, out: Any, source: Any, target: Any) -> KnownCall | None:
         """Return the call on these very arrays, for when they come again."""
         if self.numpy:
-            return hot_arrays(self.again, x, out)
+            return known_arrays(self.again, x, out)
         if self.carry is not None:
             source = self.carry[0](source)
             target = self.carry[1](target) if out is not None else None
-        return hot_places(self.again, x, out, source, target)
+        return known_places(self.again, x, out, source, target)
 
 
-def recipe_of(
+def layout_call_of(
     request: Request,
     launch: Launch,
     x: Any,
@@ -200,8 +203,8 @@ def recipe_of(
     *,
     session: Session,
     broke: Broke,
-) -> Recipe | None:
-    """Return how to repeat a call on other arrays; None when it has no recipe."""
+) -> LayoutCall | None:
+    """Return how to repeat a call on other arrays; None when it cannot be repeated."""
     result = request.out or request.idle
     if any(o is not None and o.staged for o in (*request.operands, request.idle)):
         return None
@@ -223,7 +226,7 @@ def recipe_of(
         make=None if made is None else _maker(made, numpy=numpy),
     )
     carry = None
-    if not numpy and request.device == HOST:
+    if not numpy and request.device == CPU:
         x_like = result if in_place else request.x
         carry = _viewer(x_like), _viewer(request.out)
     if in_place:
@@ -232,7 +235,7 @@ def recipe_of(
         repeat = _into_new(again, again.make, carry, kind=type(made.given))
     else:
         repeat = _into(again, carry)
-    return Recipe(again=again, numpy=numpy, carry=carry, repeat=repeat)
+    return LayoutCall(again=again, numpy=numpy, carry=carry, repeat=repeat)
 
 
 def _maker(result: Operand, *, numpy: bool) -> Callable[[Any], Any]:

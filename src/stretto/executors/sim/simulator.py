@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from stretto.errors import TopologyError
 from stretto.executors.sim.lanes import Arrival, Key, Lane, Sent
@@ -24,10 +24,10 @@ from stretto.plan import Loc, Move, Plan, Signal, Step, Wait
 from stretto.topology import Machine, Route
 from stretto.trace import Recorder
 
-__all__ = ["Engine"]
+__all__ = ["Simulator"]
 
 
-class Engine:
+class Simulator:
     """A plan that runs on a machine; `run` leaves times and loads in its fields."""
 
     def __init__(
@@ -37,6 +37,7 @@ class Engine:
         self.plan, self.machine, self.costs = plan, machine, machine.costs
         self.at = at
         """Where each rank of the plan is: a rank of the machine."""
+        self._ways = self._named() if plan.ways else {}
         self.network: Network[Sent] = Network(machine)
         self.lanes = [
             Lane(rank, index, steps)
@@ -86,6 +87,28 @@ class Engine:
     def route(self, src: int, dst: int) -> Route:
         """Return the way from one rank of the plan to another."""
         return self.machine.route(self.at[src], self.at[dst])
+
+    def _named(self) -> dict[tuple[int, int, int], Route]:
+        """Return the ways that the plan names, by operation and ranks."""
+        machine, found = self.machine, {}
+        links = {
+            (machine.node_name(k.src), machine.node_name(k.dst)): e
+            for e, k in enumerate(machine.links)
+            if k.bandwidth_gbytes_per_s
+        }
+        for op, src, dst, switches in self.plan.ways:
+            stops = [str(self.at[src]), *switches, str(self.at[dst])]
+            for a, b in pairwise(stops):
+                if (a, b) not in links:
+                    raise TopologyError(
+                        f"{self.plan.name}: operation {op} goes by way of"
+                        f" {'>'.join(stops)}; {machine.name} has no link from {a} to"
+                        f" {b} that works"
+                    )
+            way = tuple(links[pair] for pair in pairwise(stops))
+            late = sum(machine.links[e].latency_us for e in way)
+            found[op, src, dst] = Route(way, late, ())
+        return found
 
     # A lane's own time.
 
@@ -198,8 +221,9 @@ class Engine:
         """Send something to a peer, or ask it for something."""
         lane = sent.lane
         src, dst = (peer, lane.rank) if pull else (lane.rank, peer)
+        op = sent.step.op if isinstance(sent.step, Move) else -1
         try:
-            route = self.route(src, dst)
+            route = self._ways.get((op, src, dst)) or self.route(src, dst)
         except TopologyError:
             self.cut[src, dst] = None  # it never arrives, and a move never ends
             return

@@ -3,7 +3,7 @@
 An array is recognised by its identity and a weak reference (so that another array at
 the same address is not taken for it), and by what can change in place: its shape and
 element type, and whether it is contiguous and writable; for tensors the memory itself,
-too. Other arrays than these, however much alike, are for `recipes`.
+too. Other arrays than these, however much alike, are for by_layout.py.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ __all__ = [
     "MISS",
     "Again",
     "Broke",
-    "Hot",
+    "KnownCall",
     "clear",
-    "hot_arrays",
-    "hot_barrier",
-    "hot_places",
+    "known_arrays",
+    "known_barrier",
+    "known_places",
 ]
 
 MISS: Final = object()
-"""What a hot call returns when its arrays are not those it knows."""
+"""What a known call returns when its arrays are not those it knows."""
 
-Hot: TypeAlias = Callable[[Any, Any], Any]
+KnownCall: TypeAlias = Callable[[Any, Any], Any]
 Broke: TypeAlias = Callable[[BaseException], BaseException]
 _Known: TypeAlias = tuple[Callable[[], Any], Any, Any, int]
 
@@ -55,7 +55,7 @@ class Again:
     """Returns a new output for `x`, where the call makes one."""
 
 
-def hot_barrier(launch: Launch, broke: Broke) -> Hot:
+def known_barrier(launch: Launch, broke: Broke) -> KnownCall:
     """Return a call without arrays."""
 
     def run(x: Any, out: Any) -> Any:
@@ -70,7 +70,7 @@ def hot_barrier(launch: Launch, broke: Broke) -> Hot:
 # NumPy arrays, which launches on the CPU take as they are.
 
 
-def hot_arrays(again: Again, x: Any, out: Any) -> Hot:
+def known_arrays(again: Again, x: Any, out: Any) -> KnownCall:
     """Return the call on these NumPy arrays."""
     if again.in_place:
         return _in_array(again, x)
@@ -79,7 +79,7 @@ def hot_arrays(again: Again, x: Any, out: Any) -> Hot:
     return _into_array(again, x, out)
 
 
-def _in_array(again: Again, x: Any) -> Hot:
+def _in_array(again: Again, x: Any) -> KnownCall:
     """Return a call whose output is `x`; some ranks have no input."""
     ref, _, dtype, flags = _known(x)
     size = x.size  # all that matters of a shape, where nothing is divided
@@ -99,7 +99,7 @@ def _in_array(again: Again, x: Any) -> Hot:
     return run
 
 
-def _into_array(again: Again, x: Any, out: Any) -> Hot:
+def _into_array(again: Again, x: Any, out: Any) -> KnownCall:
     """Return a call that writes into another array, or has no output here."""
     ref, shape, dtype, flags = _known(x)
     out_ref, _, out_dtype, out_flags = _known(out)
@@ -129,7 +129,7 @@ def _into_array(again: Again, x: Any, out: Any) -> Hot:
     return run
 
 
-def _into_new_array(again: Again, x: Any, make: Callable[[Any], Any]) -> Hot:
+def _into_new_array(again: Again, x: Any, make: Callable[[Any], Any]) -> KnownCall:
     """Return a call that makes its output."""
     ref, shape, dtype, flags = _known(x)
     launch, reads, idle, broke = again.launch, again.reads, again.idle, again.broke
@@ -167,7 +167,9 @@ def _known(array: Any) -> _Known:
 # Tensors, and arrays of our own on a GPU, whose launches are told where they lie.
 
 
-def hot_places(again: Again, x: Any, out: Any, source: Any, target: Any) -> Hot | None:
+def known_places(
+    again: Again, x: Any, out: Any, source: Any, target: Any
+) -> KnownCall | None:
     """Return the call on these arrays, whose launch is given a source and a target.
 
     None where results are made anew, and where arrays cannot be recognised.
@@ -186,7 +188,7 @@ def hot_places(again: Again, x: Any, out: Any, source: Any, target: Any) -> Hot 
     return _between(again, launch, is_x, is_out)
 
 
-def _in_tensor(x: Any, launch: Callable[[], None], broke: Broke) -> Hot:
+def _in_tensor(x: Any, launch: Callable[[], None], broke: Broke) -> KnownCall:
     """Return a call on one tensor in place; its memory may be replaced."""
     ref: Callable[[], Any] = weakref.ref(x)
     at, count, dtype = x.data_ptr(), x.numel(), x.dtype
@@ -210,7 +212,7 @@ def _between(
     launch: Callable[[], None],
     is_x: Callable[[Any], bool],
     is_out: Callable[[Any], bool],
-) -> Hot:
+) -> KnownCall:
     """Return a call from one array to another, or with one of them."""
     in_place, writes, broke = again.in_place, again.writes, again.broke
 

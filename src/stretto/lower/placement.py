@@ -1,4 +1,4 @@
-"""Pass 2, give values homes: who stores them where, and with which moves.
+"""Pass 2, place values: who stores them where, and with which moves.
 
 A value is stored by one move of its rank, into all the places where it is wanted: the
 output, staging that peers will read, and (push) the staging or output of the peers it
@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from stretto.collectives import Collective, Run, Shape
-from stretto.lower.values import Flow, Kind, Value, laid_over
+from stretto.lower.values import Flow, Value, ValueKind, laid_over
 from stretto.plan import BufferRun, Loc, Move, Space
 
-__all__ = ["Draft", "Homes", "give_homes"]
+__all__ = ["Draft", "Placement", "place_values"]
 
 
 class Turn(enum.IntEnum):
@@ -59,7 +59,7 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Homes:
+class Placement:
     """Moves in order, and the buffers they name."""
 
     moves: tuple[tuple[int, Move], ...]
@@ -70,14 +70,14 @@ class Homes:
     units: tuple[int, ...]
 
 
-def give_homes(
+def place_values(
     flow: Flow,
     kind: Collective,
     shape: Shape,
     *,
     in_place: bool = False,
     hosts: tuple[int, ...] = (),
-) -> Homes:
+) -> Placement:
     """Return the moves that store every live value where it is wanted.
 
     `in_place` cuts a rank's input and output alike where they may be one memory.
@@ -118,7 +118,7 @@ class _Homes:
         self.finished: set[Loc] = set()
         """Places in staging that hold what has been divided."""
 
-    def run(self) -> Homes:
+    def run(self) -> Placement:
         values = self.flow.values
         whole = [f for f in self.flow.finals if self._is_whole(f.value, f.lo, f.hi)]
         self.final = {(f.value, f.lo, f.hi): f.rank for f in whole}
@@ -130,7 +130,7 @@ class _Homes:
             self._finish(final.rank, final.value, final.lo, final.hi)
         drafts = [d for d in self.drafts.values() if d.dsts]
         drafts.sort(key=self._order)
-        return Homes(
+        return Placement(
             moves=tuple((d.rank, self._move(d)) for d in drafts),
             atoms=tuple(pairwise(self.starts)),
             inputs=tuple(map(tuple, self.inputs)),
@@ -175,7 +175,7 @@ class _Homes:
     # Receipts that are pushed land somewhere.
 
     def _land(self, number: int, value: Value) -> None:
-        if value.kind is not Kind.RECEIPT or value.how.direction != "push":
+        if value.kind is not ValueKind.RECEIPT or value.how.direction != "push":
             return
         self.children[value.operands[0]].append(number)
         lo, hi = value.lo, value.hi
@@ -188,17 +188,17 @@ class _Homes:
     # Every value is made by one move, stored wherever it is wanted.
 
     def _make(self, number: int, value: Value) -> None:
-        if value.kind is Kind.SUM:
+        if value.kind is ValueKind.SUM:
             srcs = [self._read(o, value, value.lo) for o in value.operands]
             self._draft(number, value, srcs)
-        elif value.kind is Kind.RECEIPT:
+        elif value.kind is ValueKind.RECEIPT:
             if value.how.direction == "pull":
                 self._draft(
                     number, value, [self._read(value.operands[0], value, value.lo)]
                 )
             else:
                 self._draft(number, value, [self.home[number]])
-        elif value.kind is Kind.JOIN:
+        elif value.kind is ValueKind.JOIN:
             self._lay(number, value)
         for child in self.children[number]:
             self._send(number, value, child)
@@ -206,7 +206,7 @@ class _Homes:
     def _draft(self, number: int, value: Value, srcs: list[Loc]) -> None:
         turn = Turn.SUM
         draft = Draft(value.rank, value.level, turn, srcs, value.lo, value.hi, value.op)
-        if value.kind is Kind.RECEIPT:
+        if value.kind is ValueKind.RECEIPT:
             source = self.flow.values[value.operands[0]]
             pulled = value.how.direction == "pull"  # sums here may read it
             draft.turn = Turn.FORWARD if pulled else Turn.KEEP
@@ -240,7 +240,7 @@ class _Homes:
             self.drafts[number].dsts.append(target)
             return
         source = self._read(number, value, receipt.lo)
-        turn = Turn.SEND if value.kind is Kind.INPUT else Turn.PART
+        turn = Turn.SEND if value.kind is ValueKind.INPUT else Turn.PART
         slot = ("send", number, receipt.lo, receipt.hi)
         if slot not in self.drafts:
             lo, hi, op = receipt.lo, receipt.hi, receipt.op
@@ -258,7 +258,7 @@ class _Homes:
             at = source.pos - self.home[number].pos
             plain = self._unpacked(number, value)
             source = plain._replace(pos=plain.pos + at)
-        turn = Turn.SEND if value.kind is Kind.INPUT else Turn.PART
+        turn = Turn.SEND if value.kind is ValueKind.INPUT else Turn.PART
         lo, hi, op = receipt.lo, receipt.hi, receipt.op
         self.drafts["far", number, child] = Draft(
             value.rank, value.level, turn, [source], lo, hi, op, [self.home[child]]
@@ -269,7 +269,7 @@ class _Homes:
         value = self.flow.values[number]
         remote = value.rank != reader.rank
         staged = reader.how.memory == "staged"
-        if value.kind is Kind.INPUT:
+        if value.kind is ValueKind.INPUT:
             if remote and staged:
                 return self._show_input(number, value, lo, lo + reader.hi - reader.lo)
             return self._buffer(Space.INPUT, value.rank, lo)
@@ -313,16 +313,16 @@ class _Homes:
         value = self.flow.values[number]
         target = self._buffer(Space.OUTPUT, rank, lo)
         if (number, lo, hi) in self.final:
-            landed = value.kind is Kind.RECEIPT and value.how.direction == "push"
+            landed = value.kind is ValueKind.RECEIPT and value.how.direction == "push"
             if not (landed and self.home[number] == target):
                 self.drafts[number].dsts.insert(0, target)
             return
         sent = self.drafts.get(("send", number, lo, hi))
-        if sent is not None and value.kind is Kind.INPUT:
+        if sent is not None and value.kind is ValueKind.INPUT:
             sent.dsts.insert(0, target)
             return
         source = self._read(number, value, lo)
-        turn = Turn.KEEP if value.kind is Kind.INPUT else Turn.PART
+        turn = Turn.KEEP if value.kind is ValueKind.INPUT else Turn.PART
         self.drafts["final", number, lo] = Draft(
             rank, value.level, turn, [source], lo, hi, value.op, [target]
         )
@@ -353,7 +353,7 @@ class _Homes:
         )
 
 
-_MOVED = (Kind.SUM, Kind.RECEIPT)
+_MOVED = (ValueKind.SUM, ValueKind.RECEIPT)
 """Values that a move of their own makes."""
 
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from tests.pure.calls.test_recipes import Group, Session, Tensor
+from tests.pure.calls.test_by_layout import Group, Session, Tensor
 
-from stretto.arrays import looks as looks_module
+from stretto.arrays import array_readers as readers_module
 from stretto.calls import Communicator
 from stretto.epilogues import cast, epilogue, row_mean, rsqrt
 from stretto.errors import CallError
@@ -40,7 +40,7 @@ class Fused(Session):
 
 @pytest.fixture
 def session(monkeypatch):
-    monkeypatch.setitem(looks_module._readers, Tensor, looks_module._tensor)
+    monkeypatch.setitem(readers_module._readers, Tensor, readers_module._tensor)
     return Fused()
 
 
@@ -150,7 +150,7 @@ def test_after_a_fault_nothing_is_known(comm, session):
 
 def test_arrays_on_the_cpu_go_the_long_way(comm):
     """There PyTorch or NumPy does it after the collective."""
-    known = comm._recipes.fused
+    known = comm._by_layout.fused
     x = np.zeros(SHAPE, np.float32)
     bound = doubled(by=2.0).into(out=np.zeros(SHAPE, np.float32))
 

@@ -8,8 +8,8 @@ import pytest
 from tests.stand_ins import TensorLike
 
 from stretto import executors
-from stretto.arrays import looks as looks_module
-from stretto.arrays.looks import look
+from stretto.arrays import array_readers as readers_module
+from stretto.arrays.array_readers import read_array
 from stretto.calls import Communicator
 from stretto.errors import CallError
 from stretto.executors.cuda.device.arrays import DeviceArray
@@ -127,7 +127,9 @@ class Session(executors.Session):
 
     def offset(self, array):
         return (
-            None if isinstance(array, np.ndarray) else self.offset_at(*look(array)[2:])
+            None
+            if isinstance(array, np.ndarray)
+            else self.offset_at(*read_array(array)[2:])
         )
 
     def offset_at(self, address, nbytes):
@@ -156,7 +158,7 @@ class Group(executors.Group):
 
 @pytest.fixture
 def session(monkeypatch):
-    monkeypatch.setitem(looks_module._readers, Tensor, looks_module._tensor)
+    monkeypatch.setitem(readers_module._readers, Tensor, readers_module._tensor)
     return Session()
 
 
@@ -236,14 +238,14 @@ def test_a_strided_array_is_refused_after_one_that_was_not(comm):
     """CuPy's say so by a flag, others by strides."""
     comm.all_reduce(Cupy(4096))
 
-    assert look(Cupy(4096, c=False)) is None
-    assert looks_module._interface(Cupy(4096, c=False)) is None
+    assert read_array(Cupy(4096, c=False)) is None
+    assert readers_module._interface(Cupy(4096, c=False)) is None
 
 
 def test_arrays_on_another_gpu_are_another_kind(comm):
     """An executor looks at the device of the first of a kind alone."""
     for make in (Cupy, ours):
-        assert look(make(4096))[1] != look(make(4096, device=1))[1]
+        assert read_array(make(4096))[1] != read_array(make(4096, device=1))[1]
 
 
 @pytest.mark.parametrize("make", [Cupy, Numba])
@@ -322,7 +324,7 @@ def test_tensors_that_are_no_plain_memory_are_examined(torch, comm):
         torch.frombuffer(raw.numpy(), dtype=torch.float32),
     )
 
-    assert [None] * 4 == [look(one) for one in others]
+    assert [None] * 4 == [read_array(one) for one in others]
 
 
 def test_a_lazy_tensor_on_a_gpu_is_refused(comm, session, monkeypatch):
@@ -383,4 +385,4 @@ def test_the_table_of_known_arrays_stays_small(comm, session):
         comm.all_reduce(np.ones(6))
 
     assert 512 >= len(comm._table)
-    assert 1 == len(comm._recipes._known)
+    assert 1 == len(comm._by_layout._known)

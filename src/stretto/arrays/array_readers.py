@@ -1,8 +1,8 @@
-"""What a call looks at in an array: a short reader for each library.
+"""All that a call depends on in an array: a short reader for each library.
 
-Calls whose arrays look alike, and lie where peers reach them or not as before, differ
-in addresses alone: `hot` serves them without examining them again. So a reader answers
-in well under a microsecond, and says nothing of what `arrays` would copy or refuse.
+Calls whose arrays read alike, and are registered or not as before, differ in addresses
+alone, and are served without examining them again. So a reader answers in well under a
+microsecond, and says nothing of what operands.py would copy or refuse.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from stretto.arrays.capsules import read_capsule
-from stretto.arrays.operands import GPU, HOST
+from stretto.arrays.operands import CPU, GPU
 from stretto.arrays.view import CUDA_DEVICE, dense
 
-__all__ = ["Look", "Reader", "look"]
+__all__ = ["Reader", "Reading", "read_array"]
 
-Look: TypeAlias = tuple[str, Any, int, int]
+Reading: TypeAlias = tuple[str, Any, int, int]
 """The executor that an array is for; all that a request looks at; address; bytes."""
-Reader: TypeAlias = Callable[[Any], Look | None]
+Reader: TypeAlias = Callable[[Any], Reading | None]
 """None: the array must be examined, as it is strided, empty or not what it seems."""
 
 _MANAGED = 13
@@ -30,7 +30,7 @@ _readers: dict[type, Reader] = {}
 """By type, each found once."""
 
 
-def look(array: Any) -> Look | None:
+def read_array(array: Any) -> Reading | None:
     """Return what a call looks at in an array, or None when it must be examined."""
     read = _readers.get(type(array))
     if read is None:
@@ -64,7 +64,7 @@ def _nothing(array: Any) -> None:
     """Answer for what is not known."""
 
 
-def _tensor(tensor: Any) -> Look | None:
+def _tensor(tensor: Any) -> Reading | None:
     """Read a tensor of PyTorch's, on whatever device."""
     if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
         return None
@@ -73,10 +73,10 @@ def _tensor(tensor: Any) -> Look | None:
         return GPU, alike, at, tensor.nbytes
     if at % tensor.element_size():
         return None
-    return HOST, alike, at, tensor.nbytes
+    return CPU, alike, at, tensor.nbytes
 
 
-def _cupy(array: Any) -> Look | None:
+def _cupy(array: Any) -> Reading | None:
     """Read an array of CuPy's; its interface dictionary would take microseconds."""
     if not array.flags.c_contiguous:
         return None
@@ -85,12 +85,12 @@ def _cupy(array: Any) -> Look | None:
     return GPU, alike, int(memory.ptr), array.nbytes
 
 
-def _ours(array: Any) -> Look:
+def _ours(array: Any) -> Reading:
     """Read an array of `comm.empty()`: it is contiguous, and stays as it was made."""
     return GPU, array.alike, array.pointer, array.nbytes
 
 
-def _interface(array: Any) -> Look | None:
+def _interface(array: Any) -> Reading | None:
     """Read what has `__cuda_array_interface__`, as Numba's arrays do."""
     face = array.__cuda_array_interface__
     start, nbytes, packed = dense(face)
@@ -101,7 +101,7 @@ def _interface(array: Any) -> Look | None:
     return GPU, alike, start, nbytes
 
 
-def _asked(array: Any) -> Look | None:
+def _asked(array: Any) -> Reading | None:
     """Read what has that interface, and says by DLPack on which device it lies."""
     device = tuple(map(int, array.__dlpack_device__()))
     found = _interface(array)
@@ -110,7 +110,7 @@ def _asked(array: Any) -> Look | None:
     return found[0], (found[1], device), *found[2:]
 
 
-def _capsule(array: Any) -> Look | None:
+def _capsule(array: Any) -> Reading | None:
     """Read what speaks DLPack alone."""
     if array.__dlpack_device__()[0] != CUDA_DEVICE:
         return None

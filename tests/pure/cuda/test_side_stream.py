@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cuda_fakes import OK, on_ranks, real
 
-from stretto.executors.cuda.launching.turns import Beside
+from stretto.executors.cuda.launching.side_stream import SideStream
 from stretto.executors.cuda.session import CudaSession
 
 
@@ -78,7 +78,7 @@ def test_started_calls_run_beside_the_callers_stream(fake):
 
     def work(group):
         session = CudaSession(group)
-        beside, seen, held = Beside(session.device), [], [False]
+        beside, seen, held = SideStream(session.device), [], [False]
         fake._enqueue(3, lambda: seen.append("before") or True)
         mine = beside.after(3)
         fake._enqueue(3, lambda: held[0])
