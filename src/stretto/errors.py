@@ -30,11 +30,16 @@ A message says where, what was got, what was wanted and what to do.
 from __future__ import annotations
 
 import difflib
+import itertools
+import traceback
 from collections.abc import Iterable
 from pathlib import Path
+from types import FrameType
 from typing import Self
 
 _LONGEST_NAME = 80
+_HAS_MORE = 0x04
+"""The flag of code that takes `*args`, as `inspect.CO_VARARGS`."""
 _LIBRARY = str(Path(__file__).parent)
 
 
@@ -44,6 +49,31 @@ def is_library(place: str) -> bool:
     What users are told of their calls cites lines of theirs only.
     """
     return place.startswith(_LIBRARY)
+
+
+def is_interruption(error: BaseException) -> bool:
+    """Return whether a signal's handler raised it: it says nothing of where it came.
+
+    A handler is given a number and the frame that it interrupts. Whoever turns any
+    exception into one of ours, or goes on after it, asks this first.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return any(
+        isinstance(number, int) and given is outer
+        for outer, inner in itertools.pairwise(frames)
+        for number, given in itertools.pairwise(_given(inner))
+    )
+
+
+def _given(frame: FrameType) -> list[object]:
+    """Return the positional arguments of a function that runs, or has run."""
+    code, values = frame.f_code, frame.f_locals
+    given = [values.get(name) for name in code.co_varnames[: code.co_argcount]]
+    if code.co_flags & _HAS_MORE:
+        given += values.get(
+            code.co_varnames[code.co_argcount + code.co_kwonlyargcount], ()
+        )
+    return given
 
 
 __all__ = [

@@ -17,7 +17,7 @@ import numpy as np
 from stretto import collectives, executors
 from stretto.choice.select import parse_pin
 from stretto.collectives import DTYPES
-from stretto.errors import CallError, UnknownNameError
+from stretto.errors import CallError, UnknownNameError, is_interruption
 
 __all__ = ["ARGUMENTS", "is_whole", "read", "spell"]
 
@@ -139,7 +139,9 @@ def read(where: str, name: str, given: Any) -> Any:
         return described.read(given)
     except UnknownNameError as e:
         raise UnknownNameError(f"{where}: {name}={spell(given)}: {e}") from None
-    except Exception:  # whatever Python, NumPy or the object itself has against it
+    except Exception as e:  # whatever Python, NumPy or the object has against it
+        if is_interruption(e):
+            raise
         text = f"{where}: {name}={spell(given)}; want {described.want}"
         raise CallError(text) from None
 
@@ -148,6 +150,8 @@ def spell(given: Any) -> str:
     """Return what was given, in a few characters, whatever it is."""
     try:
         text = repr(given)
-    except Exception:
+    except Exception as e:
+        if is_interruption(e):
+            raise
         text = f"an odd {type(given).__name__}"
     return text if len(text) <= _MOST_SPELT else text[: _MOST_SPELT - 3] + "..."

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -12,6 +11,7 @@ from stretto.calls.channels import Transfers
 from stretto.calls.coalesced import CoalescingVerbs
 from stretto.calls.hints import argument_hint, attribute_hint
 from stretto.calls.objects import ObjectVerbs
+from stretto.calls.runner import OWNER, Claim
 from stretto.calls.verbs import Collectives
 from stretto.calls.work import Work
 from stretto.choice.measured import Measured, agree
@@ -109,16 +109,26 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
         sizes, name, device = self._read(
             "empty", shape=shape, dtype=dtype, device=device
         )
-        with self._exchanging("empty"):
-            return self._session(device).empty(sizes, name)
+        return self._exchanging(
+            "empty", lambda: self._session(device).empty(sizes, name)
+        )
 
-    @contextmanager
-    def _exchanging(self, what: str) -> Iterator[None]:
+    def _exchanging(self, what: str, work: Callable[[], Any]) -> Any:
         """Be inside, in a method that exchanges parts with the other ranks."""
-        self._enter(what)
+        claim = Claim()
+        try:
+            self._enter(what, claim)
+            return self._telling(what, work)
+        finally:
+            if OWNER in self._inside and self._inside[OWNER] is claim:
+                del self._inside[OWNER]
+            self._choose_table()
+
+    def _telling(self, what: str, work: Callable[[], Any]) -> Any:
+        """Tell the others what exchanges are for, and of what breaks them."""
         try:
             self._group.calling = what
-            yield
+            return work()
         except CallError:
             raise
         except Exception as e:
@@ -128,7 +138,6 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
             raise
         finally:
             self._group.calling = ""
-            self._leave()
 
     def channels(
         self,
@@ -149,8 +158,9 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
         )
         self._ready("channels")
         session = self._session(device)
-        with self._exchanging("channels"):
-            return session.channels(nbytes, blocks=blocks, kind=kind)
+        return self._exchanging(
+            "channels", lambda: session.channels(nbytes, blocks=blocks, kind=kind)
+        )
 
     def register(self, array: Any) -> bool:
         """Let calls on a GPU array be zero-copy, as those on `empty()` (collective).
@@ -160,26 +170,22 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
         results. The array is kept until `deregister` or `close`.
         """
         session = self._session_of("register", array)
-        with self._registering("register"):
-            return session.register(array)
+        return bool(self._registering("register", lambda: session.register(array)))
 
     def deregister(self, array: Any) -> None:
         """Undo `register` (collective); graphs that captured calls on it are void."""
         session = self._session_of("deregister", array)
-        with self._registering("deregister"):
-            session.deregister(array)
+        self._registering("deregister", lambda: session.deregister(array))
 
     def _session_of(self, verb: str, array: Any) -> Session:
         """Return the session that an array is for."""
         self._ready(verb)
         return self._session(self._caller(verb, None).take(array, "array").device)
 
-    @contextmanager
-    def _registering(self, verb: str) -> Iterator[None]:
+    def _registering(self, verb: str, work: Callable[[], Any]) -> Any:
         """Forget known calls afterwards: they depend on what was registered."""
         try:
-            with self._exchanging(verb):
-                yield
+            return self._exchanging(verb, work)
         finally:
             self._table.clear()
             self._by_layout.clear()
@@ -209,18 +215,25 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
         (key,) = self._read("split", key=key)
         if color is not None:
             (color,) = self._read("split", color=color)
-        with self._exchanging("split"):
-            group = self._group.split(color, key)
-            if group is None:
-                return None
-            if deadline_s is not None:
-                group.deadline_s = deadline_s
-            try:
-                return type(self)(group, profiles=self._profiles)
-            except BaseException as e:
-                group.abandon(f"raised {type(e).__name__}: {e}"[:1000])
-                group.close()
-                raise
+        made: Communicator | None = self._exchanging(
+            "split", lambda: self._divide(color, key, deadline_s)
+        )
+        return made
+
+    def _divide(
+        self, color: int | None, key: int, deadline_s: float | None
+    ) -> Communicator | None:
+        group = self._group.split(color, key)
+        if group is None:
+            return None
+        if deadline_s is not None:
+            group.deadline_s = deadline_s
+        try:
+            return type(self)(group, profiles=self._profiles)
+        except BaseException as e:
+            group.abandon(f"raised {type(e).__name__}: {e}"[:1000])
+            group.close()
+            raise
 
     def close(self) -> None:
         """Give everything back, once; started calls are waited for first."""

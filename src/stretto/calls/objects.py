@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.calls.request import Caller
-from stretto.errors import CallError
+from stretto.errors import CallError, is_interruption
 
 __all__ = ["ObjectVerbs"]
 
@@ -162,6 +162,8 @@ def _encoded(value: Any, who: str, *, pickle: bool) -> bytes:
         try:
             form, body = _PICKLE, pickles.dumps(value)
         except Exception as e:
+            if is_interruption(e):
+                raise
             raise CallError(f"{who}: cannot be pickled: {e}") from e
     else:
         try:
@@ -221,6 +223,8 @@ def _decoded(part: Any, whose: str, *, pickle: bool) -> Any:
             return pickles.loads(body)
         return json.loads(body)
     except Exception as e:
+        if is_interruption(e):
+            raise
         raise CallError(
             f"{whose} value cannot be read here: {type(e).__name__}: {e}"
         ) from e

@@ -39,6 +39,7 @@ from stretto.plan import settled_hosts
 __all__ = ["CallRunner"]
 
 _MOST_KINDS = 4096
+OWNER = "owner"
 
 
 class CallRunner:
@@ -78,9 +79,8 @@ class CallRunner:
         )
         self._fault: BaseException | None = None
         self._closed = self._is_busy = False
-        self._owner = threading.Lock()
-        self._inside = 0
-        """The thread that has taken the long way, and is not through."""
+        self._inside: dict[str, Claim] = {}
+        """Who has taken the long way, and is not through: one at most."""
         group.on_break.append(self._choose_table)
         # a rank that is elsewhere hears of it at its next call
         if executor:
@@ -123,11 +123,14 @@ class CallRunner:
         epilogue: Bound | None = None,
     ) -> Any:
         """Run a request; `seen` is what to know it by next time: a key, x and out."""
-        self._enter(request.collective)
+        claim = Claim()
         try:
+            self._enter(request.collective, claim)
             return self._run_inside(request, pin, stream, seen, epilogue)
-        finally:
-            self._leave()
+        finally:  # nothing is called before it is given up: a handler could break in
+            if OWNER in self._inside and self._inside[OWNER] is claim:
+                del self._inside[OWNER]
+            self._choose_table()
 
     def _run_inside(
         self,
@@ -185,33 +188,24 @@ class CallRunner:
         if self._group.broken[0]:
             raise self._broke(self._group.fail((), f"rank {self.rank}: {what}"))
 
-    def _enter(self, what: str) -> None:
-        """Be the one thread that uses this communicator, from here to `_leave`.
+    def _enter(self, what: str, claim: Claim) -> None:
+        """Be the one thread that uses this communicator, until the claim is given up.
 
         Calls that are known take another way, as long as nobody is on this one: there
         the executor sees to it.
         """
         self._ready(what)
-        taken = self._owner.acquire(blocking=False)
+        first = self._inside.setdefault(OWNER, claim)
         self._known = {}
-        inside = 0 if taken else self._inside
+        inside = 0 if first is claim else first.thread
         for session in () if inside else tuple(self._sessions.values()):
             inside = inside or session.inside()
-        if taken and not inside:
-            self._inside = threading.get_ident()
-            return
-        if taken:
-            self._owner.release()
-            self._choose_table()
-        raise CallError(
-            f"rank {self.rank}: {what}: {_thread(inside)} is inside this communicator; "
-            f"one thread at a time may use it: give each one of its own, by split(0)"
-        )
-
-    def _leave(self) -> None:
-        self._inside = 0
-        self._owner.release()
-        self._choose_table()
+        if inside:
+            raise CallError(
+                f"rank {self.rank}: {what}: {_thread(inside)} is inside this "
+                f"communicator; one thread at a time may use it: give each one of its "
+                f"own, by split(0)"
+            )
 
     def _choose_table(self) -> None:
         """While anything is unusual every call goes the long way, and hears why."""
@@ -382,6 +376,15 @@ class CallRunner:
             session.close()
         self._sessions.clear()
         self._group.close()
+
+
+class Claim:
+    """A thread's word that it uses a communicator."""
+
+    __slots__ = ("thread",)
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
 
 
 def _thread(ident: int) -> str:

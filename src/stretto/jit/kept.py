@@ -19,6 +19,7 @@ import llvmlite
 import numba
 
 from stretto import caches
+from stretto.errors import is_interruption
 
 __all__ = ["Kept"]
 
@@ -71,6 +72,8 @@ class Kept:
 
             return CompileResult._rebuild(target, *pickle.loads(data))
         except Exception as e:  # of another Numba, say: whatever it is, compile
+            if is_interruption(e):
+                raise
             caches.discard(path, f"cannot be read: {type(e).__name__}: {e}")
             return None
 
@@ -80,7 +83,9 @@ class Kept:
             from numba.core.serialize import dumps
 
             data = dumps(result._reduce())
-        except Exception:  # what cannot be kept is compiled each time
+        except Exception as e:  # what cannot be kept is compiled each time
+            if is_interruption(e):
+                raise
             return
         caches.store(self._path(signature, result.target_context), data)
 

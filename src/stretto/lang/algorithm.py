@@ -11,7 +11,13 @@ from typing import TypeAlias
 
 from stretto import collectives
 from stretto.collectives import Collective, Run, Shape
-from stretto.errors import CallError, ProgramError, RanksError, StrettoError
+from stretto.errors import (
+    CallError,
+    ProgramError,
+    RanksError,
+    StrettoError,
+    is_interruption,
+)
 from stretto.ir import Program, freeze, undisturbed
 from stretto.lang.hand import Handwritten
 from stretto.lang.params import settled
@@ -197,6 +203,8 @@ class Algorithm:
         except StrettoError as e:
             raise e.at(blame(e.__traceback__, self.function))  # noqa: B904 - it is e
         except (Exception, SystemExit) as e:
+            if is_interruption(e):
+                raise
             what = f"{type(e).__name__}: {e}" if str(e) else type(e).__name__
             place = blame(e.__traceback__, self.function)
             raise ProgramError(f"{self.name}, {n} ranks: {what}").at(place) from e

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from stretto._version import __version__
-from stretto.errors import CollectiveTimeout, RendezvousError
+from stretto.errors import CollectiveTimeout, RendezvousError, is_interruption
 from stretto.meeting import messages
 from stretto.meeting.faults import Fault
 from stretto.meeting.meeting import Meeting
 from stretto.meeting.messages import Hello, Leave, Verdict, Welcome
-from stretto.meeting.process import host_id, open_pidfd
+from stretto.meeting.process import host_id, most_descriptors, open_pidfd
 from stretto.meeting.wire import Connection, Descriptor, Frame, Refused, wait_ready
 
 
@@ -34,17 +34,17 @@ def greet(
 
     Whatever ends the wait, the hub hears why, and the connection is given back.
     """
-    hello = Hello(
-        rank=rank,
-        num_ranks=num_ranks,
-        pid=os.getpid(),
-        host=host_id(),
-        version=__version__,
-        start_s=start_s,
-        within_s=max(start_s, deadline_s),
-    )
-    pidfd = open_pidfd(os.getpid())
     try:
+        hello = Hello(
+            rank=rank,
+            num_ranks=num_ranks,
+            pid=os.getpid(),
+            host=_here(rank),
+            version=__version__,
+            start_s=start_s,
+            within_s=max(start_s, deadline_s),
+        )
+        pidfd = open_pidfd(os.getpid())
         frames = _ask(connection, hello, () if pidfd is None else (pidfd,))
         first = messages.read(frames[0])
         if isinstance(first, Welcome) and isinstance(frames[0], Frame):
@@ -76,6 +76,14 @@ def greet(
             raise RendezvousError(f"rank {rank}: the rendezvous answered {said}")
 
 
+def _here(rank: int) -> str:
+    try:
+        return host_id()
+    except OSError as e:
+        text = f"rank {rank}: cannot tell on which host it is: {e}"
+        raise RendezvousError(f"{text}; {most_descriptors()}") from e
+
+
 def _ask(
     connection: Connection, hello: Hello, held: Sequence[Descriptor]
 ) -> Sequence[Frame | Refused]:
@@ -83,6 +91,8 @@ def _ask(
     try:
         connection.post(messages.to_body(hello), held)
     except OSError as e:
+        if is_interruption(e):
+            raise
         raise _hung_up(hello) from e
     connection.trust()
     until = time.monotonic() + hello.start_s + 1.0  # the hub names the absent before
@@ -92,6 +102,8 @@ def _ask(
             connection.flush()
             frames = connection.receive()
         except (EOFError, OSError) as e:
+            if is_interruption(e):
+                raise
             raise _hung_up(hello) from e
         if frames:
             return frames

@@ -16,7 +16,12 @@ import time
 from functools import partial
 from pathlib import Path
 
-from stretto.errors import CollectiveTimeout, RendezvousError, StrettoError
+from stretto.errors import (
+    CollectiveTimeout,
+    RendezvousError,
+    StrettoError,
+    is_interruption,
+)
 from stretto.meeting.address import (
     end,
     failed,
@@ -79,12 +84,15 @@ def join(
         _heard[place.job] = uptime_ns(), time.clock_gettime(time.CLOCK_REALTIME)
         raise
     except OSError as e:
+        if is_interruption(e):
+            raise
         raise RendezvousError(
             f"rank {place.rank}: cannot meet: {e}; {most_descriptors()}"
         ) from e
 
 
 def _join(place: Place, deadline_s: float, listener: socket.socket | None) -> Meeting:
+    host_id()  # read while there are descriptors to read it with, and remembered
     watched = place.launcher != "explicit" or not is_detached()
     meet = partial(
         greet,

@@ -20,6 +20,7 @@ from stretto.errors import (
     CollectiveTimeout,
     SharedMemoryError,
     WireError,
+    is_interruption,
 )
 from stretto.meeting import membership, messages
 from stretto.meeting.forks import close_quietly, forget_in_children
@@ -141,6 +142,8 @@ class Meeting:
         offer = Offer(
             group=name,
             members=peers.group.members,
+            fate=peers.group.fate.name,
+            fate_members=peers.group.fate.members,
             tag=tag,
             payload=payload,
             timeout_s=peers.deadline_s,
@@ -149,7 +152,7 @@ class Meeting:
         until = time.monotonic() + offer.timeout_s + 1.0  # the hub answers before
         self.say(offer, _copies(peers, tag, descriptors))
         waiting = self._results[name]
-        with self._news:
+        with self._lock:  # and not by the condition, which a handler may leave locked
             while not waiting and peers.fault is None:
                 if (gone := self._membership.hub_fault(tag)) is not None:
                     peers.break_(gone)  # nothing can be exchanged any more
@@ -258,8 +261,9 @@ class Meeting:
                 while self._connection.is_sending and time.monotonic() < until:
                     wait_ready(self._connection, 0.05)
                     self._connection.flush()
-            except (OSError, WireError, ValueError):
-                return
+            except (OSError, WireError, ValueError) as e:
+                if is_interruption(e):
+                    raise
 
     # -- the watcher thread ---------------------------------------------------
 
@@ -348,6 +352,8 @@ def _copies(
     try:
         return tuple(Descriptor(os.dup(d)) for d in descriptors)
     except OSError as e:
+        if is_interruption(e):
+            raise
         why = f"{tag}: cannot pass a file descriptor: {e.strerror}"
         peers.abandon(f"gave up in {why}")
         raise SharedMemoryError(f"{why}; {most_descriptors()}") from e

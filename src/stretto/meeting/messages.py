@@ -55,10 +55,15 @@ class Welcome(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer(Message):
-    """A member's part of an exchange within a group."""
+    """A member's part of an exchange within a group.
+
+    What breaks the exchange breaks all of `fate`: the group, or the one it is part of.
+    """
 
     group: str
     members: tuple[int, ...]
+    fate: str
+    fate_members: tuple[int, ...]
     tag: str
     payload: Any
     timeout_s: float

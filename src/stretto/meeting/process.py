@@ -7,6 +7,8 @@ callers make do with connections that end.
 from __future__ import annotations
 
 import ctypes
+import errno
+import functools
 import os
 import platform
 import signal
@@ -23,7 +25,8 @@ from stretto.meeting.wire import Descriptor
 
 _PR_SET_PDEATHSIG = 1
 _MACOS_LOCAL_PEERCRED = (0, 1)
-
+NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""Errors that say that this process or its host lacks something, for now."""
 
 HOST_VARIABLE = "STRETTO_HOST"
 """Ranks that name different hosts in it are on different hosts, wherever they run."""
@@ -36,15 +39,29 @@ def host_id() -> str:
     """
     if named := os.environ.get(HOST_VARIABLE, ""):
         return f"{named}/{named}"
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
-    except OSError:
+    boot = _boot_id()
+    if not boot:
         return platform.node()
     try:
         network = f".{Path('/proc/self/ns/net').stat().st_ino}"
     except OSError:
         network = ""
-    return f"{platform.node()}/{boot.strip()}{network}"
+    return f"{platform.node()}/{boot}{network}"
+
+
+@functools.cache
+def _boot_id() -> str:
+    """Return the kernel's name for its boot; nothing where it has none.
+
+    Whoever lacks a descriptor to read it is on no other host: that is an OSError.
+    """
+    try:
+        path = Path("/proc/sys/kernel/random/boot_id")
+        return path.read_text(encoding="ascii").strip()
+    except OSError as e:
+        if e.errno in NO_ROOM:
+            raise
+        return ""
 
 
 def host_name(host: str) -> str:

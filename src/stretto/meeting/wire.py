@@ -259,12 +259,12 @@ class Connection:
     def flush(self) -> None:
         """Send what the socket takes now."""
         while self._out:
-            data, held = self._out[0]
+            data, held = self._out.popleft()  # before: nothing is ever sent twice
             try:
                 sent = self._send(data, held)
             except (BlockingIOError, InterruptedError):
+                self._out.appendleft((data, held))
                 return
-            self._out.popleft()
             self._backlog = max(0, self._backlog - sent)
             if sent < len(data):
                 self._out.appendleft((data[sent:], ()))

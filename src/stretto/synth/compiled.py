@@ -57,10 +57,7 @@ def _dispatched(
     queued, queue_at = np.zeros(ways, np.int64), _queues(way, ways)
     after, idle = np.full(ways, -1, np.int64), np.ones(ways, np.bool_)
     asked, keys = np.empty(ways, np.int64), np.empty(ways, np.float64)
-    room = jobs
-    for i in range(jobs):
-        room += way_at[way[i] + 1] - way_at[way[i]]
-    events = np.empty(room, np.int64)
+    events = np.empty(_room(way, way_at), np.int64)
     many = ends = 0
     for i in range(jobs):
         if waits[i] == 0:
@@ -74,9 +71,7 @@ def _dispatched(
         )  # fmt: skip
         for k in range(count):
             w = asked[k]
-            fullest = 0
-            for at in range(way_at[w], way_at[w + 1]):
-                fullest = max(fullest, left[way_links[at]])
+            fullest = _fullest(w, way_at, way_links, left)
             key = -urgency[order[queue[queue_at[w]]]] - weight * fullest
             _insert(keys, asked, k, key, w)
         for k in range(count):
@@ -108,6 +103,14 @@ def _dispatched(
             else:
                 idle[w] = True
     return ends
+
+
+def _room(way: Any, way_at: Any) -> int:
+    """Return how many events there may be: the jobs, and the links that each takes."""
+    room = len(way)
+    for w in way:
+        room += way_at[w + 1] - way_at[w]
+    return room
 
 
 def _queues(way: Any, ways: int) -> Any:
@@ -158,6 +161,14 @@ def _gather(
                 count += 1
                 w = after[w]
     return many, count
+
+
+def _fullest(w: int, way_at: Any, way_links: Any, left: Any) -> int:
+    """Return what the fullest link of a way still has to carry."""
+    fullest = 0
+    for at in range(way_at[w], way_at[w + 1]):
+        fullest = max(fullest, left[way_links[at]])
+    return fullest
 
 
 def _insert(keys: Any, asked: Any, here: int, key: float, w: int) -> None:
@@ -265,7 +276,17 @@ def compiled() -> tuple[Callable[..., int], Callable[..., int]] | None:
         except ImportError:
             return None
         space: dict[str, Any] = {"np": np, "__name__": __name__}
-        for part in (_push, _pop, _queues, _gather, _insert, _occupy, _arrive):
+        for part in (
+            _push,
+            _pop,
+            _room,
+            _queues,
+            _gather,
+            _fullest,
+            _insert,
+            _occupy,
+            _arrive,
+        ):
             space[part.__name__] = _linked(part, space, njit)
         _made.append((_linked(_dispatched, space, njit), njit(_compacted)))
     return _made[0]

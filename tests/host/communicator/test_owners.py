@@ -181,3 +181,26 @@ def run_ahead(comm):
 def test_a_rank_that_is_only_ahead_is_not_elsewhere():
     """It has done its part of the call."""
     assert [1.0] * 3 == stretto.spawn(run_ahead, num_ranks=3, deadline_s=20)
+
+
+def raises_between_calls(comm):
+    """Rank 3 raises and closes; rank 0 wants its first transfer with it."""
+    comm.barrier()
+    if comm.rank == 3:
+        time.sleep(0.1)
+        comm.close()
+        return None
+    x = np.ones(1, np.float32)
+    call = {0: lambda: comm.recv(x, 3)}.get(comm.rank, lambda: comm.reduce(x, root=0))
+    kind, text, _ = caught(call)
+    comm.close()
+    return kind, text.partition(" [")[0]
+
+
+def test_the_first_cause_is_told_before_who_heard_of_it_closes():
+    """Who waits for rank 0 hears of rank 3, too: rank 0 gave up because of it."""
+    first, *others = stretto.spawn(raises_between_calls, num_ranks=4, deadline_s=10)[:3]
+
+    assert "PeerLost" == first[0]
+    assert "rank 3 closed its communicator" in first[1]
+    assert [first] * 2 == others

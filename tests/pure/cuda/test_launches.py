@@ -400,3 +400,40 @@ def test_plans_for_other_numbers_of_ranks_are_refused(fake):
         session.close()
 
     on_ranks(fake, 1, work)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_who_comes_while_another_thread_launches_is_refused(fake, known):
+    """Packed parameters stay as they are until a launch has copied them."""
+
+    def work(group):
+        session = CudaSession(group)
+        without_compiler(session)
+        call = Call(dtype="float32", op=Operator.SUM, counts=(100,))
+        launch = session.prepare(proved("all_reduce/one_shot", 2, PACKETS), call)
+        heard = []
+        if group.rank == 0:
+            launch(4096, 8192, stream=0)
+            before = launch._launch
+
+            def breaks_in(handle, packed):
+                heard.append(session.inside())
+                with pytest.raises(CallError, match="one thread at a time"):
+                    launch(4096, 8192, stream=0)
+                with pytest.raises(CallError, match="one thread at a time"):
+                    session.repeated(launch, 4096, 8192)()
+                return before(handle, packed)
+
+            launch._launch = breaks_in
+            again = session.repeated(launch, 4096, 8192)
+            again() if known else launch(4096, 8192, stream=0)
+            launch._launch = before
+            launch(4096, 8192, stream=0)
+            heard.append(session.inside())
+        group.exchange({})
+        session.close()
+        return heard, len(fake.launches)
+
+    (heard, launches), _ = on_ranks(fake, 2, work)
+    assert [1, 0] == heard
+    assert 3 == launches

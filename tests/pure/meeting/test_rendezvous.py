@@ -35,10 +35,16 @@ def hello(rank, num_ranks=3, **changes):
     return Heard(link=10 + rank, message=Hello(rank=rank, num_ranks=num_ranks, **said))
 
 
-def offer(rank, members, tag="t", payload=None, group="g", timeout_s=5.0):
-    """A rank's part in an exchange."""
+def offer(rank, members, tag="t", payload=None, group="g", timeout_s=5.0, fate=None):
+    """A rank's part in an exchange; `fate` is who breaks with it, if not the group."""
     message = Offer(
-        group=group, members=members, tag=tag, payload=payload, timeout_s=timeout_s
+        group=group,
+        members=members,
+        fate=group if fate is None else "fate",
+        fate_members=members if fate is None else fate,
+        tag=tag,
+        payload=payload,
+        timeout_s=timeout_s,
     )
     return Heard(link=10 + rank, message=message)
 
@@ -354,3 +360,30 @@ def test_no_rank_ever_waits_for_ever(story):
 
     assert {} == {link: groups for link, groups in waiting.items() if groups}
     assert hub.next_deadline is None
+
+
+CLOSES = Heard(link=13, message=Leave(failure=""))
+PAIR = {"members": (0, 3), "group": "fate/0>3", "fate": (0, 1, 2, 3)}
+
+
+@pytest.mark.parametrize(
+    ("events", "blamed"),
+    [
+        ([CLOSES, offer(0, **PAIR)], (3,)),
+        ([offer(0, **PAIR), CLOSES], (3,)),
+        ([offer(0, **PAIR), Tick()], (3,)),
+        ([offer(0, **PAIR), offer(3, tag="other", **PAIR)], (3,)),
+    ],
+)
+def test_what_breaks_a_part_of_a_group_is_told_to_the_group(events, blamed):
+    """All hear the first cause, before anybody who has heard of it closes."""
+    hub = meet(4)
+    for event in events:
+        actions = hub.on(event, 6.0 if isinstance(event, Tick) else 0.0)
+    verdicts = told(actions, Verdict)
+
+    assert {10, 11, 12} <= set(verdicts)
+    assert {("fate", blamed)} == {(v.group, v.blamed) for v in verdicts.values()}
+    again = offer(1, (1, 2), group="fate/1>2", fate=(0, 1, 2, 3))
+    later = told(hub.on(again, 6.0), Verdict)
+    assert {11: verdicts[11]} == later

@@ -10,6 +10,8 @@ import pytest
 
 from stretto.errors import RendezvousError, SharedMemoryError
 from stretto.executors.cpu.memory import create_file
+from stretto.meeting import process
+from stretto.meeting.greet import greet
 from stretto.meeting.groups import world
 from stretto.meeting.hosting.events import (
     Heard,
@@ -140,3 +142,30 @@ def test_a_thread_that_cannot_start_is_an_error_of_ours(monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with pytest.raises(RendezvousError, match=r"cannot start a thread.*ulimit -u"):
         start_thread(threading.Thread(target=print))
+
+
+def test_a_host_id_that_cannot_be_read_is_none(monkeypatch):
+    """It is not taken for that of another host: whoever lacks descriptors says so."""
+    monkeypatch.delenv("STRETTO_HOST", raising=False)
+    process._boot_id.cache_clear()
+    with few_descriptors(0), pytest.raises(OSError, match="Too many open files"):
+        host_id()
+    known = host_id()
+    with few_descriptors(0):
+        assert known == host_id()  # it has been read, and does not change
+
+
+def test_who_cannot_read_its_host_id_says_what_it_lacks(monkeypatch):
+    """And gives its connection back."""
+    monkeypatch.delenv("STRETTO_HOST", raising=False)
+    process._boot_id.cache_clear()
+    one, other = pair()
+    said = "rank 1: cannot tell on which host it is: .*Too many open files.*ulimit -n"
+    with few_descriptors(0), pytest.raises(RendezvousError, match=said):
+        greet(one, rank=1, num_ranks=2, deadline_s=1.0, start_s=1.0)
+    frames = other.receive()
+    with pytest.raises(EOFError):
+        other.receive()
+    other.close()
+    assert 1 == len(frames)
+    assert "cannot tell on which host" in frames[0].body["failure"]

@@ -169,7 +169,15 @@ def test_a_reader_that_never_reads_costs_the_sender_no_waiting():
     [
         HELLO,
         Leave(failure=""),
-        Offer(group="g", members=(0, 1), tag="t", payload={"a": [1]}, timeout_s=1.0),
+        Offer(
+            group="g",
+            members=(0, 1),
+            fate="g",
+            fate_members=(0, 1),
+            tag="t",
+            payload={"a": [1]},
+            timeout_s=1.0,
+        ),
     ],
 )
 def test_messages_survive_the_journey(message):
@@ -209,3 +217,24 @@ def test_a_peer_that_does_not_read_is_given_up():
 
         with pytest.raises(WireError, match=r"the peer has not read \d+ bytes"):
             flood()
+
+
+def test_a_frame_is_sent_once_whatever_breaks_in():
+    """A handler's exception may cost the frame in which it comes, and no other."""
+    ours, theirs = (Connection(s) for s in socket.socketpair())
+    send = ours._send
+
+    def interrupted(data, held):
+        send(data, held)
+        ours._send = send
+        raise KeyError("of a handler")
+
+    ours._send = interrupted
+    with pytest.raises(KeyError):
+        ours.post({"say": 1})
+    ours.post({"say": 2})
+    frames = theirs.receive()
+    ours.close()
+    theirs.close()
+
+    assert [{"say": 1}, {"say": 2}] == [frame.body for frame in frames]

@@ -142,6 +142,10 @@ class CudaSession(Session):
         """Return the same of memory that is known by where it lies."""
         return self.space.offset(address, nbytes)
 
+    def inside(self) -> int:
+        """Return 1 while some thread launches a call, or 0."""
+        return self.watch.inside[0]
+
     def refuses(self, plan: Verified[Plan]) -> str:
         """Return why a plan does not run here, alike on every rank, or ""."""
         return why_not_in_halves(plan)

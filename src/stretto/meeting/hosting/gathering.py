@@ -15,6 +15,9 @@ class Gathering:
 
     group: str
     members: tuple[int, ...]
+    fate: str
+    """The group that breaks with this exchange, and its members."""
+    fate_members: tuple[int, ...]
     deadline: float
     parts: dict[int, tuple[Offer, tuple[Descriptor, ...]]] = field(default_factory=dict)
 
@@ -23,7 +26,9 @@ class Gathering:
     ) -> Fault | None:
         """Take a member's part; a part that does not fit the others is a fault."""
         others = [o for o, _ in self.parts.values()]
-        if offer.members != self.members or any(o.tag != offer.tag for o in others):
+        here = self.members, self.fate, self.fate_members
+        same = here == (offer.members, offer.fate, offer.fate_members)
+        if not same or any(o.tag != offer.tag for o in others):
             return self._mismatch(rank, offer)
         if rank in self.parts:
             text = f"rank {rank} came twice to {offer.tag} of {self.group}"

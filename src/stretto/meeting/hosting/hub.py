@@ -7,7 +7,6 @@ connection ends that connection at most. Entrances close when all have come.
 
 from __future__ import annotations
 
-import errno
 import os
 import selectors
 import socket
@@ -34,10 +33,21 @@ from stretto.meeting.hosting.events import (
     Send,
     Tick,
 )
+from stretto.meeting.hosting.loop import dispatch
 from stretto.meeting.hosting.rendezvous import Rendezvous
 from stretto.meeting.messages import Verdict
-from stretto.meeting.process import most_descriptors, peer_uid, uid_refusal
-from stretto.meeting.wire import LONGEST_WAIT_S, Connection, Frame, Refused
+from stretto.meeting.process import (
+    NO_ROOM,
+    most_descriptors,
+    peer_uid,
+    uid_refusal,
+)
+from stretto.meeting.wire import (
+    LONGEST_WAIT_S,
+    Connection,
+    Frame,
+    Refused,
+)
 
 STRANGER_S = 5.0
 """How long a connection may stay without saying who it is."""
@@ -46,7 +56,6 @@ CLOSING_S = 2.0
 MAX_STRANGERS = 256
 NO_ROOM_S = 0.05
 """How long nobody is let in when this process can open no more descriptors."""
-_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -163,8 +172,7 @@ class Hub:
 
     def step(self, timeout_s: float | None = None) -> None:
         """Wait for something to happen, at most so long, and deal with it."""
-        for key, _ in self.selector.select(self._patience(timeout_s)):
-            key.data()
+        dispatch(self.selector, self._patience(timeout_s))
         self.feed(Tick())
         now = time.monotonic()
         for entrance in self._entrances:
@@ -368,7 +376,7 @@ class Listener:
         try:
             sock, _ = self._socket.accept()
         except OSError as e:
-            if e.errno in _NO_ROOM and not self._hub.drop_oldest_stranger():
+            if e.errno in NO_ROOM and not self._hub.drop_oldest_stranger():
                 self._hub.feed(NoRoom(why=f"{e.strerror}; {most_descriptors()}"))
                 self._hub.selector.unregister(self._socket)
                 self._paused_until = time.monotonic() + NO_ROOM_S

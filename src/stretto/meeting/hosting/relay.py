@@ -21,6 +21,7 @@ from stretto.errors import WireError
 from stretto.meeting import messages
 from stretto.meeting.faults import Fault
 from stretto.meeting.forks import forget_in_children
+from stretto.meeting.hosting.loop import dispatch
 from stretto.meeting.messages import (
     Cut,
     Hello,
@@ -121,8 +122,7 @@ class Relay:
         """Wait for something to happen, at most so long, and deal with it."""
         closing = any(near.closing_since is not None for near in self._near.values())
         patience = 0.05 if closing else LONGEST_WAIT_S
-        for key, _ in self._selector.select(min(patience, timeout_s or patience)):
-            key.data()
+        dispatch(self._selector, min(patience, timeout_s or patience))
         now = time.monotonic()
         for number, near in list(self._near.items()):
             if near.closing_since is None:

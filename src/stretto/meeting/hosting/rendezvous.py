@@ -262,33 +262,38 @@ class Rendezvous:
                 return [Drop(link=self._present[rank].link)]
 
     def _may_speak(self, rank: int, message: Offer | Report) -> bool:
-        members = message.members
-        return is_sound(members, self.num_ranks) and rank in members and self._complete
+        parties = [message.members]
+        if isinstance(message, Offer):
+            parties.append(message.fate_members)
+        sound = all(is_sound(p, self.num_ranks) and rank in p for p in parties)
+        return sound and self._complete
 
     def _gather(
         self, rank: int, offer: Offer, held: tuple[Descriptor, ...], now: float
     ) -> list[Action]:
         link = self._present[rank].link
-        if offer.group in self._broken:
-            return [self._verdict(link, self._broken[offer.group], offer.group)]
+        if offer.fate in self._broken:
+            return [self._verdict(link, self._broken[offer.fate], offer.fate)]
         if lost := [r for r in offer.members if r in self._lost]:
             fault = lost_fault(lost[0], self._lost[lost[0]])
-            return [self._verdict(link, fault, offer.group)]
+            return [self._verdict(link, fault, offer.fate)]
         gathering = self._gatherings.setdefault(
             offer.group,
             Gathering(
                 group=offer.group,
                 members=offer.members,
+                fate=offer.fate,
+                fate_members=offer.fate_members,
                 deadline=now + offer.timeout_s,
             ),
         )
         fault_or_none = gathering.add(rank, offer, held, now)
         if fault_or_none is not None:
-            members = (*gathering.members, *offer.members)
-            return self._break(offer.group, members, fault_or_none)
+            members = (*gathering.fate_members, *offer.fate_members)
+            return self._break(gathering.fate, members, fault_or_none)
         if gone := self._departed & set(gathering.missing):
             fault = left_fault(min(gone), f"{gathering.tag} of {offer.group}")
-            return self._break(offer.group, offer.members, fault)
+            return self._break(gathering.fate, gathering.fate_members, fault)
         if gathering.missing:
             return []
         del self._gatherings[offer.group]
@@ -311,7 +316,7 @@ class Rendezvous:
         for name, gathering in list(self._gatherings.items()):
             if rank in gathering.missing:
                 fault = left_fault(rank, f"{gathering.tag} of {name}")
-                actions += self._break(name, gathering.members, fault)
+                actions += self._break(gathering.fate, gathering.fate_members, fault)
         return [*actions, Drop(link=self._present[rank].link)]
 
     def _lose(self, rank: int, how: str) -> list[Action]:
@@ -345,9 +350,10 @@ class Rendezvous:
                 blamed = (host,) if host >= 0 else ()
             return self._end(Fault(error="CollectiveTimeout", text=text, blamed=blamed))
         actions: list[Action] = []
-        for name, gathering in list(self._gatherings.items()):
+        for gathering in list(self._gatherings.values()):
             if now >= gathering.deadline:
-                actions += self._break(name, gathering.members, gathering.timeout())
+                told = gathering.timeout()
+                actions += self._break(gathering.fate, gathering.fate_members, told)
         return actions
 
     def _end(self, fault: Fault) -> list[Action]:
@@ -359,9 +365,11 @@ class Rendezvous:
         return [*told, *(Drop(link=link) for link in links)]
 
     def _break(self, group: str, members: Iterable[int], fault: Fault) -> list[Action]:
-        """End one group; the first fault is the one that everybody hears."""
+        """End one group and its parts; the first fault is what everybody hears."""
         fault = self._broken.setdefault(group, fault)
-        self._gatherings.pop(group, None)
+        for name, gathering in list(self._gatherings.items()):
+            if group in (name, gathering.fate):
+                del self._gatherings[name]
         return [self._verdict(link, fault, group) for link in self._links(members)]
 
     def _verdict(self, link: int, fault: Fault, group: str = "") -> Send:

@@ -63,6 +63,8 @@ class Watch:
         self.record = self._pinned.device_pointer
         self.state = self._pinned.words.data.cast("B").cast("I")
         self.fault: Exception | None = None
+        self.inside = [0]
+        """1 while a thread launches: parameters that it holds must stay as they are."""
         self._plans: dict[int, Plan] = {}
         self._calls: dict[int, str] = {}
         """What launches are, in words, by fingerprint."""

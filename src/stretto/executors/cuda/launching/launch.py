@@ -243,7 +243,7 @@ class Launch:
         """With `added` words the call takes extra arrays."""
         self.parts = parts
         self._watch = session.watch
-        self._state = session.watch.state
+        self._state, self._inside = session.watch.state, session.watch.inside
         self._flags = session.flags
         self._device = session.device
         self._ordinal = session.device.ordinal
@@ -277,24 +277,32 @@ class Launch:
 
         An array may be given as its address, once one like it has been looked at.
         """
-        if self._state[0] or self._watch.fault is not None:
-            self._watch.check()
-        handle = (
-            current_stream(self._ordinal) if stream is None else stream_handle(stream)
-        )
-        source = x if type(x) is int else pointer(x)
-        key: Key = source, (source if out is x else pointer(out))
-        if self._added is not None:
-            key = (*key, *self._added(key, x, out, extra))
-        parameters = self._streams.get(handle)
-        if parameters is None:
-            self._in_turn(handle, key, (x, out, *extra))
-            return
-        found = parameters.kept.get(key)
-        if found is None:
-            found = self._look(parameters, key, (x, out, *extra))
-        if self._launch(handle, found):
-            self._kernel.enqueue(handle, found)
+        if self._inside[0]:
+            raise _second_thread()
+        self._inside[0] = 1  # nothing is called between: no thread comes between
+        try:
+            if self._state[0] or self._watch.fault is not None:
+                self._watch.check()
+            handle = (
+                current_stream(self._ordinal)
+                if stream is None
+                else stream_handle(stream)
+            )
+            source = x if type(x) is int else pointer(x)
+            key: Key = source, (source if out is x else pointer(out))
+            if self._added is not None:
+                key = (*key, *self._added(key, x, out, extra))
+            parameters = self._streams.get(handle)
+            if parameters is None:
+                self._in_turn(handle, key, (x, out, *extra))
+                return
+            found = parameters.kept.get(key)
+            if found is None:
+                found = self._look(parameters, key, (x, out, *extra))
+            if self._launch(handle, found):
+                self._kernel.enqueue(handle, found)
+        finally:
+            self._inside[0] = 0
 
     def repeat(self, source: int | None, target: int | None) -> Callable[[], None]:
         """Return the call on arrays at these addresses, on the current stream.
@@ -303,21 +311,27 @@ class Launch:
         """
         ordinal, key = self._ordinal, (source or 0, target or 0)
         state, watch, streams = self._state, self._watch, self._streams
-        launch = self._launch
+        launch, inside = self._launch, self._inside
 
         def again() -> None:
-            if state[0] or watch.fault is not None:
-                watch.check()
-            handle = current_stream(ordinal)
-            parameters = streams.get(handle)
-            if parameters is None:
-                self._in_turn(handle, key, ())
-                return
-            found = parameters.kept.get(key)
-            if found is None:
-                found = parameters.pack(key)
-            if launch(handle, found):
-                self._kernel.enqueue(handle, found)
+            if inside[0]:
+                raise _second_thread()
+            inside[0] = 1
+            try:
+                if state[0] or watch.fault is not None:
+                    watch.check()
+                handle = current_stream(ordinal)
+                parameters = streams.get(handle)
+                if parameters is None:
+                    self._in_turn(handle, key, ())
+                    return
+                found = parameters.kept.get(key)
+                if found is None:
+                    found = parameters.pack(key)
+                if launch(handle, found):
+                    self._kernel.enqueue(handle, found)
+            finally:
+                inside[0] = 0
 
         return again
 
@@ -349,6 +363,14 @@ class Launch:
         for array in arrays:
             require_near(array, self._ordinal)
         return parameters.pack(key)
+
+
+def _second_thread() -> CallError:
+    return CallError(
+        "another thread, or what a signal has broken into, is just launching a call of "
+        "this communicator; one thread at a time may use it: give each one of its own, "
+        "by split(0)"
+    )
 
 
 def peer_spaces(plan: Plan, rank: int) -> frozenset[Space]:
