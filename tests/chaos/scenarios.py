@@ -118,7 +118,8 @@ def flood(rng: random.Random, folder: Path, strangers: int = 6) -> int:
             stranger(rng, socket.AF_INET, ("127.0.0.1", port))
     until, path = time.monotonic() + 10, None
     while path is None:
-        path = knock(("127.0.0.1", port), SECRET, until)
+        answer = knock(("127.0.0.1", port), SECRET, until)
+        path = None if answer is None else answer.path
         assert time.monotonic() < until, "the door let nobody in"
     sock = socket.socket(socket.AF_UNIX)
     sock.connect(path)
