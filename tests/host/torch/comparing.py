@@ -55,6 +55,8 @@ def both(call, *args, **options):
     yield
     work = call(*args, async_op=True, **options)
     assert work.wait() in (True, None)
+    if torch.cuda.is_initialized():  # there `wait` holds the stream, not the host
+        torch.cuda.synchronize()
     if hasattr(work, "is_completed"):
         assert work.is_completed()
     yield
