@@ -32,6 +32,8 @@ def measure(rank: int, calls: dict[str, Any], barrier: Any) -> dict[str, Any]:
     """Return times and CPU of every verb and size, of this rank's own calls."""
     found: dict[str, Any] = {}
     for verb, make in calls.items():
+        if verb not in os.environ.get("VERBS", ",".join(VERBS)).split(","):
+            continue
         for nbytes, rounds in SIZES.items():
             if nbytes > 1 << 24 and verb != "all_reduce":
                 continue
@@ -187,6 +189,7 @@ def run(
         "STRETTO_SECRET_FILE": os.fspath(secret),
         "PYTHONPATH": os.fspath(ROOT / "src"),
         "OMP_NUM_THREADS": "1",
+        "VERBS": args.verbs,
     }
     script = os.fspath(Path(__file__).resolve())
     if name == "mpi":
@@ -253,7 +256,7 @@ def _mpirun(
         "--mca", "btl", "tcp,sm,self", "--mca", "btl_tcp_if_include", subnet,
         "--mca", "pml", "ob1", "--mca", "mpi_yield_when_idle", "1",
         "--bind-to", "none", "--oversubscribe",
-        "-x", "RESULT", "-x", "OMP_NUM_THREADS",
+        "-x", "RESULT", "-x", "OMP_NUM_THREADS", "-x", "VERBS",
         os.fspath(prefix / "bin" / "python"), script, "--work", "mpi", "0", "x",
     ]  # fmt: skip
     return subprocess.Popen(hosts.command(0, words), env=environment)
@@ -265,6 +268,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--patience", type=float, default=150.0, help="seconds a run")
     parser.add_argument("--mpi", default="", help="a prefix with mpirun and mpi4py")
+    parser.add_argument("--verbs", default=",".join(VERBS))
     parser.add_argument("--only", default="", help="names of contenders")
     parser.add_argument("--out", default="")
     parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)

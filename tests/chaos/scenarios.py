@@ -27,8 +27,9 @@ from stretto.meeting import messages
 from stretto.meeting.address import listen
 from stretto.meeting.greet import greet
 from stretto.meeting.hosting.door import Door, knock
-from stretto.meeting.hosting.hub import Hub, HubThread
+from stretto.meeting.hosting.hub import Hub
 from stretto.meeting.hosting.rendezvous import Rendezvous
+from stretto.meeting.hosting.serving import HubThread
 from stretto.meeting.wire import HEADER, MAGIC, Connection
 
 SECRET = b"a secret of sixteen bytes"
@@ -117,7 +118,8 @@ def flood(rng: random.Random, folder: Path, strangers: int = 6) -> int:
             stranger(rng, socket.AF_INET, ("127.0.0.1", port))
     until, path = time.monotonic() + 10, None
     while path is None:
-        path = knock(("127.0.0.1", port), SECRET, until)
+        answer = knock(("127.0.0.1", port), SECRET, until)
+        path = None if answer is None else answer.path
         assert time.monotonic() < until, "the door let nobody in"
     sock = socket.socket(socket.AF_UNIX)
     sock.connect(path)

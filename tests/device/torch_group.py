@@ -296,14 +296,14 @@ def _gather_call(x: Any) -> Callable[[], Any]:
 
 def serve(comm: Any, folder: str, only: str) -> dict[str, Any]:
     """Be a rank: run all checks, in groups that are made anew after a failure."""
-    from tests.host.torch import collective_checks
+    from tests.host.torch import collective_checks, group_checks
 
     device = torch.device("cuda", comm.rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
     torch.set_default_device(device)
     checks = {
         name: call
-        for module in (collective_checks, sys.modules[__name__])
+        for module in (collective_checks, group_checks, sys.modules[__name__])
         for name, call in vars(module).items()
         if name.startswith("check_") and name not in CPU_ALONE and only in name
     }

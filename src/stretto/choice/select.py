@@ -56,6 +56,8 @@ STAGED, ZERO_COPY = "staged", "zero_copy"
 HALF, WHOLE = "half", "whole"
 MOST_CHARACTERS = 1 << 19
 """Of a profile: rank 0 hands it to all."""
+_FAR_TILE = 4 << 20
+"""Bytes of a tile over several hosts, where there is room for it."""
 PACKETS_UP_TO = 16 << 10
 """Bytes a chunk up to which data that announce themselves beat a flag after them."""
 
@@ -325,7 +327,13 @@ def plain_schedule(asked: Question) -> Schedule:
     if asked.memory == ZERO_COPY:
         return Schedule(direction="pull", memory=ZERO_COPY, blocks=blocks)
     small = asked.nbytes <= PACKETS_UP_TO * asked.num_ranks
-    return Schedule(protocol="packets" if small else "bulk", blocks=blocks)
+    protocol = "packets" if small else "bulk"
+    return Schedule(protocol=protocol, blocks=blocks, tile_bytes=_tile_bytes(asked))
+
+
+def _tile_bytes(asked: Question) -> int:
+    """Return the largest tile; over hosts each one waits for the network."""
+    return _FAR_TILE if asked.hosts else Schedule().tile_bytes
 
 
 def _blocks(asked: Question) -> int:
@@ -338,7 +346,10 @@ def _blocks(asked: Question) -> int:
 def candidates(asked: Question) -> Iterable[Choice]:
     """Return what may serve a call, in the order of the catalogue."""
     blocks = _blocks(asked)
-    schedules = [Schedule(protocol=word, blocks=blocks) for word in ("packets", "bulk")]
+    schedules = [
+        Schedule(protocol=word, blocks=blocks, tile_bytes=_tile_bytes(asked))
+        for word in ("packets", "bulk")
+    ]
     if asked.memory == ZERO_COPY:
         schedules += [
             Schedule(direction=direction, memory=ZERO_COPY, blocks=blocks)

@@ -35,9 +35,10 @@ from stretto.meeting.faults import Fault, lost_fault
 from stretto.meeting.forks import forget_in_children
 from stretto.meeting.greet import HungUp, greet
 from stretto.meeting.hosting.door import Door, knock, nobody_answers
-from stretto.meeting.hosting.hub import Hub, HubThread
+from stretto.meeting.hosting.hub import Hub
 from stretto.meeting.hosting.relay import Relay
 from stretto.meeting.hosting.rendezvous import Rendezvous
+from stretto.meeting.hosting.serving import HubThread
 from stretto.meeting.limits import check_deadline, check_num_ranks
 from stretto.meeting.meeting import Meeting
 from stretto.meeting.peers import DEPARTED_S

@@ -38,82 +38,117 @@ def dispatched(
     the order of urgency, there and back. Lists of lists are flat: those of x are from
     at[x] to at[x + 1]. `waits` and `left` are used up. Return when the last arrives.
     """
-    jobs, ways, links = len(delay), len(way_at) - 1, len(left)
-    span = jobs + links
-    free = [0] * links
-    ready = [0] * jobs
-    queues = [[0][:0] for _ in range(ways)]
-    parked = [-1] * links  # the first way that waits for a link; then `after`
-    after = [-1] * ways
-    idle = [True] * ways
-    # one number an event: a job that may start, or a link that may be free
-    events = [i for i in range(jobs) if waits[i] == 0]
-    asked = [(0.0, 0)][:0]
-    ends = 0
-    while events:
-        now = events[0] // span
-        asked.clear()
+    return _Plan(
+        urgency, ranks, order, weight, patience, way, way_at, way_links, take_at,
+        takes, delay, waits, behind_at, behind, left, starts,
+    ).made()  # fmt: skip
+
+
+class _Plan:
+    """What is known while a plan is made."""
+
+    def __init__(self, *given: Any) -> None:
+        (
+            self.urgency, self.ranks, self.order, self.weight, self.patience,
+            self.way, self.way_at, self.way_links, self.take_at, self.takes,
+            self.delay, self.waits, self.behind_at, self.behind, self.left,
+            self.starts,
+        ) = given  # fmt: skip
+        jobs, ways, links = len(self.delay), len(self.way_at) - 1, len(self.left)
+        self.jobs, self.span = jobs, jobs + links
+        self.free = [0] * links
+        self.ready = [0] * jobs
+        self.queues: list[list[int]] = [[] for _ in range(ways)]
+        self.parked = [-1] * links
+        """The first way that waits for a link; then `after`."""
+        self.after = [-1] * ways
+        self.idle = [True] * ways
+        self.events = [i for i in range(jobs) if self.waits[i] == 0]
+        """One number an event: a job that may start, or a link that may be free."""
+        self.ends = 0
+
+    def made(self) -> int:
+        """Start every job, and return when the last arrives."""
+        while self.events:
+            now = self.events[0] // self.span
+            asked = self._asked(now)
+            if len(asked) > 1:
+                asked = sorted((self._key(w), w) for _, w in asked)
+            for _, w in asked:
+                self._serve(now, w)
+        return self.ends
+
+    def _asked(self, now: int) -> list[tuple[float, int]]:
+        """Return the ways that something may start on now."""
+        events, span, jobs, way = self.events, self.span, self.jobs, self.way
+        found = []
         while events and events[0] // span == now:
             event = heapq.heappop(events) % span
             if event < jobs:
                 w = way[event]
-                heapq.heappush(queues[w], ranks[event])
-                if idle[w]:
-                    idle[w] = False
-                    asked.append((0.0, w))
-            elif free[event - jobs] == now:
-                w = parked[event - jobs]
-                parked[event - jobs] = -1
+                heapq.heappush(self.queues[w], self.ranks[event])
+                if self.idle[w]:
+                    self.idle[w] = False
+                    found.append((0.0, w))
+            elif self.free[event - jobs] == now:
+                w = self.parked[event - jobs]
+                self.parked[event - jobs] = -1
                 while w >= 0:
-                    asked.append((0.0, w))
-                    w = after[w]
-        if len(asked) > 1:
-            for k in range(len(asked)):
-                w = asked[k][1]
-                fullest = 0
-                for at in range(way_at[w], way_at[w + 1]):
-                    if left[way_links[at]] > fullest:
-                        fullest = left[way_links[at]]
-                first = order[queues[w][0]]
-                asked[k] = (-urgency[first] - weight * fullest, w)
-            asked.sort()
-        for k in range(len(asked)):
-            w = asked[k][1]
-            busy, begin = -1, now
-            for at in range(way_at[w], way_at[w + 1]):
-                if free[way_links[at]] > begin:
-                    busy = way_links[at]
-                    begin = free[busy]
-            first = order[queues[w][0]]
-            if begin - now > patience * delay[first]:
-                after[w] = parked[busy]
-                parked[busy] = w
-                continue
-            i = order[heapq.heappop(queues[w])]
-            starts[i] = begin
-            until, last = -1, -1
-            shift = take_at[i] - way_at[w]
-            for at in range(way_at[w], way_at[w + 1]):
-                e, t = way_links[at], takes[at + shift]
-                free[e] = begin + t
-                left[e] -= t
-                heapq.heappush(events, (begin + t) * span + jobs + e)
-                if t > until:
-                    until, last = t, e
-            arrives = begin + delay[i]
-            ends = max(ends, arrives)
-            for at in range(behind_at[i], behind_at[i + 1]):
-                d = behind[at]
-                waits[d] -= 1
-                ready[d] = max(ready[d], arrives)
-                if waits[d] == 0:
-                    heapq.heappush(events, ready[d] * span + d)
-            if len(queues[w]):
-                after[w] = parked[last]
-                parked[last] = w
-            else:
-                idle[w] = True
-    return ends
+                    found.append((0.0, w))
+                    w = self.after[w]
+        return found
+
+    def _key(self, w: int) -> float:
+        """Return how soon a way is served: the least first."""
+        left, links = self.left, self.way_links
+        fullest = 0
+        for at in range(self.way_at[w], self.way_at[w + 1]):
+            if left[links[at]] > fullest:
+                fullest = left[links[at]]
+        first = self.order[self.queues[w][0]]
+        return float(-self.urgency[first] - self.weight * fullest)
+
+    def _serve(self, now: int, w: int) -> None:
+        """Start the first job of a way, or let the way wait for a link."""
+        free, links, takes = self.free, self.way_links, self.takes
+        queue, begins, stops = self.queues[w], self.way_at[w], self.way_at[w + 1]
+        busy, begin = -1, now
+        for at in range(begins, stops):
+            if free[links[at]] > begin:
+                busy = links[at]
+                begin = free[busy]
+        if begin - now > self.patience * self.delay[self.order[queue[0]]]:
+            self.after[w] = self.parked[busy]
+            self.parked[busy] = w
+            return
+        i = self.order[heapq.heappop(queue)]
+        self.starts[i] = begin
+        until, last = -1, -1
+        shift = self.take_at[i] - begins
+        for at in range(begins, stops):
+            e, t = links[at], takes[at + shift]
+            free[e] = begin + t
+            self.left[e] -= t
+            heapq.heappush(self.events, (begin + t) * self.span + self.jobs + e)
+            if t > until:
+                until, last = t, e
+        self._arrive(i, begin + self.delay[i])
+        if queue:
+            self.after[w] = self.parked[last]
+            self.parked[last] = w
+        else:
+            self.idle[w] = True
+
+    def _arrive(self, i: int, arrives: int) -> None:
+        """Let what waits for a job know when it arrives."""
+        self.ends = max(self.ends, arrives)
+        ready, waits = self.ready, self.waits
+        for at in range(self.behind_at[i], self.behind_at[i + 1]):
+            d = self.behind[at]
+            waits[d] -= 1
+            ready[d] = max(ready[d], arrives)
+            if waits[d] == 0:
+                heapq.heappush(self.events, ready[d] * self.span + d)
 
 
 def compacted(

@@ -9,15 +9,14 @@ and copied back. Nothing here knows of groups, threads or streams. Legend: n ran
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from stretto.collectives import DTYPES
 from stretto.errors import CallError
+from stretto.torch.tensors import block, divided, joined, read, rows, units, written
 
 __all__ = [
     "all_gather",
@@ -39,93 +38,6 @@ __all__ = [
 Tensor = Any
 Op = Any
 """The name of an operator; or a factor, by which inputs are multiplied and summed."""
-
-_KNOWN = frozenset(getattr(torch, name) for name in DTYPES if hasattr(torch, name))
-
-
-# Tensors as a communicator takes them.
-
-
-def _is_plain(tensor: Tensor) -> bool:
-    return bool(tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg())
-
-
-def _bits(tensor: Tensor) -> Tensor:
-    """Return a contiguous tensor of a type that ours do not know as its bytes."""
-    if tensor.dtype in _KNOWN:
-        return tensor
-    return tensor.reshape(-1).view(torch.uint8)
-
-
-def _read(tensor: Tensor, *, moved: bool = True) -> Tensor:
-    """Return a tensor whose memory holds these elements, in order."""
-    plain = tensor.detach()
-    if not _is_plain(plain):
-        plain = plain.resolve_conj().resolve_neg().contiguous()
-    return _bits(plain) if moved else plain
-
-
-@contextmanager
-def _written(tensor: Tensor, *, filled: bool, moved: bool = True) -> Iterator[Tensor]:
-    """Give what a call may write to; `tensor` has it afterwards.
-
-    `filled`: the call reads it, too.
-    """
-    mine = tensor.detach()
-    if _is_plain(mine):
-        yield _bits(mine) if moved else mine
-        return
-    copy = torch.empty(mine.shape, dtype=mine.dtype, device=mine.device)
-    if filled:
-        copy.copy_(mine)
-    yield _bits(copy) if moved else copy
-    mine.copy_(copy)
-
-
-def _rows(tensor: Tensor, n: int) -> Tensor:
-    """Return a tensor whose first axis n divides, when its size does."""
-    if tensor.dim() and tensor.shape[0] % n == 0:
-        return tensor
-    return tensor.reshape(-1)
-
-
-def _block(parts: Sequence[Tensor]) -> Tensor | None:
-    """Return the memory of parts that follow one another, as one flat tensor."""
-    first = parts[0]
-    at, size, memory = first.data_ptr(), first.element_size(), first.untyped_storage()
-    total = 0
-    for part in parts:
-        if part.dtype != first.dtype or not _is_plain(part):
-            return None
-        if part.numel() and part.data_ptr() != at + total * size:
-            return None
-        if part.untyped_storage().data_ptr() != memory.data_ptr():
-            return None
-        total += part.numel()
-    return first.detach().as_strided((total,), (1,))
-
-
-def _joined(parts: Sequence[Tensor]) -> Tensor:
-    """Return the elements of all parts, one after another."""
-    whole = _block(parts) if len(parts) else None
-    if whole is not None:
-        return _bits(whole)
-    return torch.cat([_read(part).reshape(-1) for part in parts])
-
-
-@contextmanager
-def _divided(parts: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Give a flat tensor; what is written there, the parts have afterwards."""
-    whole = _block(parts)
-    if whole is not None:
-        yield _bits(whole)
-        return
-    mine = [part.detach() for part in parts]
-    counts = [part.numel() for part in mine]
-    whole = torch.empty(sum(counts), dtype=mine[0].dtype, device=mine[0].device)
-    yield _bits(whole)
-    for part, got in zip(mine, whole.split(counts), strict=True):
-        part.copy_(got.view(part.shape))
 
 
 def _alike(parts: Sequence[Tensor], like: Tensor, verb: str) -> None:
@@ -156,7 +68,7 @@ def all_reduce(comm: Any, tensor: Tensor, op: Op) -> None:
             return
         except CallError:
             pass  # copied, if that helps; else it is raised again
-    with _written(tensor, filled=True, moved=False) as x:
+    with written(tensor, filled=True, moved=False) as x:
         if not isinstance(op, str):
             x.mul_(op)
         comm.all_reduce(x, "sum" if not isinstance(op, str) else op)
@@ -170,11 +82,11 @@ def reduce(comm: Any, tensor: Tensor, root: int, op: Op) -> None:
             return
         except CallError:
             pass
-    x, op = _scaled(_read(tensor, moved=False), op)
+    x, op = _scaled(read(tensor, moved=False), op)
     if comm.rank != root:
         comm.reduce(x, op, root=root)
         return
-    with _written(tensor, filled=False, moved=False) as out:
+    with written(tensor, filled=False, moved=False) as out:
         comm.reduce(x, op, root=root, out=out)
 
 
@@ -187,8 +99,8 @@ def reduce_scatter_single(comm: Any, out: Tensor, x: Tensor, op: Op) -> None:
         except CallError:
             pass
     _alike((out,), x, "reduce_scatter")
-    given, op = _scaled(_rows(_read(x, moved=False), comm.num_ranks), op)
-    with _written(out, filled=False, moved=False) as target:
+    given, op = _scaled(rows(read(x, moved=False), comm.num_ranks), op)
+    with written(out, filled=False, moved=False) as target:
         comm.reduce_scatter(given, op, out=target)
 
 
@@ -197,11 +109,11 @@ def reduce_scatter(comm: Any, out: Tensor, parts: Sequence[Tensor], op: Op) -> N
     _check_length(parts, comm.num_ranks, "reduce_scatter")
     _alike(parts, out, "reduce_scatter")
     counts = tuple(part.numel() for part in parts)
-    x = _block(parts)
+    x = block(parts)
     if x is None:
-        x = torch.cat([_read(p, moved=False).reshape(-1) for p in parts])
+        x = torch.cat([read(p, moved=False).reshape(-1) for p in parts])
     x, op = _scaled(x, op)
-    with _written(out, filled=False, moved=False) as target:
+    with written(out, filled=False, moved=False) as target:
         if len(set(counts)) == 1:
             comm.reduce_scatter(x, op, out=target)
         else:
@@ -218,7 +130,7 @@ def broadcast(comm: Any, tensor: Tensor, root: int) -> None:
         return
     except CallError:
         pass
-    with _written(tensor, filled=comm.rank == root) as x:
+    with written(tensor, filled=comm.rank == root) as x:
         comm.broadcast(x, root=root)
 
 
@@ -230,8 +142,8 @@ def all_gather_single(comm: Any, out: Tensor, x: Tensor) -> None:
     except CallError:
         pass
     _alike((out,), x, "all_gather")
-    with _written(out, filled=False) as target:
-        comm.all_gather(_read(x), out=target)
+    with written(out, filled=False) as target:
+        comm.all_gather(read(x), out=target)
 
 
 def all_gather(comm: Any, outs: Sequence[Tensor], x: Tensor) -> None:
@@ -244,11 +156,11 @@ def all_gather(comm: Any, outs: Sequence[Tensor], x: Tensor) -> None:
             f"all_gather: rank {comm.rank} gives {x.numel()} elements and has place "
             f"for {counts[comm.rank]} of its own; want as many"
         )
-    with _divided(outs) as target:
+    with divided(outs) as target:
         if len(set(counts)) == 1:
-            comm.all_gather(_read(x), out=target)
+            comm.all_gather(read(x), out=target)
             return
-        given = _read(x)
+        given = read(x)
         times = target.numel() // sum(counts)
         comm.all_gather_v(given, tuple(c * times for c in counts), out=target)
 
@@ -256,13 +168,13 @@ def all_gather(comm: Any, outs: Sequence[Tensor], x: Tensor) -> None:
 def gather(comm: Any, outs: Sequence[Tensor], x: Tensor, root: int) -> None:
     """Give the root everybody's `x`, that of rank r in `outs[r]`."""
     if comm.rank != root:
-        comm.gather(_read(x), root=root)
+        comm.gather(read(x), root=root)
         return
     _check_length(outs, comm.num_ranks, "gather")
     _alike(outs, x, "gather")
     _check_equal(outs, x.numel(), "gather")
-    with _divided(outs) as target:
-        comm.gather(_read(x), root=root, out=target)
+    with divided(outs) as target:
+        comm.gather(read(x), root=root, out=target)
 
 
 def scatter(comm: Any, out: Tensor, parts: Sequence[Tensor], root: int) -> None:
@@ -272,8 +184,8 @@ def scatter(comm: Any, out: Tensor, parts: Sequence[Tensor], root: int) -> None:
         _check_length(parts, comm.num_ranks, "scatter")
         _alike(parts, out, "scatter")
         _check_equal(parts, out.numel(), "scatter")
-        x = _rows(_joined(parts), comm.num_ranks)
-    with _written(out, filled=False) as target:
+        x = rows(joined(parts), comm.num_ranks)
+    with written(out, filled=False) as target:
         comm.scatter(x, root=root, out=target)
 
 
@@ -298,8 +210,8 @@ def all_to_all_single(
     _alike((out,), x, "all_to_all_single")
     gives = _elements(x, in_splits, n, "input")
     takes = _elements(out, out_splits, n, "output")
-    with _written(out, filled=False) as target:
-        _all_to_all_v(comm, target, _read(x), gives, takes, like=x)
+    with written(out, filled=False) as target:
+        _all_to_all_v(comm, target, read(x), gives, takes, like=x)
 
 
 def _even_all_to_all(comm: Any, out: Tensor, x: Tensor) -> None:
@@ -313,8 +225,8 @@ def _even_all_to_all(comm: Any, out: Tensor, x: Tensor) -> None:
     _alike((out,), x, "all_to_all_single")
     _elements(x, (), n, "input")
     _elements(out, (), n, "output")
-    with _written(out, filled=False) as target:
-        comm.all_to_all(_rows(_read(x), n), out=target)
+    with written(out, filled=False) as target:
+        comm.all_to_all(rows(read(x), n), out=target)
 
 
 def all_to_all(comm: Any, outs: Sequence[Tensor], parts: Sequence[Tensor]) -> None:
@@ -323,8 +235,8 @@ def all_to_all(comm: Any, outs: Sequence[Tensor], parts: Sequence[Tensor]) -> No
         _check_length(tensors, comm.num_ranks, "all_to_all")
         _alike(tensors, parts[0], "all_to_all")
     gives, takes = [p.numel() for p in parts], [o.numel() for o in outs]
-    with _divided(outs) as target:
-        _all_to_all_v(comm, target, _joined(parts), gives, takes, like=parts[0])
+    with divided(outs) as target:
+        _all_to_all_v(comm, target, joined(parts), gives, takes, like=parts[0])
 
 
 def _all_to_all_v(
@@ -340,7 +252,7 @@ def _all_to_all_v(
 
     All ranks see what all give and take, so that all refuse what does not fit.
     """
-    n, times = comm.num_ranks, 1 if like.dtype in _KNOWN else like.element_size()
+    n, times = comm.num_ranks, units(like)
     mine = np.array([*gives, *takes], np.int64) * times
     table = comm.all_gather(mine)
     given, taken = table[:, :n], table[:, n:].T

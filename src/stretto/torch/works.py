@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -13,13 +13,22 @@ import torch.distributed as dist
 from stretto.torch.faults import as_torch
 from stretto.torch.meeting import seconds
 
-if TYPE_CHECKING:
-    from stretto.torch.line import Line
-
-__all__ = ["Chained", "Done", "Started"]
+__all__ = ["Chained", "Done", "Runs", "Started"]
 
 _telling = threading.Lock()
 """Held while a call ends or a Future is asked for; never during a wait."""
+
+
+class Runs(Protocol):
+    """What a started call waits in: a line, as far as the call knows it."""
+
+    def finish(
+        self, work: Started | None = None, timeout_s: float | None = None
+    ) -> None:
+        """Run all calls up to this one, in order."""
+
+    def hurry(self, work: Started) -> None:
+        """See to it that a call is run now, and don't wait."""
 
 
 class Started(dist.Work):  # type: ignore[misc]
@@ -28,7 +37,7 @@ class Started(dist.Work):  # type: ignore[misc]
     Whoever waits for it runs it, and those before it; else the line's thread does.
     """
 
-    def __init__(self, line: Line, run: Callable[[], None], tensors: list[Any]) -> None:
+    def __init__(self, line: Runs, run: Callable[[], None], tensors: list[Any]) -> None:
         dist.Work.__init__(self)
         self._line = line
         self._call: Callable[[], None] | None = run

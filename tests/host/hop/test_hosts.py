@@ -48,7 +48,9 @@ comm.close()
 """
 
 
-@pytest.mark.parametrize("placed", [(0, 0, 1, 1), (0, 0, 0, 1)])
+@pytest.mark.parametrize(
+    "placed", [(0, 0, 1, 1), pytest.param((0, 0, 0, 1), marks=pytest.mark.slow)]
+)
 def test_everything_works_over_two_hosts(start, placed):
     """Collectives, sub-groups, started calls, sends, registered memory."""
     job = start(placed, EVERY_VERB)
@@ -57,6 +59,7 @@ def test_everything_works_over_two_hosts(start, placed):
     assert [True] * 4 == [line.startswith(str(placed)) for line in out], err
 
 
+@pytest.mark.slow
 def test_a_rank_without_numba_understands_the_others(start):
     """Interpreters differ, the wire is one."""
     code = """
@@ -106,6 +109,7 @@ def test_a_dead_process_is_named_on_every_host(start):
         assert when - killed < 3
 
 
+@pytest.mark.slow
 def test_a_dead_process_that_relays_is_named_too(start):
     """The first rank of the second host hosts its relay."""
     job = start((0, 0, 1, 1), CALLS_FOR_EVER)
@@ -136,6 +140,7 @@ def test_a_lost_host_is_noticed_in_mid_call(start, hosts):
         assert re.search(r"rank [01] on nodea cannot be reached", text)
 
 
+@pytest.mark.slow
 def test_ranks_that_call_different_things_hear_what(start):
     """A mismatch is one across hosts, too."""
     code = """

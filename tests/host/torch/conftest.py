@@ -1,8 +1,8 @@
 """Ranks with a process group each: started once per file, they run all its checks.
 
-Importing PyTorch takes seconds, so a file of checks has one set of ranks. A check is a
-function `check_...(rank, n)` of a module; it raises when something is wrong. Ranks run
-all of them, in order, and say what came of each.
+Importing PyTorch takes seconds, so a file of tests has one set of ranks. A check is a
+function `check_...(rank, n)` of a module that the file names; it raises when something
+is wrong. Ranks run all of them, in order, and say what came of each.
 """
 
 from __future__ import annotations
@@ -21,12 +21,18 @@ import stretto
 pytest.importorskip("torch")
 
 
-def names_of(module) -> list[str]:
-    """Return the checks of a module, in order."""
-    return [name for name in vars(module) if name.startswith("check_")]
+def checks_of(*modules):
+    """Return the checks of some modules by name, in order."""
+    found = [vars(importlib.import_module(module)) for module in modules]
+    return {
+        name: check
+        for names in found
+        for name, check in names.items()
+        if name.startswith("check_")
+    }
 
 
-def serve(comm, module: str, names: list[str], store: str):
+def serve(comm, modules: tuple[str, ...], store: str):
     """Be a rank: run the checks in one process group."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     import torch
@@ -35,7 +41,6 @@ def serve(comm, module: str, names: list[str], store: str):
     import stretto.torch  # noqa: F401
 
     torch.set_num_threads(1)
-    checks = importlib.import_module(module)
     said, groups = {}, 0
 
     def begin():
@@ -50,9 +55,9 @@ def serve(comm, module: str, names: list[str], store: str):
         )
 
     begin()
-    for name in names:
+    for name, check in checks_of(*modules).items():
         try:
-            getattr(checks, name)(comm.rank, comm.num_ranks)
+            check(comm.rank, comm.num_ranks)
             said[name] = ""
         except (Exception, pytest.fail.Exception):
             said[name] = f"rank {comm.rank}:\n{traceback.format_exc()}"
@@ -63,30 +68,30 @@ def serve(comm, module: str, names: list[str], store: str):
     return said
 
 
-def outcomes(module: str, names: list[str], num_ranks: int) -> dict[str, str]:
+def outcomes(modules: tuple[str, ...], num_ranks: int) -> dict[str, str]:
     """Return what came of each check: nothing, or what ranks raised."""
     with tempfile.TemporaryDirectory() as folder:
         ranks = stretto.spawn(
-            serve, module, names, f"{folder}/store", num_ranks=num_ranks, deadline_s=120
+            serve, modules, f"{folder}/store", num_ranks=num_ranks, deadline_s=120
         )
     return {
-        name: "\n".join(filter(None, (said[name] for said in ranks))) for name in names
+        name: "\n".join(filter(None, (said[name] for said in ranks)))
+        for name in checks_of(*modules)
     }
 
 
 @pytest.fixture(scope="module")
 def checked(request):
-    """Return what came of every check of the module that the test file names."""
+    """Return what came of every check of the modules that the test file names."""
     found: dict[int, dict[str, str]] = {}
-    module = request.module.CHECKS
+    modules = request.module.CHECKS
 
     def of(name: str, num_ranks: int) -> str:
         if num_ranks not in found:
-            names = names_of(importlib.import_module(module))
             try:
-                found[num_ranks] = outcomes(module, names, num_ranks)
+                found[num_ranks] = outcomes(modules, num_ranks)
             except stretto.RankFailed as e:
-                found[num_ranks] = dict.fromkeys(names, str(e))
+                found[num_ranks] = dict.fromkeys(checks_of(*modules), str(e))
         return found[num_ranks][name]
 
     return of

@@ -60,6 +60,7 @@ def wait_for_the_dead(comm, store):
 
 
 def test_a_dead_rank_is_named_at_once_however_long_the_timeout(tmp_path):
+    """All others hear who died in two seconds, though they would wait 30 minutes."""
     with pytest.raises(stretto.RankFailed) as failed:
         stretto.spawn(wait_for_the_dead, f"{tmp_path}/store", num_ranks=3)
     results = failed.value.results
@@ -115,6 +116,7 @@ def come_late(comm, store):
 
 
 def test_a_late_rank_is_waited_for_as_long_as_the_group_says(played):
+    """A rank late by less is no fault; by more, it is named and breaks the group."""
     (good, said, again), (_, late) = played["come_late"]
     assert [4.0, 4.0] == good
     kinds, text, took_s = said
@@ -148,6 +150,7 @@ def give_a_barrier_less(comm, store):
 
 @pytest.mark.parametrize("how", ["change_timeouts", "give_a_barrier_less"])
 def test_a_timeout_may_be_changed_for_a_group_or_a_barrier(played, how):
+    """The shorter timeout counts from the next call on."""
     said, _ = played[how]
     assert "CollectiveTimeout" in said[0]
     assert 0.3 < said[2] < 1.4
@@ -173,6 +176,7 @@ def begin_again(comm, store):
 
 
 def test_groups_may_be_made_again_after_an_end_and_after_a_fault(played):
+    """A third group under one name works, although the second broke."""
     want = [2.0, 4.0, (True, True), 6.0]
     assert [want, want] == played["begin_again"]
 
@@ -185,6 +189,7 @@ def split_on_one_side(comm, store):
 
 
 def test_splits_on_one_rank_alone_are_an_error_that_names_both_calls(played):
+    """Both ranks hear at once what each of them called."""
     for kinds, text, took_s in played["split_on_one_side"]:
         assert "CollectiveMismatch" in kinds
         assert "all_to_all" in text
@@ -207,6 +212,7 @@ def fork_a_child(comm, store):
 
 
 def test_a_forked_child_is_told_and_its_parent_goes_on(played):
+    """A call in the child is an error there, and costs the parent nothing."""
     assert [(0, [4.0, 4.0])] * 2 == played["fork_a_child"]
 
 
@@ -231,6 +237,7 @@ def live_apart(comm, store):
 
 
 def test_ranks_on_several_hosts_use_the_fallback_and_say_so_once(played):
+    """Gloo gives the right sums, and the log names it once for each kind of call."""
     for x, out, said in played["live_apart"]:
         assert [8.0] * 3 == x
         assert [8.0] * 6 == out

@@ -41,6 +41,7 @@ def outcomes(folder, world, backends, names=()):
 
 
 def test_a_choice_of_torchs_tests_passes(tmp_path):
+    """A dozen tests of all kinds, chosen to be quick, pass on two ranks."""
     found = outcomes(tmp_path, 2, ["stretto"], CHOICE)["stretto"]
     assert set(found) == CHOICE
     assert {} == {
@@ -52,6 +53,7 @@ def test_a_choice_of_torchs_tests_passes(tmp_path):
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("world", [2, 4])
 def test_all_that_passes_on_gloo_passes(tmp_path, world):
+    """Of torch's own tests none passes on Gloo alone, but the two that name it."""
     found = outcomes(tmp_path, world, ["gloo", "stretto"])
     good = {name for name, (kind, _) in found["gloo"].items() if kind == "passed"}
     assert len(good) > 90

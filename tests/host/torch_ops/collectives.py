@@ -15,37 +15,23 @@ def forms(b):
 
     `want` maps everybody's inputs to everybody's outputs, in plain PyTorch.
     """
+    return [*even_forms(b), *uneven_forms(b), *rooted_forms(b)]
+
+
+def summed(xs):
+    return torch.stack(list(xs)).sum(0)
+
+
+def even_forms(b):
+    """Return the forms in which all ranks give and get as much."""
     n, g = b.n, st.named(b.comm)
-    to, back = [r + 1 for r in range(n)], [b.rank + 1] * n
-    ring = [(r, (r + 1) % n) for r in range(n)]
-    sizes = [r + 1 for r in range(n)]
-
-    def exchanged(xs):
-        cut = [x.split(to) for x in xs]
-        return [torch.cat([cut[q][r] for q in range(n)]) for r in range(n)]
-
-    def summed(xs):
-        return torch.stack(list(xs)).sum(0)
 
     def axes(xs):
         cut = [x.chunk(n, 1) for x in xs]
         return [torch.cat([cut[q][r] for q in range(n)], 0) for r in range(n)]
 
-    def gathered_at(xs, root):
-        none = xs[0].new_zeros((0, *xs[0].shape[1:]))
-        return [torch.cat(list(xs)) if r == root else none for r in range(n)]
-
-    def at(xs, root, value):
-        return [value if r == root else torch.zeros_like(xs[r]) for r in range(n)]
-
-    def rung(xs):
-        return [xs[(r - 1) % n] for r in range(n)]
-
     wide = b.draw(2 * n, 3)
-    uneven = [x[: sizes[r]] for r, x in enumerate(b.draw(n, 3))]
     drawn = b.draw(2, 2 * n, 3)
-    total = b.draw(sum(sizes), 3)
-    v = OPS.all_to_all_v
     return [
         ("all_reduce", lambda x: OPS.all_reduce(x, "sum", g), wide,
          lambda xs: [summed(xs)] * n),
@@ -61,15 +47,51 @@ def forms(b):
          lambda xs: list((summed(xs) / n).chunk(n))),
         ("reduce_scatter dim", lambda x: st.reduce_scatter(x, group=b.comm, dim=1),
          drawn, lambda xs: list(summed(xs).chunk(n, 1))),
+        ("all_to_all", lambda x: OPS.all_to_all(x, g), wide,
+         lambda xs: [torch.cat([x.chunk(n)[r] for x in xs]) for r in range(n)]),
+        ("all_to_all_axes", lambda x: st.all_to_all(x, b.comm, split=1, concat=0),
+         drawn, axes),
+    ]  # fmt: skip
+
+
+def uneven_forms(b):
+    """Return the forms in which every rank's part has a size of its own."""
+    n, g = b.n, st.named(b.comm)
+    sizes, back = [r + 1 for r in range(n)], [b.rank + 1] * n
+
+    def exchanged(xs):
+        cut = [x.split(sizes) for x in xs]
+        return [torch.cat([cut[q][r] for q in range(n)]) for r in range(n)]
+
+    uneven = [x[: sizes[r]] for r, x in enumerate(b.draw(n, 3))]
+    total = b.draw(sum(sizes), 3)
+    return [
         ("all_gather_v", lambda x: OPS.all_gather_v(x, sizes, g), uneven,
          lambda xs: [torch.cat(list(xs))] * n),
         ("reduce_scatter_v", lambda x: OPS.reduce_scatter_v(x, sizes, "sum", g), total,
          lambda xs: list(summed(xs).split(sizes))),
-        ("all_to_all", lambda x: OPS.all_to_all(x, g), wide,
-         lambda xs: [torch.cat([x.chunk(n)[r] for x in xs]) for r in range(n)]),
-        ("all_to_all_v", lambda x: v(x, back, to, g), total, exchanged),
-        ("all_to_all_axes", lambda x: st.all_to_all(x, b.comm, split=1, concat=0),
-         drawn, axes),
+        ("all_to_all_v", lambda x: OPS.all_to_all_v(x, back, sizes, g), total,
+         exchanged),
+    ]  # fmt: skip
+
+
+def rooted_forms(b):
+    """Return the forms that name ranks: a root, or whom each sends to."""
+    n, g = b.n, st.named(b.comm)
+    ring = [(r, (r + 1) % n) for r in range(n)]
+
+    def gathered_at(xs, root):
+        none = xs[0].new_zeros((0, *xs[0].shape[1:]))
+        return [torch.cat(list(xs)) if r == root else none for r in range(n)]
+
+    def at(xs, root, value):
+        return [value if r == root else torch.zeros_like(xs[r]) for r in range(n)]
+
+    def rung(xs):
+        return [xs[(r - 1) % n] for r in range(n)]
+
+    wide = b.draw(2 * n, 3)
+    return [
         ("broadcast", lambda x: OPS.broadcast(x, n - 1, g), wide,
          lambda xs: [xs[n - 1]] * n),
         ("reduce", lambda x: OPS.reduce(x, "sum", 0, g), wide,

@@ -5,16 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stretto.meeting.faults import Fault
-from stretto.meeting.hosting.rendezvous import (
+from stretto.meeting.hosting.events import (
     Closed,
     Died,
     Drop,
     GiveUp,
     Heard,
-    Rendezvous,
     Send,
     Tick,
 )
+from stretto.meeting.hosting.rendezvous import Rendezvous
 from stretto.meeting.messages import (
     Departed,
     Hello,

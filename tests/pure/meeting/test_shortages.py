@@ -13,7 +13,12 @@ from stretto.executors.cpu.memory import create_file
 from stretto.meeting import process
 from stretto.meeting.greet import greet
 from stretto.meeting.groups import world
-from stretto.meeting.hosting.rendezvous import Heard, NoRoom, Rendezvous, Tick
+from stretto.meeting.hosting.events import (
+    Heard,
+    NoRoom,
+    Tick,
+)
+from stretto.meeting.hosting.rendezvous import Rendezvous
 from stretto.meeting.membership import Heard as Told
 from stretto.meeting.membership import HubEnded, Membership
 from stretto.meeting.messages import Departed, Hello, Lost, Verdict

@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 
 from stretto.collectives import DTYPES  # noqa: E402
 from stretto.errors import CallError  # noqa: E402
-from stretto.torch import calls  # noqa: E402
+from stretto.torch import calls, tensors  # noqa: E402
 
 
 class Echo:
@@ -98,6 +98,7 @@ ZEROS = torch.zeros(2)
 
 
 def test_a_strided_tensor_is_copied_in_and_out():
+    """The columns of a view are summed, and those beside it stay."""
     base = STRIDED.clone()
     calls.all_reduce(Echo(), base[:, 1:3], "sum")
     assert torch.equal(STRIDED[:, 1:3] * 2, base[:, 1:3])
@@ -106,12 +107,14 @@ def test_a_strided_tensor_is_copied_in_and_out():
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_only_the_roots_tensor_is_written_by_reduce(rank):
+    """At every other rank the tensor stays as it was."""
     base = STRIDED.clone()
     calls.reduce(Echo(rank), base[:, ::2], 1, "sum")
     assert torch.equal(STRIDED[:, ::2] * (1 + (rank == 1)), base[:, ::2])
 
 
 def test_a_conjugated_tensor_gives_what_it_shows():
+    """What is gathered is the conjugate, not the memory below it."""
     x = torch.tensor([1 + 2j, 3 - 1j])
     out = torch.zeros(4, dtype=torch.complex64)
     calls.all_gather_single(Echo(), out, x.conj())
@@ -120,6 +123,7 @@ def test_a_conjugated_tensor_gives_what_it_shows():
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf")
 def test_types_that_numpy_lacks_are_moved_as_bytes():
+    """They are gathered bit by bit; combining them is refused."""
     x = torch.tensor([1 + 2j, -3j]).to(torch.complex32)
     out = torch.zeros(4, dtype=torch.complex32)
     calls.all_gather_single(Echo(), out, x)
@@ -129,6 +133,7 @@ def test_types_that_numpy_lacks_are_moved_as_bytes():
 
 
 def test_a_factor_leaves_the_input_as_it_is():
+    """The product is made in a copy."""
     x, out = torch.arange(4.0), torch.zeros(2)
     calls.reduce_scatter_single(Echo(1), out, x, 3.0)
     assert [12.0, 18.0] == out.tolist()
@@ -136,17 +141,19 @@ def test_a_factor_leaves_the_input_as_it_is():
 
 
 def test_parts_of_one_block_are_not_copied():
+    """Parts in order in one memory are a view of it; all others are no block."""
     block = torch.zeros(2, 3)
-    said = calls._block(list(block))
+    said = tensors.block(list(block))
     assert said.data_ptr() == block.data_ptr()
     assert 6 == said.numel()
-    assert calls._block([block[1], block[0]]) is None
-    assert calls._block([torch.zeros(3), torch.zeros(3)]) is None
-    assert calls._block([block[:, 0], block[:, 1]]) is None
+    assert tensors.block([block[1], block[0]]) is None
+    assert tensors.block([torch.zeros(3), torch.zeros(3)]) is None
+    assert tensors.block([block[:, 0], block[:, 1]]) is None
 
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_lists_get_each_ranks_part(apart):
+    """It does not matter whether the tensors of a list lie apart or in one block."""
     outs = (
         [torch.zeros(2, 3), torch.zeros(2, 3)] if apart else list(torch.zeros(2, 2, 3))
     )
@@ -163,6 +170,7 @@ def test_lists_get_each_ranks_part(apart):
 
 
 def test_unequal_lists_go_by_counts():
+    """Parts of different sizes are gathered and combined, each in its place."""
     comm = Echo()
     outs = [torch.zeros(2), torch.zeros(3)]
     calls.all_gather(comm, outs, torch.tensor([4.0, 5.0]))
@@ -174,6 +182,7 @@ def test_unequal_lists_go_by_counts():
 
 
 def test_a_first_axis_that_ranks_do_not_divide_is_flattened():
+    """Elements are divided then, not rows."""
     out = torch.zeros(3)
     calls.reduce_scatter_single(Echo(1), out, torch.arange(6.0).reshape(3, 2), "sum")
     assert [6.0, 8.0, 10.0] == out.tolist()
@@ -222,5 +231,6 @@ def test_a_first_axis_that_ranks_do_not_divide_is_flattened():
     ],
 )
 def test_what_does_not_fit_is_refused_with_numbers(call, text):
+    """The error says how much came and how much is wanted."""
     with pytest.raises(CallError, match=text):
         call(Echo())

@@ -81,6 +81,7 @@ def gpu(monkeypatch):
 
 
 def test_a_call_runs_after_the_callers_work_and_the_caller_waits_for_its_end(gpu):
+    """The lane waits for the caller's stream, and that for the lane's event."""
     heard = []
     lanes = Lanes(lambda: heard.append(True))
     work = lanes.start(lambda: gpu.log.append(("call", gpu.now.name)), [Tensor()])
@@ -93,6 +94,7 @@ def test_a_call_runs_after_the_callers_work_and_the_caller_waits_for_its_end(gpu
 
 
 def test_tensors_are_held_until_the_gpu_has_passed_the_call(gpu):
+    """They are let go when a later call finds the event reached."""
     lanes, x = Lanes(lambda: None), Tensor()
     first = lanes.start(lambda: None, [x])
     assert first._held == [x]
@@ -108,6 +110,7 @@ def test_tensors_are_held_until_the_gpu_has_passed_the_call(gpu):
 
 
 def test_in_a_capture_no_event_is_asked_and_nothing_is_kept(gpu):
+    """Asking would end the capture, and a graph keeps its own memory."""
     lanes = Lanes(lambda: pytest.fail("a launch in a graph has not run"))
     lanes.start(lambda: None, [Tensor()])
     gpu.capturing = True
@@ -118,6 +121,7 @@ def test_in_a_capture_no_event_is_asked_and_nothing_is_kept(gpu):
 
 
 def test_what_a_call_raises_is_raised_where_it_is_started(gpu):
+    """The error comes at once, and is one of torch's as well."""
     from stretto.errors import PeerLost
 
     def fail():
@@ -128,6 +132,7 @@ def test_what_a_call_raises_is_raised_where_it_is_started(gpu):
 
 
 def test_a_short_call_runs_on_the_callers_stream_and_records_when_asked(gpu):
+    """Only another stream that waits costs an event."""
     lanes = Lanes(lambda: None)
     work = lanes.start(lambda: gpu.log.append(("call", gpu.now.name)), [Short()])
     work.wait()

@@ -50,6 +50,7 @@ def test_the_thread_runs_what_nobody_waits_for(line):
 
 
 def test_the_thread_is_woken_after_it_fell_asleep(line):
+    """A call that is started then is run as well."""
     ran = []
     line.start(lambda: ran.append(1), [])
     until(lambda: line._asleep)
@@ -58,6 +59,7 @@ def test_the_thread_is_woken_after_it_fell_asleep(line):
 
 
 def test_a_future_is_completed_by_whoever_ran_the_call(line):
+    """There is one Future for a call, asked for before its end or after."""
     gate = threading.Event()
     line.start(gate.wait, [])
     x = torch.ones(2)
@@ -84,6 +86,8 @@ def test_what_hangs_on_a_future_may_start_calls_and_wait_for_them(line):
 
 
 def test_an_error_belongs_to_those_who_wait_for_its_call(line):
+    """The call behind it ends well; every wait and the Future raise the error."""
+
     def fail():
         raise PeerLost("rank 1 died")
 
@@ -101,6 +105,7 @@ def test_an_error_belongs_to_those_who_wait_for_its_call(line):
 
 
 def test_a_wait_with_a_timeout_ends_in_time_and_may_be_repeated(line):
+    """The call goes on, and a later wait sees its end."""
     gate = threading.Event()
     work = line.start(gate.wait, [])
     with pytest.raises(CollectiveTimeout, match=r" Timed out .*after 0\.05 s"):
@@ -111,6 +116,7 @@ def test_a_wait_with_a_timeout_ends_in_time_and_may_be_repeated(line):
 
 
 def test_an_interrupt_ends_the_wait_and_the_call(line):
+    """It reaches the thread that waits, and the call counts as ended."""
     line._thread = threading.current_thread()
 
     def interrupt():
@@ -124,6 +130,7 @@ def test_an_interrupt_ends_the_wait_and_the_call(line):
 
 
 def test_many_threads_that_wait_run_every_call_once(line):
+    """Four threads run 400 calls in the order of their start."""
     ran = []
     works = [line.start(lambda k=k: ran.append(k), []) for k in range(400)]
     threads = [
@@ -138,6 +145,7 @@ def test_many_threads_that_wait_run_every_call_once(line):
 
 
 def test_closing_runs_what_was_started():
+    """No call is lost when its group ends."""
     line, ran = Line("test"), []
     work = line.start(lambda: ran.append(1), [])
     line.close()
@@ -146,6 +154,7 @@ def test_closing_runs_what_was_started():
 
 
 def test_what_is_discarded_is_told_and_never_runs():
+    """Whoever waits for it, by the Work or the Future, gets the error."""
     line, ran = Line("test"), []
     gate = threading.Event()
     line.start(gate.wait, []).get_future()  # the thread is in it
@@ -161,6 +170,7 @@ def test_what_is_discarded_is_told_and_never_runs():
 
 
 def test_a_process_that_ends_waits_for_started_calls_so_long():
+    """What can end in time does; what is stuck holds the process no longer."""
     line = Line("test")
     work = line.start(lambda: None, [])
     line.leave(5.0)

@@ -16,6 +16,7 @@ from stretto.torch.memory import Ranges
     )
 )
 def test_parts_do_not_overlap_and_all_comes_back(asked):
+    """After any takes and gives, the whole block can be taken at once."""
     start, nbytes = 512 * 7, 512 * 40
     ranges, held = Ranges(start, nbytes), []
     for one in asked:
@@ -37,6 +38,7 @@ def test_parts_do_not_overlap_and_all_comes_back(asked):
 
 
 def test_ranks_that_ask_for_the_same_get_the_same_places():
+    """Places depend on what is asked alone, not on where the block begins."""
     one, two = Ranges(512 * 3, 1 << 20), Ranges(512 * 9, 1 << 20)
     for size in (700, 5, 40_000, 512):
         assert 512 * 6 == two.take(size) - one.take(size)

@@ -18,6 +18,7 @@ from stretto.torch.meeting import LONGEST_S, seconds  # noqa: E402
     "kind", [stretto.PeerLost, stretto.CallError, stretto.CommunicatorBroken]
 )
 def test_an_error_is_of_both_families(kind):
+    """It can be caught as stretto's or as torch's, and keeps whom it blames."""
     error = kind("rank 1 died")
     error.blamed = (1,)
     made = faults.as_torch(error)
@@ -31,17 +32,20 @@ def test_an_error_is_of_both_families(kind):
 
 
 def test_a_time_out_has_the_words_that_torchs_tests_look_for():
+    """The text says `Timed out` beside what stretto says."""
     made = faults.as_torch(stretto.CollectiveTimeout("rank 1 did not come"))
     assert " Timed out " in str(made)
     assert "rank 1 did not come" in str(made)
 
 
 def test_other_errors_stay_as_they_are():
+    """Only errors of stretto become torch's."""
     error = ValueError("no")
     assert faults.as_torch(error) is error
 
 
 def test_every_operator_has_its_name():
+    """All of torch's operators but the factor have one; that is a number."""
     named = {
         "SUM": "sum", "AVG": "avg", "PRODUCT": "prod", "MIN": "min", "MAX": "max",
         "BAND": "band", "BOR": "bor", "BXOR": "bxor",
@@ -53,6 +57,7 @@ def test_every_operator_has_its_name():
 
 
 def test_options_refuse_what_they_do_not_know():
+    """An unknown way or collective is an error that quotes it."""
     with pytest.raises(stretto.CallError, match="transfers='mpi'"):
         stretto.torch.Options(transfers="mpi")
     with pytest.raises(stretto.StrettoError, match="'all_sum'"):
@@ -60,6 +65,7 @@ def test_options_refuse_what_they_do_not_know():
 
 
 def test_short_forms_of_options_have_c10ds_defaults():
+    """A root, an operator or a timeout alone stands for all options."""
     found = options.given(None, reduceOp=torch.distributed.ReduceOp.MAX)
     assert (0, True) == (found.rootRank, found.asyncOp)
     assert torch.distributed.ReduceOp.MAX == found.reduceOp
@@ -72,6 +78,7 @@ def test_short_forms_of_options_have_c10ds_defaults():
 
 
 def test_time_outs_in_seconds():
+    """None and -1 ms mean that none is set, and zero means no limit."""
     assert None is seconds(None)
     assert None is seconds(timedelta(milliseconds=-1))  # c10d's "not set"
     assert LONGEST_S == seconds(timedelta(0))
@@ -79,6 +86,7 @@ def test_time_outs_in_seconds():
 
 
 def test_a_name_stands_for_a_communicator_until_it_is_forgotten():
+    """A name that is not bound is an error; forgetting twice is none."""
     with stretto.connect(0, 1, "tests-pure-torch-groups") as comm:
         groups.bind("some", comm)
         assert groups.communicator("some") is comm
@@ -103,6 +111,7 @@ def run(code):
 
 
 def test_stretto_does_not_import_torch():
+    """Whoever does without torch does not pay for it."""
     assert "False" == run("import stretto, sys; print('torch' in sys.modules)")
 
 
@@ -117,6 +126,7 @@ def test_the_import_brings_little_beside_torch():
 
 
 def test_an_environment_that_hides_the_backend_is_told():
+    """Where torchcomms takes the place of c10d, the import fails."""
     code = (
         "import os; os.environ['TORCH_DISTRIBUTED_USE_TORCHCOMMS'] = '1'\n"
         "import logging, sys; logging.basicConfig(stream=sys.stdout)\n"
@@ -127,6 +137,7 @@ def test_an_environment_that_hides_the_backend_is_told():
 
 
 def test_without_torch_the_import_says_what_to_install():
+    """The error has the command."""
     code = (
         "import importlib.util; importlib.util.find_spec = lambda name: None\n"
         "try:\n import stretto.torch\n"

@@ -221,7 +221,8 @@ class _Encoder:
                 case wait:
                     own = self.memory.slabs[self.rank]
                     flag = own + flags.flag(wait.rank, wait.lane, lane)
-                    yield [int(Code.WAIT), flag, wait.n, wait.rank, index]
+                    far = int(not self.memory.slabs[wait.rank])
+                    yield [int(Code.WAIT), flag, wait.n, wait.rank, index, far]
 
     def _raise(self, step: Signal, lane: int, index: int) -> list[int]:
         """Return the instruction that signals a rank on another host."""

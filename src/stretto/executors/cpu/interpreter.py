@@ -13,11 +13,7 @@ from __future__ import annotations
 
 import time
 
-from stretto.executors.cpu.slab import (
-    PACKET_HEADER,
-    PACKET_REGION,
-    STAGE_REGION,
-)
+from stretto.executors.cpu.slab import PACKET_HEADER, PACKET_REGION, STAGE_REGION
 from stretto.executors.cpu.words import (
     FLAG,
     PRIVATE,
@@ -55,11 +51,8 @@ _DATA = object.__basicsize__
 # Plain integers: Numba freezes them into the code.
 _SESSION, _FINGERPRINT = 8 * Header.SESSION, 8 * Header.FINGERPRINT
 _TILES, _TILE_BYTES, _TILE = 8 * Header.TILES, 8 * Header.TILE_BYTES, 8 * Header.TILE
-_NUM_LANES, _LANES, _SCRATCH = (
-    8 * Header.NUM_LANES,
-    8 * Header.LANES,
-    8 * Header.SCRATCH,
-)
+_NUM_LANES, _LANES = 8 * Header.NUM_LANES, 8 * Header.LANES
+_SCRATCH = 8 * Header.SCRATCH
 _HAS_INPUT, _HAS_OUTPUT = 8 * Header.HAS_INPUT, 8 * Header.HAS_OUTPUT
 _SHARES_INPUT, _SHARES_OUTPUT = 8 * Header.SHARES_INPUT, 8 * Header.SHARES_OUTPUT
 _INPUT, _OUTPUT = 8 * Header.INPUT, 8 * Header.OUTPUT
@@ -76,6 +69,7 @@ _MONOTONIC = int(getattr(time, "CLOCK_MONOTONIC", 0))
 _SWITCHED_NS, _TAKEN_NS = 2_000, 500_000
 """A yield that took longer let another process run; one that took much longer, another
 than a peer, who answers and waits again soon."""
+_FAR_NAP_US = 500
 _PRINT, _FROM_INPUT = 8 * Line.FINGERPRINT, 8 * Line.INPUT_OFFSET
 _FROM_OUTPUT = 8 * Line.OUTPUT_OFFSET
 _MOVE, _SIGNAL, _WAIT, _END, _PUT, _RAISE = (int(c) for c in Code)
@@ -323,9 +317,12 @@ def _learn(session: int, idle: int) -> None:
         store(session + _SPINS, load(session + (_BRIEF if here else _LONG)))
 
 
-@compiled("int64(int64,int64)")
-def _relax(session: int, idle: int) -> int:
-    """Wait a little, longer the longer nothing moved; return whether to look around."""
+@compiled("int64(int64,int64,int64)")
+def _relax(session: int, idle: int, far: int) -> int:
+    """Wait a little, longer the longer nothing moved; return whether to look around.
+
+    `far`: only for other hosts, whose word wakes who sleeps.
+    """
     spins = load(session + _SPINS)
     yields = spins + max(load(session + _YIELDS), 0)
     if idle < spins:
@@ -341,8 +338,8 @@ def _relax(session: int, idle: int) -> int:
     else:
         store(session + _AWAY, 0)
         if load(session + _HOP):
-            hop_wait = load(session + _HOP_WAIT)
-            jump(hop_wait, load(session + _HOP), load(session + _SLEEP_US))
+            hop_wait, nap_us = load(session + _HOP_WAIT), load(session + _SLEEP_US)
+            jump(hop_wait, load(session + _HOP), max(nap_us, far * _FAR_NAP_US))
         else:
             usleep(load(session + _SLEEP_US))
     return idle >= yields + load(session + _SLEEPS)
@@ -366,14 +363,17 @@ def run(call: int, x: int, out: int) -> int:
     lanes, num_lanes = load(call + _LANES), load(call + _NUM_LANES)
     tiles, hop = load(call + _TILES), load(session + _HOP)
     while load(call + _TILE) < tiles:
-        waiting = False
-        moved = False
+        waiting = moved = False
+        far = 1
         for lane in range(lanes, lanes + 16 * num_lanes, 16):
             before = load(lane + 8)
             status = _lane(call, lane)
             if status == _MISMATCH:
                 return _MISMATCH
-            waiting |= status == _WAITING
+            if status == _WAITING:
+                waiting = True
+                at = load(lane + 8)
+                far &= (load(at) == _WAIT) & load(at + 48)
             moved |= load(lane + 8) != before
         if waiting and hop:
             moved |= jump(load(session + _HOP_PROGRESS), hop, 0) > 0
@@ -383,7 +383,7 @@ def run(call: int, x: int, out: int) -> int:
             idle = 0
         if waiting:
             idle += 1
-            if _relax(session, idle):
+            if _relax(session, idle, far):
                 return _WAITING
         else:
             store(session + _EPOCH, load(session + _EPOCH) + 1)
@@ -393,7 +393,7 @@ def run(call: int, x: int, out: int) -> int:
         if jump(load(session + _HOP_PROGRESS), hop, 0) > 0:
             idle = 0
         idle += 1
-        if _relax(session, idle):
+        if _relax(session, idle, 1):
             return _WAITING  # sources are the caller's again when they are sent
     store_release(session + _INSIDE, 0)
     return _DONE

@@ -30,6 +30,9 @@ __all__ = ["CpuSession"]
 _SPIN_US = 40.0
 _CROWDED_SPIN_US = 0.5
 _YIELDS, _CROWDED_YIELDS = 50, 400
+_FAR_YIELDS, _FAR_SLEEPS = 4, 100
+_FAR_TURN_NS = 1500
+"""What one turn of a spin takes that asks connections, too."""
 _SLEEPS = 10
 
 
@@ -76,12 +79,15 @@ class CpuSession(Session):
     def _set_patience(self, *, crowded: bool) -> None:
         """Spin long when every rank has a core, and hardly when not."""
         spin_us = _CROWDED_SPIN_US if crowded else _SPIN_US
-        spins = max(int(spin_us * 1e3 / self._interpreter.spin_ns), 1)
-        brief = max(int(_CROWDED_SPIN_US * 1e3 / self._interpreter.spin_ns), 1)
+        turn_ns = self._interpreter.spin_ns if self._way is None else _FAR_TURN_NS
+        spins = max(int(spin_us * 1e3 / turn_ns), 1)
+        brief = max(int(_CROWDED_SPIN_US * 1e3 / turn_ns), 1)
         self._words[SessionWord.SPINS] = self._words[SessionWord.LONG_SPINS] = spins
         self._words[SessionWord.BRIEF_SPINS] = brief
-        self._words[SessionWord.SLEEPS] = _SLEEPS
+        self._words[SessionWord.SLEEPS] = _SLEEPS if self._way is None else _FAR_SLEEPS
         yields = _CROWDED_YIELDS if crowded else _YIELDS
+        if self._way is not None:  # who sleeps is woken by what comes
+            yields = _FAR_YIELDS
         self._words[SessionWord.YIELDS] = self._words[SessionWord.MOST_YIELDS] = yields
 
     @property

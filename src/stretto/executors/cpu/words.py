@@ -4,7 +4,7 @@ A call's table is its header, scratch for operands, the lanes, and their instruc
 
     MOVE    next kernel streaming nbytes num_dsts num_srcs step  (base value peer)...
     SIGNAL  next flag n
-    WAIT    next flag n peer step
+    WAIT    next flag n peer step far
     PUT     next peer lane - - - base value offset nbytes step
     RAISE   next peer lane offset - side - - - n step
     END

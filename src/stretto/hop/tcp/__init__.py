@@ -6,7 +6,8 @@ import socket
 from collections.abc import Mapping
 
 from stretto.hop import Window
-from stretto.hop.tcp.carrier import TcpHop, missing
+from stretto.hop.tcp import carrier
+from stretto.hop.tcp.carrier import TcpHop
 
 __all__ = ["TcpHop", "doctor", "open_hop"]
 
@@ -18,7 +19,7 @@ def open_hop(window: Window, *, compiled: bool | None = None) -> TcpHop:
 
 def doctor() -> Mapping[str, str]:
     """Return what this machine has for it, and what is missing, by subject."""
-    why = missing()
+    why = carrier.missing()
     return {
         "engine": f"pure Python, slower: {why}" if why else "compiled by Numba",
         "interfaces": ", ".join(name for _, name in socket.if_nameindex()) or "none",

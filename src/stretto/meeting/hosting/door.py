@@ -19,8 +19,10 @@ from functools import partial
 from stretto.errors import CollectiveTimeout, RendezvousError
 from stretto.meeting import messages
 from stretto.meeting.faults import Fault
+from stretto.meeting.hosting.events import (
+    TurnedAway,
+)
 from stretto.meeting.hosting.hub import Hub
-from stretto.meeting.hosting.rendezvous import TurnedAway
 from stretto.meeting.hosting.wing import Wing
 from stretto.meeting.messages import Challenge, Message, Moved, Proof, Verdict
 from stretto.meeting.process import host_id, is_same_host

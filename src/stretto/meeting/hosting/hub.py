@@ -1,8 +1,8 @@
 """The thin shell around `Rendezvous`: sockets in, events to it, its actions out.
 
-Whoever hosts the meeting runs one: rank 0 in a thread, or `spawn`'s parent in its
-own loop. It sleeps in one selector call and never waits for any single peer. Whatever
-comes on a connection ends that connection at most. Entrances close when all have come.
+Who hosts the meeting runs one: rank 0 in a thread, `spawn`'s parent in its loop. It
+sleeps in one selector call and never waits for any single peer. Whatever comes on a
+connection ends that connection at most. Entrances close when all have come.
 """
 
 from __future__ import annotations
@@ -10,21 +10,18 @@ from __future__ import annotations
 import os
 import selectors
 import socket
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
 
 from stretto.errors import WireError
 from stretto.meeting import messages
 from stretto.meeting.faults import Fault
 from stretto.meeting.forks import forget_in_children
-from stretto.meeting.hosting.loop import dispatch
-from stretto.meeting.hosting.rendezvous import (
+from stretto.meeting.hosting.ends import Channel, Closing, Entrance
+from stretto.meeting.hosting.events import (
     Action,
     Closed,
     Died,
@@ -33,22 +30,21 @@ from stretto.meeting.hosting.rendezvous import (
     GiveUp,
     Heard,
     NoRoom,
-    Rendezvous,
     Send,
     Tick,
 )
+from stretto.meeting.hosting.loop import dispatch
+from stretto.meeting.hosting.rendezvous import Rendezvous
 from stretto.meeting.messages import Verdict
 from stretto.meeting.process import (
     NO_ROOM,
     most_descriptors,
     peer_uid,
-    start_thread,
     uid_refusal,
 )
 from stretto.meeting.wire import (
     LONGEST_WAIT_S,
     Connection,
-    Descriptor,
     Frame,
     Refused,
 )
@@ -60,49 +56,6 @@ CLOSING_S = 2.0
 MAX_STRANGERS = 256
 NO_ROOM_S = 0.05
 """How long nobody is let in when this process can open no more descriptors."""
-
-
-class Closing(Protocol):
-    """Something that is closed with the hub."""
-
-    def close(self) -> None:
-        """Close it."""
-
-
-class Entrance(Protocol):
-    """A way in for strangers, from the start until the meeting is settled."""
-
-    @property
-    def next_deadline(self) -> float | None:
-        """When `tick` is due."""
-
-    def tick(self, now: float) -> None:
-        """Do what is due."""
-
-    def close(self, fault: Fault | None) -> None:
-        """Let nobody in any more; `fault` is why there is no meeting, if so."""
-
-    def forget(self) -> None:
-        """Close this process's descriptors, and do nothing else."""
-
-
-class Channel(Protocol):
-    """What a rank is heard and told by: a connection, or a relay's part of one."""
-
-    @property
-    def is_sending(self) -> bool:
-        """Whether something waits to be sent."""
-
-    def post(
-        self, body: Mapping[str, Any], descriptors: Iterable[Descriptor] = ()
-    ) -> None:
-        """Say something."""
-
-    def trust(self) -> None:
-        """Take longer frames from now on."""
-
-    def close(self) -> None:
-        """End it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -445,56 +398,3 @@ class Listener:
     def forget(self) -> None:
         """Close this process's descriptor."""
         self._socket.close()
-
-
-class Served(Protocol):
-    """A hub, or a relay of one."""
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether nobody is left to serve."""
-
-    def step(self, timeout_s: float | None = None) -> None:
-        """Wait for something to happen, and deal with it."""
-
-    def refuse_all(self, text: str) -> None:
-        """Tell everybody that there is no meeting any more."""
-
-    def close(self) -> None:
-        """End all connections."""
-
-
-class HubThread:
-    """A hub that a rank hosts, in a daemon thread of its own."""
-
-    def __init__(self, hub: Served) -> None:
-        self.hub = hub
-        self.on_end: Callable[[], None] = lambda: None
-        """Called in the thread when nobody is left to serve."""
-        self._thread = threading.Thread(
-            target=self._run, name="stretto-hub", daemon=True
-        )
-        start_thread(self._thread)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nobody is served any more."""
-        return not self._thread.is_alive()
-
-    def _run(self) -> None:
-        try:
-            while not self.hub.is_finished:
-                self.hub.step()
-        except Exception as e:  # even an error of ours must not leave them waiting
-            self._give_up(f"the rendezvous failed: {type(e).__name__}: {e}")
-        finally:
-            self.hub.close()
-            self.on_end()
-
-    def _give_up(self, text: str) -> None:
-        sys.stderr.write(f"stretto: pid {os.getpid()}: {text}\n")
-        self.hub.refuse_all(text)
-
-    def wait_finished(self, timeout_s: float) -> None:
-        """Wait until everybody has left, at most so long."""
-        self._thread.join(timeout_s)

@@ -22,6 +22,19 @@ from stretto.meeting.faults import (
     several_hosts,
 )
 from stretto.meeting.groups import is_sound
+from stretto.meeting.hosting.events import (
+    Action,
+    Closed,
+    Died,
+    Drop,
+    Event,
+    GiveUp,
+    Heard,
+    NoRoom,
+    Send,
+    Tick,
+    TurnedAway,
+)
 from stretto.meeting.hosting.gathering import Gathering
 from stretto.meeting.messages import (
     Departed,
@@ -37,79 +50,7 @@ from stretto.meeting.messages import (
 from stretto.meeting.process import is_same_host, is_same_kernel
 from stretto.meeting.wire import Descriptor
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
-    """A message came on a link (any number that stands for a connection)."""
-
-    link: int
-    message: Message
-    descriptors: tuple[Descriptor, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Closed:
-    """A link ended, or had to be ended; `why` continues "rank 1 ..."."""
-
-    link: int
-    why: str = "died: its connection ended"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Died:
-    """The launcher knows how a rank ended; its link may not have ended yet."""
-
-    rank: int
-    how: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GiveUp:
-    """The host knows that the ranks cannot meet."""
-
-    fault: Fault
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnedAway:
-    """Somebody was not let in. It may have been a rank that others wait for."""
-
-    who: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoRoom:
-    """The host can let nobody in, for want of descriptors; it tries again."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
-    """Time passed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Send:
-    """Send a message on a link."""
-
-    link: int
-    message: Message
-    descriptors: tuple[Descriptor, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drop:
-    """End a link, after what was sent on it."""
-
-    link: int
-
-
 _MOST_TURNED_AWAY = 8
-
-Event = Heard | Closed | Died | GiveUp | TurnedAway | NoRoom | Tick
-Action = Send | Drop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,19 +8,17 @@ be wrong, or be in a class of refusals that are on the safe side, which are list
 
 from __future__ import annotations
 
-import functools
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from stretto.errors import StrettoError
 from stretto.ir import Program, Verified
 from stretto.lower import lower
 from stretto.plan import Plan, Schedule
-from stretto.testing.cases import SCHEDULES, programs
-from stretto.testing.groups import group_programs
+from stretto.testing.cases import SCHEDULES
 from stretto.testing.mutants import program_mutants
 from stretto.testing.plan_mutants import plan_edits
 from stretto.testing.referee.calls import Call
@@ -41,6 +39,7 @@ from stretto.testing.referee.scopes import (
     touches_peers,
     unequal,
 )
+from stretto.testing.referee.subjects import catalogue, listed
 from stretto.testing.referee.verdict import Fault, Outcome, Verdict
 from stretto.verify import verify, verify_plan
 
@@ -363,28 +362,6 @@ TASKS: dict[str, Callable[[Found, random.Random, int], None]] = {
 # Where subjects come from.
 
 
-@functools.cache
-def catalogue(most: int = 4) -> list[tuple[str, Program, str, bool]]:
-    """Return every program of the catalogue with every schedule, in place and not."""
-    return [
-        (label, program, text, in_place)
-        for n in range(1, most + 1)
-        for label, program in _sources(n)
-        for text in SCHEDULES
-        for in_place in (False, True)
-    ]
-
-
-def _sources(num_ranks: int) -> Iterator[tuple[str, Program]]:
-    yield from programs(num_ranks)
-    yield from group_programs(num_ranks)
-
-
-@functools.cache
-def _listed(num_ranks: int) -> list[tuple[str, Program]]:
-    return list(_sources(num_ranks))
-
-
 def _drawn_plan(
     rng: random.Random, num_ranks: int = 0, texts: tuple[str, ...] = ()
 ) -> tuple[str, Verified[Program], Plan]:
@@ -394,7 +371,7 @@ def _drawn_plan(
         if rng.random() < 0.3:
             label, program = "drawn", draw_program(rng, n)
         else:
-            label, program = rng.choice(_listed(n))
+            label, program = rng.choice(listed(n))
         text = rng.choice(texts or SCHEDULES + (MIXED if rng.random() < 0.3 else ()))
         in_place = rng.random() < 0.4
         try:

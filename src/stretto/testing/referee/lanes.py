@@ -277,7 +277,7 @@ class Lanes:
                 if polled:
                     done.append((LOAD, event, polled, NOWHERE))
             far = step.dsts[0].rank
-            if self._is_far(number, self.events[event][0], far):
+            if here and self._is_far(number, self.events[event][0], far):
                 source, target = srcs[0][0], dsts[0][0]
                 done += [(PUT, event, source + i, target + i, far) for i in here]
                 continue
