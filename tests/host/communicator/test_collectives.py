@@ -166,7 +166,7 @@ def one_by_one(comm, *parts):
     return [part(comm) for part in parts]
 
 
-@pytest.mark.parametrize("num_ranks", [1, 4])
+@pytest.mark.parametrize("num_ranks", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_every_collective_in_every_style(num_ranks):
     """New, out, in place, strided, unaligned and registered arrays all are right."""
     assert [[]] * num_ranks == stretto.spawn(all_styles, num_ranks=num_ranks)

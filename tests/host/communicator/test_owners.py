@@ -14,7 +14,19 @@ import stretto
 pytestmark = [pytest.mark.host, pytest.mark.timeout(60)]
 
 
-def use_from_two_threads(comm, verb):
+VERBS = ("known", "new", "empty", "split")
+
+
+def use_from_two_threads(world):
+    """Make each kind of call beside another, each in a group of its own."""
+    found = {}
+    for verb in VERBS:
+        with world.split(0) as comm:
+            found[verb] = use_beside(comm, verb)
+    return found
+
+
+def use_beside(comm, verb):
     """Rank 1 comes late, so that rank 0's first thread is inside for a while."""
     x, y = np.ones(1000, np.float32), np.ones(1000, np.float32)
     for array in (x, y):
@@ -41,16 +53,17 @@ def use_from_two_threads(comm, verb):
     return told, float(x[0]), float(y[0])
 
 
-@pytest.mark.parametrize("verb", ["known", "new", "empty", "split"])
-def test_a_second_thread_is_told_which_is_inside(verb):
+def test_a_second_thread_is_told_which_is_inside():
     """It breaks nothing: the first call goes on, and later ones."""
-    results = stretto.spawn(use_from_two_threads, verb, num_ranks=2, deadline_s=10)
+    every = stretto.spawn(use_from_two_threads, num_ranks=2, deadline_s=10)
 
-    assert [(2.0, 2.0)] * 2 == [sums for _, *s in results if (sums := tuple(s))]
-    kind, text, took_s = results[0][0]
-    assert "CallError" == kind
-    assert "thread 'first' is inside this communicator" in text
-    assert took_s < 0.3
+    for verb in VERBS:
+        results = [found[verb] for found in every]
+        assert [[2.0, 2.0]] * 2 == [sums for _, *sums in results]
+        kind, text, took_s = results[0][0]
+        assert "CallError" == kind
+        assert "thread 'first' is inside this communicator" in text
+        assert took_s < 0.3
 
 
 def use_two(world, turns):
@@ -144,7 +157,20 @@ def test_a_rank_killed_in_transfers_is_named_by_all():
     assert abs(times[0] - times[1]) < 1.0
 
 
-def call_or_exchange(comm, verb, warm):
+CASES = [(verb, warm) for verb in ("split", "empty") for warm in (False, True)]
+
+
+def call_or_exchange(world):
+    """Return what each case tells, each in a group of its own."""
+    found = {}
+    for verb, warm in CASES:
+        with world.split(0) as comm:
+            found[verb, warm] = differ(comm, verb, warm)
+        world.barrier()
+    return found
+
+
+def differ(comm, verb, warm):
     """Rank 1 is in an exchange, the others in a collective."""
     x = np.ones(10, np.float32)
     if warm:
@@ -154,17 +180,15 @@ def call_or_exchange(comm, verb, warm):
     return caught(comm.all_reduce, x)
 
 
-@pytest.mark.parametrize("verb", ["split", "empty"])
-@pytest.mark.parametrize("warm", [False, True])
-def test_a_collective_against_an_exchange_is_a_mismatch(verb, warm):
+def test_a_collective_against_an_exchange_is_a_mismatch():
     """On all ranks, long before the deadline; the text says who called what."""
-    for kind, text, took_s in stretto.spawn(
-        call_or_exchange, verb, warm, num_ranks=3, deadline_s=20
-    ):
-        assert "CollectiveMismatch" == kind
-        assert f"rank 1 called {verb}" in text
-        assert "called all_reduce of 10 float32" in text
-        assert took_s < 3.0
+    for told in stretto.spawn(call_or_exchange, num_ranks=3, deadline_s=20):
+        for verb, warm in CASES:
+            kind, text, took_s = told[verb, warm]
+            assert "CollectiveMismatch" == kind
+            assert f"rank 1 called {verb}" in text
+            assert "called all_reduce of 10 float32" in text
+            assert took_s < 3.0
 
 
 def run_ahead(comm):

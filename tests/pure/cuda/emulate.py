@@ -5,9 +5,13 @@ protocols, the epochs, the clerk and the give-up path are what a GPU runs, with 
 of the operating system in place of its own.
 """
 
+import atexit
 import ctypes
+import functools
 import re
+import shutil
 import subprocess
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +28,8 @@ from stretto.verify import verify_plan
 
 HERE = Path(__file__).parent
 FINGERPRINT = 7
+# Not optimised: most of the time is the compiler's.
+OPTIONS = ["-O0", "-std=c++20", "-w", "-ffp-contract=off", "-fPIC", "-pthread"]
 OURS = ("memory.cuh", "cluster.cuh")
 """Headers of which emulate.hpp has its own version."""
 REPLACED = (
@@ -60,6 +66,30 @@ def _included(text):
     return found
 
 
+@functools.cache
+def precompiled():
+    """Return a folder with emulate.hpp, compiled once a process."""
+    made = tempfile.TemporaryDirectory()
+    shutil.copy(HERE / "emulate.hpp", made.name)
+    header = ["-x", "c++-header", "emulate.hpp", "-o", "emulate.hpp.gch"]
+    subprocess.run(["g++", *OPTIONS, *header], cwd=made.name, check=True, timeout=120)
+    atexit.register(made.cleanup)
+    return Path(made.name)
+
+
+def compiled(folder, name):
+    """Return the library of a source, before which emulate.hpp comes."""
+    library = folder / f"{Path(name).stem}.so"
+    first = ["-include", str(precompiled() / "emulate.hpp")]
+    subprocess.run(
+        ["g++", *OPTIONS, *first, "-shared", name, "-o", library.name],
+        cwd=folder,
+        check=True,
+        timeout=120,
+    )
+    return library
+
+
 def build(kernel, folder):
     """Return the kernel as a function of its parameters and the first block."""
     for name in _included(kernel.text):
@@ -77,17 +107,8 @@ def build(kernel, folder):
         f"  launch(stretto_kernel, *calls, {kernel.grid}, {kernel.threads}, from);\n"
         "  return stuck ? 1u << 31 : late.load();\n}\n"
     )
-    text = f'#include "{HERE / "emulate.hpp"}"\n{kernel.text}{entry}'
-    (folder / "kernel.cpp").write_text(text)
-    options = ["-O1", "-std=c++20", "-w", "-ffp-contract=off"]
-    options += ["-shared", "-fPIC", "-pthread"]
-    subprocess.run(
-        ["g++", *options, "kernel.cpp", "-o", "kernel.so"],
-        cwd=folder,
-        check=True,
-        timeout=120,
-    )
-    go = ctypes.CDLL(str(folder / "kernel.so")).go
+    (folder / "kernel.cpp").write_text(f"{kernel.text}{entry}")
+    go = ctypes.CDLL(str(compiled(folder, "kernel.cpp"))).go
     go.restype = ctypes.c_uint
     return go
 

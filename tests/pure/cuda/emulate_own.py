@@ -6,11 +6,10 @@ emulated: such kernels are compiled, and run on GPUs.
 
 import ctypes
 import re
-import subprocess
 from pathlib import Path
 
 import numpy as np
-from cuda_emulate import REPLACED, aligned
+from cuda_emulate import REPLACED, aligned, compiled
 
 from stretto.executors.cuda.codegen import abi
 from stretto.executors.cuda.codegen.compile import headers
@@ -29,17 +28,9 @@ def build(text, folder, entry):
         (folder / name).write_text(header)
     for name in ASSEMBLY:
         (folder / name).write_text("#pragma once\n")
-    includes = [f'#include "{HERE / n}"' for n in ("emulate.hpp", "emulate_own.hpp")]
-    (folder / "own.cpp").write_text("\n".join([*includes, text, entry]))
-    options = ["-O1", "-std=c++20", "-w", "-ffp-contract=off"]
-    options += ["-shared", "-fPIC", "-pthread"]
-    subprocess.run(
-        ["g++", *options, "own.cpp", "-o", "own.so"],
-        cwd=folder,
-        check=True,
-        timeout=120,
-    )
-    return ctypes.CDLL(str(folder / "own.so"))
+    include = f'#include "{HERE / "emulate_own.hpp"}"'
+    (folder / "own.cpp").write_text("\n".join([include, text, entry]))
+    return ctypes.CDLL(str(compiled(folder, "own.cpp")))
 
 
 _built = {}
