@@ -1,7 +1,5 @@
 """Little of everything: descriptors, memory, disk, sound caches, a clock to trust."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import random
@@ -23,6 +21,7 @@ from tests.chaos.team import Me, Skipped, Told, gives_back, held, names_in, tell
 import stretto
 from stretto.errors import StrettoError
 
+NO_LIMITS: dict[str, Any] = {"limit": bool, "undo": bool}
 _CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 0x4000, 1 << 18
 
 
@@ -72,11 +71,10 @@ def run_limited(
     may_die: bool = False,
 ) -> Found:
     """Limit one rank: all hear of it, or all is right; afterwards all is well."""
-    nothing: Callable[[], None] = lambda: None  # noqa: E731
     members = []
     for r in range(job.ranks):
-        limits = (limit, undo) if r == bad else (nothing, nothing)
-        work = partial(be_limited, job=job, rank=r, limit=limits[0], undo=limits[1])
+        limits = {"limit": limit, "undo": undo} if r == bad else NO_LIMITS
+        work = partial(be_limited, job=job, rank=r, **limits)
         members.append(job.team.start(work, f"rank{r}"))
     for member in members:
         while not member.said and member.status is None:

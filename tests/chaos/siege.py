@@ -157,6 +157,14 @@ def run(seed: int, connections: int, base: Path) -> dict[str, Any]:
     (folder / "end").touch()
     job.team.until_over()
     job.check_right(ranks, "under siege")
+    return _report(job, ranks, [taken, frames, let_in], flood_s)
+
+
+def _report(
+    job: Job, ranks: list[Any], counted: list[int], flood_s: float
+) -> dict[str, Any]:
+    """Return what was counted and measured, in words."""
+    taken, frames, let_in = counted
     rows = [
         dict(zip(("when", "rank", "calls", "median_us", "p99_us"), said, strict=True))
         for member in ranks

@@ -11,7 +11,7 @@ from stretto import algorithms, executors
 from stretto.collectives import Operator
 from stretto.errors import CallError, PlanError, UnknownNameError
 from stretto.executors import Call, Group, describe
-from stretto.executors.cpu import engine, interpreter_numpy
+from stretto.executors.cpu import interpreter_numpy, interpreters
 from stretto.executors.cpu.encode import fingerprint
 from stretto.ir import Verified
 from stretto.lower import lower
@@ -40,7 +40,7 @@ class OneRank(Group):
         raise AssertionError(f"nobody to wait for: {waiting_for} {where} {mismatch}")
 
 
-@pytest.fixture(params=engine.INTERPRETERS)
+@pytest.fixture(params=interpreters.INTERPRETERS)
 def session(request):
     """Return a session of one rank with either interpreter."""
     return executors.get("cpu").open_session(OneRank(), interpreter=request.param)
@@ -153,7 +153,7 @@ def test_an_unknown_interpreter_is_answered_with_the_known():
 def test_without_numba_the_slow_interpreter_says_so(monkeypatch):
     """It serves, with a warning that tells what to install."""
     why = "No module named 'numba': pip install 'stretto[cpu]'"
-    monkeypatch.setattr(engine, "missing", lambda: why)
+    monkeypatch.setattr(interpreters, "missing", lambda: why)
 
     with pytest.warns(RuntimeWarning, match=r"pip install 'stretto\[cpu\]'"):
         session = executors.get("cpu").open_session(OneRank())
@@ -163,8 +163,8 @@ def test_without_numba_the_slow_interpreter_says_so(monkeypatch):
 
 def test_with_numba_there_is_nothing_to_say():
     """No warning, and the compiled interpreter."""
-    if engine.missing():
-        pytest.skip(engine.missing())
+    if interpreters.missing():
+        pytest.skip(interpreters.missing())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         session = executors.get("cpu").open_session(OneRank())

@@ -12,12 +12,10 @@ from cuda_fakes import OK, on_ranks
 from tests.stand_ins import TensorLike
 
 from stretto import algorithms
-from stretto.arrays.view import packed_view, pointer
 from stretto.collectives import Operator
 from stretto.errors import CallError, CollectiveMismatch, CollectiveTimeout, PlanError
 from stretto.executors import Call
 from stretto.executors.cuda.codegen.abi import KINDS, PARAMS, RECORD, Kernel
-from stretto.executors.cuda.device.arrays import DeviceArray
 from stretto.executors.cuda.flags.regions import HALVES, fit
 from stretto.executors.cuda.flags.watch import explain
 from stretto.executors.cuda.launching import kernels as launch_module
@@ -342,36 +340,6 @@ class Far(Tensor):
 
     def __dlpack_device__(self):
         return 2, 7
-
-
-def test_arrays_that_are_not_contiguous_are_refused():
-    """A kernel sees one run of elements."""
-    with pytest.raises(CallError, match="contiguous"):
-        pointer(Tensor(4096, contiguous=False))
-
-
-def test_an_array_off_the_gpu_is_refused_with_what_is_wanted():
-    """NumPy arrays say which device they are on."""
-    with pytest.raises(CallError, match="want a GPU"):
-        packed_view(np.zeros(4))
-    with pytest.raises(CallError, match="__cuda_array_interface__"):
-        packed_view(object())
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "bool", "complex64"])
-def test_our_arrays_are_read_back_through_dlpack(dtype):
-    """What we export we can read, address and size."""
-
-    class Stranger:
-        """The same array, seen through DLPack alone."""
-
-        def __init__(self, array):
-            self.__dlpack__ = array.__dlpack__
-            self.__dlpack_device__ = array.__dlpack_device__
-
-    array = DeviceArray(4096, (3, 5), dtype, 0, lambda: None)
-
-    assert packed_view(array)[:2] == packed_view(Stranger(array))[:2]
 
 
 def test_a_mismatch_is_its_own_error(fake):

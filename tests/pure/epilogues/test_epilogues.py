@@ -193,7 +193,10 @@ def adding_truth(y):
         (traced(lambda y, row: y * row), "'row' names the length"),
         (lambda: add_rms_norm(residual=1, wait=2, eps=3), "wait is not among them"),
         (lambda: add_rms_norm(residual=1, weight=2), "eps is missing"),
-        (lambda: add_rms_norm(residual=1, weight=2, eps=3, row=0), "at least 1"),
+        (
+            lambda: add_rms_norm(residual=1, weight=2, eps=3, row=0),
+            "want a whole number from 1",
+        ),
         (
             lambda: add_rms_norm(residual=1, weight=2, eps=3).into(rest=4),
             "outputs are out, residual",

@@ -47,6 +47,8 @@ _FAR = 6.0
 def candidates(asked: Question) -> Iterator[Choice]:
     """Yield everything that may serve a call, without duplicates."""
     for algorithm in algorithms.of(asked.collective, asked.num_ranks):
+        if algorithm.knows_hosts and not asked.hosts:
+            continue  # others do that better
         ways = _ways(asked) if algorithm.kernel is None else _by_hand(algorithm, asked)
         for schedule in ways:
             for numbered in _numbers(asked, schedule):

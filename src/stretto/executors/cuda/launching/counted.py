@@ -17,7 +17,8 @@ from stretto.executors import Call, describe
 from stretto.executors.cuda.codegen.abi import fingerprint
 from stretto.executors.cuda.codegen.counts import received_counts
 from stretto.executors.cuda.flags.regions import Region
-from stretto.executors.cuda.launching.launch import AddedWords, Key, Launch, peer_spaces
+from stretto.executors.cuda.launching.launch import AddedWords, Key, Launch
+from stretto.executors.cuda.launching.peers import peer_spaces
 from stretto.executors.cuda.launching.prepare import bind_kernel, bind_plan, places_of
 from stretto.executors.cuda.launching.services import SessionServices
 from stretto.ir import Verified

@@ -24,8 +24,9 @@ from stretto.executors.cuda.codegen.abi import PARAMS, Footprint, footprint, pac
 from stretto.executors.cuda.device.driver import current_stream
 from stretto.executors.cuda.flags.regions import Region
 from stretto.executors.cuda.launching.kernels import Loaded, enqueue
+from stretto.executors.cuda.launching.peers import peer_spaces
 from stretto.executors.cuda.launching.services import SessionServices
-from stretto.plan import Layout, Move, Plan, Space
+from stretto.plan import Layout, Plan, Space
 
 __all__ = [
     "KEPT",
@@ -36,7 +37,6 @@ __all__ = [
     "Parameters",
     "Part",
     "mixed",
-    "peer_spaces",
     "stream_handle",
 ]
 
@@ -370,21 +370,6 @@ def _second_thread() -> CallError:
         "another thread, or what a signal has broken into, is just launching a call of "
         "this communicator; one thread at a time may use it: give each one of its own, "
         "by split(0)"
-    )
-
-
-def peer_spaces(plan: Plan, rank: int) -> frozenset[Space]:
-    """Return which of everybody's own arrays a plan lets peers touch.
-
-    Asked of the whole plan, so that every rank mixes the same offsets.
-    """
-    assert 0 <= rank < plan.num_ranks, "sessions prepare plans of their own size"
-    return frozenset(
-        loc.space
-        for owner, _, _, step in plan.steps()
-        if isinstance(step, Move)
-        for loc in (*step.dsts, *step.srcs)
-        if loc.rank != owner and loc.space is not Space.STAGE
     )
 
 

@@ -37,9 +37,9 @@ from stretto.executors.cuda.launching.launch import (
     Key,
     Launch,
     mixed,
-    peer_spaces,
     stream_handle,
 )
+from stretto.executors.cuda.launching.peers import peer_spaces
 from stretto.executors.cuda.launching.services import SessionServices
 from stretto.ir import Verified
 from stretto.lang import Handwritten
