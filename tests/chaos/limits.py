@@ -102,8 +102,7 @@ def run_limited(
 def few_descriptors(rng: random.Random, folder: Path) -> Found:
     """A rank may open a few more descriptors, from none to enough."""
     job = Job(rng, folder, rng.randint(2, 4))
-    more = rng.randint(0, 30)
-    old = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    more, old = rng.randint(0, 30), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
     def limit() -> None:
         _limit(resource.RLIMIT_NOFILE, len(names_in("/proc/self/fd")) + more)
