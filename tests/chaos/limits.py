@@ -199,13 +199,12 @@ def full_disk(rng: random.Random, folder: Path) -> Found:
 
 def _forget_compiled() -> None:
     """Have this process load, or compile, what the CPU executor runs, once more."""
-    from stretto.executors.cpu import engine
+    from stretto.executors.cpu import interpreters
 
-    engine._numba.cache_clear()
-    for name in ("interpreter", "kernels", "atomics"):
+    interpreters._numba.cache_clear()
+    for name in ("interpreter", "kernels"):
         sys.modules.pop(f"stretto.executors.cpu.{name}", None)
-        if hasattr(sys.modules["stretto.executors.cpu"], name):
-            delattr(sys.modules["stretto.executors.cpu"], name)
+        vars(sys.modules["stretto.executors.cpu"]).pop(name, None)
 
 
 def spoil(rng: random.Random, path: Path) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import torch
 
-from stretto.bench import ahead, run
+from stretto.bench import precompile, run
 from stretto.bench.peers import _arrays, gloo
 from stretto.bench.tune import job
 from stretto.calls import Communicator
@@ -103,7 +103,7 @@ def pretend():
     Communicator.empty = lambda self, shape, dtype="float32", device="cpu": empty(
         self, shape, dtype
     )
-    ahead.executors = types.SimpleNamespace(
+    precompile.executors = types.SimpleNamespace(
         get=lambda name: types.SimpleNamespace(
             warm=lambda plan, **how: warmed.append((plan.value.name, how["arch"]))
         )
