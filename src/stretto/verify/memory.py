@@ -87,7 +87,7 @@ class Memory:
             self.lanes_of[rank].append(lane)
         self.far: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)
         """By rank, what peers did to its caller's memory: lane, time, wrote."""
-        self.plan = plan
+        self.plan, self.hosts = plan, bool(plan.hosts)
         self.landings = Landings()
         self.paired = False
         """Whether calls in place were proved only where partners have one size."""
@@ -106,7 +106,7 @@ class Memory:
                 if cell.packets is not self.clocks.nothing:
                     np.maximum(clock.order, cell.packets.order, out=clock.order)
                     cell.packets = self.clocks.nothing
-        far = self.plan.is_far(self.rank_of[lane], move.dsts[0].rank)
+        far = self.hosts and self.plan.is_far(self.rank_of[lane], move.dsts[0].rank)
         for atom, cell in enumerate(row, move.start):
             if cell.value is None:
                 raise UndefinedError(self.tell(lane, move, "reads what nobody wrote"))
@@ -182,7 +182,7 @@ class Memory:
         self._visit(lane, time, move, dst, wrote=True)
         row = self.row(dst, len(held))
         staged = dst.space is Space.STAGE
-        far = self.plan.is_far(self.rank_of[lane], dst.rank)
+        far = self.hosts and self.plan.is_far(self.rank_of[lane], dst.rank)
         for atom, (cell, (value, finished)) in enumerate(
             zip(row, held, strict=True), move.start
         ):
