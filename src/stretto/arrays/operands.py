@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -56,16 +56,15 @@ class Operand:
     device: str
     view: Array | None = None
     """The memory itself, when `flat` is a copy of it."""
+    count: int = field(init=False)
+    """Its elements."""
+    staged: bool = field(init=False)
+    """Whether the executor works on a copy."""
 
-    @property
-    def count(self) -> int:
-        """Return the number of elements."""
-        return math.prod(self.shape)
-
-    @property
-    def staged(self) -> bool:
-        """Return whether the executor works on a copy."""
-        return self.view is not None
+    def __post_init__(self) -> None:
+        """Count the elements."""
+        object.__setattr__(self, "count", math.prod(self.shape))
+        object.__setattr__(self, "staged", self.view is not None)
 
     @property
     def span(self) -> tuple[int, int]:

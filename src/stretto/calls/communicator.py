@@ -187,8 +187,7 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
         try:
             return self._exchanging(verb, work)
         finally:
-            self._table.clear()
-            self._by_layout.clear()
+            self._calls.clear()
 
     def check(self) -> None:
         """Raise when this communicator is broken, or a launch has met a fault."""

@@ -9,9 +9,12 @@ import functools
 import logging
 import os
 import warnings
+from typing import TYPE_CHECKING
 
-from stretto.calls.launch_keys import LaunchKey, full_size
 from stretto.choice.select import Choice
+
+if TYPE_CHECKING:
+    from stretto.calls.choosing import LaunchKey
 
 __all__ = ["say_chosen"]
 
@@ -39,7 +42,9 @@ def _logger() -> logging.Logger:
     return logger
 
 
-def say_chosen(kind: LaunchKey, choice: Choice, rank: int, num_ranks: int) -> None:
+def say_chosen(
+    kind: LaunchKey, nbytes: int, choice: Choice, rank: int, num_ranks: int
+) -> None:
     """Log what serves a kind of call: rank 0 at info, the others at debug."""
     level = logging.DEBUG if rank else logging.INFO
     logger = _logger()
@@ -52,7 +57,7 @@ def say_chosen(kind: LaunchKey, choice: Choice, rank: int, num_ranks: int) -> No
         rank,
         num_ranks,
         kind.collective,
-        full_size(kind, num_ranks),
+        nbytes,
         kind.dtype,
         kind.op.value,
         kind.device,

@@ -5,8 +5,7 @@ import logging
 import pytest
 
 from stretto.calls import logs
-from stretto.calls.choosing import Chooser
-from stretto.calls.launch_keys import LaunchKey
+from stretto.calls.choosing import Chooser, LaunchKey
 from stretto.choice.measured import Measured
 from stretto.collectives import Operator
 
