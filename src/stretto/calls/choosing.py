@@ -135,7 +135,13 @@ class Chooser:
         for name in shared:
             operand = request.x if name == "x" else request.out
             assert operand is not None, "every rank has what is shared"
-            if operand.staged or session.offset(operand.flat) is None:
+            if operand.staged:
+                return STAGED
+            if operand.place is None:
+                at = session.offset(operand.flat)
+            else:
+                at = session.offset_at(*operand.place)
+            if at is None:
                 return STAGED
         return ZERO_COPY
 
@@ -143,7 +149,8 @@ class Chooser:
         """Choose for a kind of call, prove, and bind it to an executor."""
         nbytes = full_size(key, self.num_ranks)
         choice = self._choose(key, nbytes)
-        if key.pin is None and key.device != CPU:
+        beside = key.epilogue is not None or any(key.rows)
+        if beside and key.pin is None and key.device != CPU:
             choice = fused_choice(
                 choice,
                 self._selectors[key.device].rows(self.num_ranks),

@@ -29,7 +29,7 @@ from stretto.choice.select import (
 )
 from stretto.epilogues import Bound
 from stretto.errors import CallError, CommunicationError, CommunicatorBroken
-from stretto.executors import Group, Launch, Session
+from stretto.executors import Group, Session
 from stretto.plan import settled_hosts
 
 __all__ = ["CallRunner"]
@@ -155,7 +155,12 @@ class CallRunner:
         spec = None if fused is None else fused.spec
         launch = self._chooser.launch(request, session, pin, spec)
         if stream is not None:
-            launch = self._on(stream, request, launch)
+            if request.device == CPU:
+                raise CallError(
+                    f"rank {self.rank}: {request.collective}: stream={stream!r} with "
+                    f"arrays on the CPU, where calls block; leave it out"
+                )
+            launch = functools.partial(launch, stream=stream)  # type: ignore[call-arg]
         call = launch
         if fused is not None:
             call = functools.partial(launch, extra=fused.extra)  # type: ignore[call-arg]
@@ -223,18 +228,6 @@ class CallRunner:
             if not isinstance(error, CommunicationError):
                 self._group.abandon(f"raised {type(error).__name__}: {error}"[:1000])
         return error
-
-    # Launches, and how they are found.
-
-    def _on(self, stream: Any, request: Request, launch: Launch) -> Launch:
-        """Return the launch on a stream of the GPU."""
-        if request.device == CPU:
-            raise CallError(
-                f"rank {self.rank}: {request.collective}: stream={stream!r} with "
-                f"arrays on the CPU, where calls block; leave it out"
-            )
-        on_stream: Launch = functools.partial(launch, stream=stream)  # type: ignore[call-arg]
-        return on_stream
 
     def explain(
         self,

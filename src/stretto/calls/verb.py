@@ -2,7 +2,7 @@
 
 A method is written as its signature, its words, and which arrays have what. `verb`
 makes the rest, as a dataclass makes `__init__`: calls that are known are repeated at
-once, others become a request (described.py) and are run.
+once, others become a request (request.py) and are run.
 """
 
 from __future__ import annotations

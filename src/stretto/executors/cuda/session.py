@@ -33,7 +33,7 @@ from stretto.executors.cuda.flags.regions import regions
 from stretto.executors.cuda.flags.testimony import PAGE_BYTES, Testimony
 from stretto.executors.cuda.flags.watch import Watch
 from stretto.executors.cuda.launching.counted import prepare_counted
-from stretto.executors.cuda.launching.kernels import Kernels, Loaded
+from stretto.executors.cuda.launching.kernels import TURN, Kernels, Loaded
 from stretto.executors.cuda.launching.launch import Launch, stream_handle
 from stretto.executors.cuda.launching.prepare import OnCopy, prepare
 from stretto.ir import Verified
@@ -177,7 +177,7 @@ class CudaSession(Session):
 
         mine = self.group.rank
         both = (1 - mine, mine) if self._pair else (mine,)
-        with self._kernels.turn:  # a transfer loads both ends before one runs
+        with TURN:  # a transfer loads both ends before one runs
             for rank in both:
                 kernel = generate(
                     plan,

@@ -19,7 +19,7 @@ from stretto.collectives import storage
 from stretto.epilogues import Spec
 from stretto.errors import CallError, PlanError
 from stretto.executors import Call, describe
-from stretto.executors.cuda.codegen.abi import fingerprint
+from stretto.executors.cuda.codegen.abi import fingerprint, footprint
 from stretto.executors.cuda.codegen.byhand import hand_kernel
 from stretto.executors.cuda.codegen.epilogue import words_of
 from stretto.executors.cuda.codegen.rowwise import EACH_ITS_OWN, shared_by
@@ -71,9 +71,7 @@ def prepare(
             f"plan {value.name} is for {value.num_ranks} ranks; "
             f"this group has {session.group.num_ranks}"
         )
-    mark = fingerprint(value, call.dtype, call.op.value, call.counts)
-    session.watch.name(mark, describe(value, call))
-    launch = _launch(session, plan, call, mark)
+    launch = _launch(session, plan, call)
     if not call.aside:
         return launch
     places = layout(value, symbol_sizes(value, call), 1)
@@ -114,10 +112,10 @@ class OnCopy:
             ask("cuMemFreeAsync", copy, on)
 
 
-def _launch(
-    session: SessionServices, plan: Verified[Plan], call: Call, mark: int
-) -> Launch:
+def _launch(session: SessionServices, plan: Verified[Plan], call: Call) -> Launch:
     value = plan.value
+    mark = fingerprint(value, call.dtype, call.op.value, call.counts)
+    session.watch.name(mark, describe(value, call))
     own = taken_by_hand(value, call, session.regions[0].share)
     if call.epilogue is not None:
         return _fused(session, plan, call, call.epilogue, mark)
@@ -141,8 +139,18 @@ def bind_plan(
 ) -> BoundKernel:
     """Bind a plan to a kernel of its own."""
     places = places_of(session, plan.value, call)
-    plan = closed(plan) if places.tiles > 1 else plan
-    return bind_kernel(session, batched(plan), call, places, mark, **more)
+    run = batched(closed(plan) if places.tiles > 1 else plan)
+    needs = footprint(run.plan, places, session.group.rank)
+    loaded = session.load_call(run, call, share=0, counted=False)
+    return BoundKernel(
+        session,
+        run.plan,
+        loaded,
+        where=places,
+        needs=needs,
+        fingerprint=mark,
+        **more,
+    )
 
 
 def bind_kernel(
