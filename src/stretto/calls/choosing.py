@@ -6,12 +6,13 @@ with one key share one plan and one launch.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from stretto import collectives, executors
 from stretto.arrays.operands import CPU
-from stretto.calls.logs import say_chosen
+from stretto.calls.logs import logger
 from stretto.calls.request import Request
 from stretto.choice.fused import fused_choice
 from stretto.choice.measured import Measured
@@ -181,7 +182,7 @@ class Chooser:
             rows=key.rows,
             aside=key.aside,
         )
-        say_chosen(key, nbytes, choice, self.rank, self.num_ranks)
+        _say_chosen(key, nbytes, choice, self.rank, self.num_ranks)
         return session.prepare(plan, call)
 
     def _choose(self, kind: LaunchKey, nbytes: int) -> Choice:
@@ -291,3 +292,29 @@ def full_size(kind: LaunchKey, num_ranks: int) -> int:
     if kind.collective == "permute":
         return max(counts, default=0) * item
     return sum(counts) * item
+
+
+def _say_chosen(
+    kind: LaunchKey, nbytes: int, choice: Choice, rank: int, num_ranks: int
+) -> None:
+    """Log what serves a kind of call: rank 0 at info, the others at debug."""
+    level = logging.DEBUG if rank else logging.INFO
+    log = logger()
+    if not log.isEnabledFor(level):
+        return
+    place = "in place" if kind.in_place else "out of place"
+    log.log(
+        level,
+        "rank %d of %d: %s of %d bytes, %s %s, on %s, arrays %s, %s: %s (%s)",
+        rank,
+        num_ranks,
+        kind.collective,
+        nbytes,
+        kind.dtype,
+        kind.op.value,
+        kind.device,
+        kind.memory,
+        place,
+        choice,
+        "chosen" if kind.pin is None else "pinned",
+    )

@@ -63,7 +63,7 @@ class CountedCalls:
         *,
         max_count: Any,
         out: Any,
-        received: Any,
+        received: Any = None,
         algorithm: Pin,
         stream: Any,
         op: str | Operator = Operator.SUM,

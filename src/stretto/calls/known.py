@@ -41,7 +41,7 @@ Broke: TypeAlias = Callable[[BaseException], BaseException]
 Passed: TypeAlias = tuple[tuple[Any, ...], Any, Any, Seen | None]
 """What a call is known by: a key, `x`, `out`, and how it looked, if that was seen."""
 KnownCall: TypeAlias = Callable[..., Any]
-"""Takes `x` and `out`; by layout also what `look` found, after the layout."""
+"""Takes `x` and `out`; by layout also what `look` found, and the epilogue."""
 
 
 class Form(NamedTuple):
@@ -82,37 +82,30 @@ class Again:
     """The epilogue, kept, so that nothing gets its graph's identity."""
 
 
+Layout: TypeAlias = tuple[KnownCall, Again]
+
+
 class KnownCalls:
     """What a communicator knows of its calls."""
 
     def __init__(self, sessions: Mapping[str, Session]) -> None:
         self.by_arrays: dict[Any, KnownCall] = {}
         """By verb, identities and arguments: looked up first."""
-        self.by_layout: dict[Any, tuple[KnownCall, Again]] = {}
+        self.by_layout: dict[Any, Layout] = {}
         self._sessions = sessions
         self._turn = 0
 
     def repeat(
-        self,
-        key: tuple[Any, ...],
-        x: Any,
-        out: Any,
-        seen: Seen,
-        bound: Bound | None = None,
+        self, how: Layout, key: tuple[Any, ...], x: Any, out: Any, seen: Seen
     ) -> Any:
         """Repeat a call that looks like an earlier one, or return MISS.
 
         Most arrays are seen once; those that come again are soon known themselves.
         """
-        how = self.by_layout.get(seen[0])
-        if how is None:
-            return MISS
-        if bound is not None:
-            return how[0](x, out, *seen[1:], bound)
         self._turn += 1
         if not self._turn % _BOUND_EACH:
             self._keep(key, how[1], x, out, seen)
-        return how[0](x, out, seen[1], seen[2])
+        return how[0](x, out, seen, None)
 
     def learn(
         self,
@@ -252,7 +245,7 @@ def by_arrays(
 
 def _of_layout(again: Again) -> KnownCall:
     """Return the call on whatever arrays have its layout."""
-    return _written(again, again.launch, ("source", "target"), _UNSEEN, _UNSEEN)
+    return _written(again, again.launch, _AS_SEEN, _UNSEEN, _UNSEEN)
 
 
 # What tells whether an array is still the one that a call knows, and its traits: a
@@ -318,9 +311,8 @@ def _maker_of(
     x: str, out: str, places: tuple[str, str] | None, form: Form
 ) -> Callable[..., KnownCall]:
     """Return what makes such functions, each of what it knows."""
-    by_layout = places == ("source", "target")
-    beside = ", extra, bound" * form.fused
-    given = f"x, out, source, target{beside}" if by_layout else "x, out"
+    by_layout = places == _AS_SEEN
+    given = "x, out, seen, bound" if by_layout else "x, out"
     traits = ", ".join(f"{a}_{b}" for a in ("x", "out") for b in _TRAITS)
     lines = [
         f"def make_known(launch, broke, make, made, carry_x, carry_out, {traits}):",
@@ -332,7 +324,8 @@ def _maker_of(
     carries = by_layout and form.carries
     result = "out"
     if carries:
-        lines.append("  source = carry_x(source)")
+        lines.append(f"  source = carry_x({source})")
+        source = "source"
     if form.in_place:
         result, target = "x", source
     elif form.makes:
@@ -344,7 +337,7 @@ def _maker_of(
     if carries and not form.in_place:
         target = f"carry_out({target})"
     takes = f"{source if form.reads else None}, {target if form.writes else None}"
-    takes = "" if places is None else takes + ", extra=extra" * form.fused
+    takes = "" if places is None else takes + ", extra=seen[3]" * form.fused
     lines += [
         "  try:",
         f"   launch({takes})",
@@ -362,6 +355,7 @@ def _maker_of(
     return make_known
 
 
+_AS_SEEN = "seen[1]", "seen[2]"
 _TRAITS = ("ref", "by", "dtype", "at")
 
 

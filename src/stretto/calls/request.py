@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 from stretto import collectives
 from stretto.arrays.operands import CPU, Operand, fresh, operand
 from stretto.calls.arguments import read, spell
-from stretto.calls.axes import exchange, permutation
+from stretto.calls.axes import exchanged
 from stretto.calls.overlap import in_place, parts_match
 from stretto.calls.verb import Holds, Verb
 from stretto.collectives import Operator, Shape, check, storage
@@ -240,9 +240,9 @@ def request_of(verb: Verb, who: Caller, given: Mapping[str, Any]) -> Request:
     if verb.x is Holds.NOTHING:
         return who.request(verb.collective, None, None, counts=())
     if "pairs" in given:
-        return permutation(who, given)
+        return _permutation(who, given)
     if "split" in given:
-        return exchange(who, given)
+        return _exchange(who, given)
     kind = collectives.get(verb.collective)
     root = given.get("root", who.rank)
     params = who.root(root) if kind.rooted else None
@@ -348,3 +348,49 @@ def _equal_counts(
     holds = verb.out if verb.x_at_root and not at_root else verb.x
     count = one.count if holds is Holds.PART else math.prod(who.divide(one))
     return (count,) * who.num_members
+
+
+def _exchange(who: Caller, given: Mapping[str, Any]) -> Request:
+    """Return an all_to_all: each rank's part along one axis, joined along another."""
+    split, concat = given["split"], given["concat"]
+    source = who.take(given["x"], "x")
+    if not split and not concat:
+        who.divide(source)
+    try:
+        shape, rows = exchanged(source.shape, who.num_members, split, concat)
+    except CallError as e:
+        raise who.wrong(str(e)) from None
+    target = who.target(source, given["out"], shape)
+    n = who.num_members
+    counts = (target.count // n,) * n**2
+    request = who.request("all_to_all", source, target, counts=counts)
+    if any(rows) and who.members:
+        raise who.wrong(
+            f"axes that move, by an algorithm among {who.members}; want split=0 and "
+            f"concat=0"
+        )
+    if any(rows) and request.in_place:
+        raise who.wrong("out overlaps x, with axes that move; want memory of its own")
+    return replace(request, rows=rows if source.count else (0, 0))
+
+
+def _permutation(who: Caller, given: Mapping[str, Any]) -> Request:
+    """Return a permute: who sends to whom; ranks that nobody targets get zeros."""
+    x, out = given["x"], given["out"]
+    pairs = who.read("pairs", given["pairs"])
+    moves = tuple((who.peer(a, "source"), who.peer(b, "target")) for a, b in pairs)
+    for side, ranks in enumerate(zip(*moves, strict=True)):
+        if len(set(ranks)) < len(ranks):
+            role = ("source", "target")[side]
+            raise who.wrong(f"pairs={moves}: a rank is a {role} more than once")
+    source = who.take(x, "x", written=out is x and out is not None)
+    target = who.target(source, out, source.shape)
+    targeted = any(b == who.rank for _, b in moves)
+    return who.request(
+        "permute",
+        source if any(a == who.rank for a, _ in moves) else None,
+        target if targeted else None,
+        counts=(source.count,) * who.num_ranks,
+        params=freeze({"pairs": moves}),
+        idle=None if targeted else target,
+    )

@@ -272,7 +272,9 @@ class CallRunner:
         if self._known is not self._calls.by_arrays:
             return MISS
         seen = look(key, x, out, self._sessions)
-        return MISS if seen is None else self._calls.repeat(key, x, out, seen)
+        if seen is None or (how := self._calls.by_layout.get(seen[0])) is None:
+            return MISS
+        return self._calls.repeat(how, key, x, out, seen)
 
     def _odd(self, key: tuple[Any, ...]) -> CallError:
         """Return the error of a call by an argument that may change."""

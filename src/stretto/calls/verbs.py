@@ -317,11 +317,14 @@ class Collectives(CallRunner):
         epilogue: Bound | None = None,
     ) -> Any:
         """Repeat a call like an earlier one; or check it, run it, and know it then."""
-        seen = None
-        if self._known is self._calls.by_arrays:
+        seen, calls = None, self._calls
+        if self._known is calls.by_arrays:
             seen = look(key, x, out, self._sessions, epilogue)
-            if seen is not None:
-                done = self._calls.repeat(key, x, out, seen, epilogue)
+            if seen is not None and (how := calls.by_layout.get(seen[0])) is not None:
+                if epilogue is None:
+                    done = calls.repeat(how, key, x, out, seen)
+                else:
+                    done = how[0](x, out, seen, epilogue)
                 if done is not MISS:
                     return done
         given = dict(zip(verb.parameters, values, strict=True))
@@ -342,19 +345,8 @@ class Collectives(CallRunner):
         given = dict(zip(verb.parameters, values, strict=True))
         if self._counted is None:
             self._counted = CountedCalls(self)
-        who = self._caller(verb.name, given["dtype"])
-        return self._counted.run(
-            who,
-            verb.collective,
-            given["x"],
-            given["counts"],
-            max_count=given["max_count"],
-            out=given["out"],
-            received=given.get("received"),
-            algorithm=given["algorithm"],
-            stream=given["stream"],
-            op=given.get("op", Operator.SUM),
-        )
+        who = self._caller(verb.name, given.pop("dtype"))
+        return self._counted.run(who, verb.collective, **given)
 
     # Counts that some ranks do not know: a small collective before the call.
 

@@ -30,10 +30,10 @@ def ask(monkeypatch):
 
     def ask(text):
         monkeypatch.setenv("STRETTO_LOG", text)
-        logs._logger.cache_clear()
+        logs.logger.cache_clear()
 
     yield ask
-    logs._logger.cache_clear()
+    logs.logger.cache_clear()
     logger.setLevel(before[0])
     logger.handlers[:] = before[1]
 
