@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from tests.device.torch_times import host_times
 from tests.host.torch_ops.checks import check
 from tests.host.torch_ops.fusions import LlamaRMSNorm, Model, by_ours, gloo
 
@@ -242,40 +242,5 @@ def host_time(b: Any) -> None:
         return
     gloo(b)
     group = dist.new_group(backend="stretto")
-    torch.set_default_device(None)  # which costs every call of PyTorch's
-    try:
-        b.said = _host_times(group)
-    finally:
-        torch.set_default_device("cuda")
+    b.said = {"us": host_times(group)}
     dist.destroy_process_group(group)
-
-
-def _host_times(group: Any) -> dict[str, float]:
-    x = torch.ones(1, 512, dtype=torch.bfloat16, device="cuda")
-    residual, weight = torch.ones_like(x), torch.ones_like(x)[0]
-    op = torch.ops.stretto.all_reduce_
-    calls = {
-        "dist.all_reduce": lambda: dist.all_reduce(x, group=group),
-        "all_reduce_": lambda: st.all_reduce_(x, group=group),
-        "all_reduce": lambda: st.all_reduce(x, group=group),
-        "operator": lambda: op(x, "sum", group.group_name),
-        "norm": lambda: st.all_reduce_rmsnorm(x, residual, weight, EPS, group),
-        "norm in place": lambda: st.all_reduce_rmsnorm_(
-            x, residual, weight, EPS, group
-        ),
-    }
-    said = {}
-    with torch.no_grad():
-        for name, call in calls.items():
-            best = 1e9
-            for _ in range(9):
-                for _ in range(20):
-                    call()
-                torch.cuda.synchronize()
-                began = time.perf_counter()
-                for _ in range(100):
-                    call()
-                best = min(best, (time.perf_counter() - began) / 100 * 1e6)
-                torch.cuda.synchronize()
-            said[name] = round(best, 2)
-    return said

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from stretto.torch import memory
-from stretto.torch.memory import Ranges
+from stretto.torch import memory  # noqa: E402
+from stretto.torch.memory import Ranges  # noqa: E402
 
 
 @given(
