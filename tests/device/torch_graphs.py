@@ -13,7 +13,7 @@ from tests.host.torch_ops.checks import check
 from tests.host.torch_ops.fusions import LlamaRMSNorm, Model, by_ours, gloo
 
 import stretto.torch as st
-from stretto.torch.operators import matmuls, norms
+from stretto.torch.operators import matmuls, norms, overlapping
 from stretto.torch.serving import sglang, vllm
 
 REPLAYS, STREAMS, CALLS = 30, 50, 400
@@ -96,17 +96,23 @@ def matmuls_at_once(b: Any) -> None:
     if b.device.type == "cpu":
         return
     made = steps(b)
-    limit = matmuls.OVERLAP_FROM
+    limit, how = matmuls.OVERLAP_FROM, overlapping.HOW
     with torch.no_grad():
         for what in ("gather, matmul", "matmul, scatter"):
             call, given = made[what]
-            matmuls.OVERLAP_FROM = 0
-            got = [call(*given) for _ in range(20)]
-            matmuls.OVERLAP_FROM = 1 << 60
-            want = call(*given)
-            matmuls.OVERLAP_FROM = limit
-            for one in got:
-                b.same(what, one, want, 0.05)
+            for overlapping.HOW in ("each", "whole"):
+                matmuls.OVERLAP_FROM = 0
+                got, want = [], []
+                for turn in range(20):
+                    given[0].normal_(generator=_seeded(b, turn))
+                    got.append(call(*given))
+                matmuls.OVERLAP_FROM = 1 << 60
+                for turn in range(20):
+                    given[0].normal_(generator=_seeded(b, turn))
+                    want.append(call(*given))
+                for one, other in zip(got, want, strict=True):
+                    b.same(f"{what}, {overlapping.HOW}", one, other, 0.05)
+    matmuls.OVERLAP_FROM, overlapping.HOW = limit, how
 
 
 @check
