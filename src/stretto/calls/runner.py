@@ -273,13 +273,13 @@ class CallRunner:
                 return STAGED
         return ZERO_COPY
 
-    def fused_up_to(self, kernels_after: int = 1) -> int:
-        """Return how many bytes of a result an epilogue of rows had better be for.
+    def fused_up_to(self) -> tuple[int, int]:
+        """Return for how many bytes of a result an epilogue of rows saves time.
 
-        On a GPU, beside a plain call and so many kernels that follow it.
+        On a GPU: beside a plain call and one kernel after it, and beside several.
         """
         rule = self._chooser.rows(GPU)
-        return rule.fused_up_to if kernels_after == 1 else rule.fused_of_many_up_to
+        return rule.fused_up_to, rule.fused_of_many_up_to
 
     def explain(
         self,

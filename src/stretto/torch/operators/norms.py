@@ -111,7 +111,7 @@ def fused_up_to(comm: Communicator, *, quantised: bool = False) -> int:
         return FUSED_UP_TO
     found = _limits.get(comm)
     if found is None:
-        found = _limits[comm] = comm.fused_up_to(1), comm.fused_up_to(2)
+        found = _limits[comm] = comm.fused_up_to()
     return found[quantised]
 
 
