@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
-from stretto.arrays.operands import CPU
+from stretto.arrays.operands import CPU, GPU
 from stretto.calls.channels import Transfers
 from stretto.calls.coalesced import CoalescingVerbs
 from stretto.calls.hints import argument_hint, attribute_hint
@@ -176,6 +176,14 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
         """Undo `register` (collective); graphs that captured calls on it are void."""
         session = self._session_of("deregister", array)
         self._registering("deregister", lambda: session.deregister(array))
+
+    def fused_up_to(self) -> tuple[int, int]:
+        """Return for how many bytes of a result an epilogue of rows saves time.
+
+        On a GPU: beside a plain call and one kernel after it, and beside several.
+        """
+        rule = self._chooser.rows(GPU)
+        return rule.fused_up_to, rule.fused_of_many_up_to
 
     def peers(self, array: Any) -> list[Any]:
         """Return every rank's array like this one, as this rank's GPU reaches them.
