@@ -223,6 +223,9 @@ class Executor(Protocol):
     def trusted(self, plan: Verified[Plan], call: Call) -> str:
         """Return, in a word, what of such a call stands on less than a proof."""
 
+    def between_hosts(self) -> str:
+        """Return how data go from one host to another, in words."""
+
 
 def names() -> tuple[str, ...]:
     """Return the names of all executors, sorted."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from stretto.executors.cuda.session import CudaSession
 
 __all__ = [
+    "between_hosts",
     "doctor",
     "include_path",
     "open_session",
@@ -110,6 +111,13 @@ def trusted(plan: Verified[Plan], call: Call) -> str:
     if any(call.rows):
         return "rows with a pitch"
     return "kernel by hand" if taken_by_hand(plan.value, call) is not None else ""
+
+
+def between_hosts() -> str:
+    """Return how data go from one host to another, in words."""
+    from stretto.executors.cuda.hosts.way import CARRIER
+
+    return f"between hosts by {CARRIER}, staged in pinned memory (no GPUDirect)"
 
 
 def warm(

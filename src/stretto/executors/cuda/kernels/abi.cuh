@@ -18,6 +18,7 @@ constexpr u32 BOARD = 64;
 constexpr u64 BROKEN = 0;
 constexpr u64 ROLL = 128;
 constexpr u64 LAUNCHES = 256;
+constexpr u64 REQUESTS = 384;
 constexpr u64 EPOCHS = 512;
 constexpr u64 FLAGS = EPOCHS + 8 * MAX_WORKERS;
 constexpr u64 SUMS = FLAGS + 8ull * MAX_BLOCKS * MAX_LANES * MAX_LANES * MAX_RANKS;
@@ -39,8 +40,11 @@ struct Params {
   u64 packet_unit;
   u64 stage_half;
   u64 packet_half;
+  u64 far;    // pinned: what ranks on other hosts write as they would in control memory
+  u64 inbox;  // pinned: what they put into our staging
+  u64 ring;   // pinned: requests to them
 };
-static_assert(sizeof(Params) == 384, "abi.py: PARAMS");
+static_assert(sizeof(Params) == 408, "abi.py: PARAMS");
 
 // Who was missing, in host memory; the first to give up writes it, once.
 struct Record {
