@@ -9,7 +9,7 @@ from stretto.executors.cpu.session import CpuSession
 from stretto.ir import Verified
 from stretto.plan import Plan
 
-__all__ = ["CpuSession", "between_hosts", "doctor", "open_session", "trusted"]
+__all__ = ["CpuSession", "between_hosts", "doctor", "lacks", "open_session", "trusted"]
 
 
 def open_session(group: Group, *, interpreter: str | None = None) -> CpuSession:
@@ -18,6 +18,12 @@ def open_session(group: Group, *, interpreter: str | None = None) -> CpuSession:
     `interpreter` is "numba" or "numpy"; by default the compiled one where it can be.
     """
     return CpuSession(group, interpreter=interpreter)
+
+
+def lacks(num_ranks: int, *, several_hosts: bool) -> str:
+    """Return why so many ranks cannot be served, or "": they can, everywhere."""
+    del num_ranks, several_hosts
+    return ""
 
 
 def between_hosts() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ __all__ = [
     "between_hosts",
     "doctor",
     "include_path",
+    "lacks",
     "open_session",
     "show",
     "side_stream",
@@ -111,6 +113,17 @@ def trusted(plan: Verified[Plan], call: Call) -> str:
     if any(call.rows):
         return "rows with a pitch"
     return "kernel by hand" if taken_by_hand(plan.value, call) is not None else ""
+
+
+def lacks(num_ranks: int, *, several_hosts: bool) -> str:
+    """Return why so many ranks cannot be served, alike on every rank, or ""."""
+    from stretto.executors.cuda.codegen.abi import MAX_RANKS
+
+    if num_ranks > MAX_RANKS:
+        return f"{num_ranks} ranks; the cuda executor serves {MAX_RANKS}"
+    if several_hosts and importlib.util.find_spec("numba") is None:
+        return "GPU ranks on several hosts need Numba: pip install 'stretto[cpu]'"
+    return ""
 
 
 def between_hosts() -> str:

@@ -13,7 +13,8 @@ from stretto.collectives import storage
 from stretto.errors import CallError, DeviceError
 from stretto.executors import Call, Group, Session
 from stretto.executors import Launch as AnyLaunch
-from stretto.executors.cuda.codegen.abi import CONTROL, MAX_RANKS, Kernel
+from stretto.executors.cuda import lacks
+from stretto.executors.cuda.codegen.abi import CONTROL, Kernel
 from stretto.executors.cuda.custom.channels import Channels
 from stretto.executors.cuda.custom.proxy import Proxy
 from stretto.executors.cuda.device.arena import Arena
@@ -53,10 +54,9 @@ class CudaSession(Session):
     """One rank's part of a group that computes on GPUs."""
 
     def __init__(self, group: Group) -> None:
-        if group.num_ranks > MAX_RANKS:
-            raise CallError(
-                f"{group.num_ranks} ranks; the cuda executor serves {MAX_RANKS}"
-            )
+        why = lacks(group.num_ranks, several_hosts=bool(far_ranks(group)))
+        if why:
+            raise CallError(why)
         self.group = group
         self.device = open_device(local_rank(group))
         self._pair = group.only_transfers

@@ -68,7 +68,7 @@ __all__ = [
     "pack",
 ]
 
-MAX_RANKS = 8
+MAX_RANKS = 16
 MAX_BLOCKS = 256
 MAX_LANES = 4
 MAX_WORKERS = MAX_BLOCKS * MAX_LANES
@@ -84,8 +84,8 @@ BOARD = 64
 CONTROL: dict[str, int] = {
     "broken": 0,
     "roll": 128,
-    "launches": 256,
-    "requests": 384,
+    "launches": 384,
+    "requests": 448,
     "epochs": 512,
     "flags": 512 + 8 * MAX_WORKERS,
     "board": 512 + 8 * MAX_WORKERS + 8 * MAX_BLOCKS * MAX_LANES**2 * MAX_RANKS,

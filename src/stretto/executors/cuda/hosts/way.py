@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from stretto import hop
-from stretto.errors import DeviceError, MissingExtraError, StrettoError
+from stretto.errors import DeviceError, StrettoError
 from stretto.executors import Group, hosts_of
 from stretto.executors.cuda.device.driver import Device, Pinned, ask
 from stretto.executors.cuda.flags.regions import Region
@@ -43,13 +43,8 @@ class Server:
 
     def __init__(self, layout: FarLayout, address: int, num_ranks: int) -> None:
         """Lay out the words; `use` gives it a carrier."""
-        try:
-            from stretto.executors.cuda.hosts import serving
-        except ImportError as e:
-            raise MissingExtraError(
-                f"GPU ranks on several hosts need Numba ({e}): pip install "
-                "'stretto[cpu]'"
-            ) from e
+        from stretto.executors.cuda.hosts import serving  # it compiles
+
         self._serving = serving
         word, of_ring = serving.Word, serving.RingWord
         self._words = np.zeros(word.END, np.int64)
