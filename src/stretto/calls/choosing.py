@@ -17,6 +17,7 @@ from stretto.calls.request import Request
 from stretto.choice.fused import fused_choice
 from stretto.choice.measured import Measured
 from stretto.choice.plans import FrozenParams, proved_plan
+from stretto.choice.rowrules import RowRule
 from stretto.choice.select import (
     STAGED,
     ZERO_COPY,
@@ -154,7 +155,7 @@ class Chooser:
         if beside and key.pin is None and key.device != CPU:
             choice = fused_choice(
                 choice,
-                self._selectors[key.device].rows(self.num_ranks),
+                self.rows(key.device),
                 collective=key.collective,
                 num_ranks=self.num_ranks,
                 nbytes=nbytes,
@@ -185,13 +186,20 @@ class Chooser:
         _say_chosen(key, nbytes, choice, self.rank, self.num_ranks)
         return session.prepare(plan, call)
 
+    def rows(self, device: str) -> RowRule:
+        """Return what was measured of calls that end with an epilogue of rows."""
+        return self._selector(device).rows(self.num_ranks)
+
+    def _selector(self, device: str) -> Selector:
+        selector = self._selectors.get(device)
+        if selector is None:
+            measured = self._profiles.profile(device)
+            selector = Selector(device, measured, self._sessions)
+            self._selectors[device] = selector
+        return selector
+
     def _choose(self, kind: LaunchKey, nbytes: int) -> Choice:
         """Return the algorithm and schedule for a kind of call."""
-        selector = self._selectors.get(kind.device)
-        if selector is None:
-            measured = self._profiles.profile(kind.device)
-            selector = Selector(kind.device, measured, self._sessions)
-            self._selectors[kind.device] = selector
         asked = Question(
             executor=kind.device,
             collective=kind.collective,
@@ -203,7 +211,7 @@ class Chooser:
             dtypes=dtype_class(kind.dtype),
             hosts=self.hosts,
         )
-        return selector.choose(asked, kind.pin)
+        return self._selector(kind.device).choose(asked, kind.pin)
 
     def explain(
         self,
@@ -246,7 +254,10 @@ class Chooser:
         )
         call = Call(dtype=dtype, counts=kind.counts)
         trusted = executors.get(device).trusted(plan, call)
-        return f"{choice}  # trusted: {trusted}" if trusted else str(choice)
+        notes = [f"trusted: {trusted}"] if trusted else []
+        if self.hosts:
+            notes.append(executors.get(device).between_hosts())
+        return f"{choice}  # {'; '.join(notes)}" if notes else str(choice)
 
 
 def shared_arrays(

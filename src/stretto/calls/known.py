@@ -24,10 +24,10 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from stretto.arrays.operands import CPU, Operand
-from stretto.calls.layout import MISS, Seen, look
+from stretto.calls.known_epilogues import KnownEpilogues
+from stretto.calls.layout import MISS, Broke, Seen, look
 from stretto.calls.request import Request
 from stretto.collectives import storage
-from stretto.epilogues import Bound
 from stretto.executors import Launch, Session
 
 __all__ = ["MISS", "Again", "Form", "KnownCall", "KnownCalls", "Passed", "by_arrays"]
@@ -37,11 +37,10 @@ _MOST_KNOWN = 512
 _BOUND_EACH = 64
 """Every 64th call that is known by its layout becomes known by its very arrays."""
 
-Broke: TypeAlias = Callable[[BaseException], BaseException]
 Passed: TypeAlias = tuple[tuple[Any, ...], Any, Any, Seen | None]
 """What a call is known by: a key, `x`, `out`, and how it looked, if that was seen."""
 KnownCall: TypeAlias = Callable[..., Any]
-"""Takes `x` and `out`; by layout also what `look` found, and the epilogue."""
+"""Takes `x` and `out`; by layout also what `look` found."""
 
 
 class Form(NamedTuple):
@@ -60,8 +59,6 @@ class Form(NamedTuple):
     """Whether its arrays are NumPy's; a launch is told the places of others."""
     carries: bool = False
     """Whether a launch takes NumPy arrays at those places."""
-    fused: bool = False
-    """Whether it has an epilogue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +75,6 @@ class Again:
     make: Callable[[Any], Any] | None = None
     carry: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None = None
     """What makes what a launch takes of the places of `x` and `out`."""
-    bound: Bound | None = None
-    """The epilogue, kept, so that nothing gets its graph's identity."""
 
 
 Layout: TypeAlias = tuple[KnownCall, Again]
@@ -93,6 +88,7 @@ class KnownCalls:
         """By verb, identities and arguments: looked up first."""
         self.by_layout: dict[Any, Layout] = {}
         self._sessions = sessions
+        self.epilogues = KnownEpilogues(sessions)
         self._turn = 0
 
     def repeat(
@@ -105,7 +101,7 @@ class KnownCalls:
         self._turn += 1
         if not self._turn % _BOUND_EACH:
             self._keep(key, how[1], x, out, seen)
-        return how[0](x, out, seen, None)
+        return how[0](x, out, seen)
 
     def learn(
         self,
@@ -114,25 +110,24 @@ class KnownCalls:
         session: Session,
         launch: Launch,
         broke: Broke,
-        bound: Bound | None = None,
     ) -> None:
         """Let the same call, and those like it, be known; it has just been made."""
         key, x, out, seen = call
-        again = _again_of(request, x, out, session, launch, broke, bound)
+        again = _again_of(request, x, out, session, launch, broke)
         if seen is None:
-            seen = look(key, x, out, self._sessions, bound)
+            seen = look(key, x, out, self._sessions)
         if seen is None or again is None:
             return
         if len(self.by_layout) >= _MOST_KINDS:
             self.by_layout.clear()
         self.by_layout[seen[0]] = _of_layout(again), again
-        if bound is None:
-            self._keep(key, again, x, out, seen)
+        self._keep(key, again, x, out, seen)
 
     def clear(self) -> None:
         """Forget all."""
         self.by_arrays.clear()
         self.by_layout.clear()
+        self.epilogues.clear()
 
     def _keep(
         self, key: tuple[Any, ...], again: Again, x: Any, out: Any, seen: Seen
@@ -152,14 +147,8 @@ def _again_of(
     session: Session,
     launch: Launch,
     broke: Broke,
-    bound: Bound | None,
 ) -> Again | None:
     """Return how to repeat a call on other arrays; None when it cannot be repeated."""
-    if bound is not None:  # its layout says that all is on a GPU, and given
-        form = Form(reads=True, writes=True, fused=True)
-        return Again(
-            session=session, launch=launch, broke=broke, form=form, bound=bound
-        )
     result = request.out or request.idle
     if any(o is not None and o.staged for o in (request.x, request.out, request.idle)):
         return None
@@ -312,7 +301,7 @@ def _maker_of(
 ) -> Callable[..., KnownCall]:
     """Return what makes such functions, each of what it knows."""
     by_layout = places == _AS_SEEN
-    given = "x, out, seen, bound" if by_layout else "x, out"
+    given = "x, out, seen" if by_layout else "x, out"
     traits = ", ".join(f"{a}_{b}" for a in ("x", "out") for b in _TRAITS)
     lines = [
         f"def make_known(launch, broke, make, made, carry_x, carry_out, {traits}):",
@@ -337,7 +326,7 @@ def _maker_of(
     if carries and not form.in_place:
         target = f"carry_out({target})"
     takes = f"{source if form.reads else None}, {target if form.writes else None}"
-    takes = "" if places is None else takes + ", extra=seen[3]" * form.fused
+    takes = "" if places is None else takes
     lines += [
         "  try:",
         f"   launch({takes})",
@@ -347,8 +336,8 @@ def _maker_of(
     if form.idle:
         lines.append(f"  {result}[...] = zeros((), {result}.dtype)  # raw bytes, too")
     gives = form.writes or form.idle or form.in_place or form.makes
-    gift = "made_of(bound)" if form.fused else result if gives else None
-    space: dict[str, Any] = {"MISS": MISS, "made_of": _made_of, "zeros": np.zeros}
+    gift = result if gives else None
+    space: dict[str, Any] = {"MISS": MISS, "zeros": np.zeros}
     text = "\n".join([*lines, f"  return {gift}", " return run"])
     exec(compile(text, "<a known call>", "exec"), space)  # the text is ours
     make_known: Callable[..., KnownCall] = space["make_known"]
@@ -357,11 +346,3 @@ def _maker_of(
 
 _AS_SEEN = "seen[1]", "seen[2]"
 _TRAITS = ("ref", "by", "dtype", "at")
-
-
-def _made_of(bound: Bound) -> Any:
-    """Return what a call with an epilogue gives back."""
-    assert bound.outputs is not None, "only calls that name their outputs are known"
-    if bound.single:
-        return next(iter(bound.outputs.values()))
-    return dict(bound.outputs)

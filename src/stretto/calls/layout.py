@@ -6,25 +6,24 @@ they overlap. Calls that look alike differ in addresses alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from stretto.arrays.array_readers import read_array
-from stretto.arrays.operands import CPU, GPU
-from stretto.epilogues import Bound
+from stretto.arrays.operands import CPU
 from stretto.executors import Session
 
-__all__ = ["MISS", "Seen", "look"]
+__all__ = ["MISS", "Broke", "Seen", "look"]
 
 MISS: Final = object()
 """What a known call returns when its arrays are not those it knows."""
-_ALIGNED = 16
-"""Bytes that rows are moved by; of an epilogue, what begins elsewhere is examined."""
 
+Broke: TypeAlias = Callable[[BaseException], BaseException]
+"""What to raise of what a launch raises."""
 Seen: TypeAlias = tuple[Any, ...]
-"""A layout; what a launch is given for `x` and `out`; of an epilogue what is beside."""
+"""A layout, and what a launch is given for `x` and `out`."""
 
 
 def look(
@@ -32,14 +31,11 @@ def look(
     x: Any,
     out: Any,
     sessions: Mapping[str, Session],
-    bound: Bound | None = None,
 ) -> Seen | None:
     """Return the layout of a call, or None when its arrays must be examined.
 
     `key` is the verb, two identities, and all other arguments.
     """
-    if bound is not None:
-        return _with_epilogue(key, x, out, sessions, bound)
     seen_x: Any = None
     seen_out: Any = None
     apart = None
@@ -80,53 +76,3 @@ def look(
 
 def _start(array: Any) -> int:
     return int(array.__array_interface__["data"][0])
-
-
-def _with_epilogue(
-    key: tuple[Any, ...],
-    x: Any,
-    out: Any,
-    sessions: Mapping[str, Session],
-    bound: Bound,
-) -> Seen | None:
-    """Return the layout of a call on a GPU that names all its epilogue's outputs."""
-    session = sessions.get(GPU)
-    if session is None or not isinstance(bound, Bound):
-        return None
-    graph, outputs = bound.graph, bound.outputs
-    if outputs is None or len(outputs) != len(graph.outputs):
-        return None
-    own = (x,) if out is None else (x, out)
-    beside = [bound.inputs[name] for name in graph.inputs[1:]]
-    beside += [outputs[name] for name, _ in graph.outputs]
-    alike: list[Any] = []
-    extra: list[Any] = []
-    spans: list[tuple[int, int]] = []
-    for place, given in enumerate((*own, *beside)):
-        if place >= len(own) and (type(given) is float or type(given) is int):
-            alike.append(None)
-            extra.append(float(given))
-            continue
-        found = read_array(given)
-        if found is None or found[0] != GPU or found[2] % _ALIGNED:
-            return None
-        _, seen, at, size = found
-        if place < len(own):
-            alike.append((seen, session.offset_at(at, size) is None))
-        else:
-            alike.append(seen)
-            extra.append(at)
-        spans.append((at, at + size))
-    layout = (key[0], key[3:], id(graph), bound.row, *alike, *_overlaps(spans))
-    return layout, spans[0][0], spans[len(own) - 1][0], extra
-
-
-def _overlaps(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
-    """Return which arrays overlap, and how far they are apart."""
-    found = []
-    for i, (start, end) in enumerate(spans):
-        for j in range(i):
-            a, b = spans[j]
-            if start < b and a < end:
-                found.append((i, j, a - start))
-    return found

@@ -171,8 +171,10 @@ class CallRunner:
         except BaseException as e:
             raise self._broke(e) from e.__cause__
         result = request.deliver() if fused is None else fused.deliver()
-        if seen is not None:
-            self._calls.learn(seen, request, session, launch, self._broke, epilogue)
+        if seen is not None and epilogue is not None:
+            self._calls.epilogues.learn(*seen[:3], epilogue, launch, self._broke)
+        elif seen is not None:
+            self._calls.learn(seen, request, session, launch, self._broke)
         return result
 
     def _ready(self, what: str) -> None:

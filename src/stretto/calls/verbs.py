@@ -319,14 +319,14 @@ class Collectives(CallRunner):
         """Repeat a call like an earlier one; or check it, run it, and know it then."""
         seen, calls = None, self._calls
         if self._known is calls.by_arrays:
-            seen = look(key, x, out, self._sessions, epilogue)
-            if seen is not None and (how := calls.by_layout.get(seen[0])) is not None:
-                if epilogue is None:
-                    done = calls.repeat(how, key, x, out, seen)
-                else:
-                    done = how[0](x, out, seen, epilogue)
-                if done is not MISS:
-                    return done
+            done = MISS
+            if epilogue is not None:
+                done = calls.epilogues.repeat(key, x, out, epilogue)
+            elif (seen := look(key, x, out, self._sessions)) is not None:
+                how = calls.by_layout.get(seen[0])
+                done = MISS if how is None else calls.repeat(how, key, x, out, seen)
+            if done is not MISS:
+                return done
         given = dict(zip(verb.parameters, values, strict=True))
         pin = given.get("algorithm")
         who = Caller(
