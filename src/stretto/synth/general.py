@@ -27,7 +27,7 @@ from stretto.synth.yard import Yard
 
 __all__ = ["General"]
 
-_MOST_MOVES = 40_000
+_MOST_MOVES = 48_000
 _MANY_MOVES = 5_000
 _TO_WRITE = 8e-5  # seconds that each move takes to be written and proved
 _LITTLE = 2000  # moves that cost as much as all that does not depend on their number
@@ -295,6 +295,7 @@ class General:
         if self._cuts and (len(works.moves) > _MOST_MOVES or late):
             return None
         yard = Yard.of(self._demand.network, self._demand.nbytes, works.jobs)
+        works.jobs.clear()  # the yard knows them
         goal = int(self._goal * _NEAR / yard.us_per_tick)
         demand = replace(self._demand, split=split, owners=works.owners)
         timing = Timing(yard, seed=seed, goal=goal)

@@ -102,8 +102,8 @@ def listed(
     legend = "which chunk, from, to, slots there (-1: input, -2: output)"
     if demand.combines:
         legend += ", 1: a sum begins, 2: goes on, 0: no sum"
-    table = [f"    {row}," for row in rows]
-    lines = [f"MOVES = (  # {legend}, which way (-1: any)", *table, ")"]
+    table = [" ".join(map(str, row)) for row in rows]
+    lines = [f"# {legend}, which way (-1: any)", 'MOVES = """\\', *table, '"""']
     if named:
         lines += [
             "WAYS = (  # the switches on the ways that MOVES name",
@@ -126,7 +126,8 @@ def _body(demand: Demand, places: _Places, ways: bool) -> Iterator[str]:
     scratch = f'scratch("relay", {max(1, places.room)})'
     yield from _own(demand, everybody, place)
     sums = ", adds" * demand.combines
-    yield f"for chunk, src_, dst_, held, kept{sums}, way in MOVES:"
+    yield "for row in MOVES.splitlines():"
+    yield f"    chunk, src_, dst_, held, kept{sums}, way = map(int, row.split())"
     yield "    src, dst = ranks[src_], ranks[dst_]"
     fetch = f"{source} if held == {_INPUT} else src.output[{target}]"
     if places.room:

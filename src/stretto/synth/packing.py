@@ -28,7 +28,7 @@ __all__ = ["FILLED", "Packing", "Pool", "Tree"]
 Way: TypeAlias = tuple[int, ...]
 _CLOSE = 1.0005
 _QUICK = -1.0
-FILLED = 16
+FILLED = 4
 """Trees of every root before the first prices."""
 _GAINS, _PATIENCE = 0.998, 6
 """What counts as better, and how long it may be waited for."""
