@@ -38,6 +38,7 @@ def merge(recordings: Sequence[Recording]) -> Recording:
             kinds=tuple(kinds),
             run=runs[0] if runs else Run(),
             dropped=tuple(d for one in parts for d in one.dropped),
+            waits=tuple(w for one in parts for w in one.waits),
             cut=tuple(text for one in parts for text in one.cut),
         )
     )
