@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -17,8 +19,9 @@ from stretto.calls.work import Work
 from stretto.choice.measured import Measured, agree
 from stretto.choice.select import Pin
 from stretto.errors import CallError
-from stretto.executors import Group, Session
+from stretto.executors import Group, Session, comm_of
 from stretto.meeting.limits import check_deadline
+from stretto.trace import Seen, record
 
 __all__ = ["Communicator"]
 
@@ -189,6 +192,16 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
         finally:
             self._table.clear()
             self._by_layout.clear()
+
+    def trace(
+        self, folder: str | Path | None = None, *, steps: bool = False
+    ) -> AbstractContextManager[Seen]:
+        """Record this rank's calls within a block, and those of its parts.
+
+        With `steps`, what happens inside them, too. With a folder they go to a file
+        there; else they are the `recording` of what the block is given, at its end.
+        """
+        return record(folder, steps=steps, only=comm_of(self._group)[0])
 
     def check(self) -> None:
         """Raise when this communicator is broken, or a launch has met a fault."""

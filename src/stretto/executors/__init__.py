@@ -217,6 +217,10 @@ class Session(Protocol):
         """Return the thread that is in a call of this session, or 0."""
         return 0
 
+    def asked(self, ns: int) -> None:
+        """Say when the next call was asked for, where that was before its start."""
+        return
+
     def refuses(self, plan: Verified[Plan]) -> str:
         """Return why a plan does not run here, alike on every rank, or ""."""
         return ""

@@ -135,7 +135,7 @@ class Collector:
         only: Comm | None = None,
         run: Run | None = None,
     ) -> None:
-        """Take all communicators, or `only` one."""
+        """Take all communicators, or `only` one and those that are parts of it."""
         self.steps, self.only = steps, only
         self.info = RankInfo(rank=0)
         self._folder, self._run = folder, run or Run()
@@ -148,7 +148,10 @@ class Collector:
 
     def wants(self, comm: Comm) -> bool:
         """Return whether a communicator is taken."""
-        return self.only is None or comm == self.only
+        only = self.only
+        if only is None or comm == only:
+            return True
+        return comm.meeting == only.meeting and comm.name.startswith(f"{only.name}/")
 
     def add(self, taken: Taken) -> None:
         """Keep or write what was taken."""

@@ -141,7 +141,10 @@ class _Reader:
             records = self._records(at, words)
             known = np.array([n in mine for n in records[:, 1].tolist()], bool)
             records = records[known]
-            table = calls_of_records(records, int(words[RingWord.RANK]), comm)
+            rank = int(words[RingWord.RANK])
+            if not 0 <= rank < 1 << 31:
+                raise TraceError(f"{place}: it is of rank {rank}")
+            table = calls_of_records(records, rank, comm)
             numbers = [kinds.setdefault(mine[n], len(kinds)) for n in records[:, 1]]
             table["nbytes"] = [mine[n].nbytes for n in records[:, 1].tolist()]
             table["kind"] = numbers

@@ -131,6 +131,11 @@ class CpuSession(Session):
         """Return the thread that is in a call of this session, or 0."""
         return int(self._words[SessionWord.INSIDE])
 
+    def asked(self, ns: int) -> None:
+        """Say when the next call was asked for, where that was before its start."""
+        if self._ring is not None:
+            self._ring.enqueued(ns)
+
     def prepare(self, plan: Verified[Plan], call: Call) -> Launch:
         """Bind a plan to a kind of call. Nothing is exchanged."""
         if plan.value.num_ranks != self._group.num_ranks:
