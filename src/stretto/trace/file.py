@@ -224,12 +224,22 @@ def _wrong(recording: Recording) -> Iterator[str]:
         if strange.any():
             row = int(alien[strange.argmax()])
             yield f"{what} {row} is of rank {int(ranks[row])}, of which nothing is said"
+        yield from _outsiders(what, table, recording)
 
 
 def _wrong_waits(recording: Recording) -> Iterator[str]:
     for i, wait in enumerate(recording.waits):
         if not 0 <= wait.comm < len(recording.comms):
             yield f"waits[{i}] has comm {wait.comm}; want one that the file names"
+
+
+def _outsiders(what: str, table: Table, recording: Recording) -> Iterator[str]:
+    """Yield calls of ranks that are not of the communicator."""
+    both = table["comm"].astype(np.int64) << 32 | table["rank"]
+    for pair in np.unique(both[np.flatnonzero(np.diff(both, prepend=-1))]).tolist():
+        comm, rank = recording.comms[pair >> 32], pair & 0xFFFFFFFF
+        if rank not in comm.members:
+            yield f"a {what} in {comm.name[:60]} is of rank {rank}, no member of it"
 
 
 def _references(what: str, recording: Recording) -> Iterator[tuple[str, int]]:
