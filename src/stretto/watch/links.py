@@ -47,8 +47,8 @@ def links(recording: Recording) -> list[Link]:
         return []
     widest = max(len(comm.members) for comm in recording.comms)
     members = np.full((len(recording.comms), widest), -1, np.int64)
-    for number, comm in enumerate(recording.comms):
-        members[number, : len(comm.members)] = comm.members
+    for row, comm in enumerate(recording.comms):
+        members[row, : len(comm.members)] = comm.members
     peer = members[steps["comm"], np.minimum(steps["peer"], widest - 1)]
     mine = steps["rank"].astype(np.int64)
     kind = steps["kind"]
