@@ -75,7 +75,8 @@ class _Process:
                 if ring is None:
                     return None
                 self._set_steps(ring)
-                weakref.finalize(owner, self._drop, ring).atexit = False
+                ring.orphaned = weakref.finalize(owner, self._drop, ring)
+                ring.orphaned.atexit = False
             self._owners[owner] = ring, count + 1
             return ring
 
@@ -99,6 +100,7 @@ class _Process:
                 return
             self.collect(last=ring)
             self._file.close_ring(ring)
+            ring.orphaned.detach()
 
     def _drop(self, ring: Ring) -> None:
         """Close a ring whose owner was forgotten without being closed."""

@@ -182,6 +182,8 @@ class Ring:
         self.taken = self.steps_taken = 0
         """Records that were read, for whoever reads them all."""
         self.closed = False
+        self.orphaned: Any = None
+        """What closes it when its owner is forgotten."""
 
     def define(self, kind: CallKind, decoder: Callable[[], Any] | None = None) -> int:
         """Return the number of a kind of calls."""
@@ -368,6 +370,7 @@ class RingFile:
             if place is None:
                 return
             ring.closed = True
+            ring.decoders.clear()
             self.rings.remove(ring)
             self._entries[place[0], 2] = 2
             self._free.append(place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -157,9 +158,9 @@ class CpuSession(Session):
             prefault(address, nbytes)
         self._publish(encoded)
         if self._ring is not None:
-            kind = call_kind(plan.value, call, "cpu")
+            said = plan.value, self._group.rank, encoded.table
             encoded.table[Header.KIND] = self._ring.define(
-                kind, lambda: explained(plan.value, self._group.rank, encoded.table)
+                call_kind(plan.value, call, "cpu"), functools.partial(explained, *said)
             )
         watch = Watch(
             group=self._group,
