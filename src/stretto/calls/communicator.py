@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from stretto.arrays.operands import CPU
+from stretto.arrays.operands import CPU, GPU
 from stretto.calls.channels import Transfers
 from stretto.calls.coalesced import CoalescingVerbs
 from stretto.calls.hints import argument_hint, attribute_hint
@@ -206,10 +206,28 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
     ) -> AbstractContextManager[Seen]:
         """Record this rank's calls within a block, and those of its parts.
 
-        With `steps`, what happens inside them, too. With a folder they go to a file
-        there; else they are the `recording` of what the block is given, at its end.
+        With `steps`, what happens inside them, too: on GPUs by kernels that write it,
+        which are made for the block. With a folder they go to a file there; else they
+        are the `recording` of what the block is given, at its end.
         """
-        return record(folder, steps=steps, only=comm_of(self._group)[0])
+        return self._tracing(folder, steps)
+
+    @contextmanager
+    def _tracing(self, folder: str | Path | None, steps: bool) -> Iterator[Seen]:
+        only = comm_of(self._group)[0]
+        with record(folder, steps=steps, only=only) as seen:
+            if steps:
+                self._forget_launches()
+            yield seen
+        if steps:
+            self._forget_launches()
+
+    def _forget_launches(self) -> None:
+        """Prepare calls on GPUs anew: their kernels are other ones now."""
+        if GPU in self._sessions:
+            self._table.clear()
+            self._by_layout.clear()
+            self._launches.clear()
 
     def check(self) -> None:
         """Raise when this communicator is broken, or a launch has met a fault."""
