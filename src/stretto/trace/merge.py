@@ -58,11 +58,15 @@ def read_all(path: str | Path) -> Recording:
     left = [snapshot(file) for file in sorted(path.glob("*.rings"))]
     if not written and not left:
         raise TraceError(f"{path}: there is no recording (*{SUFFIX}) in this folder")
-    by_pid = {one.ranks[0].pid: one for one in written if one.ranks}
+    found = [one for one in written if one.ranks]
+    whose = {(one.ranks[0].rank, one.ranks[0].pid): i for i, one in enumerate(found)}
     for one in left:
-        pid = one.ranks[0].pid
-        by_pid[pid] = _completed(by_pid[pid], one) if pid in by_pid else one
-    return merge([*by_pid.values(), *(one for one in written if not one.ranks)])
+        place = whose.get((one.ranks[0].rank, one.ranks[0].pid))
+        if place is None:
+            found.append(one)
+        else:
+            found[place] = _completed(found[place], one)
+    return merge(found)
 
 
 def _completed(written: Recording, left: Recording) -> Recording:
