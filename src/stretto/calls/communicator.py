@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
-from stretto.arrays.operands import CPU
+from stretto import executors
+from stretto.arrays.operands import CPU, GPU
 from stretto.calls.channels import Transfers
 from stretto.calls.coalesced import CoalescingVerbs
 from stretto.calls.hints import argument_hint, attribute_hint
@@ -177,6 +178,22 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
         session = self._session_of("deregister", array)
         self._registering("deregister", lambda: session.deregister(array))
 
+    def fused_up_to(self) -> tuple[int, int]:
+        """Return for how many bytes of a result an epilogue of rows saves time.
+
+        On a GPU: beside a plain call and one kernel after it, and beside several.
+        """
+        rule = self._chooser.rows(GPU)
+        return rule.fused_up_to, rule.fused_of_many_up_to
+
+    def peers(self, array: Any) -> list[Any]:
+        """Return every rank's array like this one, as this rank's GPU reaches them.
+
+        For copies and kernels of your own, to and from memory of `empty()` or memory
+        that was registered. Nothing is exchanged; ranks see to the order themselves.
+        """
+        return self._session_of("peers", array).peers(array)
+
     def _session_of(self, verb: str, array: Any) -> Session:
         """Return the session that an array is for."""
         self._ready(verb)
@@ -257,6 +274,16 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
         if error is not None and not self._closed:
             self._group.abandon(f"raised {type(error).__name__}: {error}")
         self.close()
+
+
+def lacks(comm: Communicator, device: str) -> str:
+    """Return why a communicator cannot serve arrays of a device, or ""; for all alike.
+
+    What only one rank lacks is found when it is first used.
+    """
+    several = bool(comm.hosts)
+    module = executors.get(device)
+    return str(module.lacks(comm.num_ranks, several_hosts=several))
 
 
 def advise(error: BaseException) -> None:

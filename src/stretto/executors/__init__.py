@@ -193,6 +193,10 @@ class Session(Protocol):
         """Undo `register` (collective)."""
         return
 
+    def peers(self, array: Any) -> list[Any]:
+        """Return every rank's array like this one, as this rank reaches them."""
+        raise CallError("peers' arrays are reached on GPUs; want one that is there")
+
     def channels(self, nbytes: int, *, blocks: int = 1, kind: str = "memory") -> Any:
         """Return channels to every peer, for kernels of the user's (collective)."""
         raise CallError("channels are for kernels on GPUs; want device='cuda'")
@@ -222,6 +226,12 @@ class Executor(Protocol):
 
     def trusted(self, plan: Verified[Plan], call: Call) -> str:
         """Return, in a word, what of such a call stands on less than a proof."""
+
+    def lacks(self, num_ranks: int, *, several_hosts: bool) -> str:
+        """Return why so many ranks cannot be served, alike on every rank, or ""."""
+
+    def between_hosts(self) -> str:
+        """Return how data go from one host to another, in words."""
 
 
 def names() -> tuple[str, ...]:
