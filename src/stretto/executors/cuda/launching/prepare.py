@@ -71,7 +71,12 @@ def prepare(
             f"plan {value.name} is for {value.num_ranks} ranks; "
             f"this group has {session.group.num_ranks}"
         )
-    launch = _launch(session, plan, call)
+    mark = fingerprint(value, call.dtype, call.op.value, call.counts)
+    session.watch.name(mark, describe(value, call))
+    _refuse_hosts(session, value, call)
+    note = session.recorded.noter(mark, value, call)
+    launch = _launch(session, plan, call, mark)
+    launch.note = note
     if not call.aside:
         return launch
     places = layout(value, symbol_sizes(value, call), 1)
@@ -129,11 +134,10 @@ class OnCopy:
             ask("cuMemFreeAsync", copy, on)
 
 
-def _launch(session: SessionServices, plan: Verified[Plan], call: Call) -> Launch:
+def _launch(
+    session: SessionServices, plan: Verified[Plan], call: Call, mark: int
+) -> Launch:
     value = plan.value
-    mark = fingerprint(value, call.dtype, call.op.value, call.counts)
-    session.watch.name(mark, describe(value, call))
-    _refuse_hosts(session, value, call)
     own = taken_by_hand(value, call, session.regions[0].share)
     if call.epilogue is not None:
         return _fused(session, plan, call, call.epilogue, mark)
