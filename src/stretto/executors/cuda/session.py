@@ -25,6 +25,7 @@ from stretto.executors.cuda.device.driver import (
     ask,
     current_stream,
     open_device,
+    stream_handle,
 )
 from stretto.executors.cuda.device.mark import Mark
 from stretto.executors.cuda.device.memory import open_slab
@@ -39,7 +40,7 @@ from stretto.executors.cuda.flags.watch import Watch
 from stretto.executors.cuda.hosts.way import FarWay, far_ranks
 from stretto.executors.cuda.launching.counted import prepare_counted
 from stretto.executors.cuda.launching.kernels import TURN, Kernels, Loaded
-from stretto.executors.cuda.launching.launch import Launch, stream_handle
+from stretto.executors.cuda.launching.launch import Launch
 from stretto.executors.cuda.launching.prepare import OnCopy, prepare
 from stretto.ir import Verified
 from stretto.lower import Batched, why_not_in_halves

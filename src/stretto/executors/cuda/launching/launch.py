@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from stretto.arrays.view import pointer, require_near
 from stretto.errors import CallError
 from stretto.executors.cuda.codegen.abi import PARAMS, Footprint, footprint, pack
-from stretto.executors.cuda.device.driver import current_stream
+from stretto.executors.cuda.device.driver import current_stream, stream_handle
 from stretto.executors.cuda.flags.regions import Region
 from stretto.executors.cuda.launching.kernels import Loaded, enqueue
 from stretto.executors.cuda.launching.peers import peer_spaces
@@ -37,7 +37,6 @@ __all__ = [
     "Parameters",
     "Part",
     "mixed",
-    "stream_handle",
 ]
 
 _INPUT, _OUTPUT, _MARK = (
@@ -381,17 +380,6 @@ def _second_thread() -> CallError:
         "this communicator; one thread at a time may use it: give each one of its own, "
         "by split(0)"
     )
-
-
-def stream_handle(stream: Any) -> int:
-    """Return the handle of a stream: an int, torch's, or any `__cuda_stream__`."""
-    if isinstance(stream, int):
-        return stream
-    if hasattr(stream, "cuda_stream"):
-        return int(stream.cuda_stream)
-    if hasattr(stream, "__cuda_stream__"):
-        return int(stream.__cuda_stream__()[1])
-    raise CallError(f"stream={stream!r}; want an int or a CUDA stream object")
 
 
 def mixed(fingerprint: int, also: tuple[int | None, ...]) -> int:

@@ -23,7 +23,7 @@ from stretto.executors.cuda.codegen.abi import fingerprint, footprint
 from stretto.executors.cuda.codegen.byhand import hand_kernel
 from stretto.executors.cuda.codegen.epilogue import words_of
 from stretto.executors.cuda.codegen.rowwise import EACH_ITS_OWN, shared_by
-from stretto.executors.cuda.device.driver import api, ask, current_stream
+from stretto.executors.cuda.device.driver import api, ask, current_stream, stream_handle
 from stretto.executors.cuda.flags.regions import fit, symbol_sizes
 from stretto.executors.cuda.launching.byhand import (
     hand_footprint,
@@ -37,7 +37,6 @@ from stretto.executors.cuda.launching.launch import (
     Key,
     Launch,
     mixed,
-    stream_handle,
 )
 from stretto.executors.cuda.launching.peers import peer_spaces
 from stretto.executors.cuda.launching.services import SessionServices
