@@ -63,10 +63,13 @@ def test_everything_is_measured_and_right():
     [
         {"buffer": "bytearray"},
         {"registered": True},
-        {"registered": True, "in_place": True},
+        pytest.param(
+            {"registered": True, "in_place": True}, marks=pytest.mark.slow, id="both"
+        ),
         {"in_place": True, "dtype": "bfloat16"},
         {"cold": True, "op": "max", "dtype": "int32"},
-        {"mode": "overlapped"},
+        {"mode": "overlapped", "tests": ("all_reduce", "gather_v")},
+        pytest.param({"mode": "overlapped"}, marks=pytest.mark.slow, id="overlapped"),
     ],
     ids=str,
 )
@@ -74,7 +77,7 @@ def test_every_kind_of_buffer_gives_right_results(options):
     """Registered or not, in place or not, from caches warm or cold."""
     tests = tuple(t for t in EVERYTHING if t not in bench.PAIRS)
 
-    rows = measured(tests=tests, budget_s=2.0, **options)
+    rows = measured(**{"tests": tests, "budget_s": 1.0} | options)
 
     assert [] == [(r["test"], r["wrong"], r["refused"]) for r in rows if not r["ok"]]
     if options.get("mode") == "overlapped":
@@ -293,7 +296,13 @@ def srun(rank):
     }
 
 
-@pytest.mark.parametrize("launcher", [torchrun, srun], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        pytest.param(torchrun, id="torchrun"),
+        pytest.param(srun, marks=pytest.mark.slow, id="srun"),
+    ],
+)
 def test_a_launcher_may_start_the_ranks(launcher):
     """In its environment each process is a rank; rank 0 prints."""
     command = [sys.executable, "-m", "stretto", "bench", "all_reduce"]
