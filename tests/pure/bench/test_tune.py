@@ -342,12 +342,17 @@ def test_where_nothing_of_the_search_works_what_is_shipped_is_kept():
     ("nbytes", "algorithm", "shape"),
     [  # the fastest on four H200 GPUs, and none of it is named in the space
         (1 << 10, "all_reduce/one_shot", "threads=128"),
-        (1 << 14, "all_reduce/one_shot", "blocks=8 threads=128"),
         (1 << 14, "all_reduce/one_shot", "blocks=32 threads=64"),
-        (1 << 16, "all_reduce/one_shot", "blocks=64 threads=128"),
-        (1 << 18, "all_reduce/two_shot", "blocks=128 threads=64"),
         (1 << 20, "all_reduce/two_shot", "blocks=96 threads=256"),
-        (1 << 22, "all_reduce/two_shot", "blocks=132"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                (1 << 14, "all_reduce/one_shot", "blocks=8 threads=128"),
+                (1 << 16, "all_reduce/one_shot", "blocks=64 threads=128"),
+                (1 << 18, "all_reduce/two_shot", "blocks=128 threads=64"),
+                (1 << 22, "all_reduce/two_shot", "blocks=132"),
+            )
+        ),
     ],
 )
 def test_the_numbers_of_a_family_hold_what_was_fast_when_picked_by_hand(

@@ -286,7 +286,13 @@ def test_whatever_can_be_said_compiles(function, forms, row):
     )
 
 
-@pytest.mark.parametrize(("rows", "spilled"), [(1, 0), (16, 0), (32, 0), (64, 32)])
+@pytest.mark.parametrize(
+    ("rows", "spilled"),
+    [
+        *((1, 0), (64, 32)),
+        *(pytest.param(rows, 0, marks=pytest.mark.slow) for rows in (16, 32)),
+    ],
+)
 def test_what_the_runtime_chooses_compiles(rows, spilled):
     """With the blocks to a row that a launch would give it; hardly anything spilled.
 
@@ -316,8 +322,12 @@ def test_what_the_runtime_chooses_compiles(rows, spilled):
     ("name", "words", "dtype", "row"),
     [
         ("all_reduce/one_shot", "packets blocks=64 threads=512", "bfloat16", 8192),
-        ("all_reduce/two_shot", "packets blocks=16 threads=1024", "bfloat16", 8192),
         ("all_gather/one_shot", "packets threads=256", "bfloat16", 4096),
+        pytest.param(
+            *("all_reduce/two_shot", "packets blocks=16 threads=1024"),
+            *("bfloat16", 8192),
+            marks=pytest.mark.slow,
+        ),
         ("all_reduce/ring", "bulk threads=512", "float32", 2885),
     ],
 )
