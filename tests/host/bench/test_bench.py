@@ -82,6 +82,7 @@ def test_every_kind_of_buffer_gives_right_results(options):
         assert all(0 <= row["hidden"] <= 1 for row in rows)
 
 
+@pytest.mark.slow
 def test_tensors_are_measured():
     """CPU tensors go the same way."""
     pytest.importorskip("torch", reason="tensors are PyTorch's")
