@@ -15,6 +15,7 @@
     |- MissingExtraError       an optional dependency is not installed
     |- DeviceError             a GPU or its driver refused
     |- SharedMemoryError       this system gives processes no common memory
+    |- TraceError              a recording cannot be read
     |- RankFailed              a rank started by spawn raised or died
     `- CommunicationError      the group cannot go on
        |- PeerLost             a rank died
@@ -97,6 +98,7 @@ __all__ = [
     "SharedMemoryError",
     "StrettoError",
     "TopologyError",
+    "TraceError",
     "UndefinedError",
     "UnknownNameError",
     "WireError",
@@ -151,6 +153,10 @@ class CallError(StrettoError):
 
 class TopologyError(StrettoError):
     """A machine file is malformed, or a machine cannot do what is asked."""
+
+
+class TraceError(StrettoError):
+    """A recording cannot be read, or a process has none."""
 
 
 class LaunchEnvironmentError(StrettoError):

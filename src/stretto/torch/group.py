@@ -18,6 +18,7 @@ from stretto.errors import CallError, MissingExtraError, StrettoError
 from stretto.torch import calls
 from stretto.torch.base import GroupBase, profiling
 from stretto.torch.faults import as_torch, both_families, refusal
+from stretto.torch.lanes import SHORT, in_order
 from stretto.torch.meeting import seconds
 from stretto.torch.options import OPERATORS, given, operator_of
 from stretto.torch.works import Done
@@ -45,13 +46,14 @@ class StrettoGroup(GroupBase):
             wait = not opts.asyncOp
         except (AttributeError, IndexError, TypeError, ValueError):
             return self._all_reduce_rarely(tensors, given(opts, reduceOp=op))
-        if wait and not profiling():
+        now = wait or (tensor.is_cuda and tensor.nbytes <= SHORT)
+        if now and not profiling():
             with self._lock:
                 if self._calls:
                     self._line.finish()
                 try:
                     self._comm.all_reduce(tensor, name)
-                    return None
+                    return None if wait else in_order([tensor])
                 except (CallError, MissingExtraError):
                     pass  # copied, or left to others, if that helps
                 except StrettoError as e:
@@ -197,8 +199,6 @@ class StrettoGroup(GroupBase):
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Any:
         """Return when everybody has come, and what was started here has ended."""
         opts = given(opts, timeout=timeout)
-        if self._away is not None:
-            return self._pass_on(("barrier", opts), self._fallback.devices[-1])
         limit = seconds(opts.timeout)
         run = functools.partial(self._run_barrier, limit)
         if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
@@ -238,22 +238,21 @@ class StrettoGroup(GroupBase):
     def send(self, tensors: Any, dst: int, tag: int = 0) -> Any:
         """Start to send a tensor."""
         (tensor,) = tensors
-        if self._away is None and self._transfers.serve(tensor, tag):
+        if self._transfers.serve(tensor, tag):
             return self._transfers.send(tensor, dst)
         return self._transfers.send_by(self._pass_on, tensor, dst, tag)
 
     def recv(self, tensors: Any, src: int, tag: int = 0) -> Any:
         """Start to receive a tensor."""
         (tensor,) = tensors
-        if self._away is None and self._transfers.serve(tensor, tag):
+        if self._transfers.serve(tensor, tag):
             return self._transfers.recv(tensor, src)
         return self._transfers.recv_by(self._pass_on, "recv", tensor, src, tag)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
         """Start to receive what comes first."""
         (tensor,) = tensors
-        if self._away is None:
-            self._transfers.check_any_source(tensor)
+        self._transfers.check_any_source(tensor)
         return self._transfers.recv_by(self._pass_on, "recv_anysource", tensor, tag)
 
     recvAnysource = recv_anysource  # noqa: N815 - C++ calls it so

@@ -1,19 +1,79 @@
-"""What happened when: event schema, the only clock, a ring buffer, exporters."""
+"""What happened when: the only clock, recordings of calls and steps, their file."""
 
+from stretto.trace import rings
 from stretto.trace.chrome import chrome_json, write_chrome
 from stretto.trace.clock import MONOTONIC, Clock, MonotonicClock, VirtualClock
+from stretto.trace.collector import EXPLAINED, Taken
 from stretto.trace.events import KINDS, Event
+from stretto.trace.file import SUFFIX, TraceFile, read, write
+from stretto.trace.merge import merge, read_all
+from stretto.trace.process import (
+    Seen,
+    add_source,
+    close_ring,
+    open_ring,
+    record,
+    wants_steps,
+)
 from stretto.trace.recorder import Recorder, RecorderStatistics
+from stretto.trace.rings import Ring
+from stretto.trace.snapshot import snapshot, snapshot_of_pid
+from stretto.trace.tables import (
+    CALL,
+    NOBODY,
+    STATES,
+    STEP,
+    STEP_KINDS,
+    UNKNOWN_NS,
+    CallKind,
+    Comm,
+    Dropped,
+    RankInfo,
+    Recording,
+    Run,
+    Wait,
+)
 
 __all__ = [
+    "CALL",
+    "EXPLAINED",
     "KINDS",
     "MONOTONIC",
+    "NOBODY",
+    "STATES",
+    "STEP",
+    "STEP_KINDS",
+    "SUFFIX",
+    "UNKNOWN_NS",
+    "CallKind",
     "Clock",
+    "Comm",
+    "Dropped",
     "Event",
     "MonotonicClock",
+    "RankInfo",
     "Recorder",
     "RecorderStatistics",
+    "Recording",
+    "Ring",
+    "Run",
+    "Seen",
+    "Taken",
+    "TraceFile",
     "VirtualClock",
+    "Wait",
+    "add_source",
     "chrome_json",
+    "close_ring",
+    "merge",
+    "open_ring",
+    "read",
+    "read_all",
+    "record",
+    "rings",
+    "snapshot",
+    "snapshot_of_pid",
+    "wants_steps",
+    "write",
     "write_chrome",
 ]

@@ -1,4 +1,4 @@
-"""all_reduce, residual add and RMSNorm as one operator, and its quantising forms.
+"""all_reduce, residual add and RMSNorm as one operator (in 8 bits: norms_fp8.py).
 
 On GPUs the add and the norm are in the collective's kernel (an epilogue); on CPUs they
 are PyTorch's own, after the collective. Sums are rounded to the type of `x` as an
@@ -7,47 +7,62 @@ all_reduce's are; from there to the outputs everything is float32.
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from stretto.calls import Communicator
 from stretto.epilogues import (
     CASTS,
     Bound,
     Epilogue,
     Expr,
-    cast,
     epilogue,
-    maximum,
-    row_amax,
     row_mean,
     rsqrt,
 )
 from stretto.errors import CallError
 from stretto.torch.operators.collectives import plain
 from stretto.torch.operators.library import (
+    communicator_of,
     define,
     in_graph,
     resolve,
     text_of,
 )
 
-__all__ = ["EPS", "all_reduce_rmsnorm", "all_reduce_rmsnorm_", "all_reduce_rmsnorm_fp8"]
+__all__ = [
+    "EPS",
+    "add_norm",
+    "all_reduce_rmsnorm",
+    "all_reduce_rmsnorm_",
+    "check",
+    "fused_up_to",
+    "in_kernel",
+    "norm",
+    "normed",
+    "normed_",
+    "normed_rows",
+    "run_fused",
+]
 
 OPS = torch.ops.stretto
 EPS = 1e-6
-FP8 = "float8_e4m3fn"
-_LARGEST, _LEAST = 448.0, 1e-12
-"""The largest number of that type; the least scale of a row, so that none is 0."""
-FUSED_UP_TO = 8 << 20
-"""Bytes up to which GPUs do it in one kernel. Larger ones, as in prefill, are moved by
-the plans that are tuned for plain calls, and PyTorch's own kernels follow."""
+FUSED_UP_TO: int | None = None
+"""Bytes up to which GPUs do it in one kernel; None: as the machine's profile says.
+Larger ones, as in prefill, are moved by the plans that are tuned for plain calls, and
+PyTorch's own kernels follow."""
+_limits: weakref.WeakKeyDictionary[Communicator, tuple[int, int]] = (
+    weakref.WeakKeyDictionary()
+)
 _TYPES = {getattr(torch, name) for name in CASTS[:3]}
 """Element types of results that epilogues follow."""
 
 
-def _normed(s: Any, weight: Any, eps: Any) -> Any:
+def normed_rows(s: Any, weight: Any, eps: Any) -> Any:
+    """Return rows scaled to a mean square of one, in an epilogue."""
     return s * rsqrt(row_mean(s * s) + eps) * weight
 
 
@@ -55,35 +70,17 @@ def _normed(s: Any, weight: Any, eps: Any) -> Any:
 def add_norm(y: Expr, residual: Expr, weight: Expr, eps: Expr) -> dict[str, Expr]:
     """Add the residual and scale rows to a mean square of one."""
     s = y + residual
-    return {"out": _normed(s, weight, eps), "residual": s}
+    return {"out": normed_rows(s, weight, eps), "residual": s}
 
 
 @epilogue
 def norm(y: Expr, weight: Expr, eps: Expr) -> dict[str, Expr]:
     """Scale rows to a mean square of one."""
-    return {"out": _normed(y, weight, eps)}
+    return {"out": normed_rows(y, weight, eps)}
 
 
-@epilogue
-def add_norm_fp8(y: Expr, residual: Expr, weight: Expr, eps: Expr) -> dict[str, Expr]:
-    """The same in 8 bits, with a scale for every row."""
-    s = y + residual
-    normed = _normed(s, weight, eps)
-    scale = maximum(row_amax(normed) / _LARGEST, _LEAST)
-    out = cast(normed / scale, FP8)
-    return {"out": out, "scale": cast(scale, "float32"), "residual": s}
-
-
-@epilogue
-def add_norm_static_fp8(
-    y: Expr, residual: Expr, weight: Expr, eps: Expr, scale: Expr
-) -> dict[str, Expr]:
-    """The same in 8 bits, with a scale that is known."""
-    s = y + residual
-    return {"out": cast(_normed(s, weight, eps) / scale, FP8), "residual": s}
-
-
-def _check(x: Tensor, residual: Tensor | None, weight: Tensor) -> None:
+def check(x: Tensor, residual: Tensor | None, weight: Tensor) -> None:
+    """Refuse shapes that do not go together."""
     if not x.dim() or weight.shape != x.shape[-1:]:
         raise CallError(
             f"all_reduce_rmsnorm: x has shape {tuple(x.shape)}, weight "
@@ -98,11 +95,21 @@ def _check(x: Tensor, residual: Tensor | None, weight: Tensor) -> None:
         )
 
 
-def _in_kernel(x: Tensor, *others: Tensor | None) -> bool:
+def fused_up_to(comm: Communicator, *, quantised: bool = False) -> int:
+    """Return the bytes of a tensor up to which GPUs do it in one kernel."""
+    if FUSED_UP_TO is not None:
+        return FUSED_UP_TO
+    found = _limits.get(comm)
+    if found is None:
+        found = _limits[comm] = comm.fused_up_to()
+    return found[quantised]
+
+
+def in_kernel(x: Tensor, *others: Tensor | None) -> bool:
     """Return whether an epilogue can do it."""
     return (
         x.is_cuda
-        and 0 < x.nbytes <= FUSED_UP_TO
+        and x.numel() > 0
         and all(t is None or t.dtype in _TYPES for t in (x, *others))
     )
 
@@ -125,14 +132,32 @@ def _bound(form: Epilogue, inputs: dict[str, Any], outputs: dict[str, Any]) -> B
     )
 
 
-def _fused(
-    comm: Any, form: Epilogue, x: Tensor, outputs: dict[str, Tensor], **inputs: Any
-) -> Tensor:
-    """Run a collective with an epilogue; return the plain sum."""
-    given = {k: _aligned(v) if isinstance(v, Tensor) else v for k, v in inputs.items()}
-    y = torch.empty_like(x)
-    comm.all_reduce(_aligned(x), out=y, epilogue=_bound(form, given, outputs))
-    return y
+def run_fused(
+    comm: Communicator,
+    form: Epilogue,
+    x: Tensor,
+    outputs: dict[str, Tensor],
+    *,
+    into: Tensor | None = None,
+    **inputs: Any,
+) -> None:
+    """Run a collective with an epilogue; `x` becomes the sum, unless that has a place.
+
+    What cannot be read by 16 bytes is copied when the call has refused it.
+    """
+    try:
+        comm.all_reduce(x, out=into, epilogue=_bound(form, inputs, outputs))
+        return
+    except CallError:
+        pass  # copied, if that helps; else it is raised again
+    tensors = {k: v for k, v in inputs.items() if isinstance(v, Tensor)}
+    for name, given in tensors.items():
+        inputs[name] = _aligned(given)
+    whole = _aligned(x)
+    y = into if into is not None and not into.data_ptr() % 16 else torch.empty_like(x)
+    comm.all_reduce(whole, out=y, epilogue=_bound(form, inputs, outputs))
+    if y is not into:
+        (x if into is None else into).copy_(y)
 
 
 # With numbers of the type of x.
@@ -141,27 +166,46 @@ def _fused(
 def _all_reduce_rmsnorm(
     x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, group: str
 ) -> tuple[Tensor, Tensor]:
-    _check(x, residual, weight)
-    comm, x = resolve(group), plain(x)
-    if not _in_kernel(x, residual, weight):
-        y = torch.empty_like(x)
-        comm.all_reduce(x, out=y)
-        return _by_torch(y, residual, weight, eps)
+    return normed(resolve(group), x, residual, weight, eps)
+
+
+def normed(
+    comm: Communicator,
+    x: Tensor,
+    residual: Tensor | None,
+    weight: Tensor,
+    eps: float,
+    *,
+    keep: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """Return the norm, and the sum with the residual.
+
+    Without `keep` a contiguous `x` becomes the sum over ranks.
+    """
+    check(x, residual, weight)
+    x = plain(x)
+    into = torch.empty_like(x) if keep else None
+    if not in_kernel(x, residual, weight) or x.nbytes > fused_up_to(comm):
+        comm.all_reduce(x, out=into)
+        return _by_torch(x if into is None else into, residual, weight, eps, keep=keep)
     out = torch.empty_like(x)
     if residual is None:
-        return out, _fused(comm, norm, x, {"out": out}, weight=weight, eps=eps)
+        run_fused(comm, norm, x, {"out": out}, into=into, weight=weight, eps=eps)
+        return out, x if into is None else into
     total = torch.empty_like(x)
-    made = {"out": out, "residual": total}
-    _fused(comm, add_norm, x, made, residual=residual, weight=weight, eps=eps)
+    made, given = {"out": out, "residual": total}, {"residual": residual}
+    run_fused(comm, add_norm, x, made, into=into, weight=weight, eps=eps, **given)
     return out, total
 
 
 def _by_torch(
-    y: Tensor, residual: Tensor | None, weight: Tensor, eps: float
+    y: Tensor, residual: Tensor | None, weight: Tensor, eps: float, *, keep: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return both of a sum over ranks, which is used up."""
+    """Return both of a sum over ranks, which is used up if `x` was kept."""
     if y.is_cuda and y.dtype == weight.dtype and y.dtype in _TYPES:
-        total = y if residual is None else y.add_(residual)
+        total = y
+        if residual is not None:
+            total = y.add_(residual) if keep else y + residual
         return torch.nn.functional.rms_norm(total, weight.shape, weight, eps), total
     wide = torch.float64 if y.dtype == torch.float64 else torch.float32
     s = y.to(wide)
@@ -174,7 +218,7 @@ def _by_torch(
 def _two_like(
     x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, group: str
 ) -> tuple[Tensor, Tensor]:
-    _check(x, residual, weight)
+    check(x, residual, weight)
     like = torch.empty_like(x, memory_format=torch.contiguous_format)
     return like, torch.empty_like(like)
 
@@ -212,18 +256,24 @@ define(
 def _all_reduce_rmsnorm_(
     x: Tensor, residual: Tensor, weight: Tensor, eps: float, group: str
 ) -> Tensor:
-    _check(x, residual, weight)
-    comm = resolve(group)
-    ready = x.is_contiguous() and residual.is_contiguous()
-    if ready and _in_kernel(x, residual, weight):
-        at = x.data_ptr() | residual.data_ptr() | weight.data_ptr()
-        if not at % 16:
-            out = torch.empty_like(x)
-            inputs = {"residual": residual, "weight": weight, "eps": eps}
-            outputs = {"out": out, "residual": residual}
+    return normed_(resolve(group), x, residual, weight, eps)
+
+
+def normed_(
+    comm: Communicator, x: Tensor, residual: Tensor, weight: Tensor, eps: float
+) -> Tensor:
+    """Return the norm; the sum replaces `residual`, and `x` is used up."""
+    check(x, residual, weight)
+    if in_kernel(x, residual, weight) and x.nbytes <= fused_up_to(comm):
+        out = torch.empty_like(x)
+        inputs = {"residual": residual, "weight": weight, "eps": eps}
+        outputs = {"out": out, "residual": residual}
+        try:
             comm.all_reduce(x, epilogue=_bound(add_norm, inputs, outputs))
             return out
-    out, total = _all_reduce_rmsnorm(x, residual, weight, eps, group)
+        except CallError:
+            pass  # strided, or not at a multiple of 16 bytes
+    out, total = normed(comm, x, residual, weight, eps, keep=False)
     residual.copy_(total)
     return out
 
@@ -233,92 +283,6 @@ define(
     "str group) -> Tensor",
     _all_reduce_rmsnorm_,
     fake=lambda x, residual, weight, eps, group: x.new_empty(x.shape),
-)
-
-
-# With numbers of 8 bits.
-
-
-def _all_reduce_rmsnorm_fp8(
-    x: Tensor, residual: Tensor, weight: Tensor, eps: float, group: str
-) -> tuple[Tensor, Tensor, Tensor]:
-    _check(x, residual, weight)
-    comm, x = resolve(group), plain(x)
-    if _in_kernel(x, residual, weight):
-        out, scale, total = _three_like(x, residual, weight, eps, group)
-        made = {"out": out, "scale": scale, "residual": total}
-        _fused(comm, add_norm_fp8, x, made, residual=residual, weight=weight, eps=eps)
-        return out, scale, total
-    normed, total = _wide(comm, x, residual, weight, eps)
-    scale = (normed.abs().amax(-1, keepdim=True) / _LARGEST).clamp_min(_LEAST)
-    return _rounded(normed / scale), scale, total
-
-
-def _three_like(
-    x: Tensor, residual: Tensor, weight: Tensor, eps: float, group: str
-) -> tuple[Tensor, Tensor, Tensor]:
-    _check(x, residual, weight)
-    out = x.new_empty(x.shape, dtype=torch.float8_e4m3fn)
-    scale = x.new_empty([*x.shape[:-1], 1], dtype=torch.float32)
-    return out, scale, x.new_empty(x.shape)
-
-
-def _wide(
-    comm: Any, x: Tensor, residual: Tensor, weight: Tensor, eps: float
-) -> tuple[Tensor, Tensor]:
-    """Return the norm in float32, and the new residual."""
-    y = torch.empty_like(x)
-    comm.all_reduce(x, out=y)
-    s = y.float() + residual.float()
-    scale = torch.rsqrt(s.square().mean(-1, keepdim=True) + eps)
-    return s * scale * weight.float(), s.to(x.dtype)
-
-
-def _rounded(x: Tensor) -> Tensor:
-    """Return 8 bits; what is too large becomes the largest number, as in kernels."""
-    return x.clamp(-_LARGEST, _LARGEST).to(torch.float8_e4m3fn)
-
-
-define(
-    "all_reduce_rmsnorm_fp8(Tensor x, Tensor residual, Tensor weight, float eps, "
-    "str group) -> (Tensor, Tensor, Tensor)",
-    _all_reduce_rmsnorm_fp8,
-    fake=_three_like,
-)
-
-
-def _all_reduce_rmsnorm_static_fp8(
-    x: Tensor, residual: Tensor, weight: Tensor, scale: Tensor, eps: float, group: str
-) -> tuple[Tensor, Tensor]:
-    _check(x, residual, weight)
-    if scale.numel() != 1 or scale.dtype != torch.float32:
-        raise CallError(
-            f"all_reduce_rmsnorm_fp8: scale has shape {tuple(scale.shape)} of "
-            f"{scale.dtype}; want one number of float32"
-        )
-    comm, x = resolve(group), plain(x)
-    if _in_kernel(x, residual, weight, scale):
-        out, _, total = _three_like(x, residual, weight, eps, group)
-        made = {"out": out, "residual": total}
-        given = {"residual": residual, "weight": weight, "scale": scale.view(())}
-        _fused(comm, add_norm_static_fp8, x, made, eps=eps, **given)
-        return out, total
-    normed, total = _wide(comm, x, residual, weight, eps)
-    return _rounded(normed / scale), total
-
-
-def _static_like(
-    x: Tensor, residual: Tensor, weight: Tensor, scale: Tensor, eps: float, group: str
-) -> tuple[Tensor, Tensor]:
-    out, _, total = _three_like(x, residual, weight, eps, group)
-    return out, total
-
-
-define(
-    "all_reduce_rmsnorm_static_fp8(Tensor x, Tensor residual, Tensor weight, "
-    "Tensor scale, float eps, str group) -> (Tensor, Tensor)",
-    _all_reduce_rmsnorm_static_fp8,
-    fake=_static_like,
 )
 
 
@@ -341,7 +305,7 @@ def all_reduce_rmsnorm(
             x, residual, weight, eps, text_of(group)
         )
         return both
-    return _all_reduce_rmsnorm(x, residual, weight, eps, text_of(group))
+    return normed(communicator_of(group), x, residual, weight, eps)
 
 
 def all_reduce_rmsnorm_(
@@ -350,30 +314,4 @@ def all_reduce_rmsnorm_(
     """Return the norm; the sum replaces `residual`, and `x` is used up."""
     if in_graph(x, residual, weight):
         return OPS.all_reduce_rmsnorm_(x, residual, weight, eps, text_of(group))
-    return _all_reduce_rmsnorm_(x, residual, weight, eps, text_of(group))
-
-
-def all_reduce_rmsnorm_fp8(
-    x: Tensor,
-    residual: Tensor,
-    weight: Tensor,
-    eps: float = EPS,
-    group: Any = None,
-    *,
-    scale: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the norm in float8_e4m3fn, its scales, and the sum with `residual`.
-
-    The norm is the 8-bit numbers times the scales: one for every row, shape (..., 1),
-    or `scale`, which is then given back.
-    """
-    group = text_of(group)
-    if scale is None:
-        made: tuple[Tensor, Tensor, Tensor] = OPS.all_reduce_rmsnorm_fp8(
-            x, residual, weight, eps, group
-        )
-        return made
-    out, total = OPS.all_reduce_rmsnorm_static_fp8(
-        x, residual, weight, scale, eps, group
-    )
-    return out, scale, total
+    return normed_(communicator_of(group), x, residual, weight, eps)
