@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from stretto import executors
 from stretto.arrays.operands import CPU, GPU
 from stretto.calls.channels import Transfers
 from stretto.calls.coalesced import CoalescingVerbs
@@ -180,6 +181,14 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
         session = self._session_of("deregister", array)
         self._registering("deregister", lambda: session.deregister(array))
 
+    def fused_up_to(self) -> tuple[int, int]:
+        """Return for how many bytes of a result an epilogue of rows saves time.
+
+        On a GPU: beside a plain call and one kernel after it, and beside several.
+        """
+        rule = self._chooser.rows(GPU)
+        return rule.fused_up_to, rule.fused_of_many_up_to
+
     def peers(self, array: Any) -> list[Any]:
         """Return every rank's array like this one, as this rank's GPU reaches them.
 
@@ -296,6 +305,16 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
         if error is not None and not self._closed:
             self._group.abandon(f"raised {type(error).__name__}: {error}")
         self.close()
+
+
+def lacks(comm: Communicator, device: str) -> str:
+    """Return why a communicator cannot serve arrays of a device, or ""; for all alike.
+
+    What only one rank lacks is found when it is first used.
+    """
+    several = bool(comm.hosts)
+    module = executors.get(device)
+    return str(module.lacks(comm.num_ranks, several_hosts=several))
 
 
 def advise(error: BaseException) -> None:

@@ -1,6 +1,6 @@
 """See what ranks did: summaries, diagnoses, and what other tools read."""
 
-from stretto.watch.attach import attached, look_at
+from stretto.watch.attach import attached, tell_why
 from stretto.watch.diagnose import Chain, Diagnosis, Finding, Member, diagnose
 from stretto.watch.inspector import inspector_lines, read_inspector
 from stretto.watch.links import Link, links
@@ -38,7 +38,6 @@ __all__ = [
     "head",
     "inspector_lines",
     "links",
-    "look_at",
     "page",
     "prometheus_lines",
     "read_inspector",
@@ -46,5 +45,6 @@ __all__ = [
     "spell_ranks",
     "stands",
     "summarise",
+    "tell_why",
     "write_perfetto",
 ]
