@@ -8,6 +8,7 @@ from stretto.watch.page import page, spell_ranks
 from stretto.watch.perfetto import flows, write_perfetto
 from stretto.watch.prometheus import prometheus_lines
 from stretto.watch.report import head, rows_of
+from stretto.watch.simulated import simulated
 from stretto.watch.standing import Stand, stands
 from stretto.watch.summary import (
     Late,
@@ -42,6 +43,7 @@ __all__ = [
     "prometheus_lines",
     "read_inspector",
     "rows_of",
+    "simulated",
     "spell_ranks",
     "stands",
     "summarise",

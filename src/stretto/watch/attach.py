@@ -43,7 +43,7 @@ def tell_why(error: BaseException) -> None:
 
     Where recordings go to a folder (`STRETTO_TRACE`), the page goes there, too.
     """
-    if not isinstance(error, CollectiveTimeout) or getattr(error, "__notes__", ()):
+    if not isinstance(error, CollectiveTimeout) or getattr(error, "__notes__", []):
         return
     try:
         recording = attached(os.getpid())

@@ -104,7 +104,8 @@ def diagnose(recording: Recording, now_ns: int = 0) -> Diagnosis:
         if (found := view.finding(number, each)) is not None
     ]
     blamed = Counter(c.cause for f in findings for c in f.chains)
-    blamed.update(m.rank for f in findings for m in f.odd if m.how != "stuck")
+    if not blamed:
+        blamed.update(m.rank for f in findings for m in f.odd if m.how != "stuck")
     findings.sort(key=lambda f: (f.kind == STUCK, f.kind == LEFT, -f.inside))
     return Diagnosis(
         findings=tuple(findings),
