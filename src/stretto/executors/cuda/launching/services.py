@@ -39,6 +39,9 @@ class SessionServices(Protocol):
     recorded: Recorded
     far: FarWay | None
     """The way to ranks on other hosts, where there are such."""
+    far: FarWay | None
+    """The way to ranks on other hosts, where there are such."""
+    recorded: Recorded
 
     def empty(self, shape: Sequence[int], dtype: str) -> DeviceArray:
         """Return registered memory, at the same offset on every rank (collective)."""
