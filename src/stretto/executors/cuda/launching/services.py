@@ -36,9 +36,6 @@ class SessionServices(Protocol):
     space: AddressSpace
     watch: Watch
     flags: FlagSets
-    recorded: Recorded
-    far: FarWay | None
-    """The way to ranks on other hosts, where there are such."""
     far: FarWay | None
     """The way to ranks on other hosts, where there are such."""
     recorded: Recorded
