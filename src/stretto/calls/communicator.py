@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
+from stretto import executors
 from stretto.arrays.operands import CPU, GPU
 from stretto.calls.channels import Transfers
 from stretto.calls.coalesced import CoalescingVerbs
@@ -302,6 +303,16 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
         if error is not None and not self._closed:
             self._group.abandon(f"raised {type(error).__name__}: {error}")
         self.close()
+
+
+def lacks(comm: Communicator, device: str) -> str:
+    """Return why a communicator cannot serve arrays of a device, or ""; for all alike.
+
+    What only one rank lacks is found when it is first used.
+    """
+    several = bool(comm.hosts)
+    module = executors.get(device)
+    return str(module.lacks(comm.num_ranks, several_hosts=several))
 
 
 def advise(error: BaseException) -> None:

@@ -227,6 +227,12 @@ class Executor(Protocol):
     def trusted(self, plan: Verified[Plan], call: Call) -> str:
         """Return, in a word, what of such a call stands on less than a proof."""
 
+    def lacks(self, num_ranks: int, *, several_hosts: bool) -> str:
+        """Return why so many ranks cannot be served, alike on every rank, or ""."""
+
+    def between_hosts(self) -> str:
+        """Return how data go from one host to another, in words."""
+
 
 def names() -> tuple[str, ...]:
     """Return the names of all executors, sorted."""

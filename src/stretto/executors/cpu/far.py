@@ -25,7 +25,7 @@ from stretto.executors.cpu.slab import (
 )
 from stretto.executors.cpu.words import SessionWord
 
-__all__ = ["FarSlab", "Way"]
+__all__ = ["CARRIER", "FarSlab", "Way"]
 
 CARRIER = "tcp"
 _TEXT = FAR_PAGE - 2 * LINE

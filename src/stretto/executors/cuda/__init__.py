@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "arch_here",
+    "between_hosts",
     "doctor",
     "include_path",
+    "lacks",
     "open_session",
     "show",
     "side_stream",
@@ -126,6 +129,24 @@ def toolchain() -> str:
     from stretto.executors.cuda.codegen.compile import identity
 
     return identity()
+
+
+def lacks(num_ranks: int, *, several_hosts: bool) -> str:
+    """Return why so many ranks cannot be served, alike on every rank, or ""."""
+    from stretto.executors.cuda.codegen.abi import MAX_RANKS
+
+    if num_ranks > MAX_RANKS:
+        return f"{num_ranks} ranks; the cuda executor serves {MAX_RANKS}"
+    if several_hosts and importlib.util.find_spec("numba") is None:
+        return "GPU ranks on several hosts need Numba: pip install 'stretto[cpu]'"
+    return ""
+
+
+def between_hosts() -> str:
+    """Return how data go from one host to another, in words."""
+    from stretto.executors.cuda.hosts.way import CARRIER
+
+    return f"between hosts by {CARRIER}, staged in pinned memory (no GPUDirect)"
 
 
 def warm(

@@ -21,6 +21,10 @@ namespace stretto {
 template <int PEER, int PEER_LANE, int N, bool RELEASE = true>
 struct Flag {};
 
+// Of a rank on another host, which signals into pinned memory: to wait for.
+template <int PEER, int PEER_LANE, int N>
+struct FarFlag {};
+
 template <class Lane>
 __device__ __forceinline__ u64 flag_value(const Lane& lane, u32 n) {
   return lane.epoch << 20 | n;
@@ -46,6 +50,17 @@ __device__ __forceinline__ void choose(const Lane& lane, u32 k, FlagTask& task,
   task.n = N;
   task.peer = PEER;
   task.release = RELEASE;
+}
+
+template <bool MINE, class Lane, int PEER, int PEER_LANE, int N>
+__device__ __forceinline__ void choose(const Lane& lane, u32 k, FlagTask& task,
+                                       FarFlag<PEER, PEER_LANE, N>) {
+  using C = typename Lane::C;
+  static_assert(MINE, "far.cuh signals");
+  if (lane.thread != k) return;
+  task.word = flag_word(lane.p.far, lane.block, C::lane, PEER, PEER_LANE);
+  task.n = N;
+  task.peer = PEER;
 }
 
 template <int STEP, class Lane, class... F>

@@ -70,6 +70,16 @@ struct Lane {
     const u64 half = epoch & 1 ? p.stage_half : 0;
     return {p.stage[OWNER] + half + unit<OWNER>(pos, p.stage_unit)};
   }
+  // A unit of ours that a rank on another host puts into.
+  __device__ Staged inbox(u32 pos) const {
+    const u64 half = epoch & 1 ? p.stage_half : 0;
+    return {p.inbox + half + unit<C::rank>(pos, p.stage_unit)};
+  }
+  // Where a unit of a rank lies in its staging: for ranks on other hosts.
+  template <int OWNER>
+  __device__ u64 place_of(u32 pos) const {
+    return (epoch & 1 ? p.stage_half : 0) + unit<OWNER>(pos, p.stage_unit);
+  }
   template <int PEER, int CALL>
   __device__ PacketTo<PEER, CALL> packet_to(u32 pos) const {
     return {p.packets[PEER] + unit<PEER>(pos, p.packet_unit)};

@@ -147,6 +147,7 @@ class BoundKernel:
         self.fingerprint = fingerprint
         self.peers = peer_spaces(plan, space.rank) if shares is None else shares
         self._space, self._watch = space, session.watch
+        self._far = session.far
         self._needs = needs or footprint(plan, where, space.rank)
         self._deadline_ns = int(session.group.deadline_s * 1e9)
         self._words = words
@@ -172,13 +173,18 @@ class BoundKernel:
     def packed(self, region: Region) -> NDArray[np.uint8]:
         """Return the parameters of launches with a set of flags, without arrays."""
         bases = self._space.peers
+        stage = [b + region.stage for b in bases]
+        if self._far is not None:
+            for rank, mirror in self._far.mirrors(region).items():
+                stage[rank] = mirror
         return pack(
             self.kernel,
             self.where,
             {
-                "control": [b + region.control for b in bases],
-                "stage": [b + region.stage for b in bases],
-                "packets": [b + region.packets for b in bases],
+                **({} if self._far is None else self._far.fields(region)),
+                "control": [b + region.control if b else 0 for b in bases],
+                "stage": stage,
+                "packets": [b + region.packets if b else 0 for b in bases],
                 "record": self._watch.record,
                 "deadline_ns": self._deadline_ns,
                 "fingerprint": self.fingerprint,

@@ -20,6 +20,7 @@ from stretto.lower import Batched
 
 if TYPE_CHECKING:
     from stretto.executors.cuda.custom.proxy import Proxy
+    from stretto.executors.cuda.hosts.way import FarWay
 
 __all__ = ["SessionServices"]
 
@@ -34,6 +35,8 @@ class SessionServices(Protocol):
     space: AddressSpace
     watch: Watch
     flags: FlagSets
+    far: FarWay | None
+    """The way to ranks on other hosts, where there are such."""
 
     def empty(self, shape: Sequence[int], dtype: str) -> DeviceArray:
         """Return registered memory, at the same offset on every rank (collective)."""
