@@ -17,6 +17,7 @@ from stretto.calls.verbs import Collectives
 from stretto.calls.work import Work
 from stretto.choice.measured import Measured, agree
 from stretto.choice.select import Pin
+from stretto.epilogues import Bound
 from stretto.errors import CallError
 from stretto.executors import Group, Session
 from stretto.meeting.limits import check_deadline
@@ -195,7 +196,7 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
         return self._by_layout.fused.memo
 
     def repeated(
-        self, x: Any, epilogue: Any, *, out: Any = None
+        self, x: Any, epilogue: Any = None, *, out: Any = None
     ) -> Callable[[int, int, Sequence[Any]], bool] | None:
         """Return an all_reduce with an epilogue that was just made, to be made again.
 
@@ -204,6 +205,11 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
         returns False, and does nothing, where a call must be examined. None: this one
         must, each time.
         """
+        if not isinstance(epilogue, Bound):
+            raise CallError(
+                f"rank {self.rank}: repeated(epilogue={type(epilogue).__name__}); want "
+                f"what @epilogue made, called with its inputs, as in the call"
+            )
         key = "all_reduce", id(x), id(out), "sum", None, None, None
         found = self._by_layout.fused.find(key, x, out, epilogue)
         if found is None:
