@@ -284,3 +284,14 @@ def check_calls_may_be_pinned_for_a_while(rank, n):
         dist.all_reduce(x)
     dist.all_reduce(x)
     same(torch.full((1000,), float(n * n)), x)
+
+
+def check_a_monitored_barrier_names_who_is_late(rank, n):
+    """Gloo's, within our group: rank 0 says who has not come."""
+    dist.group.WORLD.monitored_barrier(timedelta(seconds=10))
+    group = dist.new_group()
+    if rank < n - 1:
+        with raises(RuntimeError, f"Ranks {n - 1} failed" if rank == 0 else "rank 0"):
+            group.monitored_barrier(timedelta(seconds=1), wait_all_ranks=True)
+    dist.barrier()
+    dist.destroy_process_group(group)

@@ -8,7 +8,9 @@ replay it: nobody writes what a peer still reads.
 
 from __future__ import annotations
 
+import contextlib
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -33,6 +35,8 @@ class _Room:
         self._nbytes = 0
         self._mine: Any = None
         self._peers: list[Any] = []
+        self._last: tuple[int, Any] | None = None
+        """The stream of the last call that was not captured, and its end."""
 
     def arrays(
         self, comm: Communicator, like: Tensor, shape: list[int]
@@ -59,6 +63,22 @@ class _Room:
             for one in (self._mine, *self._peers)
         )
         return mine, theirs
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[tuple[Any, Any]]:
+        """Give the caller's stream and that of copies, after the call before this one.
+
+        Calls on two streams use the same memory. What a graph holds follows within it;
+        a graph is replayed after what was enqueued before.
+        """
+        here = torch.cuda.current_stream()
+        captured = torch.cuda.is_current_stream_capturing()
+        last = self._last
+        if not captured and last is not None and last[0] != here.cuda_stream:
+            here.wait_event(last[1])
+        yield here, self.stream
+        if not captured:
+            self._last = here.cuda_stream, here.record_event()
 
     def barrier(self, comm: Communicator) -> None:
         """Let the caller's stream wait until everybody's has come here."""
@@ -93,8 +113,22 @@ def gather_then_multiply(
 
     This rank's part is multiplied while it pulls those of the others.
     """
-    n, me, room = comm.num_ranks, comm.rank, _room_of(comm)
-    here, copies = torch.cuda.current_stream(), room.stream
+    room = _room_of(comm)
+    with room.turn() as (here, copies):
+        _gather(room, comm, here, copies, x, w, y, whole)
+
+
+def _gather(
+    room: _Room,
+    comm: Communicator,
+    here: Any,
+    copies: Any,
+    x: Tensor,
+    w: Tensor,
+    y: Tensor,
+    whole: Tensor | None,
+) -> None:
+    n, me = comm.num_ranks, comm.rank
     mine, theirs = room.arrays(comm, x, list(x.shape))
     came = x.new_empty(n, *x.shape) if whole is None else whole.view(n, *x.shape)
     out = y.view(n, x.shape[0], -1)
@@ -127,8 +161,21 @@ def multiply_then_scatter(
 
     Parts of the others are multiplied first, and pushed while this rank's own is.
     """
-    n, me, room = comm.num_ranks, comm.rank, _room_of(comm)
-    here, copies = torch.cuda.current_stream(), room.stream
+    room = _room_of(comm)
+    with room.turn() as (here, copies):
+        return _scatter(room, comm, here, copies, x, w, shape)
+
+
+def _scatter(
+    room: _Room,
+    comm: Communicator,
+    here: Any,
+    copies: Any,
+    x: Tensor,
+    w: Tensor,
+    shape: list[int],
+) -> Tensor:
+    n, me = comm.num_ranks, comm.rank
     mine, theirs = room.arrays(comm, x, [n, *shape])
     made = x.new_empty(n, *shape)
     room.barrier(comm)  # everybody has summed what came before
