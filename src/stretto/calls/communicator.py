@@ -18,6 +18,7 @@ from stretto.calls.runner import OWNER, Claim
 from stretto.calls.verbs import Collectives
 from stretto.calls.work import Work
 from stretto.choice.measured import Measured, agree
+from stretto.choice.rowrules import RowRule
 from stretto.choice.select import Pin
 from stretto.epilogues import Bound
 from stretto.errors import CallError
@@ -182,13 +183,13 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
         session = self._session_of("deregister", array)
         self._registering("deregister", lambda: session.deregister(array))
 
-    def fused_up_to(self) -> tuple[int, int]:
-        """Return for how many bytes of a result an epilogue of rows saves time.
+    def measured(self) -> RowRule:
+        """Return what was measured of calls that others depend on, on GPUs.
 
-        On a GPU: beside a plain call and one kernel after it, and beside several.
+        Up to which size a norm belongs into the kernel of a collective, for example,
+        and from which on a matmul had better go on beside it.
         """
-        rule = self._chooser.rows(GPU)
-        return rule.fused_up_to, rule.fused_of_many_up_to
+        return self._chooser.rows(GPU)
 
     @property
     def memo(self) -> dict[Any, Any]:

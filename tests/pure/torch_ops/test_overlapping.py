@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 from stretto.torch.operators import overlapping  # noqa: E402
 
-RANKS = 3
+RANKS, ROWS = 3, 4
 
 
 class World:
@@ -109,41 +109,43 @@ def races(world):
     return found
 
 
-class Part:
-    """A part of memory, by its name."""
+class Memory:
+    """Parts of memory of one name, each of so many rows."""
 
     dtype = "bfloat16"
 
-    def __init__(self, rank, *names):
-        self.rank, self.names = rank, names
-        self.shape = (4, 4)
+    def __init__(self, rank, name, parts):
+        self.rank, self.name, self.parts = rank, name, list(parts)
+        self.shape = ROWS * len(self.parts), 4
 
-    def copy_(self, source):
-        self.rank.now.enqueue((source.names[0], False), (self.names[0], True))
+    @property
+    def names(self):
+        return [(self.name, q) for q in self.parts]
 
-    def flatten(self, *_):
-        return self
+    def __getitem__(self, at):
+        some = self.parts[at.start // ROWS : at.stop // ROWS]
+        return Memory(self.rank, self.name, some)
 
-
-class Parts:
-    """As many parts of memory as there are ranks."""
-
-    def __init__(self, rank, name):
-        self.rank, self.name = rank, name
+    def split(self, rows):
+        assert rows == ROWS, "parts are split into parts"
+        return [Memory(self.rank, self.name, [q]) for q in self.parts]
 
     def view(self, *_):
         return self
 
-    def new_empty(self, *_):
-        return Parts(self.rank, (self.rank.rank, "new", next(self.rank.world.number)))
+    def element_size(self):
+        return 2
 
-    def __getitem__(self, at):
-        named = range(RANKS)[at] if isinstance(at, slice) else [at]
-        return Part(self.rank, *[(self.name, q) for q in named])
+    def new_empty(self, rows, _):
+        name = self.rank.rank, "new", next(self.rank.world.number)
+        return Memory(self.rank, name, range(rows // ROWS))
+
+    def copy_(self, source):
+        reads = [(name, False) for name in source.names]
+        self.rank.now.enqueue(*reads, *[(name, True) for name in self.names])
 
     def sum(self, _):
-        touched = [((self.name, q), False) for q in range(RANKS)]
-        self.rank.now.enqueue(*touched)
+        self.rank.now.enqueue(*[(name, False) for name in self.names])
         return self
 
 
@@ -180,24 +182,23 @@ def room_of(rank, barrier):
     room.stream, room._last = rank.copies, None
 
     def arrays(comm, like, shape):
-        if len(shape) == 2:  # one part, which others pull
-            return (
-                Part(rank, (("room", rank.rank), 0)),
-                [Part(rank, (("room", q), 0)) for q in range(RANKS)],
-            )
-        return Parts(rank, ("room", rank.rank)), [
-            Parts(rank, ("room", q)) for q in range(RANKS)
-        ]
+        parts = range(shape[0] // ROWS)
+        every = [Memory(rank, ("room", q), parts) for q in range(RANKS)]
+        return every[rank.rank], every
 
     room.arrays, room.barrier = arrays, lambda comm: barrier(rank)
     return room
 
 
-def given(rank, what):
-    """Return an input of one part that also makes new memory."""
-    made = Part(rank, (rank.rank, what))
-    made.new_empty = Parts(rank, None).new_empty
-    return made
+def gather(comm, rank, turn):
+    x = Memory(rank, (rank.rank, "x", turn), [0])
+    y = Memory(rank, (rank.rank, "y", turn), range(RANKS))
+    overlapping.gather_then_multiply(comm, x, None, y, None)
+
+
+def scatter(comm, rank, turn):
+    x = Memory(rank, (rank.rank, "x", turn), range(RANKS))
+    overlapping.multiply_then_scatter(comm, x, None, [ROWS, 4])
 
 
 @pytest.mark.parametrize("how", ["whole", "each"])
@@ -215,13 +216,7 @@ def test_nothing_is_written_that_others_still_use(stand_in, monkeypatch, how, st
         comm = SimpleNamespace(num_ranks=RANKS, rank=rank.rank)
         for turn in range(6):
             rank.now = rank.main if streams == 1 or turn % 2 else rank.other
-            if turn in (0, 1, 4):
-                y = Parts(rank, (rank.rank, "y", turn))
-                x = given(rank, f"x{turn}")
-                overlapping.gather_then_multiply(comm, x, None, y, None)
-            else:
-                x = Parts(rank, (rank.rank, "x", turn))
-                overlapping.multiply_then_scatter(comm, x, None, [4, 4])
+            (gather if turn in (0, 1, 4) else scatter)(comm, rank, turn)
 
     run(world, calls)
 
@@ -229,10 +224,12 @@ def test_nothing_is_written_that_others_still_use(stand_in, monkeypatch, how, st
     assert [] == races(world)
 
 
+@pytest.mark.parametrize("call", [gather, scatter])
 @pytest.mark.parametrize("nth", [0, 1])
-def test_each_barrier_is_needed(stand_in, monkeypatch, nth):
+def test_each_barrier_is_needed(stand_in, monkeypatch, nth, call):
     """Without either the clocks see a race: they would."""
     world, rooms = World(), {}
+    monkeypatch.setattr(overlapping, "HOW", "whole")
     monkeypatch.setattr(overlapping, "_room_of", lambda comm: rooms[comm.rank])
 
     def calls(rank, barrier):
@@ -247,9 +244,7 @@ def test_each_barrier_is_needed(stand_in, monkeypatch, nth):
         room.barrier = some
         comm = SimpleNamespace(num_ranks=RANKS, rank=rank.rank)
         for turn in range(3):
-            y = Parts(rank, (rank.rank, "y", turn))
-            x = given(rank, f"x{turn}")
-            overlapping.gather_then_multiply(comm, x, None, y, None)
+            call(comm, rank, turn)
 
     run(world, calls)
 

@@ -102,7 +102,8 @@ def fused_up_to(comm: Communicator, *, quantised: bool = False) -> int:
         return FUSED_UP_TO
     found = _limits.get(comm)
     if found is None:
-        found = _limits[comm] = comm.fused_up_to()
+        rule = comm.measured()
+        found = _limits[comm] = rule.fused_up_to, rule.fused_of_many_up_to
     return found[quantised]
 
 
