@@ -6,8 +6,6 @@ communication costs. Every variant of a benchmark uses the same ones.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -16,11 +14,11 @@ from torch import Tensor
 
 @triton.jit
 def _turn_and_store(
-    made: Any,
-    cos: Any,
-    sin: Any,
-    keys: Any,
-    values: Any,
+    made: tl.tensor,
+    cos: tl.tensor,
+    sin: tl.tensor,
+    keys: tl.tensor,
+    values: tl.tensor,
     heads: tl.constexpr,
     kv: tl.constexpr,
     half: tl.constexpr,
@@ -55,7 +53,9 @@ def _turn_and_store(
 
 
 @triton.jit
-def _silu_times(both: Any, out: Any, inner: tl.constexpr, block: tl.constexpr) -> None:
+def _silu_times(
+    both: tl.tensor, out: tl.tensor, inner: tl.constexpr, block: tl.constexpr
+) -> None:
     """A piece of silu(first half) * second half of a row."""
     row, piece = tl.program_id(0), tl.program_id(1)
     at = piece * block + tl.arange(0, block)
