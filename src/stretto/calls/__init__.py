@@ -1,5 +1,6 @@
 """From a verb to a launch: the communicator, its verbs, and what it remembers."""
 
+from stretto.calls.ahead import start_ahead
 from stretto.calls.communicator import Communicator, lacks
 from stretto.calls.spawn import connect, connect_on, spawn
 from stretto.calls.verb import VERBS, call_of
@@ -14,4 +15,5 @@ __all__ = [
     "connect_on",
     "lacks",
     "spawn",
+    "start_ahead",
 ]

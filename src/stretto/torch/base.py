@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from stretto.calls import Communicator, lacks
+from stretto.calls import Communicator, lacks, start_ahead
 from stretto.errors import MissingExtraError
 from stretto.torch import groups
 from stretto.torch.fallback import Fallback, say_once
@@ -63,6 +63,8 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
         self._communicator = comm
         self._comm: Any = _Pinned(comm, options) if options.algorithms else comm
         groups.bind(self._name, comm, self._line)
+        if rank == 0 and torch.cuda.is_available():
+            start_ahead(int(size))
         self._lanes = Lanes(self._hear)
         self._transfers = Transfers(self._comm, options.transfers)
         _living.add(self)

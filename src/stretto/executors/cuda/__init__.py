@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from stretto.executors.cuda.session import CudaSession
 
 __all__ = [
+    "arch_here",
     "between_hosts",
     "doctor",
     "include_path",
@@ -27,6 +28,7 @@ __all__ = [
     "show",
     "side_stream",
     "stream_here",
+    "toolchain",
     "trusted",
     "warm",
 ]
@@ -113,6 +115,20 @@ def trusted(plan: Verified[Plan], call: Call) -> str:
     if any(call.rows):
         return "rows with a pitch"
     return "kernel by hand" if taken_by_hand(plan.value, call) is not None else ""
+
+
+def arch_here() -> tuple[int, int]:
+    """Return the architecture of this process's first GPU, without using it."""
+    from stretto.executors.cuda.device.driver import arch_of
+
+    return arch_of(0)
+
+
+def toolchain() -> str:
+    """Return what all kernels depend on beside their texts: headers and compiler."""
+    from stretto.executors.cuda.codegen.compile import identity
+
+    return identity()
 
 
 def lacks(num_ranks: int, *, several_hosts: bool) -> str:
