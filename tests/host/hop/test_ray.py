@@ -1,4 +1,4 @@
-"""Ranks that are Ray's actors, one on each of two nodes, each node a host of its own."""
+"""Ranks that are actors of Ray, one on each of two nodes, which are two hosts."""
 
 import os
 import shutil
@@ -17,7 +17,8 @@ import os, sys
 import numpy as np
 import ray
 ray.init(address=sys.argv[1] + ":6399", log_to_driver=False)
-own = {k: os.environ[k] for k in ("PYTHONPATH", "STRETTO_SECRET_FILE", "XDG_RUNTIME_DIR")}
+names = ("PYTHONPATH", "STRETTO_SECRET_FILE", "XDG_RUNTIME_DIR")
+own = {name: os.environ[name] for name in names}
 
 @ray.remote(num_cpus=1, runtime_env={"env_vars": own})
 class Rank:
@@ -31,7 +32,8 @@ class Rank:
 
 nodes = sorted(node["NodeManagerAddress"] for node in ray.nodes())
 ranks = [Rank.options(resources={f"node:{node}": 0.1}).remote() for node in nodes]
-said = ray.get([one.run.remote(r, nodes[0]) for r, one in enumerate(ranks)], timeout=150)
+calls = [one.run.remote(r, nodes[0]) for r, one in enumerate(ranks)]
+said = ray.get(calls, timeout=150)
 print(said, flush=True)
 """
 
