@@ -1,0 +1,1 @@
+"""Move tensors between processes and machines: one-sided, by layout, awaited."""
