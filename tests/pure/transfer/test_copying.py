@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 from tests.pure.transfer.oracle import memory, pairs
 
 from stretto.collectives import storage
+from stretto.transfer import loader
 from stretto.transfer.copying import plain, work
 from stretto.transfer.copying.convert import converted
 from stretto.transfer.copying.words import Job, Mode, Status
 from stretto.transfer.layouts import Layout
 from stretto.transfer.plans import plan
 
+loader.load()
 FLOATS = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 
 

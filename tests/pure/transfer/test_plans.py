@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 from tests.pure.transfer.oracle import elements, key, memory, pairs
 
 from stretto.errors import CallError, LayoutError, PlanError, UnknownNameError
+from stretto.transfer import loader
 from stretto.transfer.copying import plain, work
 from stretto.transfer.layouts import Layout, kv_layout, names
 from stretto.transfer.plans import deal, plan, prove, prove_deal
+
+loader.load()
 
 
 def moved(made, src, dst, pages, to, tokens, *, loops):

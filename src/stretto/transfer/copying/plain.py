@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from stretto.transfer.copying.words import AXES_AT, BOX_WORDS, DEPTH, Job, Mode,
 
 __all__ = ["bytes_at", "run"]
 
+_fence = threading.Lock()
 _MASK = (1 << 64) - 1
 _FACTOR, _OFFSET = -7046029254386353131 & _MASK, 1442695040888963407
 
@@ -30,6 +32,12 @@ def _words(address: int, count: int) -> NDArray[np.int64]:
     return bytes_at(address, 8 * count).view(np.int64)
 
 
+def fence() -> None:
+    """Let nothing after it begin before all before it is seen: a lock does that."""
+    with _fence:
+        return
+
+
 def run(job: NDArray[np.int64], convert: Any = None) -> int:
     """Move the runs of a transfer; return a `Status`.
 
@@ -38,6 +46,7 @@ def run(job: NDArray[np.int64], convert: Any = None) -> int:
     word = [int(w) for w in job]
     if word[Job.MARK]:
         _words(word[Job.MARK], 1)[0] = word[Job.WANT]
+        fence()
     try:
         epoch = word[Job.EPOCH]
         if epoch and int(_words(epoch, 1)[0]) != word[Job.WANT]:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import functools
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stretto.transfer import loader
 from stretto.transfer.copying import plain
 from stretto.transfer.copying.convert import converted, sizes, table
-from stretto.transfer.copying.words import PIECES, Job, Mode, Status, boxes_of
+from stretto.transfer.copying.words import AXES_AT, PIECES, Job, Mode, Status, boxes_of
 from stretto.transfer.plans import Plan, Run
 
-__all__ = ["Work", "compiled_loops", "missing", "never"]
+__all__ = ["Work", "never"]
 
 _LARGE = 4 << 20
 """Bytes from which copies go past the caches."""
@@ -23,31 +22,6 @@ _CHECK = 1 << 20
 
 never = np.zeros(1, np.int64)
 """The word of what is never cancelled."""
-
-
-@functools.cache
-def missing() -> str:
-    """Return why there are no compiled loops here, or nothing."""
-    if os.environ.get("STRETTO_TRANSFER_LOOPS") == "numpy":
-        return "STRETTO_TRANSFER_LOOPS=numpy asks for NumPy's"
-    if os.uname().sysname != "Linux":
-        return "they are for Linux"
-    try:
-        import numba
-    except ImportError as e:
-        return f"{e}: pip install 'stretto[cpu]'"
-    return "NUMBA_DISABLE_JIT is set" if numba.config.DISABLE_JIT else ""
-
-
-@functools.cache
-def compiled_loops() -> Callable[[int], int] | None:
-    """Return the compiled loops, where they can be had; at first it takes a while."""
-    if missing():
-        return None
-    from stretto.transfer.copying.compiled import run
-
-    loops: Callable[[int], int] = run
-    return loops
 
 
 class Work:
@@ -59,7 +33,7 @@ class Work:
     ) -> None:  # fmt: skip
         """Prepare to move what `run` says; addresses are those of whoever has them."""
         boxes, each = boxes_of(run.boxes, plan.src.itemsize, plan.dst.itemsize)
-        self._plan = plan
+        self._plan, self._boxes, self._chunks = plan, boxes, run.src_at
         self.rows = each * len(run.src_at)
         self.chunk_rows = max(1, each)
         self.nbytes = run.nbytes
@@ -106,16 +80,40 @@ class Work:
 
     def run(self) -> Status:
         """Move what is left."""
-        loops = compiled_loops()
-        if loops is None:
+        compiled = loader.current()
+        if compiled is None:
             return Status(plain.run(self.job, self._turn))
-        return Status(loops(self._at))
+        return Status(compiled.run(self._at))
 
     def part(self, first: int, stop: int, cursor: int) -> Status:
         """Move these runs only, from or to a dense piece of memory."""
         job = self.job
         job[Job.ROW], job[Job.STOP], job[Job.CURSOR] = first, stop, cursor
         return self.run()
+
+    @property
+    def row_bytes(self) -> int:
+        """Return how long a run is at the source: all runs of a plan are alike."""
+        return int(self._boxes[0, 4])
+
+    @property
+    def packed_bytes(self) -> int:
+        """Return how many bytes all runs have at the source."""
+        return self.rows * self.row_bytes
+
+    def source_of(self, row: int) -> int:
+        """Return where a run lies at the source."""
+        chunk, inside = divmod(row, self.chunk_rows)
+        for box in self._boxes:
+            if inside >= box[6]:
+                inside -= int(box[6])
+                continue
+            at = int(self._src[box[0]] + box[2] + self._chunks[chunk])
+            for count, step, _ in box[AXES_AT:].reshape(-1, 3)[::-1]:
+                inside, nth = divmod(inside, int(count))
+                at += nth * int(step)
+            return at
+        raise AssertionError("there is no such run")
 
     def summed(self, mode: Mode) -> int:
         """Return the sum of all bytes of a side, in the order of the runs."""
@@ -132,6 +130,11 @@ class Work:
     def chunks_done(self) -> int:
         """Return how many chunks have been moved in full."""
         return int(self.job[Job.ROW]) // self.chunk_rows
+
+    @property
+    def moved(self) -> int:
+        """Return how many bytes have been stored at the destination."""
+        return int(self.job[Job.MOVED])
 
     @property
     def error(self) -> int:

@@ -1,0 +1,352 @@
+"""Begin transfers: find the plan and the way, and who does what."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stretto.errors import (
+    CallError,
+    LayoutError,
+    StaleMemory,
+    TransferTimeout,
+)
+from stretto.transfer.copying.words import Mode
+from stretto.transfer.copying.work import Work
+from stretto.transfer.engine.leases import read_token
+from stretto.transfer.engine.paths import Path, choose
+from stretto.transfer.engine.staged import INLINE, Receiving, Sending, pack_request
+from stretto.transfer.engine.transfer import Prepared, Transfer
+from stretto.transfer.layouts import Layout
+from stretto.transfer.links.link import functions, notice
+from stretto.transfer.links.words import MARKS
+from stretto.transfer.memory.region import Region, View, addresses_of
+from stretto.transfer.plans import Plan, Run, plan
+
+if TYPE_CHECKING:
+    from stretto.transfer.engine.engine import Engine
+    from stretto.transfer.engine.peer import Peer
+
+__all__ = ["Starter"]
+
+_AT_ONCE = 1 << 20
+"""Bytes that are moved by who asks for it, before it is told of the transfer."""
+
+
+class Starter:
+    """What an engine does to begin a transfer, or to answer a peer that begins one."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    # Ours.
+
+    def start(
+        self, src: Any, dst: Any, *, notify: bytes = b"", lease: bytes = b"",
+        deadline: float | None = None, checksum: bool = False,
+    ) -> Transfer:  # fmt: skip
+        """Begin a transfer; see `View.put`."""
+        a, b = self._views(src, dst)
+        peer, theirs, is_put = self._sides(a, b)
+        made = _planned(a, b)
+        runs = made.runs(a.pages, b.pages, _tokens(a, b))
+        converts = a.layout.dtype != b.layout.dtype
+        path = choose(peer, theirs, is_put=is_put, converts=converts)
+        if checksum and converts:
+            raise CallError("checksum=True of elements that are converted on their way")
+        pieces = sum(len(r.src_at) * sum(x.rows for x in r.boxes) for r in runs)
+        transfer = Transfer(
+            self._engine.loop, peer, path.name, nbytes=sum(r.nbytes for r in runs),
+            pieces=pieces, notify=notify, deadline=deadline,
+        )  # fmt: skip
+        transfer.checked = checksum
+        if notify:
+            notice(notify)
+        slot, epoch = read_token(lease) if lease else (-1, 0)
+        if theirs is not None and slot < 0:
+            slot, epoch = theirs.slot, theirs.epoch
+        if deadline is not None:
+            assert transfer.until is not None, "there is a deadline"
+            self._engine.loop.at(transfer.until, lambda: _late(transfer))
+        if path.mode is not None:
+            self._direct(transfer, path, a, b, made, runs, (slot, epoch))
+        else:
+            assert peer is not None, "only a peer is reached by a stage"
+            self._staged(transfer, a, b, made, runs, (slot, epoch), is_put=is_put)
+        return transfer
+
+    def prepare(self, src: Any, dst: Any, **how: Any) -> Prepared:
+        """Prepare a transfer that is done again and again."""
+        a, b = self._views(src, dst)
+        peer, theirs, is_put = self._sides(a, b)
+        notify = how.get("notify", b"")
+        record = np.frombuffer(notice(notify), np.int64).copy() if notify else None
+        converts = a.layout.dtype != b.layout.dtype
+        path = choose(peer, theirs, is_put=is_put, converts=converts)
+        made = _planned(a, b)
+        runs = made.runs(a.pages, b.pages, _tokens(a, b))
+        idle = Transfer(
+            self._engine.loop, peer, path.name, nbytes=sum(r.nbytes for r in runs),
+            pieces=0, notify=notify,
+        )  # fmt: skip
+        idle.checked = bool(how.get("checksum"))
+        lease = how.get("lease", b"")
+        if path.mode is not None:
+            where = (theirs.slot, theirs.epoch) if theirs is not None else (-1, 0)
+            where = read_token(lease) if lease else where
+            self._works(idle, path, a, b, made, runs, where)
+        return Prepared(idle, record, lambda: self.start(src, dst, **how))
+
+    def _views(self, src: Any, dst: Any) -> tuple[View, View]:
+        a, b = _view(src), _view(dst)
+        if a is None and b is None:
+            raise CallError("neither side of this transfer is shared by an engine")
+        if a is None:
+            assert b is not None, "one of them is a view"
+            a = self._wrapped(src, b, written=False)
+        if b is None:
+            b = self._wrapped(dst, a, written=True)
+        return a, b
+
+    def _wrapped(self, given: Any, other: View, *, written: bool) -> View:
+        """Return an array as a view, of the layout that the other side has."""
+        layout, addresses, _, kind = addresses_of(
+            given, str(_dense(other.layout)), "the array", written=written
+        )
+        region = Region(
+            name="an array", layout=layout, kind=kind, addresses=tuple(addresses),
+            engine=self._engine, holds=given,
+        )  # fmt: skip
+        return View(region=region, layout=layout)
+
+    def _sides(self, a: View, b: View) -> tuple[Peer | None, Region | None, bool]:
+        """Return the peer, its memory, and whether that is written."""
+        from_, to = a.region.peer, b.region.peer
+        if from_ is not None and to is not None:
+            raise CallError(
+                f"from engine {from_.name!r} to engine {to.name!r}: one of them has to "
+                "move it; this engine moves to and from its own memory"
+            )
+        if b.region.read_only:
+            raise CallError(f"{b.region.name!r} is shared to be read only")
+        if to is not None:
+            to.give_up()
+            return to, b.region, True
+        if from_ is not None:
+            from_.give_up()
+            return from_, a.region, False
+        return None, None, True
+
+    # By this process alone.
+
+    def _direct(
+        self, transfer: Transfer, path: Path, a: View, b: View, made: Plan,
+        runs: tuple[Run, ...], where: tuple[int, int],
+    ) -> None:  # fmt: skip
+        self._works(transfer, path, a, b, made, runs, where)
+        peer = transfer.peer
+        if peer is not None:
+            peer.begun.add(transfer)
+            transfer.then(lambda: peer.begun.discard(transfer))
+        if transfer.nbytes <= _AT_ONCE:
+            transfer.move()
+        else:
+            self._engine.loop.move(transfer.move)
+
+    def _works(
+        self, transfer: Transfer, path: Path, a: View, b: View, made: Plan,
+        runs: tuple[Run, ...], where: tuple[int, int],
+    ) -> None:  # fmt: skip
+        peer, mode = transfer.peer, path.mode
+        assert mode is not None, "one side does it all"
+        transfer.works = [
+            Work(
+                made, run, a.addresses, b.addresses, mode=mode,
+                pid=0 if peer is None else peer.pid, cancel=transfer.word,
+            )
+            for run in runs
+        ]  # fmt: skip
+        transfer.holds = (a, b)
+        if peer is None or peer.board is None:
+            return
+        mark = peer.take_mark()
+        if mark is None:
+            raise CallError(f"too many transfers with engine {peer.name!r} at once")
+        transfer.then(lambda: peer.give_mark(mark))
+        for work in transfer.works:
+            at = peer.link.out + MARKS + 8 * mark
+            work.guard(at, peer.board.address(where[0]), where[1])
+
+    # By both.
+
+    def _staged(
+        self, transfer: Transfer, a: View, b: View, made: Plan, runs: tuple[Run, ...],
+        where: tuple[int, int], *, is_put: bool,
+    ) -> None:  # fmt: skip
+        peer = transfer.peer
+        assert peer is not None, "the other half of it"
+        ours, theirs = (a, b) if is_put else (b, a)
+        tokens = _moved_tokens(a, b)
+        header: dict[str, Any] = {
+            "op": "put" if is_put else "get", "region": theirs.region.name,
+            "layout": str(theirs.layout), "shift": theirs.shift,
+            "other": str(ours.layout), "only": [list(r) for r in made.only],
+            "tokens": tokens, "lease": list(where), "sum": transfer.checked,
+        }  # fmt: skip
+        if transfer.notify and is_put:
+            header["notify"] = transfer.notify.hex()
+        pages = None if theirs.pages is None else theirs.pages.astype(np.int64)
+        mode = Mode.PACK if is_put else Mode.UNPACK
+        works = [
+            Work(made, run, ours.addresses, ours.addresses, mode=mode) for run in runs
+        ]
+        number = peer.number()
+        transfer.holds = (a, b)
+        transfer.then(lambda: peer.drop(number))
+        if not is_put:
+            body = pack_request(header, pages)
+            peer.begin(transfer, body, Receiving(peer, works), number)
+            return
+        sending = Sending(peer, number, works, checked=transfer.checked)
+        data = b""
+        if sum(work.packed_bytes for work in works) <= INLINE and not transfer.checked:
+            header["inline"] = True
+            data = sending.inline()
+        peer.begin(transfer, pack_request(header, pages, data), sending, number)
+
+    # A peer's.
+
+    def asked(
+        self, peer: Peer, number: int, region: Region, header: Mapping[str, Any],
+        pages: NDArray[np.int64] | None,
+    ) -> Sending | Receiving:  # fmt: skip
+        """Return what does a transfer that a peer asks for; errors go to the peer."""
+        is_put = header.get("op") == "put"
+        if is_put and region.read_only:
+            raise CallError(f"{region.name!r} is shared to be read only")
+        slot, epoch = (int(x) for x in header["lease"])
+        if not self._engine.board.is_now(slot, epoch):
+            raise StaleMemory(f"{region.name!r} was given to someone else meanwhile")
+        view = _within(region, Layout(str(header["layout"])), int(header["shift"]))
+        other = Layout(str(header["other"]))
+        only = tuple((str(n), int(x), int(y)) for n, x, y in header["only"])
+        src, dst = (other, view.layout) if is_put else (view.layout, other)
+        made = plan(src, dst, only=only)
+        tokens = None if header["tokens"] is None else int(header["tokens"])
+        blank = _blank(other, tokens)
+        both = (blank, pages) if is_put else (pages, blank)
+        runs = _runs(made, *both, tokens)
+        mode = Mode.UNPACK if is_put else Mode.PACK
+        works = [
+            Work(made, run, view.addresses, view.addresses, mode=mode) for run in runs
+        ]
+        for work in works:
+            address = int(self._engine.board.shared.address) + 8 * slot
+            work.guard(peer.link.inner + MARKS, address, epoch)
+        if is_put:
+            return Receiving(peer, works)
+        return Sending(peer, number, works, checked=bool(header.get("sum")))
+
+    # Fences.
+
+    def fence(self, epoch: int, timeout: float) -> None:
+        """Wait until no peer says that it writes to memory of an epoch."""
+        call = functions()
+        call.fence_now()
+        until = time.monotonic() + timeout
+        for peer in self._engine.writers():
+            while call.marked(peer.link.inner, epoch) and not peer.is_dead():
+                if time.monotonic() > until:
+                    error = TransferTimeout(
+                        f"engine {peer.name!r} still writes to memory that was taken "
+                        f"back, after {timeout:g} s; let the memory rest, or end it"
+                    )
+                    error.peer = peer.name
+                    raise error
+                time.sleep(0.0001)
+
+    def share_gpu(
+        self, tensors: Any, name: str, layout: Layout, addresses: list[int],
+        read_only: bool,
+    ) -> Region:  # fmt: skip
+        """Share memory on a GPU."""
+        raise CallError(f"share({name!r}): memory on a GPU")
+
+
+def _view(given: Any) -> View | None:
+    if isinstance(given, View):
+        return given
+    return given.view if isinstance(given, Region) else None
+
+
+def _dense(layout: Layout) -> Layout:
+    parts = [str(axis) for axis in layout.parts]
+    axes = [str(axis) for axis in layout.axes]
+    return Layout(" ".join([*parts, *(["|"] if parts else []), *axes, layout.dtype]))
+
+
+def _planned(a: View, b: View) -> Plan:
+    ranges: dict[str, tuple[int, int]] = {}
+    for name, start, stop in (*a.ranges, *b.ranges):
+        low, high = ranges.get(name, (start, stop))
+        ranges[name] = max(low, start), min(high, stop)
+    if any(start >= stop for start, stop in ranges.values()):
+        raise CallError(f"the two sides pick different parts: {a.ranges}, {b.ranges}")
+    return plan(a.layout, b.layout, only=ranges)
+
+
+def _tokens(a: View, b: View) -> int | None:
+    some = [view.tokens for view in (a, b) if view.tokens is not None]
+    return min(some) if some else None
+
+
+def _moved_tokens(a: View, b: View) -> int | None:
+    if not a.layout.is_paged:
+        return None
+    if (tokens := _tokens(a, b)) is not None:
+        return tokens
+    count = a.layout.num_pages if a.pages is None else len(a.pages)
+    return count * a.layout.page_tokens
+
+
+def _blank(layout: Layout, tokens: int | None) -> NDArray[np.int64] | None:
+    """Return pages that stand for those of a memory that is not here."""
+    if not layout.is_paged:
+        return None
+    if tokens is None or not 0 <= tokens < 1 << 40:
+        raise CallError(f"tokens={tokens}")
+    return np.arange(-(-tokens // layout.page_tokens), dtype=np.int64)
+
+
+def _runs(made: Plan, src: Any, dst: Any, tokens: int | None) -> tuple[Run, ...]:
+    """Return runs, where one side's pages only stand for others."""
+    return made.runs(src, dst, tokens)
+
+
+def _within(region: Region, layout: Layout, shift: int) -> View:
+    """Return a view of a region as a peer names it; CallError: it is none of it."""
+    if layout == region.layout and not shift:
+        return region.view
+    axes = region.layout.axes
+    plain = len(axes) == 1 and not region.layout.parts and not region.layout.is_paged
+    if not plain or len(layout.axes) != 1 or layout.parts or layout.is_paged:
+        raise LayoutError(f"{region.name!r} is {region.layout}; not {layout}")
+    mine, theirs = axes[0], layout.axes[0]
+    fits = (
+        (mine.name, region.layout.dtype) == (theirs.name, layout.dtype)
+        and 0 <= shift <= region.layout.part_bytes - layout.part_bytes
+        and shift % max(1, mine.stride) == 0
+        and theirs.stride % max(1, mine.stride) == 0
+    )
+    if not fits:
+        raise LayoutError(f"{layout} from byte {shift} on is no part of {region!r}")
+    return View(region=region, layout=layout, shift=shift)
+
+
+def _late(transfer: Transfer) -> None:
+    if not transfer.done():
+        transfer.stop(TransferTimeout, "not done before its deadline")
