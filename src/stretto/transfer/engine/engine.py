@@ -16,6 +16,7 @@ from stretto.meeting.forks import forget_in_children
 from stretto.meeting.secret import load_secret
 from stretto.transfer import loader
 from stretto.transfer.engine.counts import Counts, Notified
+from stretto.transfer.engine.gpu import Enqueued
 from stretto.transfer.engine.leases import Lease
 from stretto.transfer.engine.loop import Loop
 from stretto.transfer.engine.meet import Door, come
@@ -29,7 +30,7 @@ from stretto.transfer.layouts import Layout
 from stretto.transfer.memory.across import Witness
 from stretto.transfer.memory.board import Board
 from stretto.transfer.memory.mapping import Shared
-from stretto.transfer.memory.region import ARENA, Region, addresses_of, told
+from stretto.transfer.memory.region import ARENA, GPU, Region, addresses_of, told
 
 __all__ = ["Engine"]
 
@@ -61,6 +62,8 @@ class Engine:
         """Lost peers whose processes may still write to our memory."""
         self._regions: dict[str, Region] = {}
         self._arenas: list[Shared] = []
+        self._fds: dict[str, tuple[int, ...]] = {}
+        """Descriptors of memory on the GPU, by the name under which it is shared."""
         self._is_closed = False
         self._starter = Starter(self)
         self._door = Door(self, listen)
@@ -134,11 +137,17 @@ class Engine:
         fitted, addresses, sizes, kind = addresses_of(
             tensors, layout, f"share({name!r})", written=not read_only
         )
-        places = tuple(map(self._place, addresses, sizes))
-        if kind == "gpu":
-            return self._starter.share_gpu(tensors, name, fitted, addresses, read_only)
-        inside = all(arena >= 0 for arena, _ in places)
         slot, epoch = self.board.begin()
+        if kind == GPU:
+            about = {
+                "name": name, "layout": fitted, "addresses": tuple(addresses),
+                "slot": slot, "epoch": epoch, "read_only": read_only, "engine": self,
+            }  # fmt: skip
+            made, fds = self._starter.gpu.share(tensors, about, sizes)
+            self._fds[name] = fds
+            return self.add(made)
+        places = tuple(map(self._place, addresses, sizes))
+        inside = all(arena >= 0 for arena, _ in places)
         region = Region(
             name=name, layout=fitted, kind=ARENA if inside else kind,
             addresses=tuple(addresses), places=places if inside else (), slot=slot,
@@ -154,8 +163,19 @@ class Engine:
             self._regions[region.name] = region
             peers = list(self._peers.values())
         for peer in peers:
-            peer.tell(told(region))
+            self._tell_region(peer, region)
         return region
+
+    def _tell_region(self, peer: Peer, region: Region) -> None:
+        peer.tell(told(region), () if peer.is_far else self._fds.get(region.name, ()))
+
+    def mapping_of(self, region: Region, address: int) -> tuple[int, int]:
+        """Return the arena, or the memory, in which a tensor of a region lies here."""
+        arenas = self._arenas if region.peer is None else region.peer.arenas
+        for shared in arenas:
+            if 0 <= address - shared.address < shared.nbytes:
+                return shared.address, shared.nbytes
+        return address, region.layout.part_bytes
 
     def unshare(self, region: Region, timeout: float = 5.0) -> None:
         """Take memory back: when this returns, no peer writes to it any more."""
@@ -237,7 +257,7 @@ class Engine:
         for number, shared in arenas:
             self._tell_arena(peer, number, shared)
         for region in regions:
-            peer.tell(told(region))
+            self._tell_region(peer, region)
         peer.tell({"say": "ready"})
         peer.ready.then(lambda: self._is_here(peer))
 
@@ -290,7 +310,7 @@ class Engine:
         """Begin a transfer: one of the two is ours; see `View.put`."""
         return self._starter.start(src, dst, **how)
 
-    def prepare(self, src: Any, dst: Any, **how: Any) -> Prepared:
+    def prepare(self, src: Any, dst: Any, **how: Any) -> Prepared | Enqueued:
         """Prepare a transfer that is done again and again."""
         return self._starter.prepare(src, dst, **how)
 
@@ -341,6 +361,9 @@ class Engine:
             peer.close()
         self.loop.call(self._door.close)
         self.loop.stop()
+        self._starter.close()
+        for fd in (fd for fds in self._fds.values() for fd in fds):
+            os.close(fd)
         for shared in self._arenas:
             shared.close()
         self.board.shared.close()

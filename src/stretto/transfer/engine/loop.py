@@ -239,7 +239,15 @@ class Loop:
 
     def _run(self) -> None:
         while not self.is_over:
-            self._turn(None)
+            try:
+                self._turn(None)
+            except Exception as e:
+                if is_interruption(e):
+                    raise
+                # A fault of ours: nobody may wait for what will not come.
+                threading.excepthook(threading.ExceptHookArgs([type(e), e, None, None]))
+                for taker in self._takers:
+                    taker.lose(f"this engine failed: {type(e).__name__}: {e}")
         self.selector.close()
         os.close(self._wake_fd)
         if self._moves is not None:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["Door", "come"]
 
 _STRANGER_S = 5.0
+_HOP_S = 30.0
 _MOST_STRANGERS = 64
 _ABI = 1
 _COMER, _DOOR = "transfer comer", "transfer door"
@@ -84,9 +85,7 @@ class Door:
             return
         talk = _Talk(self._engine, sock, is_near=is_near, is_comer=False)
         self._talks.append(talk)
-        self._engine.loop.at(
-            time.monotonic() + _STRANGER_S, lambda: talk.end("it said nothing")
-        )
+        self._engine.loop.at(time.monotonic() + _STRANGER_S, talk.expire)
 
     def close(self) -> None:
         """Let nobody in any more."""
@@ -164,6 +163,11 @@ class _Talk:
                 self._connection.post({"say": "challenge", "nonce": self._nonce})
         except (OSError, RendezvousError) as e:
             self.end(str(e))
+
+    def expire(self) -> None:
+        """Hang up on who has not said what he should by now."""
+        if self._hop is None:
+            self.end("it said nothing")
 
     def end(self, why: str) -> None:
         """Hang up, unless they are peers by now."""
@@ -301,8 +305,8 @@ class _Talk:
         want = bytes.fromhex(str(witness["bytes"]))
         why = why_not(pid, int(witness["address"]), want)
         self._become(
-            link, pid=pid, pidfd=open_pidfd(pid), board=Shared(BOARD_BYTES, board.take()),
-            reaches=not why, why_not=why,
+            link, pid=pid, pidfd=open_pidfd(pid), reaches=not why, why_not=why,
+            board=Shared(BOARD_BYTES, board.take()),
         )  # fmt: skip
 
     def _far_peer(self, shares: list[Any], other: int) -> None:
@@ -312,7 +316,7 @@ class _Talk:
 
         def meet() -> None:
             try:
-                hop.connect(shares, [other], _STRANGER_S)
+                hop.connect(shares, [other], _HOP_S)
             except StrettoError as e:
                 why = str(e)
                 loop.call(lambda: self.end(why))
@@ -322,6 +326,8 @@ class _Talk:
         loop.move(meet)
 
     def _far_met(self) -> None:
+        if self.is_over:
+            return
         assert self._shared is not None, "it was made for the hop"
         link = Link(self._shared, is_first=self._is_comer, hop=self._hop)
         self._become(link)

@@ -106,6 +106,11 @@ class Peer:
         return pending
 
     @property
+    def arenas(self) -> list[Shared]:
+        """Return its arenas, as they are mapped here."""
+        return list(self._arenas.values())
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Return the names of its memory, sorted."""
         return tuple(sorted(self._regions))
@@ -336,9 +341,9 @@ class Peer:
     ) -> None:
         """End a put of the peer's."""
         status = made.status if made.is_full else Status.FAILED
-        if status is Status.DONE and header.get("sum") and total is not None:
-            if made.summed() != total:
-                status = Status.CANCELLED
+        checked = status is Status.DONE and header.get("sum") and total is not None
+        if checked and made.summed() != total:
+            status = Status.CANCELLED
         if status is Status.DONE and (tag := header.get("notify")):
             raw = bytes.fromhex(str(tag))
             if not 0 < len(raw) <= TAG_BYTES:
@@ -380,7 +385,7 @@ class Peer:
                     raise ValueError("too many arenas")
                 self._arenas[int(said["id"])] = Shared(int(said["nbytes"]), fd.take())
             case "share":
-                self._share(untold(said, self, self._arenas))
+                self._share(untold(said, self, self._arenas, frame.descriptors))
             case "unshare":
                 self._regions.pop(str(said["name"]), None)
             case "refused":

@@ -17,6 +17,7 @@ from stretto.errors import (
 )
 from stretto.transfer.copying.words import Mode
 from stretto.transfer.copying.work import Work
+from stretto.transfer.engine.gpu import Enqueued, Gpu, GpuTransfer, handle_of
 from stretto.transfer.engine.leases import read_token
 from stretto.transfer.engine.paths import Path, choose
 from stretto.transfer.engine.staged import INLINE, Receiving, Sending, pack_request
@@ -24,7 +25,7 @@ from stretto.transfer.engine.transfer import Prepared, Transfer
 from stretto.transfer.layouts import Layout
 from stretto.transfer.links.link import functions, notice
 from stretto.transfer.links.words import MARKS
-from stretto.transfer.memory.region import Region, View, addresses_of
+from stretto.transfer.memory.region import GPU, Region, View, addresses_of
 from stretto.transfer.plans import Plan, Run, plan
 
 if TYPE_CHECKING:
@@ -42,12 +43,14 @@ class Starter:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._gpu: Gpu | None = None
 
     # Ours.
 
     def start(
         self, src: Any, dst: Any, *, notify: bytes = b"", lease: bytes = b"",
-        deadline: float | None = None, checksum: bool = False,
+        deadline: float | None = None, checksum: bool = False, stream: Any = None,
+        by: str = "",
     ) -> Transfer:  # fmt: skip
         """Begin a transfer; see `View.put`."""
         a, b = self._views(src, dst)
@@ -58,17 +61,23 @@ class Starter:
         path = choose(peer, theirs, is_put=is_put, converts=converts)
         if checksum and converts:
             raise CallError("checksum=True of elements that are converted on their way")
-        pieces = sum(len(r.src_at) * sum(x.rows for x in r.boxes) for r in runs)
-        transfer = Transfer(
-            self._engine.loop, peer, path.name, nbytes=sum(r.nbytes for r in runs),
-            pieces=pieces, notify=notify, deadline=deadline,
-        )  # fmt: skip
-        transfer.checked = checksum
+        how: dict[str, Any] = {
+            "nbytes": sum(r.nbytes for r in runs),
+            "pieces": sum(len(r.src_at) * sum(x.rows for x in r.boxes) for r in runs),
+            "notify": notify,
+            "deadline": deadline,
+        }
         if notify:
             notice(notify)
         slot, epoch = read_token(lease) if lease else (-1, 0)
         if theirs is not None and slot < 0:
             slot, epoch = theirs.slot, theirs.epoch
+        if GPU in (a.region.kind, b.region.kind):
+            if checksum:
+                raise CallError("checksum=True of memory on a GPU")
+            return self._on_gpu(a, b, made, runs, (slot, epoch), stream, by, **how)
+        transfer = Transfer(self._engine.loop, peer, path.name, **how)
+        transfer.checked = checksum
         if deadline is not None:
             assert transfer.until is not None, "there is a deadline"
             self._engine.loop.at(transfer.until, lambda: _late(transfer))
@@ -79,7 +88,7 @@ class Starter:
             self._staged(transfer, a, b, made, runs, (slot, epoch), is_put=is_put)
         return transfer
 
-    def prepare(self, src: Any, dst: Any, **how: Any) -> Prepared:
+    def prepare(self, src: Any, dst: Any, **how: Any) -> Prepared | Enqueued:
         """Prepare a transfer that is done again and again."""
         a, b = self._views(src, dst)
         peer, theirs, is_put = self._sides(a, b)
@@ -89,6 +98,11 @@ class Starter:
         path = choose(peer, theirs, is_put=is_put, converts=converts)
         made = _planned(a, b)
         runs = made.runs(a.pages, b.pages, _tokens(a, b))
+        if GPU in (a.region.kind, b.region.kind):
+            moves = [
+                self.gpu.prepare(made, run, a, b, how.get("by", "")) for run in runs
+            ]
+            return Enqueued(moves, self.gpu.mover, (a, b))
         idle = Transfer(
             self._engine.loop, peer, path.name, nbytes=sum(r.nbytes for r in runs),
             pieces=0, notify=notify,
@@ -269,12 +283,50 @@ class Starter:
                     raise error
                 time.sleep(0.0001)
 
-    def share_gpu(
-        self, tensors: Any, name: str, layout: Layout, addresses: list[int],
-        read_only: bool,
-    ) -> Region:  # fmt: skip
-        """Share memory on a GPU."""
-        raise CallError(f"share({name!r}): memory on a GPU")
+    # GPUs.
+
+    @property
+    def gpu(self) -> Gpu:
+        """Return the GPU of this process."""
+        if self._gpu is None:
+            self._gpu = Gpu(self._engine)
+        return self._gpu
+
+    def close(self) -> None:
+        """Give back what the GPU holds."""
+        if self._gpu is not None:
+            self._gpu.close()
+
+    def _on_gpu(
+        self, a: View, b: View, made: Plan, runs: tuple[Run, ...],
+        where: tuple[int, int], stream: Any, by: str, **how: Any,
+    ) -> GpuTransfer:  # fmt: skip
+        """Begin copies on a stream."""
+        peer = a.region.peer or b.region.peer
+        handle = self.gpu.mover.stream() if stream is None else handle_of(stream)
+        moves = [self.gpu.prepare(made, run, a, b, by) for run in runs]
+        mark = None if peer is None or peer.board is None else peer.take_mark()
+
+        def free() -> None:
+            for move in moves:
+                move.close()
+            if mark is not None and peer is not None:
+                peer.give_mark(mark)
+
+        path = f"gpu, by {moves[0].by}" if moves else "gpu"
+        transfer = GpuTransfer(
+            self._engine.loop, peer, path, moves, handle, free, **how
+        )
+        transfer.holds = (a, b)
+        if mark is not None and peer is not None:
+            transfer.guard(peer, mark, *where)
+        if not moves:
+            transfer.complete()
+            return transfer
+        transfer.enqueue()
+        if transfer.notify or transfer.until is not None:
+            self._engine.loop.move(transfer.settle)
+        return transfer
 
 
 def _view(given: Any) -> View | None:

@@ -18,6 +18,7 @@ from stretto.transfer.plans.plan import Only
 
 if TYPE_CHECKING:
     from stretto.transfer.engine.engine import Engine
+    from stretto.transfer.engine.gpu import Enqueued
     from stretto.transfer.engine.peer import Peer
     from stretto.transfer.engine.transfer import Prepared, Transfer
 
@@ -160,11 +161,11 @@ class View:
         """Copy it to something of ours; see `put`."""
         return _engine(self, dst).start(self, dst, **how)
 
-    def prepare_put(self, src: Any, **how: Any) -> Prepared:
+    def prepare_put(self, src: Any, **how: Any) -> Prepared | Enqueued:
         """Return a put that can be called again and again, for the price of a copy."""
         return _engine(self, src).prepare(src, self, **how)
 
-    def prepare_get(self, dst: Any, **how: Any) -> Prepared:
+    def prepare_get(self, dst: Any, **how: Any) -> Prepared | Enqueued:
         """Return a get that can be called again and again."""
         return _engine(self, dst).prepare(self, dst, **how)
 
@@ -233,11 +234,13 @@ def _seen(given: Any, what: str, *, written: bool) -> _Seen:
         if not found.contiguous:
             raise CallError(f"{what}: {found.why}")
         size = found.nbytes // max(1, math.prod(found.shape))
-        strides = tuple(size * math.prod(found.shape[i + 1 :])
-                        for i in range(len(found.shape)))  # fmt: skip
+        axes = range(len(found.shape))
+        strides = tuple(size * math.prod(found.shape[i + 1 :]) for i in axes)
         name = str(getattr(found.dtype, "name", found.dtype))
-        return _Seen(shape=found.shape, strides=strides, dtype=name,
-                     address=found.start, nbytes=found.nbytes, device="cuda")  # fmt: skip
+        return _Seen(
+            shape=found.shape, strides=strides, dtype=name, address=found.start,
+            nbytes=found.nbytes, device="cuda",
+        )  # fmt: skip
     if isinstance(given, (bytes, bytearray, memoryview)):
         given = np.frombuffer(given, np.uint8)
     array, dtype = host_view(given, what)
@@ -281,9 +284,14 @@ def told(region: Region) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def untold(said: Mapping[str, Any], peer: Peer, arenas: Mapping[int, Any]) -> Region:
+def untold(
+    said: Mapping[str, Any], peer: Peer, arenas: Mapping[int, Any], held: Any = ()
+) -> Region:
     """Return a peer's region, as it was told; LayoutError, CallError: it is none."""
     layout = Layout(str(said["layout"]))
+    kind = str(said["kind"])
+    if kind not in (ARENA, MEMORY, GPU):
+        raise CallError(f"memory of kind {kind[:40]!r}")
     parts = [(int(a), int(b)) for a, b in said["parts"]]
     if len(parts) != layout.num_parts:
         raise LayoutError(f"{said['name']!r}: {len(parts)} tensors; {layout}")
@@ -292,15 +300,15 @@ def untold(said: Mapping[str, Any], peer: Peer, arenas: Mapping[int, Any]) -> Re
         if arena < 0 or peer.is_far:
             addresses.append(at)
             continue
-        held = arenas.get(arena)
-        if held is None:
+        there = arenas.get(arena)
+        if there is None:
             raise UnknownNameError.among("arena", str(arena), map(str, arenas))
-        if at < 0 or at + layout.part_bytes > held.nbytes:
+        if at < 0 or at + layout.part_bytes > there.nbytes:
             raise CallError(f"{said['name']!r} lies outside of its arena")
-        addresses.append(held.address + at)
+        addresses.append(there.address + at)
     return Region(
-        name=str(said["name"]), layout=layout, kind=str(said["kind"]),
+        name=str(said["name"]), layout=layout, kind=kind,
         addresses=tuple(addresses), places=tuple(parts), slot=int(said["slot"]),
         epoch=int(said["epoch"]), read_only=bool(said["read_only"]), peer=peer,
-        gpu=said.get("gpu"),
+        gpu=said.get("gpu"), holds=tuple(held),
     )  # fmt: skip
