@@ -1,17 +1,20 @@
 """Compare what the proof and a call cost in two trees, in turns, in one run.
 
-    python benchmarks/before_after.py TREE_A TREE_B [--turns 5] [--json FILE]
+    python benchmarks/before_after.py TREE_A TREE_B [--turns 5] [--only proof|calls]
+        [--json FILE]
 
 A tree is a checkout (`git worktree add /tmp/before a12e501`). Each turn runs A, then B,
-each figure in a process of its own, with this file and that tree's `src`: the program's
-proof, the plan's proof, both together (least CPU time of several), the cost of small
-calls (that tree's benchmarks/call_cost.py). A ratio is B over A of the least figures.
+each in a process of its own, with this file and that tree's `src`: the proof of
+programs, of plans, both together (least CPU time of several), and the cost of small
+calls (that tree's benchmarks/call_cost.py, with fewer repeats). A turn takes about 30 s
+for proofs and 10 s for calls. A ratio is B over A of the least figures.
 Exit 1: some proof takes more than 1.3 times as long. FILE.md gets the table.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import inspect
 import json
 import os
@@ -25,6 +28,8 @@ from pathlib import Path
 from typing import Any
 
 LIMIT = 1.3
+CALL_REPEATS = 100
+"""Of 500 calls each, in place of call_cost.py's 2,000: turns add up."""
 PROVED: tuple[tuple[str, int, dict[str, Any], str], ...] = (
     ("all_reduce/hierarchical", 256, {"group": 8}, "push bulk staged"),
     ("all_reduce/ring", 64, {}, "push packets staged"),
@@ -40,18 +45,20 @@ def main() -> int:
     parser.add_argument("trees", nargs="*", type=Path, metavar="TREE")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--prove", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--only", choices=tuple(PARTS), help="measure one part")
+    parser.add_argument("--part", choices=tuple(PARTS), help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.prove:
-        print(json.dumps(_prove()))
+    if args.part:
+        print(json.dumps(PARTS[args.part]()))
         return 0
+    parts = [args.only] if args.only else list(PARTS)
     if len(args.trees) != 2:
         parser.error("want two trees")
     rows: list[dict[str, Any]] = []
     least: list[dict[str, float]] = [{}, {}]
     for turn in range(args.turns):
         for nth, tree in enumerate(args.trees):
-            for name, figure in _figures(tree.resolve()).items():
+            for name, figure in _figures(tree.resolve(), parts).items():
                 least[nth][name] = min(figure, least[nth].get(name, figure))
         print(f"turn {turn + 1} of {args.turns}", file=sys.stderr, flush=True)
     for name, before in least[0].items():
@@ -59,13 +66,15 @@ def main() -> int:
         if after is not None and before > 0:
             ratio = round(after / before, 3)
             rows.append({"figure": name, "a": before, "b": after, "ratio": ratio})
-    worst = max(row["ratio"] for row in rows if row["figure"].startswith("prove"))
+    proofs = [row["ratio"] for row in rows if row["figure"].startswith("prove")]
+    worst = max(proofs, default=0.0)
     document = {
         "command": "python benchmarks/before_after.py",
         "trees": [_commit(tree) for tree in args.trees],
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "python": platform.python_version(),
         "turns": args.turns,
+        "load_per_core": round(os.getloadavg()[0] / (os.cpu_count() or 1), 1),
         "worst_proof_ratio": worst,
         "limit": LIMIT,
         "ok": worst <= LIMIT,
@@ -80,30 +89,20 @@ def main() -> int:
     return 0 if document["ok"] else 1
 
 
-def _figures(tree: Path) -> dict[str, float]:
-    """Return what one process of each kind measures in a tree."""
+def _figures(tree: Path, parts: list[str]) -> dict[str, float]:
+    """Return what a tree's processes measure, one a part."""
     env = {**os.environ, "PYTHONPATH": os.fspath(tree / "src")}
-    done = subprocess.run(
-        [sys.executable, os.fspath(Path(__file__).resolve()), "--prove"],
-        env=env,
-        cwd=tree,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "calls.json"
-        subprocess.run(
-            [sys.executable, "benchmarks/call_cost.py", os.fspath(out)],
+    figures: dict[str, float] = {}
+    for part in parts:
+        done = subprocess.run(
+            [sys.executable, os.fspath(Path(__file__).resolve()), "--part", part],
             env=env,
             cwd=tree,
             check=True,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            text=True,
         )
-        calls = json.loads(out.read_text(encoding="utf-8"))
-    for row in calls["rows"]:
-        figures[f"call, us: {row['call']}"] = row["us"]
+        figures |= json.loads(done.stdout.splitlines()[-1])
     return figures
 
 
@@ -131,6 +130,27 @@ def _prove() -> dict[str, float]:
     return figures
 
 
+def _calls() -> dict[str, float]:
+    """Return what small calls cost, by the script of the tree that this runs in."""
+    folder = Path("benchmarks").resolve()
+    sys.path[0] = os.fspath(folder)
+    spec = importlib.util.spec_from_file_location("call_cost", folder / "call_cost.py")
+    assert spec is not None and spec.loader is not None  # noqa: PT018
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    script.REPEATS = CALL_REPEATS
+    with tempfile.TemporaryDirectory() as place:
+        out = Path(place) / "calls.json"
+        sys.argv = ["call_cost.py", os.fspath(out)]
+        script.main()
+        rows = json.loads(out.read_text(encoding="utf-8"))["rows"]
+    return {f"call, us: {row['call']}": row["us"] for row in rows}
+
+
+PARTS: dict[str, Callable[[], dict[str, float]]] = {"proof": _prove, "calls": _calls}
+"""What is measured, each in a process of its own."""
+
+
 def _least(work: Callable[[], Any], repeats: int = 5) -> tuple[float, Any]:
     took, result = float("inf"), None
     for _ in range(repeats):
@@ -152,10 +172,12 @@ def _commit(tree: Path) -> str:
 
 def _page(document: dict[str, Any]) -> str:
     a, b = document["trees"]
+    load = document["load_per_core"]
     lines = [
         f"# What the proof and a call cost: {a} and {b}, in turns",
         "",
         f"`{document['command']}`, {document['turns']} turns, {document['machine']}.",
+        f"Load at the end: {load} a core. Figures are least times.",
         f"Worst ratio of a proof: {document['worst_proof_ratio']}, limit {LIMIT}.",
         "",
         f"| figure | {a} | {b} | ratio |",

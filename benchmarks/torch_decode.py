@@ -65,7 +65,8 @@ def table(said: dict[str, Any], baseline: str) -> str:
             f"- {kind}, {name}: geomean {geomean(found):.3f}, best {max(found):.3f}, "
             f"least {min(found):.3f} over {baseline}"
         )
-    for name, why in said.get("failed", {}).items():
+    bad = {n: e["failed"] for n, e in said["errors"].items() if "failed" in e}
+    for name, why in {**said.get("failed", {}), **bad}.items():
         lines.append(f"- {name} failed: {why[:300]}")
     for row in said["rows"]:
         for name, why in row["failed"].items():

@@ -23,6 +23,14 @@ from typing import Any
 from torch_ranks import Ranks, inner, launch, outer, write
 
 CLOSE = 0.02
+POOL = 3 << 30
+"""Bytes of the pool of a variant whose buffers peers reach: two modules, gradients."""
+FEW = {
+    "all_gather": "all_gather/one_shot push engine zero_copy blocks=2",
+    "reduce_scatter": "reduce_scatter/ring push bulk zero_copy threads=512 "
+    "tile_bytes=1073741824 blocks=16",
+}
+"""What spares SMs: copy engines where nothing is summed, and 16 blocks where it is."""
 
 
 class Rank(Ranks):
@@ -45,9 +53,28 @@ class Rank(Ranks):
         fully_shard(model, **how)
         return model, torch.optim.SGD(model.parameters(), lr=0.01)
 
-    def step(self, name: str) -> Callable[[], Any]:
+    def divided(self, variant: str) -> Any:
+        """Return the model of a variant, and its optimizer.
+
+        "stretto+placed": its buffers lie in memory that peers reach; "stretto+few": on
+        few SMs, too.
+        """
+        name, _, how = variant.partition("+")
+        if not how:
+            return self.model(self.group(name))
+        import stretto.torch
+
+        pins = FEW if how == "few" else {}
+        options = stretto.torch.Options(algorithms=pins)
+        group = self.dist.new_group(backend=name, pg_options=options)
+        made = self.model(group)
+        pool = stretto.torch.pool(POOL, group=group)
+        stretto.torch.place_buffers(made[0], pool)
+        return made
+
+    def step(self, variant: str) -> Callable[[], Any]:
         """Return a step of a variant, which returns the loss."""
-        model, optimizer = self.model(self.group(name))
+        model, optimizer = self.divided(variant)
         torch, args = self.torch, self.args
         gen = torch.Generator(self.device).manual_seed(self.rank)
         shape = (1, args.tokens, args.width)
@@ -135,7 +162,8 @@ def work(words: list[str]) -> int:
     said: dict[str, Any] = {"rows": [], "failed": {}, "losses": {}, "kernels": {}}
     said["torch"] = rank.torch.__version__
     steps: dict[str, Callable[[], Any]] = {}
-    for name in (rank.baseline, "stretto"):
+    more = ("stretto+placed", "stretto+few") if rank.is_gpu else ()
+    for name in (rank.baseline, "stretto", *more):
         step, wrong = rank.tried(lambda name=name: rank.step(name))
         losses: Any = None
         if not wrong:
@@ -145,8 +173,13 @@ def work(words: list[str]) -> int:
             continue
         steps[name], said["losses"][name] = step, losses
     both = list(said["losses"].values())
-    if len(both) == 2:
-        off = max(abs(a - b) / abs(a) for a, b in zip(*both, strict=True))
+    if len(both) > 1:
+        first, *others = both
+        off = max(
+            abs(a - b) / abs(a)
+            for one in others
+            for a, b in zip(first, one, strict=True)
+        )
         said["losses differ by"] = max(rank.everybody(off))
     said["rows"].append({"tokens": rank.args.tokens})
     said["rows"][0] |= rank.compare(steps, rank.args.repeats)

@@ -18,8 +18,8 @@ from torch.nn import functional
 
 EPS = 1e-5
 BY_TRITON = True
-"""Whether norms that take a residual are Triton's; its launches are slow from Python,
-so where calls are not captured PyTorch's own two kernels are faster."""
+"""Whether norms that take a residual, turning and gates are kernels of Triton; its
+launches are slow from Python: where calls are not captured, PyTorch's are faster."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,7 @@ class RMSNorm(nn.Module):
         if torch.compiler.is_compiling():
             total = residual + x
             return _norm(total, self.weight), total
-        if BY_TRITON and x.is_cuda and x.dtype == torch.bfloat16:
+        if _by_triton(x):
             return _add_norm_by_triton(x, residual, self.weight), residual
         residual += x
         return _norm(residual, self.weight), residual
@@ -110,6 +110,12 @@ def _norm(x: Tensor, weight: Tensor) -> Tensor:
     wide = x.float()
     scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + EPS)
     return (wide * scale * weight.float()).to(x.dtype)
+
+
+def _by_triton(x: Tensor) -> bool:
+    if torch.compiler.is_compiling():
+        return False
+    return BY_TRITON and x.is_cuda and x.dtype == torch.bfloat16
 
 
 def _add_norm_by_triton(x: Tensor, residual: Tensor, weight: Tensor) -> Tensor:
@@ -165,13 +171,14 @@ class Layer(nn.Module):
             hidden, residual = self.input_layernorm(hidden, residual)
         hidden = self.o_proj(self.attention(hidden, place))
         hidden, residual = self.post_attention_layernorm(hidden, residual)
-        gate, up = functional.linear(hidden, self.gate_up).chunk(2, -1)
-        return self.down_proj(functional.silu(gate) * up), residual
+        return self.down_proj(_gated(functional.linear(hidden, self.gate_up))), residual
 
     def attention(self, hidden: Tensor, place: Place) -> Tensor:
         """Attend to the keys before, and to this one."""
         tokens, head = hidden.shape[0], self.head
         made = functional.linear(hidden, self.qkv).view(tokens, -1, head)
+        if place.keys is not None and _by_triton(made):
+            return self.decoded(_turned_by_triton(made, place, self.heads), place)
         q, k, v = made.split([self.heads, self.kv, self.kv], 1)
         q, k = _turned(q, place), _turned(k, place)
         if place.keys is None:  # prefill: one sequence
@@ -183,10 +190,40 @@ class Layer(nn.Module):
         keys, values = place.keys[place.layer], place.values[place.layer]
         keys[:tokens, :, -1] = k  # decode: a sequence each, and the last place is new
         values[:tokens, :, -1] = v
+        return self.decoded(q, place)
+
+    def decoded(self, q: Tensor, place: Place) -> Tensor:
+        """Attend from each sequence's last place to all of its places."""
+        tokens, keys, values = q.shape[0], place.keys, place.values
+        assert keys is not None, "they were stored just now"
+        assert values is not None, "and these"
         out = functional.scaled_dot_product_attention(
-            q.unsqueeze(2), keys[:tokens], values[:tokens], enable_gqa=True
+            q.unsqueeze(2),
+            keys[place.layer][:tokens],
+            values[place.layer][:tokens],
+            enable_gqa=True,
         )
         return out.reshape(tokens, -1)
+
+
+def _gated(both: Tensor) -> Tensor:
+    """Return silu of the first half of columns times the second."""
+    if _by_triton(both):
+        from torch_llama_kernels import silu_times
+
+        return silu_times(both)
+    gate, up = both.chunk(2, -1)
+    return functional.silu(gate) * up
+
+
+def _turned_by_triton(made: Tensor, place: Place, heads: int) -> Tensor:
+    """Turn and store by one kernel, as engines do; return the queries."""
+    from torch_llama_kernels import turn_and_store
+
+    assert place.keys is not None, "decode has a cache"
+    assert place.values is not None, "of both"
+    keys, values = place.keys[place.layer], place.values[place.layer]
+    return turn_and_store(made, place.cos, place.sin, keys, values, heads)
 
 
 def _turned(x: Tensor, place: Place) -> Tensor:

@@ -4,9 +4,10 @@
     python benchmarks/torch_matmul.py --device cpu --size 64 --tokens 64 --out DIR
 
 `--size` is both sides of each GPU's matrix, `--tokens` the rows of all ranks. Variants:
-nccl (gloo on the CPU) then cuBLAS; stretto then cuBLAS; ours at once; torch's fused
-operators of symmetric memory. bf16; medians of the slowest rank, of samples in turn;
-results are compared with the first variant's before.
+nccl (gloo on the CPU) then cuBLAS; stretto then cuBLAS; ours as it chooses by size, and
+at once by each of `--how`; torch's fused operators of symmetric memory. bf16; medians
+of the slowest rank, of samples in turn; results are compared with the first variant's
+before.
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ class Rank(Ranks):
     def __init__(self, args: argparse.Namespace) -> None:
         super().__init__(args)
         import stretto.torch.operators as ours
+        from stretto.torch.operators import matmuls, overlapping
 
         self.ours, size = ours, args.size
+        self.matmuls, self.overlapping = matmuls, overlapping
         kind = self.torch.bfloat16 if self.is_gpu else self.torch.float32
         gen = self.torch.Generator(self.device).manual_seed(self.rank)
 
@@ -98,11 +101,22 @@ class Rank(Ranks):
         steps = {
             self.baseline: functools.partial(after, self.theirs),
             "stretto": functools.partial(after, self.mine),
-            "stretto at once": at_once,
+            "stretto by size": at_once,
         }
+        for how in self.args.how:
+            steps[f"at once, {how}"] = functools.partial(self.forced, how, at_once)
         if self.baseline == "nccl":
             steps["torch fused"] = fused
         return steps
+
+    def forced(self, how: str, at_once: Callable[[], Any]) -> Any:
+        """Overlap in a way, whatever the size."""
+        module, usual = self.matmuls, (self.matmuls.OVERLAP_FROM, self.overlapping.HOW)
+        module.OVERLAP_FROM, self.overlapping.HOW = 0, how
+        try:
+            return at_once()
+        finally:
+            module.OVERLAP_FROM, self.overlapping.HOW = usual
 
     def case(self, kind: str, tokens: int) -> dict[str, Any]:
         """Return a row: variants that are right, in turn."""
@@ -129,6 +143,7 @@ def work(words: list[str]) -> int:
     parser.add_argument("--size", type=int)
     parser.add_argument("--repeats", type=int)
     parser.add_argument("--tokens", type=int, nargs="+")
+    parser.add_argument("--how", nargs="*")
     rank = Rank(parser.parse_args(words))
     said: dict[str, Any] = {"rows": [], "torch": rank.torch.__version__}
     with rank.torch.no_grad():
@@ -181,8 +196,16 @@ def main() -> int:
     parser.add_argument("--size", type=int, default=8192)
     parser.add_argument("--tokens", type=int, nargs="+", default=list(TOKENS))
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--how", nargs="*", default=["whole", "each"])
     args = parser.parse_args()
-    words = ["--size", str(args.size), "--repeats", str(args.repeats)]
+    words = [
+        "--how",
+        *args.how,
+        "--size",
+        str(args.size),
+        "--repeats",
+        str(args.repeats),
+    ]
     words += ["--tokens", *map(str, args.tokens)]
     said = {"rows": [], **launch("torch_matmul.py", words, args)}
     baseline = "nccl" if args.device == "cuda" and not args.share else "gloo"

@@ -16,6 +16,7 @@
     |- MissingExtraError       an optional dependency is not installed
     |- DeviceError             a GPU or its driver refused
     |- SharedMemoryError       this system gives processes no common memory
+    |- TraceError              a recording cannot be read
     |- RankFailed              a rank started by spawn raised or died
     |- TransferError           bytes did not get from one engine to another
     |  |- TransferTimeout      not before the deadline
@@ -108,6 +109,7 @@ __all__ = [
     "StaleMemory",
     "StrettoError",
     "TopologyError",
+    "TraceError",
     "TransferCancelled",
     "TransferError",
     "TransferTimeout",
@@ -169,6 +171,10 @@ class LayoutError(CallError):
 
 class TopologyError(StrettoError):
     """A machine file is malformed, or a machine cannot do what is asked."""
+
+
+class TraceError(StrettoError):
+    """A recording cannot be read, or a process has none."""
 
 
 class LaunchEnvironmentError(StrettoError):

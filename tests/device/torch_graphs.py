@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from tests.device.torch_times import host_times
 from tests.host.torch_ops.checks import check
 from tests.host.torch_ops.fusions import LlamaRMSNorm, Model, by_ours, gloo
 
 import stretto.torch as st
-from stretto.torch.operators import matmuls, norms
+from stretto.torch.operators import matmuls, norms, overlapping
 from stretto.torch.serving import sglang, vllm
 
 REPLAYS, STREAMS, CALLS = 30, 50, 400
@@ -96,17 +96,23 @@ def matmuls_at_once(b: Any) -> None:
     if b.device.type == "cpu":
         return
     made = steps(b)
-    limit = matmuls.OVERLAP_FROM
+    limit, how = matmuls.OVERLAP_FROM, overlapping.HOW
     with torch.no_grad():
         for what in ("gather, matmul", "matmul, scatter"):
             call, given = made[what]
-            matmuls.OVERLAP_FROM = 0
-            got = [call(*given) for _ in range(20)]
-            matmuls.OVERLAP_FROM = 1 << 60
-            want = call(*given)
-            matmuls.OVERLAP_FROM = limit
-            for one in got:
-                b.same(what, one, want, 0.05)
+            for overlapping.HOW in ("each", "whole"):
+                matmuls.OVERLAP_FROM = 0
+                got, want = [], []
+                for turn in range(20):
+                    given[0].normal_(generator=_seeded(b, turn))
+                    got.append(call(*given))
+                matmuls.OVERLAP_FROM = 1 << 60
+                for turn in range(20):
+                    given[0].normal_(generator=_seeded(b, turn))
+                    want.append(call(*given))
+                for one, other in zip(got, want, strict=True):
+                    b.same(f"{what}, {overlapping.HOW}", one, other, 0.05)
+    matmuls.OVERLAP_FROM, overlapping.HOW = limit, how
 
 
 @check
@@ -242,40 +248,5 @@ def host_time(b: Any) -> None:
         return
     gloo(b)
     group = dist.new_group(backend="stretto")
-    torch.set_default_device(None)  # which costs every call of PyTorch's
-    try:
-        b.said = _host_times(group)
-    finally:
-        torch.set_default_device("cuda")
+    b.said = {"us": host_times(group)}
     dist.destroy_process_group(group)
-
-
-def _host_times(group: Any) -> dict[str, float]:
-    x = torch.ones(1, 512, dtype=torch.bfloat16, device="cuda")
-    residual, weight = torch.ones_like(x), torch.ones_like(x)[0]
-    op = torch.ops.stretto.all_reduce_
-    calls = {
-        "dist.all_reduce": lambda: dist.all_reduce(x, group=group),
-        "all_reduce_": lambda: st.all_reduce_(x, group=group),
-        "all_reduce": lambda: st.all_reduce(x, group=group),
-        "operator": lambda: op(x, "sum", group.group_name),
-        "norm": lambda: st.all_reduce_rmsnorm(x, residual, weight, EPS, group),
-        "norm in place": lambda: st.all_reduce_rmsnorm_(
-            x, residual, weight, EPS, group
-        ),
-    }
-    said = {}
-    with torch.no_grad():
-        for name, call in calls.items():
-            best = 1e9
-            for _ in range(9):
-                for _ in range(20):
-                    call()
-                torch.cuda.synchronize()
-                began = time.perf_counter()
-                for _ in range(100):
-                    call()
-                best = min(best, (time.perf_counter() - began) / 100 * 1e6)
-                torch.cuda.synchronize()
-            said[name] = round(best, 2)
-    return said

@@ -14,12 +14,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -29,6 +27,7 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+from tests.device.torch_times import host_times  # noqa: E402
 from torch import nn  # noqa: E402
 
 import stretto  # noqa: E402
@@ -258,42 +257,6 @@ def check_compiled(rank: int, n: int) -> None:
     torch.testing.assert_close(compiled(x), layer(x))
 
 
-def host_time() -> dict[str, float]:
-    """Return what calls of 1 KB cost the host, in microseconds: medians."""
-    x = torch.zeros(256)
-    y = stretto.torch.empty(256, device="cuda").zero_()
-    comm = stretto.torch.communicator()
-    calls: dict[str, Callable[[], Any]] = {
-        "dist.all_reduce": lambda: dist.all_reduce(x),
-        "dist.all_reduce, registered": lambda: dist.all_reduce(y),
-        "dist.all_reduce, started and waited": lambda: dist.all_reduce(
-            x, async_op=True
-        ).wait(),
-        "communicator": lambda: comm.all_reduce(x, "sum"),
-        "all_gather_into_tensor": _gather_call(x),
-    }
-    found = {}
-    for name, call in calls.items():
-        times = []
-        for turn in range(40):
-            torch.cuda.synchronize()
-            comm.barrier()
-            for _ in range(25):
-                start = time.perf_counter()
-                call()
-                times.append((time.perf_counter() - start) * 1e6)
-            if not turn:
-                times.clear()
-        torch.cuda.synchronize()
-        found[name] = statistics.median(times)
-    return found
-
-
-def _gather_call(x: Any) -> Callable[[], Any]:
-    out = torch.zeros(256 * dist.get_world_size())
-    return lambda: dist.all_gather_into_tensor(out, x)
-
-
 def serve(comm: Any, folder: str, only: str) -> dict[str, Any]:
     """Be a rank: run all checks, in groups that are made anew after a failure."""
     from tests.host.torch import collective_checks, group_checks
@@ -333,7 +296,7 @@ def serve(comm: Any, folder: str, only: str) -> dict[str, Any]:
         if any(comm.all_gather(_flag(text)).ravel().tolist()):
             dist.destroy_process_group()
     if dist.is_initialized():
-        said["host time"] = host_time()
+        said["host time"] = host_times(dist.group.WORLD)
         dist.destroy_process_group()
     return said
 

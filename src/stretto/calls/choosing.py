@@ -11,6 +11,7 @@ from stretto.calls.launch_keys import LaunchKey, full_size, not_shared, shared_a
 from stretto.calls.logs import say_chosen
 from stretto.choice.measured import Measured
 from stretto.choice.plans import frozen, proved_plan, touches_callers
+from stretto.choice.rowrules import RowRule
 from stretto.choice.select import (
     STAGED,
     ZERO_COPY,
@@ -47,8 +48,7 @@ class Chooser:
         """Choose for a kind of call, prove, and bind it to an executor."""
         choice = self.choose(kind)
         if kind.pin is None and kind.device != CPU:
-            rows = self._selectors[kind.device].rows(self.num_ranks)
-            choice = fused_choice(choice, kind, self.num_ranks, rows)
+            choice = fused_choice(choice, kind, self.num_ranks, self.rows(kind.device))
         schedule = choice.schedule
         if touches_callers(schedule) and kind.memory != ZERO_COPY:
             raise CallError(
@@ -75,13 +75,20 @@ class Chooser:
         say_chosen(kind, choice, self.rank, self.num_ranks)
         return session.prepare(plan, call)
 
+    def rows(self, device: str) -> RowRule:
+        """Return what was measured of calls that end with an epilogue of rows."""
+        return self._selector(device).rows(self.num_ranks)
+
+    def _selector(self, device: str) -> Selector:
+        selector = self._selectors.get(device)
+        if selector is None:
+            measured = self._profiles.profile(device)
+            selector = Selector(device, measured, self._sessions)
+            self._selectors[device] = selector
+        return selector
+
     def choose(self, kind: LaunchKey) -> Choice:
         """Return the algorithm and schedule for a kind of call."""
-        selector = self._selectors.get(kind.device)
-        if selector is None:
-            measured = self._profiles.profile(kind.device)
-            selector = Selector(kind.device, measured, self._sessions)
-            self._selectors[kind.device] = selector
         asked = Question(
             executor=kind.device,
             collective=kind.collective,
@@ -93,7 +100,7 @@ class Chooser:
             dtypes=dtype_class(kind.dtype),
             hosts=self.hosts,
         )
-        return selector.choose(asked, kind.pin)
+        return self._selector(kind.device).choose(asked, kind.pin)
 
     def explain(
         self,

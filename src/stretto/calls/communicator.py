@@ -177,6 +177,14 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
         session = self._session_of("deregister", array)
         self._registering("deregister", lambda: session.deregister(array))
 
+    def peers(self, array: Any) -> list[Any]:
+        """Return every rank's array like this one, as this rank's GPU reaches them.
+
+        For copies and kernels of your own, to and from memory of `empty()` or memory
+        that was registered. Nothing is exchanged; ranks see to the order themselves.
+        """
+        return self._session_of("peers", array).peers(array)
+
     def _session_of(self, verb: str, array: Any) -> Session:
         """Return the session that an array is for."""
         self._ready(verb)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stretto.arrays.array_readers import read_array
+from stretto.arrays.array_readers import place_of, read_array
 from stretto.arrays.operands import GPU
 from stretto.calls.by_identity import MISS, Broke
 from stretto.epilogues import Bound, Graph
@@ -26,23 +26,38 @@ _ALIGNED = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LayoutCall:
-    """How a kind of call is repeated."""
+    """How a kind of call is repeated: what its arrays read like, and their launch.
+
+    In the order of a launch: `x`, `out` where there is one, then what is extra.
+    """
 
     launch: Launch
     broke: Broke
     graph: Graph
     """Kept, so that nothing else gets its identity."""
+    alike: tuple[Any, ...]
+    """What a reader says of each array; None: it is a number."""
+    sizes: tuple[int, ...]
+    """Bytes of each."""
+    registered: tuple[bool, ...]
+    """Whether `x`, and `out`, are memory that peers reach."""
+    apart: tuple[tuple[int, int, int], ...]
+    """Which arrays overlap, and how far they are apart."""
 
-
-@dataclass(slots=True)
-class _Call:
-    """A call as it is looked at."""
-
-    kind: tuple[Any, ...]
-    source: int
-    target: int
-    extra: list[Any]
-    """Addresses and numbers: what a launch takes beside `x` and `out`."""
+    def places(self, arrays: Sequence[Any]) -> list[Any] | None:
+        """Return where arrays like these lie, and numbers; None: they differ."""
+        found: list[Any] = []
+        for array, alike in zip(arrays, self.alike, strict=True):
+            if alike is None:
+                if type(array) is not float and type(array) is not int:
+                    return None
+                found.append(float(array))
+                continue
+            at = place_of(array, alike)
+            if at is None or at % _ALIGNED:
+                return None
+            found.append(at)
+        return found
 
 
 class FusedLayoutCalls:
@@ -50,23 +65,27 @@ class FusedLayoutCalls:
 
     def __init__(self, sessions: Mapping[str, Session]) -> None:
         self._sessions = sessions
-        self._known: dict[Any, _LayoutCall] = {}
+        self._known: dict[Any, list[_LayoutCall]] = {}
+        """By what is looked at in no array but the shape of `x`: few are alike then."""
 
     def repeat(self, key: tuple[Any, ...], x: Any, out: Any, bound: Bound) -> Any:
         """Repeat a call like an earlier one and return what it makes, or MISS."""
-        if not self._known:
+        known = (
+            self._known.get(_first_look(key, x, out, bound)) if self._known else None
+        )
+        if known is None:
             return MISS
-        call = self._looked(key, x, out, bound)
-        if call is None or (how := self._known.get(call.kind)) is None:
+        arrays, session = _arrays(x, out, bound), self._sessions[GPU]
+        if arrays is None:
             return MISS
-        launch: Any = how.launch
-        try:
-            launch(call.source, call.target, extra=call.extra)
-        except BaseException as e:
-            raise how.broke(e) from e.__cause__
-        made = bound.outputs
-        assert made is not None, "only calls that name their outputs are known"
-        return next(iter(made.values())) if bound.single else dict(made)
+        for how in known:
+            places = how.places(arrays)
+            if places is None or _overlaps(places, how.sizes) != how.apart:
+                continue
+            ends = len(how.registered)
+            if how.registered == _registered(session, places[:ends], how.sizes):
+                return _repeated(how, places, ends, bound)
+        return MISS
 
     def learn(
         self,
@@ -78,61 +97,105 @@ class FusedLayoutCalls:
         broke: Broke,
     ) -> None:
         """Let calls like this one be known again; it has just been made."""
-        call = self._looked(key, x, out, bound)
+        call = self._looked(x, out, bound, launch, broke)
         if call is None:
             return
-        if len(self._known) >= _MOST_KINDS:
+        if sum(map(len, self._known.values())) >= _MOST_KINDS:
             self._known.clear()
-        made = _LayoutCall(launch=launch, broke=broke, graph=bound.graph)
-        self._known[call.kind] = made
+        self._known.setdefault(_first_look(key, x, out, bound), []).append(call)
 
     def clear(self) -> None:
         """Forget all."""
         self._known.clear()
 
     def _looked(
-        self, key: tuple[Any, ...], x: Any, out: Any, bound: Bound
-    ) -> _Call | None:
-        """Return a call as it is looked at; None when it must be examined."""
-        graph, outputs = bound.graph, bound.outputs
-        session = self._sessions.get(GPU)
-        if session is None or outputs is None or len(outputs) != len(graph.outputs):
+        self, x: Any, out: Any, bound: Bound, launch: Any, broke: Broke
+    ) -> _LayoutCall | None:
+        """Return how a call is known again; None when it must be examined."""
+        session, arrays = self._sessions.get(GPU), _arrays(x, out, bound)
+        if session is None or arrays is None:
             return None
         alike: list[Any] = []
-        extra: list[Any] = []
-        spans: list[tuple[int, int]] = []
-        for given in (x,) if out is None else (x, out):
-            found = read_array(given)
-            if found is None or found[0] != GPU:
-                return None
-            _, seen, at, size = found
-            alike.append((seen, session.offset_at(at, size) is None))
-            spans.append((at, at + size))
-        arrays = [bound.inputs[name] for name in graph.inputs[1:]]
-        for given in [*arrays, *(outputs[name] for name, _ in graph.outputs)]:
-            if type(given) is float or type(given) is int:
-                alike.append(None)
-                extra.append(float(given))
-                continue
-            found = read_array(given)
-            if found is None or found[0] != GPU:
-                return None
-            _, seen, at, size = found
+        places: list[Any] = []
+        sizes: list[int] = []
+        for given in arrays:
+            seen, at, size = None, given, 0
+            if type(given) is not float and type(given) is not int:
+                found = read_array(given)
+                if found is None or found[0] != GPU or found[2] % _ALIGNED:
+                    return None
+                _, seen, at, size = found
             alike.append(seen)
-            extra.append(at)
-            spans.append((at, at + size))
-        if any(start % _ALIGNED for start, _ in spans):
-            return None
-        kind = (key[0], key[3:], id(graph), bound.row, *alike, *_overlaps(spans))
-        return _Call(kind, spans[0][0], spans[0 if out is None else 1][0], extra)
+            places.append(at)
+            sizes.append(size)
+        ends = 1 if out is None else 2
+        return _LayoutCall(
+            launch=launch,
+            broke=broke,
+            graph=bound.graph,
+            alike=tuple(alike),
+            sizes=tuple(sizes),
+            registered=_registered(session, places[:ends], sizes),
+            apart=_overlaps(places, sizes),
+        )
 
 
-def _overlaps(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
-    """Return which arrays overlap, and how far they are apart."""
-    found = []
-    for i, (start, end) in enumerate(spans):
-        for j in range(i):
-            a, b = spans[j]
-            if start < b and a < end:
-                found.append((i, j, a - start))
+def _first_look(key: tuple[Any, ...], x: Any, out: Any, bound: Bound) -> Any:
+    shape = getattr(x, "shape", None)
+    return key[0], key[3:], id(bound.graph), bound.row, shape, out is None
+
+
+def _arrays(x: Any, out: Any, bound: Bound) -> list[Any] | None:
+    """Return all that a launch is given; None where outputs are to be made."""
+    graph, made = bound.graph, bound.outputs
+    if made is None or len(made) != len(graph.outputs):
+        return None
+    found = [x] if out is None else [x, out]
+    found += [bound.inputs[name] for name in graph.inputs[1:]]
+    found += [made[name] for name, _ in graph.outputs]
     return found
+
+
+def _repeated(how: _LayoutCall, places: list[Any], ends: int, bound: Bound) -> Any:
+    launch: Any = how.launch
+    try:
+        launch(places[0], places[ends - 1], extra=places[ends:])
+    except BaseException as e:
+        raise how.broke(e) from e.__cause__
+    made = bound.outputs
+    assert made is not None, "only calls that name their outputs are known"
+    return next(iter(made.values())) if bound.single else dict(made)
+
+
+def _registered(
+    session: Session, places: Sequence[int], sizes: Sequence[int]
+) -> tuple[bool, ...]:
+    offset = session.offset_at
+    return tuple(
+        offset(at, size) is not None for at, size in zip(places, sizes, strict=False)
+    )
+
+
+def _overlaps(
+    places: Sequence[Any], sizes: Sequence[int]
+) -> tuple[tuple[int, int, int], ...]:
+    """Return which arrays overlap, and how far they are apart; numbers have no size."""
+    spans = [
+        (at, at + size, i)
+        for i, (at, size) in enumerate(zip(places, sizes, strict=True))
+        if size
+    ]
+    spans.sort()
+    end = 0
+    for start, last, _ in spans:
+        if start < end:
+            break
+        end = last
+    else:
+        return ()
+    return tuple(
+        (i, j, other - start)
+        for start, last, i in spans
+        for other, until, j in spans
+        if j < i and start < until and other < last
+    )

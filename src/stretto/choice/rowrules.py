@@ -7,7 +7,7 @@ a table: what counts is how many rows there are and how long they are.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 from stretto.choice.sizes import parse_size
@@ -37,15 +37,21 @@ class RowRule:
     """Of a kernel, each on an SM of its own."""
     most_in_pairs: int
     """Of a kernel whose threads else had more than a cell each: two on an SM."""
+    fused_up_to: int = 8 << 20
+    """Bytes of a result up to which one kernel is faster than a plain call and another
+    kernel after it, as that of a norm."""
+    fused_of_many_up_to: int = 8 << 20
+    """The same where several kernels would come after it."""
 
     @classmethod
     def parse(cls, row: Mapping[str, Any]) -> RowRule:
         """Read a table; KeyError and ValueError say what is missing or wrong."""
         fewest, most = row["ranks"]
-        names = [f.name for f in fields(cls) if f.name not in ("fewest", "most")]
+        known = {f.name: f for f in fields(cls) if f.name not in ("fewest", "most")}
+        names = [n for n, f in known.items() if n in row or f.default is MISSING]
         numbers = {name: parse_size(str(row[name])) for name in names}
-        if unknown := sorted(set(row) - {"ranks", *names}):
-            raise ValueError(f"rows: {', '.join(unknown)}; want {', '.join(names)}")
+        if unknown := sorted(set(row) - {"ranks", *known}):
+            raise ValueError(f"rows: {', '.join(unknown)}; want {', '.join(known)}")
         return cls(fewest=int(fewest), most=int(most), **numbers)
 
     def answers(self, num_ranks: int) -> bool:

@@ -66,6 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _MISUSED
     except KeyboardInterrupt:
         return 130
+    except RecursionError:
+        sys.stderr.write(f"stretto {args.command}: what was given nests too deeply\n")
+        return _MISUSED
     except Exception as e:  # 1 would say that something was judged
         if os.environ.get("STRETTO_TRACEBACK"):
             raise

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stretto import executors, synth, topology
+from stretto import executors, foreign, synth, topology
 from stretto.choice import parse_sizes, spell_size
 from stretto.cli.output import add_json, print_rows
 from stretto.cli.targets import group_of, numbers
@@ -120,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
         args.output.write_text(found.text(name), encoding="utf-8")
     if args.xml:
         low, high = sizes[0] // 2, sizes[0] * 2
-        text = synth.to_xml(found.program(name), min_bytes=low, max_bytes=high)
+        text = foreign.to_xml(found.program(name), min_bytes=low, max_bytes=high)
         args.xml.write_text(text, encoding="utf-8")
     return 0
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-from stretto import algorithms, collectives
+from stretto import algorithms, collectives, foreign
 from stretto.epilogues import Epilogue
 from stretto.errors import CallError, ParseError, ProgramError, StrettoError
 from stretto.ir import Program, parse_program
@@ -219,15 +219,13 @@ def _from_text(path: Path) -> Program:
 
 def _from_foreign(path: Path) -> Program:
     """Return the program of an MSCCL XML file or of an MSCCL++ JSON plan."""
-    from stretto import synth
-
     if not path.is_file():
         raise CallError(f"no file {path}; want MSCCL XML or an MSCCL++ plan")
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as e:
         raise ParseError(f"{path}: {e}; want text in UTF-8") from None
-    return synth.from_xml(text) if path.suffix == ".xml" else synth.from_plan(text)
+    return foreign.from_xml(text) if path.suffix == ".xml" else foreign.from_plan(text)
 
 
 def _from_python(path: Path, variable: str) -> Algorithm | Program:

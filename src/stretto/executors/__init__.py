@@ -193,6 +193,10 @@ class Session(Protocol):
         """Undo `register` (collective)."""
         return
 
+    def peers(self, array: Any) -> list[Any]:
+        """Return every rank's array like this one, as this rank reaches them."""
+        raise CallError("peers' arrays are reached on GPUs; want one that is there")
+
     def channels(self, nbytes: int, *, blocks: int = 1, kind: str = "memory") -> Any:
         """Return channels to every peer, for kernels of the user's (collective)."""
         raise CallError("channels are for kernels on GPUs; want device='cuda'")

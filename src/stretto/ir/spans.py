@@ -27,21 +27,34 @@ class Spans(Generic[V]):
 
     def read(self, start: int, stop: int) -> list[tuple[int, int, V]]:
         """Return the pieces within [start, stop), clipped; gaps are left out."""
+        starts, stops, values = self._starts, self._stops, self._values
+        i = bisect_right(starts, start) - 1
+        if i < 0:
+            i = 0
+        elif stop <= stops[i]:  # within one piece, as mostly
+            return [(start, stop, values[i])]
         found = []
-        i = max(0, bisect_right(self._starts, start) - 1)
-        while i < len(self._starts) and self._starts[i] < stop:
-            a, b = max(start, self._starts[i]), min(stop, self._stops[i])
+        while i < len(starts) and starts[i] < stop:
+            a, b = max(start, starts[i]), min(stop, stops[i])
             if a < b:
-                found.append((a, b, self._values[i]))
+                found.append((a, b, values[i]))
             i += 1
         return found
 
     def write(self, start: int, stop: int, value: V) -> None:
         """Give [start, stop) one value, cutting what overlaps it."""
-        starts = self._starts
+        starts, stops = self._starts, self._stops
         i = bisect_right(starts, start) - 1
-        if i >= 0 and starts[i] == start and self._stops[i] == stop:
+        if i >= 0 and starts[i] == start and stops[i] == stop:
             self._values[i] = value
+            return
+        after = i + 1
+        if (i < 0 or stops[i] <= start) and (
+            after == len(starts) or stop <= starts[after]
+        ):  # it overlaps nothing
+            starts.insert(after, start)
+            stops.insert(after, stop)
+            self._values.insert(after, value)
             return
         self._cut(start)
         self._cut(stop)

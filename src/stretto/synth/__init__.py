@@ -4,8 +4,6 @@ from stretto.synth.bounds import COLLECTIVES, Bound, Term, bound
 from stretto.synth.emit import identifier
 from stretto.synth.joint import Budget
 from stretto.synth.model import Network, from_machine
-from stretto.synth.msccl import from_xml, to_xml
-from stretto.synth.mscclpp import from_plan
 from stretto.synth.portfolio import Result, Trial, synthesize
 from stretto.synth.replay import Replay, replay
 from stretto.synth.schedule import Demand, Move, Schedule
@@ -28,8 +26,6 @@ __all__ = [
     "Trial",
     "bound",
     "from_machine",
-    "from_plan",
-    "from_xml",
     "frontier",
     "identifier",
     "load_sketch",
@@ -38,5 +34,4 @@ __all__ = [
     "sketches",
     "sketches_for",
     "synthesize",
-    "to_xml",
 ]

@@ -11,9 +11,8 @@ from typing import Any
 
 from stretto.ir import Program
 from stretto.lang import Algorithm
-from stretto.synth.bodies import BODIES
+from stretto.synth.bodies import BODIES, Body
 from stretto.synth.listing import listed, ways_of
-from stretto.synth.rows import Rows
 from stretto.synth.schedule import Schedule
 from stretto.synth.symmetry import Symmetry, trivial
 
@@ -37,15 +36,9 @@ def emit(schedule: Schedule, name: str, *, facts: Sequence[str] = ()) -> str:
     n, k = network.num_ranks, demand.split
     ways = ways_of(network, schedule.moves)
     if schedule.listed or any(number >= 0 for number in ways.values()):
-        table, body, parameters = listed(schedule, ways)
-        sums = ", reduce" * demand.combines
-        rows = Rows(
-            tables=(), imports=f"Ranks, algorithm{sums}", parameters=parameters,
-            body=body,
-        )  # fmt: skip
-        symmetry = trivial(network)
+        body, symmetry = listed(schedule, ways), trivial(network)
     else:
-        rows, table = BODIES[demand.collective](schedule, symmetry), []
+        body = BODIES[demand.collective](schedule, symmetry)
     whole = len(network.members) == n
     members = [] if whole else [f"MEMBERS = {network.members}"]
     options = f"split=K, requires=only_here{', members=MEMBERS' * bool(members)}"
@@ -58,13 +51,12 @@ def emit(schedule: Schedule, name: str, *, facts: Sequence[str] = ()) -> str:
         *facts,
         '"""',
         "",
-        f"from stretto.lang import {rows.imports}",
+        f"from stretto.lang import {body.imports}",
         "",
         f"N, K = {n}, {k}",
         *members,
         *_images(symmetry, n),
-        *_tables(rows),
-        *table,
+        *_tables(body),
         "",
         "",
         "def only_here(n: int) -> str | None:",
@@ -73,9 +65,9 @@ def emit(schedule: Schedule, name: str, *, facts: Sequence[str] = ()) -> str:
         "",
         "",
         f'@algorithm("{demand.collective}/{word}", {options})',
-        f"def {function}(ranks: Ranks{rows.parameters}) -> None:",
+        f"def {function}(ranks: Ranks{body.parameters}) -> None:",
         f'    """Follow the table{_AND[symmetry.order == 1]}."""',
-        *(f"    {line}" if line else "" for line in rows.body),
+        *(f"    {line}" if line else "" for line in body.lines),
     ]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
@@ -151,9 +143,9 @@ def _range(turns: Iterable[int]) -> str:
     return str(tuple(values))
 
 
-def _tables(rows: Rows) -> list[str]:
+def _tables(body: Body) -> list[str]:
     lines: list[str] = []
-    for name, legend, entries in rows.tables:
+    for name, legend, entries in body.tables:
         lines.append(f"{name} = (  # {legend}")
         lines += [f"    {entry}," for entry in entries]
         lines.append(")")

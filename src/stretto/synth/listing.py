@@ -7,68 +7,16 @@ are added up as they come.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
 
+from stretto.synth.bodies import Body
+from stretto.synth.loops import fetched, indented, only_root, stored
 from stretto.synth.model import Network
-from stretto.synth.rows import only_root
+from stretto.synth.rows import OUTPUT, Group, Row, Slots, belongs
 from stretto.synth.schedule import Demand, Move, Schedule
+from stretto.synth.symmetry import trivial
 
 __all__ = ["listed", "ways_of"]
-
-_Row: TypeAlias = tuple[int, ...]
-_INPUT, _OUTPUT = -1, -2
-"""In the place of a scratch slot."""
-
-
-class _Places:
-    """Where every rank keeps every chunk that it passes on."""
-
-    def __init__(self, schedule: Schedule) -> None:
-        self.demand = schedule.demand
-        self.members = set(self.demand.network.members)
-        self.chunks = list(self.demand.chunks())
-        self._slots: dict[tuple[int, int], int] = {}
-        self._used: dict[int, int] = {}
-        self._begun: set[tuple[int, int]] = set()
-
-    @property
-    def room(self) -> int:
-        """Return how many slots a rank needs."""
-        return max(self._used.values(), default=0)
-
-    def _slot(self, chunk: int, rank: int) -> int:
-        key = chunk, rank
-        if key not in self._slots:
-            self._slots[key] = self._used.get(rank, 0)
-            self._used[rank] = self._slots[key] + 1
-        return self._slots[key]
-
-    def kept(self, chunk: int, rank: int) -> int:
-        """Return where a rank keeps what comes of a chunk."""
-        kind, c = self.demand.collective, self.chunks[chunk]
-        if kind in ("all_gather", "all_reduce", "broadcast"):
-            final = rank in self.members
-        elif kind in ("reduce_scatter", "reduce"):
-            final = rank == c.origin
-        else:
-            final = rank in c.wanted
-        return _OUTPUT if final else self._slot(chunk, rank)
-
-    def held(self, move: Move) -> int:
-        """Return where the source of a move has the chunk."""
-        chunk, rank = move.chunk, move.src
-        if self.demand.combines:
-            return self.kept(chunk, rank) if (chunk, rank) in self._begun else _INPUT
-        if rank == self.chunks[chunk].origin:
-            return _INPUT
-        return self.kept(chunk, rank)
-
-    def begin(self, chunk: int, rank: int) -> bool:
-        """Return whether nothing of a chunk has come to a rank before; note it."""
-        first = (chunk, rank) not in self._begun
-        self._begun.add((chunk, rank))
-        return first
 
 
 def ways_of(network: Network, moves: Sequence[Move]) -> dict[tuple[int, ...], int]:
@@ -84,75 +32,76 @@ def ways_of(network: Network, moves: Sequence[Move]) -> dict[tuple[int, ...], in
     return found
 
 
-def listed(
-    schedule: Schedule, ways: dict[tuple[int, ...], int]
-) -> tuple[list[str], list[str], str]:
-    """Return the tables, the body and the parameters of a file that lists moves."""
+def listed(schedule: Schedule, ways: Mapping[tuple[int, ...], int]) -> Body:
+    """Return the tables and the lines of a file that lists moves."""
     demand, network = schedule.demand, schedule.demand.network
-    places = _Places(schedule)
-    rows: list[_Row] = []
-    for m in schedule.moves:
-        held, kept = places.held(m), places.kept(m.chunk, m.dst)
-        row: _Row = (m.chunk, m.src, m.dst, held, kept)
-        if demand.combines:
-            first = places.begin(m.chunk, m.dst)
-            row += (0 if not m.combine else 1 if first else 2,)
-        rows.append((*row, ways[m.links]))
-    named = [links for links, number in ways.items() if number >= 0]
+    begun, slots = set[tuple[int, int]](), Slots(trivial(network))
+    entries: list[tuple[object, ...]] = []
+    for row, move in zip(_rows(schedule, slots), schedule.moves, strict=True):
+        ((src, held),) = row.terms
+        adds = (0,) if not move.combine else (2 if row[:2] in begun else 1,)
+        begun.add(row[:2])
+        entry = (row.chunk, src, row.rank, held, row.slot)
+        entries.append((*entry, *adds[: demand.combines], ways[move.links]))
     legend = "which chunk, from, to, slots there (-1: input, -2: output)"
     if demand.combines:
         legend += ", 1: a sum begins, 2: goes on, 0: no sum"
-    table = [f"    {row}," for row in rows]
-    lines = [f"MOVES = (  # {legend}, which way (-1: any)", *table, ")"]
-    if named:
-        lines += [
-            "WAYS = (  # the switches on the ways that MOVES name",
-            *(f"    {network.switches_on(links)}," for links in named),
-            ")",
-        ]
+    tables = [("MOVES", f"{legend}, which way (-1: any)", entries)]
+    if named := [links for links, number in ways.items() if number >= 0]:
+        switches: list[tuple[object, ...]] = [network.switches_on(x) for x in named]
+        tables.append(("WAYS", "the switches on the ways that MOVES name", switches))
     rooted = demand.collective in ("broadcast", "reduce", "gather", "scatter")
-    body = [
-        *(only_root(demand.root) if rooted else ()),
-        *_body(demand, places, bool(named)),
-    ]
-    return lines, body, f", root: int = {demand.root}" if rooted else ""
+    return Body(
+        tables=tuple(tables),
+        imports=f"Ranks, algorithm{', reduce' * demand.combines}",
+        parameters=f", root: int = {demand.root}" if rooted else "",
+        lines=[
+            *(only_root(demand.root) if rooted else ()),
+            *_own(demand, Group(demand)),
+            *_loop(demand, slots.count, ways=bool(named)),
+        ],
+    )
 
 
-def _body(demand: Demand, places: _Places, ways: bool) -> Iterator[str]:
-    whole = len(places.members) == demand.network.num_ranks
-    place = "" if whole else ".place"
-    everybody = "ranks" if whole else "ranks.members"
+def _rows(schedule: Schedule, slots: Slots) -> Iterator[Row]:
+    """Yield every move as a row of one term, with where it is taken and kept."""
+    demand = schedule.demand
+    final, chunks = belongs(demand), list(demand.chunks())
+    begun: set[tuple[int, int]] = set()
+
+    def place(chunk: int, rank: int) -> int:
+        return OUTPUT if final(chunk, rank) else slots.take(chunk, rank)
+
+    for m in schedule.moves:
+        untouched = (m.chunk, m.src) not in begun
+        if not demand.combines:
+            untouched = m.src == chunks[m.chunk].origin
+        held = -1 if untouched else place(m.chunk, m.src)
+        begun.add((m.chunk, m.dst))
+        yield Row(m.chunk, m.dst, ((m.src, held),), place(m.chunk, m.dst))
+
+
+def _loop(demand: Demand, room: int, *, ways: bool) -> Iterator[str]:
+    """Yield the loop over the moves."""
     source, target = _ends(demand)
-    scratch = f'scratch("relay", {max(1, places.room)})'
-    yield from _own(demand, everybody, place)
-    sums = ", adds" * demand.combines
-    yield f"for chunk, src_, dst_, held, kept{sums}, way in MOVES:"
-    yield "    src, dst = ranks[src_], ranks[dst_]"
-    fetch = f"{source} if held == {_INPUT} else src.output[{target}]"
-    if places.room:
-        yield "    if held >= 0:"
-        yield f"        data = src.{scratch}[held]"
-        yield "    else:"
-        yield f"        data = {fetch}"
-    else:
-        yield f"    data = {fetch}"
+    relay = f'scratch("relay", {max(1, room)})'
+    slot = f"{relay}[held]" if room else ""
+    adds = ", adds" * demand.combines
+    yield f"for chunk, src_, dst_, held, kept{adds}, way in MOVES:"
+    lines = ["src, dst = ranks[src_], ranks[dst_]"]
+    lines += fetched(f"{source} if held == -1 else src.output[{target}]", slot)
     if ways:
-        yield "    if way >= 0:"
-        yield "        data = data.via(*WAYS[way])"
+        lines += ["if way >= 0:", "    data = data.via(*WAYS[way])"]
     if demand.combines:
-        yield from _added(demand, places, source, target, scratch, whole)
-        return
-    if places.room:
-        yield "    if kept >= 0:"
-        yield f"        dst.{scratch}[kept] = data"
-        yield "    else:"
-        yield f"        dst.output[{target}] = data"
+        lines += _added(demand, source, target, relay if room else "")
     else:
-        yield f"    dst.output[{target}] = data"
+        lines += stored(f"dst.output[{target}]", slot)
+    yield from indented(lines)
 
 
-def _own(demand: Demand, everybody: str, place: str) -> Iterator[str]:
+def _own(demand: Demand, group: Group) -> Iterator[str]:
     """Yield the lines by which ranks keep what is theirs already."""
+    place, everybody = group.place, group.all
     part = f"r{place} * K : r{place} * K + K"
     match demand.collective:
         case "all_gather":
@@ -197,25 +146,21 @@ def _ends(demand: Demand) -> tuple[str, str]:
             return "src.input[chunk]", "chunk"
 
 
-def _added(
-    demand: Demand, places: _Places, source: str, target: str, scratch: str, whole: bool
-) -> Iterator[str]:
+def _added(demand: Demand, source: str, target: str, relay: str) -> Iterator[str]:
     """Yield the lines that add what came to what is there."""
     own = source.replace("src.", "dst.")
     low, colon, high = target.partition(" : ")
     at = f"slice({low}, {high})" if colon else target
-    if places.room:
-        yield f"    there = dst.{scratch} if kept >= 0 else dst.output"
-        yield f"    at = kept if kept >= 0 else {at}"
+    if relay:
+        yield f"there = dst.{relay} if kept >= 0 else dst.output"
+        yield f"at = kept if kept >= 0 else {at}"
     else:
-        yield f"    there, at = dst.output, {at}"
-    yield "    if adds == 1:"
-    if whole:
-        yield f"        there[at] = reduce({own}, data)"
-    else:
-        yield f"        there[at] = reduce({own}, data) if dst in MEMBERS else data"
-    yield "    elif adds:"
-    yield "        there[at] = reduce(there[at], data)"
+        yield f"there, at = dst.output, {at}"
+    only_members = "" if Group(demand).whole else " if dst in MEMBERS else data"
+    yield "if adds == 1:"
+    yield f"    there[at] = reduce({own}, data){only_members}"
+    yield "elif adds:"
+    yield "    there[at] = reduce(there[at], data)"
     if demand.collective == "all_reduce":
-        yield "    else:"
-        yield "        there[at] = data"
+        yield "else:"
+        yield "    there[at] = data"

@@ -1,39 +1,117 @@
-"""What emitted files have in common: tables, loops over images, scratch slots."""
+"""A schedule as rows of tables: who makes what of a chunk, and from whom.
+
+A copy is a sum of one term, to which who gets it adds nothing of its own. What a rank
+only passes on waits in its scratch, in a slot.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeAlias
 
 from stretto.errors import CallError
-from stretto.synth.schedule import Move, Schedule
+from stretto.synth.schedule import Chunk, Demand, Move, Schedule
 from stretto.synth.symmetry import Symmetry
 from stretto.synth.waves import rows_of
 
 __all__ = [
+    "OUTPUT",
     "Group",
     "Lines",
-    "Rows",
+    "Row",
     "Slots",
-    "loop",
-    "only_root",
-    "relayed",
-    "stored",
+    "belongs",
+    "copies",
+    "entry_of",
+    "sums",
     "width_of",
 ]
 
-Table = tuple[str, str, list[tuple[Any, ...]]]
+OUTPUT = -2
+"""In the place of a slot, where -1 is an input: the output holds the data."""
+
+Kept: TypeAlias = Callable[[int, int], int]
+Entry: TypeAlias = tuple[object, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
-    """What differs between emitted files."""
+class Row(NamedTuple):
+    """Who gets what: a copy of one term, or a sum of terms and of its own."""
 
-    tables: tuple[Table, ...]
-    body: list[str]
-    parameters: str = ""
-    imports: str = "Ranks, algorithm"
+    chunk: int
+    """The first, of a row of a loop."""
+    rank: int
+    terms: tuple[tuple[int, int], ...]
+    """From whom, and the slot there; negative: in no slot."""
+    slot: int
+    """Where it is kept; negative: in no slot."""
+    first: tuple[int, ...] = ()
+    """Of a loop over waves, the wave of the first chunk."""
+
+
+def copies(lines: Lines, slots: Slots) -> list[Row]:
+    """Return what spreads, in the order of its planned starts."""
+    final = belongs(lines.demand)
+    rows = []
+    for m in lines.moves:
+        held = slots.get(m.chunk, m.src)
+        kept = -1 if final(m.chunk, m.dst) else slots.take(m.chunk, m.dst)
+        rows.append(Row(m.chunk, m.dst, ((m.src, held),), kept, lines.first(m)))
+    return rows
+
+
+def sums(lines: Lines, kept: Kept) -> list[Row]:
+    """Return the sums in the order of their table.
+
+    A rank adds when everything has come, just before it sends its sum on. `kept` says
+    in which slot the sum of a chunk is kept by a rank.
+    """
+    into: dict[tuple[int, int], list[Move]] = {}
+    order: dict[tuple[int, int], Move] = {}
+    combining = lines.ordered()
+    origin = {c.number: c.origin for c in lines.demand.chunks()}
+    for m in combining:
+        into.setdefault((m.chunk, m.dst), []).append(m)
+    for m in combining:
+        if (m.chunk, m.src) in into:
+            order[m.chunk, m.src] = m
+    for m in combining:
+        if m.dst == origin[m.chunk]:
+            order.pop((m.chunk, m.dst), None)
+            order[m.chunk, m.dst] = m
+    rows = []
+    for (chunk, rank), last in order.items():
+        terms = tuple(
+            (m.src, kept(chunk, m.src) if (chunk, m.src) in into else -1)
+            for m in into[chunk, rank]
+        )
+        slot, *_ = [kept(c, rank) for c in lines.chunks(chunk)]  # a loop's follow it
+        first = lines.first(last)
+        if rank == origin[chunk]:
+            first = tuple(f + lines.waves for f in first)  # when all is on its way
+        row = Row(chunk, rank, terms, slot, first)
+        rows.append((lines.place(last) if lines.waves else 0, row))
+    return [row for _, row in sorted(rows, key=lambda entry: entry[0])]
+
+
+def belongs(demand: Demand) -> Callable[[int, int], bool]:
+    """Return what tells whether a chunk belongs into a rank's output."""
+    chunks: list[Chunk] = list(demand.chunks())
+    if demand.collective in ("reduce", "reduce_scatter"):
+        return lambda chunk, rank: rank == chunks[chunk].origin
+    return lambda chunk, rank: rank in chunks[chunk].wanted
+
+
+def entry_of(row: Row, lines: Lines) -> Entry:
+    """Return how a table names a row's chunk: by whose it is, and by its piece."""
+    demand = lines.demand
+    members, k = demand.network.members, demand.split
+    if demand.collective in ("broadcast", "reduce"):
+        return (lines.piece(row.chunk, len(members) * k),)
+    parts: Iterable[int] = (row.chunk // k,)
+    if demand.collective == "all_to_all":
+        parts = divmod(row.chunk // k, len(members))
+    return (*(members[part] for part in parts), lines.piece(row.chunk, k))
 
 
 class Slots:
@@ -61,21 +139,13 @@ class Slots:
         """Return how many chunks of scratch a rank needs."""
         return max(self._used.values(), default=0)
 
-    @property
-    def names(self) -> str:
-        """Return how a loop names the slots of a row, which end it."""
-        return ", held, kept" if self.count else ""
-
-    def without(self, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        """Return rows that end in two slots; without them when there are none."""
-        return rows if self.count else [row[:-2] for row in rows]
-
 
 class Lines:
     """The moves that a table names: every one, or of a loop over waves the ways."""
 
     def __init__(self, schedule: Schedule, *, combine: bool = False) -> None:
         rows = rows_of(schedule, combine=combine)
+        self.demand = schedule.demand
         self.waves = max((r.first + len(r.chunks) for r in rows), default=0)
         """How often the loop goes over the table; 0: there is no such loop."""
         self._chunks = {r.move.chunk: r.chunks for r in rows}
@@ -131,8 +201,8 @@ class Lines:
 class Group:
     """How a file speaks of the ranks that take part: of all, or of the members."""
 
-    def __init__(self, schedule: Schedule) -> None:
-        network = schedule.demand.network
+    def __init__(self, demand: Demand) -> None:
+        network = demand.network
         self.members = network.members
         self.whole = len(network.members) == network.num_ranks
         self.all = "ranks" if self.whole else "ranks.members"
@@ -145,79 +215,8 @@ class Group:
         return mine if self.whole else f"[{mine}] if {dst} in MEMBERS else []"
 
 
-def relayed(slots: Slots, width: int = 1) -> list[str]:
-    """Return the lines that take data from a relay's slot, where they lie in one."""
-    if not slots.count:
-        return []
-    return ["if held >= 0:", f"    data = {_slot('src', 'held', slots, width)}"]
-
-
-def stored(slots: Slots, target: str, width: int = 1) -> list[str]:
-    """Return the lines that store data: in a relay's slot, or where they belong."""
-    if not slots.count:
-        return [f"{target} = data"]
-    return [
-        "if kept >= 0:",
-        f"    {_slot('dst', 'kept', slots, width)} = data",
-        "else:",
-        f"    {target} = data",
-    ]
-
-
-def _slot(rank: str, number: str, slots: Slots, width: int) -> str:
-    span = (
-        number if width == 1 else f"{number} * {width} : {number} * {width} + {width}"
-    )
-    return f'{rank}.scratch("relay", {slots.count * width})[{span}]'
-
-
-def loop(
-    symmetry: Symmetry,
-    header: str,
-    names: list[str],
-    body: list[str],
-    *,
-    waves: int = 0,
-) -> list[str]:
-    """Return a loop over a table, and inside it over the images of its ranks.
-
-    With `waves` the table is gone through so often, each row for its next piece.
-    """
-    ranks = [f"{name} = ranks[{name}_]" for name in names]
-    if symmetry.order > 1:
-        ranks = [f"{name} = ranks[image({name}_, turn)]" for name in names]
-        inner = ["for turn in IMAGES:", *_indented([*ranks, *body])]
-    else:
-        inner = [*ranks, *body]
-    if not waves:
-        return [header, *_indented(inner)]
-    turn = [
-        "i = wave - first",
-        "if not 0 <= i < len(pieces):",
-        "    continue  # not begun yet, or all through",
-        "piece = pieces[i]",
-    ]
-    return [
-        f"for wave in range({waves}):",
-        *_indented([header, *_indented([*turn, *inner])]),
-    ]
-
-
-def _indented(lines: list[str]) -> list[str]:
-    return [f"    {line}" for line in lines]
-
-
-def only_root(root: int) -> list[str]:
-    """Return the lines that refuse another root."""
-    return [
-        f"if root != {root}:",
-        f'    raise ValueError(f"made for root {root}, not {{root}}")',
-    ]
-
-
-def width_of(schedule: Schedule) -> int:
+def width_of(demand: Demand) -> int:
     """Return the chunks of one piece of a broadcast or reduce."""
-    demand = schedule.demand
     whole = len(demand.network.members) * demand.split
     if demand.pieces and whole % demand.pieces:
         raise CallError(

@@ -18,6 +18,7 @@ from stretto.errors import CallError, MissingExtraError, StrettoError
 from stretto.torch import calls
 from stretto.torch.base import GroupBase, profiling
 from stretto.torch.faults import as_torch, both_families, refusal
+from stretto.torch.lanes import SHORT, in_order
 from stretto.torch.meeting import seconds
 from stretto.torch.options import OPERATORS, given, operator_of
 from stretto.torch.works import Done
@@ -45,13 +46,14 @@ class StrettoGroup(GroupBase):
             wait = not opts.asyncOp
         except (AttributeError, IndexError, TypeError, ValueError):
             return self._all_reduce_rarely(tensors, given(opts, reduceOp=op))
-        if wait and not profiling():
+        now = wait or (tensor.is_cuda and tensor.nbytes <= SHORT)
+        if now and not profiling():
             with self._lock:
                 if self._calls:
                     self._line.finish()
                 try:
                     self._comm.all_reduce(tensor, name)
-                    return None
+                    return None if wait else in_order([tensor])
                 except (CallError, MissingExtraError):
                     pass  # copied, or left to others, if that helps
                 except StrettoError as e:

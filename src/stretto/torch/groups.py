@@ -41,20 +41,18 @@ def communicator(group: Any = None) -> Communicator:
     that were started have run when this returns: what is called now follows them, as
     on the other ranks.
     """
-    found = _bound.get(group) if isinstance(group, str) else None
-    if found is not None:
-        _run_started(group)
+    if group is None or isinstance(group, str | dist.ProcessGroup):
+        name = group if isinstance(group, str) else _name(group)
+        found = _bound.get(name)
+        if found is None:
+            raise CallError(_why_not(group, name))
+        _run_started(name)
         return found
     from stretto.calls import Communicator  # late, so that the import stays quick
 
     if isinstance(group, Communicator):
         return group
-    name = group if isinstance(group, str) else _name(group)
-    found = _bound.get(name)
-    if found is None:
-        raise CallError(_why_not(group, name))
-    _run_started(name)
-    return found
+    raise CallError(_why_not(group, _name(group)))
 
 
 def _run_started(name: str) -> None:

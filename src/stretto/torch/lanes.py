@@ -20,11 +20,27 @@ import torch.distributed as dist
 
 from stretto.torch.faults import both_families
 
-__all__ = ["Enqueued", "Lanes"]
+__all__ = ["SHORT", "Enqueued", "Lanes", "in_order"]
 
 
 SHORT = 256 << 10
 """Bytes of tensors of a call that is not worth a stream of its own."""
+
+
+def _current_handle(index: int) -> int:
+    """Return the handle of a GPU's current stream, where PyTorch has no short way."""
+    return int(torch.cuda.current_stream(index).cuda_stream)
+
+
+current_handle: Callable[[int], int] = getattr(
+    torch._C, "_cuda_getCurrentRawStream", _current_handle
+)
+
+
+def in_order(tensors: list[Any], results: list[Any] | None = None) -> Enqueued:
+    """Return the Work of a call that the caller's own stream has been given."""
+    index = tensors[0].get_device()
+    return Enqueued(index, current_handle(index), tensors, results)
 
 
 class Lanes:
@@ -43,6 +59,10 @@ class Lanes:
         results: list[Any] | None = None,
     ) -> Enqueued:
         """Enqueue a call beside the caller's stream; return its Work."""
+        if sum(t.nbytes for t in tensors) <= SHORT:
+            with both_families():
+                run()
+            return in_order(tensors, results)
         cuda, device = torch.cuda, tensors[0].device
         stream = self._streams.get(device)
         if stream is None:
@@ -50,18 +70,16 @@ class Lanes:
         captured = cuda.is_current_stream_capturing()
         if not captured:
             self._forget_ended()
-        here = cuda.current_stream(device)
-        if not captured and sum(t.nbytes for t in tensors) <= SHORT:
-            with both_families():
-                run()
-            return Enqueued(None, here, tensors, results, self._hear, captured=False)
-        stream.wait_stream(here)
+        stream.wait_stream(cuda.current_stream(device))
         with cuda.stream(stream), both_families():
             run()
             end = cuda.Event()
             end.record(stream)
-        work = Enqueued(end, stream, tensors, results, self._hear, captured=captured)
+        index, handle = tensors[0].get_device(), stream.cuda_stream
+        work = Enqueued(index, handle, tensors, results, end)
+        work.captured = captured
         if not captured:  # a graph's memory is the graph's, until it goes
+            work.hear = self._hear
             self._running.append(work)
         return work
 
@@ -79,31 +97,42 @@ class Lanes:
 class Enqueued(dist.Work):  # type: ignore[misc]
     """A call on a GPU that has been enqueued."""
 
+    captured = False
+    """Whether it is a node of a graph, which may run later, often or never."""
+    hear: Callable[[], None] | None = None
+    """Raises what launches so far have met; nothing: the next call raises it."""
+
     def __init__(
         self,
-        end: Any,
-        stream: Any,
+        index: int,
+        handle: int,
         tensors: list[Any],
-        results: list[Any] | None,
-        hear: Callable[[], None],
-        *,
-        captured: bool,
+        results: list[Any] | None = None,
+        end: Any = None,
     ) -> None:
-        """`end` is the event of its end; None: what its stream has been given."""
+        """A call on a stream of a GPU, each by its number.
+
+        `end` is the event of its end; None: what the stream has been given until it is
+        asked for.
+        """
         dist.Work.__init__(self)
-        self._end = end
-        self._stream = stream
-        self._held: list[Any] = tensors
-        self._device = tensors[0].device
+        self._index, self._handle = index, handle
+        self._held = tensors
         self._results = tensors if results is None else results
-        self._hear = hear
-        self._captured = captured
+        self._end = end
         self._future: Any = None
+
+    @property
+    def _stream(self) -> Any:
+        if not self._handle:
+            return torch.cuda.default_stream(self._index)
+        return torch.cuda.ExternalStream(self._handle, device=self._index)
 
     @property
     def end(self) -> Any:
         """The event of its end, or of a moment after that."""
         if self._end is None:
+            self.captured = torch.cuda.is_current_stream_capturing()
             self._end = torch.cuda.Event()
             self._end.record(self._stream)
         return self._end
@@ -114,12 +143,11 @@ class Enqueued(dist.Work):  # type: ignore[misc]
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Let the caller's current stream wait for the call; raise what was met."""
-        here = torch.cuda.current_stream(self._device)
-        if self._end is not None or here != self._stream:
-            here.wait_event(self.end)
-        if not self._captured:
+        if self._end is not None or current_handle(self._index) != self._handle:
+            torch.cuda.current_stream(self._index).wait_event(self.end)
+        if self.hear is not None:
             with both_families():
-                self._hear()
+                self.hear()
         return True
 
     synchronize = wait
@@ -128,16 +156,18 @@ class Enqueued(dist.Work):  # type: ignore[misc]
     def get_future(self) -> Any:
         """Return a Future whose users' streams wait for the call."""
         if self._future is None:
-            future = torch.futures.Future(devices=[self._device])
-            with torch.cuda.stream(self._stream):
-                self._stream.wait_event(self.end)
+            future = torch.futures.Future(devices=[torch.device("cuda", self._index)])
+            stream = self._stream
+            with torch.cuda.stream(stream):
+                stream.wait_event(self.end)
                 future.set_result(list(self._results))
             self._future = future
         return self._future
 
     def is_completed(self) -> bool:
         """Return whether the GPU has passed the call."""
-        return not self._captured and bool(self.end.query())
+        end = self.end
+        return not self.captured and bool(end.query())
 
     def is_success(self) -> bool:
         """Return whether it has ended, as faults are raised by `wait`."""

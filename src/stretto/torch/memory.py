@@ -7,6 +7,7 @@ registered afterwards, and a pool puts what is made in it into one registered bl
 
 from __future__ import annotations
 
+import atexit
 import bisect
 import ctypes
 import math
@@ -84,12 +85,14 @@ def pool(nbytes: int, *, group: Any = None) -> Any:
         return ranges.take(size)
 
     def free(at: int, size: int, device: int, stream: int) -> None:
-        ranges.give(at, size)
+        if not ranges.is_over:
+            ranges.give(at, size)
 
     calls = _ALLOCATE(allocate), _FREE(free)
     places = (ctypes.cast(call, ctypes.c_void_p).value for call in calls)
     made = torch.cuda.MemPool(torch._C._cuda_customAllocator(*places))
     _kept.append((made, block, calls))  # PyTorch may call them until the process ends
+    atexit.register(ranges.end)
     return made
 
 
@@ -113,6 +116,12 @@ class Ranges:
         first = -(-start // _ALIGN) * _ALIGN
         self._free = [(first, start + nbytes)]
         self._lock = threading.Lock()
+        self.is_over = False
+        """Whether the interpreter ends: nothing is given back then."""
+
+    def end(self) -> None:
+        """Be called by nobody any more: the names that methods use will be gone."""
+        self.is_over = True
 
     def take(self, nbytes: int) -> int:
         """Return where so many bytes begin; 0: there is no such room."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from stretto.collectives import Collective, Run, Shape
 from stretto.errors import PlanError
 
-__all__ = ["Overlay", "overlay"]
+__all__ = ["Atoms", "Overlay", "overlay"]
 
 Atoms = list[tuple[int, int]]
 """The chunks that each position of a buffer spans: from, to."""

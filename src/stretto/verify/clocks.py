@@ -23,10 +23,9 @@ class Clock:
     def __init__(self, data: Times, order: Times) -> None:
         self.data, self.order = data, order
 
-    def learn(self, other: Clock) -> None:
-        """Know what the other knows as well."""
-        np.maximum(self.data, other.data, out=self.data)
-        np.maximum(self.order, other.order, out=self.order)
+
+_ALWAYS = np.iinfo(np.int32).max
+"""What a lane knows of itself, in its own clock: all. Messages say up to when."""
 
 
 class Clocks:
@@ -36,18 +35,33 @@ class Clocks:
         self._none = np.zeros(num_lanes, np.int32)
         self.nothing = Clock(self._none, self._none)
         """The message of what has been heard before."""
-        eye = np.eye(num_lanes, dtype=np.int32)
-        self.lanes = [Clock(eye[i].copy(), eye[i].copy()) for i in range(num_lanes)]
+        own = np.diag(np.full(num_lanes, _ALWAYS, np.int32))
+        self.lanes = [Clock(own[i].copy(), own[i].copy()) for i in range(num_lanes)]
+        self.times = [1] * num_lanes
+        """The step at which each lane is."""
 
     def tick(self, lane: int) -> int:
         """Start a step of a lane and return its time."""
-        clock = self.lanes[lane]
-        clock.data[lane] += 1
-        clock.order[lane] += 1
-        return int(clock.order[lane])
+        self.times[lane] = time = self.times[lane] + 1
+        return time
 
-    def message(self, lane: int, *, release: bool) -> Clock:
-        """Return what a signal (or packet) of this lane tells now."""
+    def message(self, lane: int, *, release: bool, until: int | None = None) -> Clock:
+        """Return what a signal (or packet) of this lane tells now, or of `until`."""
         clock = self.lanes[lane]
-        data = clock.data.copy() if release else self._none
-        return Clock(data, clock.order.copy())
+        time = self.times[lane] if until is None else until
+        order = clock.order.copy()
+        order[lane] = time
+        if not release:
+            return Clock(self._none, order)
+        data = clock.data.copy()
+        data[lane] = time
+        return Clock(data, order)
+
+    def learn(self, lane: int, told: Clock) -> None:
+        """Let a lane know what a message tells."""
+        clock = self.lanes[lane]
+        if told is self.nothing:
+            return
+        np.maximum(clock.order, told.order, out=clock.order)
+        if told.data is not self._none:
+            np.maximum(clock.data, told.data, out=clock.data)

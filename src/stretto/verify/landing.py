@@ -39,9 +39,9 @@ class Landings:
     def __init__(self) -> None:
         self._of: dict[Way, list[_Landing]] = defaultdict(list)
 
-    def note(self, clock: Clock, lane: int, way: Way, told: Clock) -> None:
+    def note(self, lane: int, time: int, way: Way, told: Clock) -> None:
         """Remember that a lane has waited for what a way's lane told its rank."""
-        issued, time = int(told.data[way[0]]), int(clock.order[lane])
+        issued = int(told.data[way[0]])
         if not issued:  # it orders what was read, and says nothing of what was put
             return
         self._of[way].append(_Landing(issued, lane, time))

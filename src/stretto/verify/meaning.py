@@ -8,6 +8,7 @@ run.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -21,7 +22,8 @@ __all__ = ["Meaning", "meaning"]
 Meaning: TypeAlias = list[Spans[Value]]
 """By rank: runs of its output; position p of a run holds `(expression, p + shift)`."""
 
-_Held = dict[tuple[int, str], Spans[Value]]
+_Held: TypeAlias = dict[tuple[int, str], Spans[Value]]
+_Pieces: TypeAlias = list[tuple[int, int, Value]]
 
 
 def meaning(program: Program, values: Values) -> Meaning:
@@ -41,36 +43,37 @@ def meaning(program: Program, values: Values) -> Meaning:
 
 def _assign(held: _Held, op: Op, values: Values) -> None:
     """Store the combination of the sources, piece by piece, as values."""
-    pieces = [_read(held, src) for src in op.srcs]
-    if all(len(piece) == 1 for piece in pieces):
-        expression, chunk = values.combine([piece[0][2] for piece in pieces])
-        to = op.dst.start
-        held[op.dst.rank, op.dst.buffer].write(
-            to, op.dst.stop, (expression, chunk - to)
-        )
+    dst, srcs = op.dst, op.srcs
+    target = held[dst.rank, dst.buffer]
+    pieces = [held[src.rank, src.buffer].read(src.start, src.stop) for src in srcs]
+    if len(srcs) == 1:
+        by = dst.start - srcs[0].start
+        for a, b, (expression, shift) in pieces[0]:
+            target.write(a + by, b + by, (expression, shift - by))
         return
-    cuts = sorted({0, op.dst.stop - op.dst.start}.union(*(_starts(p) for p in pieces)))
-    found: list[tuple[int, int, Value]] = []
+    for a, b, parts in _cut(srcs, pieces, dst.stop - dst.start):
+        expression, chunk = values.combine(parts)
+        at = dst.start + a
+        target.write(at, dst.start + b, (expression, chunk - at))
+
+
+def _cut(
+    srcs: Sequence[Ref], pieces: Sequence[_Pieces], width: int
+) -> Iterator[tuple[int, int, list[Value]]]:
+    """Yield offsets from and to, and the sources' values there: all sources' cuts."""
+    if max(map(len, pieces)) == 1:
+        yield 0, width, [(e, a + shift) for [(a, _, (e, shift))] in pieces]
+        return
+    cuts = {0, width}
+    for src, piece in zip(srcs, pieces, strict=True):
+        cuts.update(a - src.start for a, _, _ in piece)
     at = [0] * len(pieces)
-    for a, b in pairwise(cuts):
+    for a, b in pairwise(sorted(cuts)):
         parts: list[Value] = []
-        for nth, piece in enumerate(pieces):
-            while piece[at[nth]][1] <= a:
+        for nth, (src, piece) in enumerate(zip(srcs, pieces, strict=True)):
+            chunk = src.start + a
+            while piece[at[nth]][1] <= chunk:
                 at[nth] += 1
-            expression, chunk = piece[at[nth]][2]
-            parts.append((expression, chunk))
-        found.append((a, b, values.combine(parts)))
-    target, start = held[op.dst.rank, op.dst.buffer], op.dst.start
-    for a, b, (expression, chunk) in found:
-        target.write(start + a, start + b, (expression, chunk - start))
-
-
-def _read(held: _Held, src: Ref) -> list[tuple[int, int, Value]]:
-    """Return a reference's pieces by offset; a value begins at offset 0's chunk."""
-    found = held[src.rank, src.buffer].read(src.start, src.stop)
-    s = src.start
-    return [(a - s, b - s, (e, s + shift)) for a, b, (e, shift) in found]
-
-
-def _starts(pieces: list[tuple[int, int, Value]]) -> set[int]:
-    return {a for a, _, _ in pieces}
+            expression, shift = piece[at[nth]][2]
+            parts.append((expression, chunk + shift))
+        yield a, b, parts

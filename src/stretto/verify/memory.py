@@ -14,22 +14,20 @@ The rules of order, for a lane that touches a place at some time:
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-
-import numpy as np
+from typing import NoReturn
 
 from stretto import collectives
 from stretto.collectives import Shape
 from stretto.errors import PlanError, UndefinedError
-from stretto.plan import Loc, Move, Plan, Space
-from stretto.verify.aliasing import overlay
+from stretto.plan import BufferRun, Loc, Move, Plan, Space
+from stretto.verify.aliasing import Atoms, overlay
 from stretto.verify.clocks import Clock, Clocks
 from stretto.verify.landing import Landings, Way
 from stretto.verify.shape import chunks_of
 from stretto.verify.values import Value, Values
 
-__all__ = ["Cell", "Held", "Memory", "Row"]
+__all__ = ["Cell", "Held", "Memory", "Row", "Stored"]
 
 Held = tuple[Value | None, bool]
 """What a move stores: a value, and whether it is finished (divided, for avg)."""
@@ -38,31 +36,40 @@ Tell = Callable[[int, Move, str], str]
 """Return a message about a lane's move: where, what, and why it is wrong."""
 
 
+class Stored:
+    """A store: the cells that it filled share it."""
+
+    __slots__ = ("lane", "op", "time")
+
+    def __init__(self, lane: int, time: int, op: int) -> None:
+        self.lane, self.time = lane, time
+        """The lane that stored, and when; -1: the caller, before the call."""
+        self.op = op
+        """The program's operation that it serves, for messages."""
+
+
+_BEFORE = Stored(-1, 0, -1)
+"""What the caller stored before the call, if anything."""
+
+
 class Cell:
     """One atom's place."""
 
     __slots__ = (
-        "atom", "far", "finished", "given", "lane", "op", "packets", "puts", "readers",
-        "time",
-        "value",
+        "atom", "finished", "given", "last", "packets", "puts", "readers", "value",
     )  # fmt: skip
 
-    def __init__(self) -> None:
-        self.value: Value | None = None
+    def __init__(self, value: Value | None = None) -> None:
+        self.value = value
         self.given: Value | None = None
         """What a caller's input holds here, where not every call is in place."""
         self.atom = -1
         """The atom that lies in a unit of staging: it says how long the value is."""
         self.finished = False
-        self.op = -1
-        """The program's operation that stored it, for messages."""
-        self.lane = -1
-        """The lane of the last store; -1: the caller, before the call."""
-        self.time = 0
+        self.last = _BEFORE
+        """The last store."""
         self.packets: Clock | None = None
         self.readers: dict[int, int] | None = None
-        self.far = False
-        """Whether the last store came from another host."""
         self.puts: dict[Way, int] | None = None
         """The last time that it was put to another host, by lane and rank."""
 
@@ -82,13 +89,14 @@ class Memory:
         tell: Tell,
     ) -> None:
         self.clocks, self.rank_of, self.tell = clocks, rank_of, tell
-        self.lanes_of: dict[int, list[int]] = defaultdict(list)
+        self.lanes_of: list[tuple[int, ...]] = [() for _ in plan.ranks]
         for lane, rank in enumerate(rank_of):
-            self.lanes_of[rank].append(lane)
-        self.far: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)
-        """By rank, what peers did to its caller's memory: lane, time, wrote."""
+            self.lanes_of[rank] += (lane,)
+        self.visits: list[dict[tuple[int, bool], int]] = [{} for _ in plan.ranks]
+        """By rank: when a peer's lane last touched the caller's memory; True: wrote."""
         self.plan, self.hosts = plan, bool(plan.hosts)
         self.landings = Landings()
+        self._spans: dict[tuple[BufferRun, ...], Atoms] = {}
         self.paired = False
         """Whether calls in place were proved only where partners have one size."""
         self._rows = [self._allocate(plan, values, r) for r in range(plan.num_ranks)]
@@ -97,68 +105,89 @@ class Memory:
         """Return the places of a location."""
         return self._rows[loc.rank][loc.space][loc.pos : loc.pos + width]
 
+    def rows(self, locs: Sequence[Loc], width: int) -> list[Row]:
+        """Return the places of each location."""
+        every = self._rows
+        return [every[rank][space][at : at + width] for rank, space, at, _ in locs]
+
+    def spans(self, runs: tuple[BufferRun, ...]) -> Atoms:
+        """Return the chunks that every position of a buffer spans: from, to."""
+        found = self._spans.get(runs)
+        if found is None:
+            found = self._spans[runs] = chunks_of(runs, self.plan.atoms)
+        return found
+
     def read(self, lane: int, time: int, move: Move, src: Loc, row: Row) -> None:
         """Let a lane read, or raise why it may not."""
-        clock = self.clocks.lanes[lane]
         if src.packets:
-            for cell in row:
-                assert cell.packets is not None  # the step waited for it
-                if cell.packets is not self.clocks.nothing:
-                    np.maximum(clock.order, cell.packets.order, out=clock.order)
-                    cell.packets = self.clocks.nothing
-        far = self.hosts and self.plan.is_far(self.rank_of[lane], move.dsts[0].rank)
+            self._hear(lane, row)
+        far = self.hosts and self._is_far(lane, move.dsts[0].rank)
+        fine: Stored | None = None
         for atom, cell in enumerate(row, move.start):
             if cell.value is None:
                 raise UndefinedError(self.tell(lane, move, "reads what nobody wrote"))
             if cell.given is not None:
                 self._check_apart(lane, move, src, cell)
-            if cell.atom not in (-1, atom):
+            if cell.atom != atom and cell.atom != -1:
                 what = f"reads {_spell(src)} as atom {atom}, and it holds {cell.atom}"
                 raise PlanError(self.tell(lane, move, what))
+            readers = cell.readers
             if src.packets:
-                self._check_packets(lane, move, cell)
-            else:
-                self._check_plain(lane, move, src, cell)
+                if readers and lane not in readers:
+                    self._refuse_packets(lane, move, readers)
+            elif cell.packets is not None:
+                raise PlanError(self.tell(lane, move, "reads packets as plain data"))
+            elif cell.last is not fine:
+                fine = self._check_plain(lane, move, src, cell.last)
             if far:
                 cell.puts = {**(cell.puts or {}), (lane, move.dsts[0].rank): time}
-            if cell.readers is None:
+            if readers is None:
                 cell.readers = {lane: time}
             else:
-                cell.readers[lane] = time
+                readers[lane] = time
         self._visit(lane, time, move, src, wrote=False)
+
+    def _hear(self, lane: int, row: Row) -> None:
+        """Let a lane learn from packets, once from each."""
+        nothing = self.clocks.nothing
+        for cell in row:
+            assert cell.packets is not None, "the step waited for it"
+            if cell.packets is not nothing:
+                self.clocks.learn(lane, cell.packets)
+                cell.packets = nothing
 
     def _check_apart(self, lane: int, move: Move, src: Loc, cell: Cell) -> None:
         """Raise if what lies in place is not what it is where outputs lie apart.
 
         Such a plan serves both: ranks whose partners differ work on copies of inputs.
         """
-        if src.space is Space.OUTPUT and cell.lane < 0:
+        if src.space is Space.OUTPUT and cell.last is _BEFORE:
             what = "reads what nobody wrote, where this rank is not in place"
             raise UndefinedError(self.tell(lane, move, what))
         if src.space is Space.INPUT and cell.value != cell.given:
             what = f"reads {_spell(src)}, over which an output lies by now"
             raise PlanError(self.tell(lane, move, what))
 
-    def _check_packets(self, lane: int, move: Move, cell: Cell) -> None:
-        if cell.readers and lane not in cell.readers:
-            (other, *_) = cell.readers
-            what = f"reads packets that {self.who(other)} reads; want one lane for them"
-            raise PlanError(self.tell(lane, move, what))
+    def _refuse_packets(
+        self, lane: int, move: Move, readers: Mapping[int, int]
+    ) -> NoReturn:
+        (other, *_) = readers
+        what = f"reads packets that {self.who(other)} reads; want one lane for them"
+        raise PlanError(self.tell(lane, move, what))
 
-    def _check_plain(self, lane: int, move: Move, src: Loc, cell: Cell) -> None:
-        if cell.packets is not None:
-            raise PlanError(self.tell(lane, move, "reads packets as plain data"))
-        writer, clock = cell.lane, self.clocks.lanes[lane]
-        if cell.far:
-            if self.landings.known(clock.data, (writer, src.rank), cell.time):
-                return
+    def _check_plain(self, lane: int, move: Move, src: Loc, last: Stored) -> Stored:
+        """Return a store whose data a lane may read now, or raise why not."""
+        writer, data = last.lane, self.clocks.lanes[lane].data
+        if self.hosts and self._is_far(writer, src.rank):
+            if self.landings.known(data, (writer, src.rank), last.time):
+                return last
             what = (
                 f"reads {_spell(src)} before {self.who(writer)}'s put may have landed; "
                 f"want a wait for a later signal of that lane, sent to rank {src.rank}"
             )
             raise PlanError(self.tell(lane, move, what))
-        if writer in (-1, lane) or clock.data[writer] >= cell.time:
-            return
+        if writer in (-1, lane) or data[writer] >= last.time:
+            return last
         what = (
             f"reads {_spell(src)} while {self.who(writer)} may still be writing it; "
             f"want a wait for a signal sent after the data"
@@ -167,45 +196,41 @@ class Memory:
 
     def write(
         self,
-        lane: int,
-        time: int,
+        stored: Stored,
         move: Move,
         dst: Loc,
         held: Sequence[Held],
-        told: int | None = None,
+        packets: Clock | None,
     ) -> None:
-        """Let a lane store, or raise why it may not."""
+        """Let a lane store, or raise why it may not; packets tell what it knew."""
+        lane = stored.lane
         finish = move.finish and dst.space is Space.OUTPUT
-        packets = self.clocks.message(lane, release=False) if dst.packets else None
-        if packets is not None and told is not None:
-            packets.order[lane] = told
-        self._visit(lane, time, move, dst, wrote=True)
-        row = self.row(dst, len(held))
+        self._visit(lane, stored.time, move, dst, wrote=True)
         staged = dst.space is Space.STAGE
-        far = self.hosts and self.plan.is_far(self.rank_of[lane], dst.rank)
-        for atom, (cell, (value, finished)) in enumerate(
-            zip(row, held, strict=True), move.start
-        ):
-            if cell.lane >= 0 or cell.readers:
+        atom = move.start
+        for cell, (value, done) in zip(self.row(dst, len(held)), held, strict=True):
+            finished = done or finish
+            if cell.readers or cell.last is not _BEFORE:
                 self._check_store(lane, move, dst, cell)
-            if cell.puts and (value, finished or finish) != (cell.value, cell.finished):
-                self._check_source(lane, move, dst, cell.puts)
-                cell.puts = None
+                if cell.puts and (value, finished) != (cell.value, cell.finished):
+                    self._check_source(lane, move, dst, cell.puts)
+                    cell.puts = None
             cell.value = value
-            cell.atom = atom if staged else -1
-            cell.finished = finished or finish
-            cell.lane, cell.time, cell.op = lane, time, move.op
+            cell.finished = finished
+            cell.last = stored
             cell.readers = None
             cell.packets = packets
-            cell.far = far
+            if staged:
+                cell.atom = atom
+                atom += 1
 
     def _check_store(self, lane: int, move: Move, dst: Loc, cell: Cell) -> None:
         clock = self.clocks.lanes[lane]
-        writer = cell.lane
+        writer = cell.last.lane
         wrong = ""
         if writer >= 0 and dst.space is Space.STAGE:
             wrong = f"stores {_spell(dst)} a second time"
-        elif writer >= 0 and writer != lane and clock.data[writer] < cell.time:
+        elif writer >= 0 and writer != lane and clock.data[writer] < cell.last.time:
             wrong = (
                 f"stores {_spell(dst)} while {self.who(writer)} may still be writing it"
             )
@@ -236,25 +261,24 @@ class Memory:
     ) -> None:
         if loc.space is Space.STAGE or loc.rank == self.rank_of[lane]:
             return
-        clock = self.clocks.lanes[lane]
-        known = clock.order if wrote else clock.data
-        if not any(known[x] for x in self.lanes_of[loc.rank]):
-            raise PlanError(
-                self.tell(
-                    lane,
-                    move,
+        visits = self.visits[loc.rank]
+        if (lane, wrote) not in visits:
+            clock = self.clocks.lanes[lane]
+            known = clock.order if wrote else clock.data
+            if not any(known[x] for x in self.lanes_of[loc.rank]):
+                what = (
                     f"touches {_spell(loc)}, the caller's memory, before knowing that "
-                    f"rank {loc.rank} has entered the call",
+                    f"rank {loc.rank} has entered the call"
                 )
-            )
-        self.far[loc.rank].append((lane, time, wrote))
+                raise PlanError(self.tell(lane, move, what))
+        visits[lane, wrote] = time
 
     def _allocate(
         self, plan: Plan, values: Values, rank: int
     ) -> tuple[list[Cell], ...]:
         """Return a rank's input, output and staging; in place, some cells are both."""
-        spans_in = chunks_of(plan.inputs[rank], plan.atoms)
-        spans_out = chunks_of(plan.outputs[rank], plan.atoms)
+        spans_in = self.spans(plan.inputs[rank])
+        spans_out = self.spans(plan.outputs[rank])
         under: dict[int, int] = {}
         paired = False
         if plan.in_place:
@@ -266,9 +290,7 @@ class Memory:
             under = over.under
             paired = over.paired
             self.paired |= paired
-        inputs = [Cell() for _ in spans_in]
-        for cell, (start, _) in zip(inputs, spans_in, strict=True):
-            cell.value = values.input(rank, start)
+        inputs = [Cell(values.input(rank, start)) for start, _ in spans_in]
         for p in under.values() if paired else ():
             inputs[p].given = inputs[p].value
         outputs = [
@@ -280,10 +302,15 @@ class Memory:
         """Return a rank and unit of staging that a peer stored and nobody read."""
         for rank, spaces in enumerate(self._rows):
             for unit, cell in enumerate(spaces[Space.STAGE]):
-                far = cell.lane >= 0 and self.rank_of[cell.lane] != rank
-                if far and not cell.readers:
+                if cell.readers or cell.last is _BEFORE:
+                    continue
+                if self.rank_of[cell.last.lane] != rank:
                     return rank, unit
         return None
+
+    def _is_far(self, lane: int, rank: int) -> bool:
+        """Return whether a lane that stored runs on another host than a rank."""
+        return lane >= 0 and self.plan.is_far(self.rank_of[lane], rank)
 
     def who(self, lane: int) -> str:
         """Return how people call a lane."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+
+from stretto.collectives import Need
 from stretto.errors import PromiseError
 from stretto.ir import Spans
 from stretto.plan import Loc, Space
@@ -9,7 +12,6 @@ from stretto.verify.contents import describe
 from stretto.verify.meaning import Meaning
 from stretto.verify.memory import Cell, Row
 from stretto.verify.running import Run
-from stretto.verify.shape import chunks_of
 from stretto.verify.values import Value
 
 __all__ = ["Results"]
@@ -26,24 +28,39 @@ class Results:
         """Raise unless every output holds what the collective promises."""
         for rank in range(self.plan.num_ranks):
             spans, row = self._output(rank)
-            for start, stop, chunk, ranks in self.kind.promise(self.shape, rank):
-                shift = chunk - start
-                for (at, _), cell in zip(spans, row, strict=True):
-                    if not start <= at < stop:
-                        continue
-                    where = f"{self.plan.name}: rank {rank}, output[{at}]"
-                    given = cell.given is not None and cell.lane < 0
-                    if cell.value is None or given:
-                        raise PromiseError(f"{where}: nobody stores it")
-                    seen = self.values.contents(cell.value, at)
-                    if seen != ((shift, ranks, 1),):
-                        told = describe(seen, at, shift, ranks)
-                        raise PromiseError(f"{where} {told}{self._stored(cell)}")
-                    if cell.finished != self.kind.reduces:
-                        raise PromiseError(
-                            f"{where}: is {'' if cell.finished else 'not '}finished "
-                            f"(divided, for avg), want the opposite{self._stored(cell)}"
-                        )
+            starts = [a for a, _ in spans]
+            for need in self.kind.promise(self.shape, rank):
+                first = max(0, bisect_right(starts, need.start) - 1)
+                last = bisect_left(starts, need.stop)
+                self._check_need(rank, need, starts[first:last], row[first:last])
+
+    def _check_need(self, rank: int, need: Need, starts: list[int], row: Row) -> None:
+        """Raise unless the places that a need covers hold it."""
+        shift, ranks = need.chunk - need.start, need.ranks
+        want, final = ((shift, ranks, 1),), self.kind.reduces
+        known: set[tuple[int, int]] = set()
+        """Which expressions, so many chunks further on, were seen to hold it."""
+        for at, cell in zip(starts, row, strict=True):
+            if cell.value is None or (cell.given is not None and cell.last.lane < 0):
+                raise PromiseError(f"{self._where(rank, at)}: nobody stores it")
+            expression, chunk = cell.value
+            if (expression, chunk - at) not in known:
+                seen = self.values.contents(cell.value, at)
+                if seen != want:
+                    told = describe(seen, at, shift, ranks)
+                    raise PromiseError(
+                        f"{self._where(rank, at)} {told}{self._stored(cell)}"
+                    )
+                known.add((expression, chunk - at))
+            if cell.finished != final:
+                raise PromiseError(
+                    f"{self._where(rank, at)}: is {'' if cell.finished else 'not '}"
+                    f"finished (divided, for avg), want the opposite"
+                    f"{self._stored(cell)}"
+                )
+
+    def _where(self, rank: int, at: int) -> str:
+        return f"{self.plan.name}: rank {rank}, output[{at}]"
 
     # To the last bit.
 
@@ -104,5 +121,5 @@ class Results:
 
     def _output(self, rank: int) -> tuple[list[tuple[int, int]], Row]:
         """Return the chunks of every position of a rank's output, and its cells."""
-        spans = chunks_of(self.plan.outputs[rank], self.plan.atoms)
+        spans = self.memory.spans(self.plan.outputs[rank])
         return spans, self.memory.row(Loc(rank, Space.OUTPUT, 0), len(spans))

@@ -17,11 +17,13 @@ from stretto.collectives import Shape
 from stretto.errors import PlanError, PromiseError
 from stretto.plan import Groups, Move, Plan, Signal, Step, Wait, spell_step
 from stretto.verify.clocks import Clock, Clocks
-from stretto.verify.memory import Cell, Held, Memory, Row
+from stretto.verify.memory import Cell, Held, Memory, Row, Stored
 from stretto.verify.together import Places
 from stretto.verify.values import Values
 
 __all__ = ["Run"]
+
+_FINISHED = "combines or finishes a value that is finished (divided, for avg)"
 
 
 @dataclass(slots=True)
@@ -135,7 +137,7 @@ class Run:
         places = Places(moves, self.memory)
         if wrong := places.disturb(in_any_order=group.in_any_order):
             raise PlanError(self._tell(lane, moves[wrong.later], wrong.why))
-        before = int(self.clocks.lanes[lane].order[lane])
+        before = self.clocks.times[lane]
         loaded: list[tuple[int, list[Held]]] = []
         for move, read in zip(moves, rows, strict=True):
             assert read is not None, "all of them were there"
@@ -149,11 +151,12 @@ class Run:
 
     def _rows(self, move: Move) -> list[Row] | None:
         """Return what a move reads; None while packets are missing."""
-        width = move.stop - move.start
-        rows = [self.memory.row(src, width) for src in move.srcs]
-        for src, row in zip(move.srcs, rows, strict=True):
-            if src.packets and any(cell.packets is None for cell in row):
-                return None
+        rows = self.memory.rows(move.srcs, move.stop - move.start)
+        for src, row in zip(move.srcs, rows):  # noqa: B905  (one row a source)
+            if src.packets:
+                for cell in row:
+                    if cell.packets is None:
+                        return None
         return rows
 
     def _channel(self, lane: int, step: Wait) -> _Channel:
@@ -177,17 +180,15 @@ class Run:
         channel = self._channel(lane, step)
         if channel.sent < step.n:
             return None
-        self.clocks.tick(lane)
-        unheard = channel.unheard
-        clock = self.clocks.lanes[lane]
+        time, unheard = self.clocks.tick(lane), channel.unheard
         while unheard and unheard[0][0] < step.n:
-            clock.learn(unheard.popleft()[1])
+            self.clocks.learn(lane, unheard.popleft()[1])
         if channel.heard < step.n:  # the first that says so much was heard, too
             channel.heard, told = unheard.popleft()
-            clock.learn(told)
+            self.clocks.learn(lane, told)
             if self.plan.is_far(self.rank_of[lane], step.rank):
                 way = self.lane_of[step.rank, step.lane], self.rank_of[lane]
-                self.memory.landings.note(clock, lane, way, told)
+                self.memory.landings.note(lane, time, way, told)
         return ()
 
     def _load(self, lane: int, time: int, move: Move, rows: list[Row]) -> list[Held]:
@@ -208,30 +209,32 @@ class Run:
         Who hears of a group by one move's packets has heard of the threads that store
         them. Others may have more to load: moves of a group differ in length.
         """
-        woken: list[int] = []
+        woken: tuple[int, ...] = ()
+        stored, message = Stored(lane, time, move.op), None
         for dst in move.dsts:
-            self.memory.write(lane, time, move, dst, held, told)
-            if dst.packets:
-                woken += self.memory.lanes_of[dst.rank]
-        return tuple(woken)
+            if not dst.packets:
+                self.memory.write(stored, move, dst, held, None)
+                continue
+            if message is None:
+                message = self.clocks.message(lane, release=False, until=told)
+            self.memory.write(stored, move, dst, held, message)
+            woken += self.memory.lanes_of[dst.rank]
+        return woken
 
     def _made(self, lane: int, move: Move, rows: list[Row]) -> list[Held]:
         """Return what a move makes of what it has read."""
+        if move.finish or len(rows) > 1:
+            for row in rows:
+                for cell in row:
+                    if cell.finished:
+                        raise PromiseError(self._tell(lane, move, _FINISHED))
         if len(rows) == 1:
-            held: list[Held] = [(cell.value, cell.finished) for cell in rows[0]]
-        else:
-            combine = self.values.combine
-            held = [
-                (
-                    combine([cell.value for cell in cells]),
-                    any(cell.finished for cell in cells),
-                )
-                for cells in zip(*rows, strict=True)
-            ]
-        if (move.finish or len(rows) > 1) and any(done for _, done in held):
-            what = "combines or finishes a value that is finished (divided, for avg)"
-            raise PromiseError(self._tell(lane, move, what))
-        return held
+            return [(cell.value, cell.finished) for cell in rows[0]]
+        combine = self.values.combine
+        return [
+            (combine([cell.value for cell in cells]), False)
+            for cells in zip(*rows, strict=True)
+        ]
 
     # The end.
 
@@ -240,7 +243,7 @@ class Run:
             mine = [self.clocks.lanes[x] for x in self.memory.lanes_of[rank]]
             order = np.max([clock.order for clock in mine], axis=0)
             data = np.max([clock.data for clock in mine], axis=0)
-            for lane, time, wrote in self.memory.far[rank]:
+            for (lane, wrote), time in self.memory.visits[rank].items():
                 if (data if wrote else order)[lane] < time:
                     verb = "writing" if wrote else "reading"
                     raise PlanError(
@@ -262,9 +265,8 @@ class Run:
     def stored(self, cell: Cell) -> str:
         """Return the end of a message: whose line made what a place holds."""
         places = self.plan.places
-        return (
-            f". Last stored at {places[cell.op]}" if 0 <= cell.op < len(places) else ""
-        )
+        op = cell.last.op
+        return f". Last stored at {places[op]}" if 0 <= op < len(places) else ""
 
     def _at(self, lane: int, step: Step) -> str:
         rank = self.rank_of[lane]

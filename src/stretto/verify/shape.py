@@ -91,16 +91,8 @@ def _merge(runs: list[Run]) -> list[Run]:
 class _Bounds:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.atom_at = {
-            (rank, space): [
-                run.atom + i for run in side[rank] for i in range(run.stop - run.start)
-            ]
-            for space, side in (
-                (Space.INPUT, plan.inputs),
-                (Space.OUTPUT, plan.outputs),
-            )
-            for rank in range(plan.num_ranks)
-        }
+        self.held = [*map(_held, plan.inputs)], [*map(_held, plan.outputs)]
+        """By space and rank."""
 
     def check(self, rank: int, lane: int, step: Step) -> None:
         """Raise when a step names what does not exist."""
@@ -130,7 +122,7 @@ class _Bounds:
         for loc in (*move.srcs, *move.dsts):
             if wrong := self._loc(move, loc):
                 return wrong
-        if wrong := self._far(rank, move):
+        if self.plan.hosts and (wrong := self._far(rank, move)):
             return wrong
         for src in move.srcs:
             if src.packets and src.rank != rank:
@@ -160,18 +152,35 @@ class _Bounds:
         return f"{where}: nothing is finished on the way" if move.finish else ""
 
     def _loc(self, move: Move, loc: Loc) -> str:
-        if not 0 <= loc.rank < self.plan.num_ranks:
+        rank, space, at, packets = loc
+        start, stop = move.start, move.stop
+        if not 0 <= rank < self.plan.num_ranks:
             return f"there are {self.plan.num_ranks} ranks"
-        width = move.stop - move.start
-        if loc.space is Space.STAGE:
-            units = self.plan.stage_units[loc.rank]
-            inside = 0 <= loc.pos <= units - width
-            return "" if inside else f"rank {loc.rank} has {units} units of staging"
-        if loc.packets:
+        if space is Space.STAGE:
+            units = self.plan.stage_units[rank]
+            inside = 0 <= at <= units - stop + start
+            return "" if inside else f"rank {rank} has {units} units of staging"
+        if packets:
             return "packets lie in staging only"
-        held = self.atom_at[loc.rank, loc.space][max(0, loc.pos) : loc.pos + width]
-        want = list(range(move.start, move.stop))
-        name = loc.space.name.lower()
-        return (
-            "" if held == want else f"r{loc.rank}.{name}[{loc.pos}] holds atoms {held}"
-        )
+        atoms, ends = self.held[space][rank]
+        if (
+            0 <= at < len(atoms)
+            and atoms[at] == start
+            and at + stop - start <= ends[at]
+        ):
+            return ""
+        found = atoms[max(0, at) : at + stop - start]
+        if found == list(range(start, stop)):  # of several runs
+            return ""
+        return f"r{rank}.{space.name.lower()}[{at}] holds atoms {found}"
+
+
+def _held(runs: tuple[BufferRun, ...]) -> tuple[list[int], list[int]]:
+    """Return by position which atom a buffer holds, and where its run ends."""
+    atoms: list[int] = []
+    ends: list[int] = []
+    for run in runs:
+        length = run.stop - run.start
+        atoms += range(run.atom, run.atom + length)
+        ends += [len(atoms)] * length
+    return atoms, ends

@@ -320,6 +320,27 @@ def test_a_script_without_its_guard_is_told_so(environment, tmp_path):
     assert 'put the call under if __name__ == "__main__":' in done.stderr
 
 
+INSIDE = """
+from stretto.meeting.launching.launch import launch
+if __name__ == "__main__":
+    def work(meeting):
+        return 1
+    launch(work, (), num_ranks=2, deadline_s=5)
+"""
+
+
+def test_a_function_under_the_guard_is_told_where_to_stand(environment, tmp_path):
+    """The file is read anew on each rank, without what the guard guards."""
+    script = tmp_path / "script.py"
+    script.write_text(INSIDE)
+    done = subprocess.run(
+        [sys.executable, script], env=environment, capture_output=True, text=True
+    )
+
+    assert 1 == done.returncode
+    assert "not what stands under `if __name__ == '__main__':`" in done.stderr
+
+
 PARENT = """
 import os, sys, time
 from stretto.meeting.launching.launch import launch

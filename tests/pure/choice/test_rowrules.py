@@ -128,3 +128,14 @@ def test_what_a_profile_says_of_rows_stays(tmp_path):
         path.write_text(tune.merged(path, "cuda", [], "tuned"))
 
     assert (rows,) == Profile.parse(path.read_text(), "test").rows
+
+
+@pytest.mark.parametrize(("num_ranks", "up_to"), [(2, 512 << 10), (4, 256 << 10)])
+def test_a_norm_is_in_the_kernel_up_to_what_was_measured(num_ranks, up_to):
+    """Several kernels that would follow are worth more; who says nothing says 8 MB."""
+    shipped = Profile.shipped("cuda").rows_of(num_ranks)
+    assert up_to == shipped.fused_up_to
+    assert 8 << 20 == shipped.fused_of_many_up_to
+    assert 8 << 20 == Profile.parse(ROWS, "a test").rows[0].fused_up_to
+    said = Profile.parse(ROWS + 'fused_up_to = "3K"', "a test").rows[0]
+    assert 3 << 10 == said.fused_up_to

@@ -38,6 +38,16 @@ def test_files_that_are_no_programs(tmp_path, capsys, name):
     assert 1 == len(said.strip().splitlines())
 
 
+def test_files_that_nest_too_deeply_are_told_so(tmp_path, capsys):
+    """By what is wrong with them, not by what Python calls it."""
+    path = tmp_path / "deep.json"
+    path.write_bytes(b"[" * 10**5)
+    status, said = run(capsys, "show", str(path))
+
+    assert 2 == status
+    assert "nests too deeply" in said
+
+
 @pytest.mark.parametrize("ranks", ["0", "-1", "\u00b2", "1-9", "99999999999", "x", ""])
 def test_numbers_of_ranks_of_show(capsys, ranks):
     """It never shows another number than was asked for."""

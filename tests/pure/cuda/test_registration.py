@@ -38,6 +38,12 @@ class Tensor(TensorLike):
     def element_size(self):
         return 1
 
+    @property
+    def shape(self):
+        return (self.nbytes,)
+
+    dtype = "torch.uint8"
+
 
 def value(address):
     """Return a byte of memory."""
@@ -259,3 +265,29 @@ def test_a_launch_forgets_what_was_registered(fake):
         return before.isdisjoint(after)
 
     assert [True] * 2 == on_ranks(fake, 2, work)
+
+
+def test_peers_arrays_are_what_they_write_themselves(fake):
+    """Of our own memory and of registered memory; a part of an array has parts."""
+
+    def work(group):
+        session = CudaSession(group)
+        start = fake.foreign(4096, "malloc")
+        session.register(Tensor(start, 4096))
+        room = session.empty((3, 5), "float32")
+        found = []
+        for array in (room, Tensor(start + 64, 60)):
+            at = getattr(array, "pointer", array.data_ptr() if array is not room else 0)
+            value(at + 7).value = group.rank + 1
+            group.exchange({})
+            peers = session.peers(array)
+            found.append([value(one.pointer + 7).value for one in peers])
+            assert peers[group.rank].pointer == at
+            assert {60} == {one.nbytes for one in peers}
+        with pytest.raises(CallError, match="that peers do not reach"):
+            session.peers(Tensor(start + 64, 1 << 20))
+        group.exchange({})
+        session.close()
+        return found
+
+    assert [[[1, 2, 3]] * 2] * 3 == on_ranks(fake, 3, work)

@@ -26,6 +26,8 @@ class Event:
 class Stream:
     def __init__(self, gpu, name):
         self.gpu, self.name = gpu, name
+        self.cuda_stream = 1000 + len(gpu.streams)
+        gpu.streams[self.cuda_stream] = self
 
     def wait_stream(self, other):
         self.gpu.log.append(("wait", self.name, other.name))
@@ -44,6 +46,7 @@ class Gpu:
 
     def __init__(self):
         self.log, self.events, self.capturing = [], [], False
+        self.streams = {}
         self.caller = self.now = Stream(self, "caller")
 
     def Stream(self, device, priority):  # noqa: N802
@@ -51,6 +54,9 @@ class Gpu:
 
     def Event(self):  # noqa: N802
         return Event(self)
+
+    def ExternalStream(self, handle, device):  # noqa: N802
+        return self.streams[handle]
 
     def current_stream(self, device=None):
         return self.now
@@ -66,7 +72,10 @@ class Gpu:
 
 
 class Tensor:
-    device, nbytes = "cuda:0", module.SHORT + 1
+    device, nbytes, is_cuda = "cuda:0", module.SHORT + 1, True
+
+    def get_device(self):
+        return 0
 
 
 class Short(Tensor):
@@ -143,3 +152,50 @@ def test_a_short_call_runs_on_the_callers_stream_and_records_when_asked(gpu):
     assert [("record", "caller"), ("wait end", "other")] == gpu.log[1:]
     gpu.events[0].reached = True
     assert work.is_completed()
+
+
+def test_a_short_call_in_a_capture_asks_no_event(gpu):
+    """Another stream of the capture may wait for it; that it has run is not said."""
+    gpu.capturing = True
+    work = Lanes(lambda: None).start(lambda: None, [Short()])
+    with gpu.stream(Stream(gpu, "other")):
+        work.wait()
+    assert [("record", "caller"), ("wait end", "other")] == gpu.log
+    assert not work.is_completed()
+
+
+class Comm:
+    """A communicator that notes what it is asked, and which refuses nothing."""
+
+    def __init__(self):
+        self.said = []
+
+    def all_reduce(self, x, op):
+        self.said.append((x, op))
+
+
+@pytest.fixture
+def group():
+    """A group that has met nobody."""
+    from threading import RLock
+
+    from stretto.torch.group import StrettoGroup
+
+    one = StrettoGroup.__new__(StrettoGroup)
+    one._lock, one._calls, one._comm = RLock(), [], Comm()
+    return one
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_a_short_all_reduce_is_one_call_of_the_communicator(gpu, group, started):
+    """Nothing else is asked, of PyTorch or of stretto, before the wait or in it."""
+    opts, x = torch.distributed.AllreduceOptions(), Short()
+    opts.asyncOp = started
+    work = group.allreduce([x], opts)
+    assert started == (work is not None)
+    if started:
+        assert work.wait()
+        assert isinstance(work, torch.distributed.Work)
+        assert [x] == work.result()
+    assert [(x, "sum")] == group._comm.said
+    assert [] == gpu.log

@@ -1,12 +1,16 @@
 """A block of addresses is given out and taken back without overlap or loss."""
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
-from stretto.torch.memory import Ranges
+from stretto.torch import memory  # noqa: E402
+from stretto.torch.memory import Ranges  # noqa: E402
 
 
 @given(
@@ -42,3 +46,29 @@ def test_ranks_that_ask_for_the_same_get_the_same_places():
     one, two = Ranges(512 * 3, 1 << 20), Ranges(512 * 9, 1 << 20)
     for size in (700, 5, 40_000, 512):
         assert 512 * 6 == two.take(size) - one.take(size)
+
+
+def test_what_comes_back_while_the_interpreter_ends_is_left(monkeypatch):
+    """PyTorch gives memory back after the names of all modules are gone."""
+    places, at_exit, wrong = [], [], []
+    cuda = SimpleNamespace(is_available=lambda: True, MemPool=lambda made: made)
+    monkeypatch.setattr(torch, "cuda", cuda)
+    monkeypatch.setattr(
+        torch._C, "_cuda_customAllocator", lambda *at: places.extend(at), raising=False
+    )
+    block = torch.empty(1 << 14, dtype=torch.uint8)
+    monkeypatch.setattr(memory, "empty", lambda *_, **__: block)
+    monkeypatch.setattr(memory.atexit, "register", at_exit.append)
+    monkeypatch.setattr(sys, "unraisablehook", wrong.append)
+    memory.pool(1 << 14)
+    take, free = memory._ALLOCATE(places[0]), memory._FREE(places[1])
+    one, other = take(100, 0, None), take(100, 0, None)
+    free(one, 100, 0, None)
+    assert one == take(100, 0, None)
+
+    for end in at_exit:
+        end()
+    monkeypatch.setattr(memory, "_ALIGN", None)
+    free(other, 100, 0, None)
+
+    assert [] == wrong

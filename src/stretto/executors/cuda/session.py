@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from stretto.arrays.view import packed_view
+from stretto.arrays.view import packed_view, view
 from stretto.collectives import storage
 from stretto.errors import CallError, DeviceError
 from stretto.executors import Call, Group, Session
@@ -41,6 +42,10 @@ from stretto.lower import Batched, why_not_in_halves
 from stretto.plan import Plan
 
 __all__ = ["CudaSession"]
+
+
+def _keep(array: Any) -> None:
+    """Hold an array as long as this is held, to be called when it is let go."""
 
 
 class CudaSession(Session):
@@ -117,6 +122,20 @@ class CudaSession(Session):
         """Undo `register` (collective); graphs that captured it are not for use."""
         with self.quiet():
             self.space.deregister(array)
+
+    def peers(self, array: Any) -> list[DeviceArray]:
+        """Return every rank's array like this one, as this rank reaches them."""
+        at = view(array)
+        offset = self.space.offset(at.start, max(1, at.nbytes))
+        if offset is None or not at.contiguous:
+            raise CallError(
+                f"rank {self.group.rank}: peers() of {at.nbytes} bytes that peers do "
+                f"not reach; want contiguous memory of empty(), or registered"
+            )
+        kind, ranks = str(at.dtype), range(self.group.num_ranks)
+        ordinal, keep = self.device.ordinal, functools.partial(_keep, array)
+        starts = [self.space.peer_address(q, offset) for q in ranks]
+        return [DeviceArray(one, at.shape, kind, ordinal, keep) for one in starts]
 
     def channels(
         self, nbytes: int, *, blocks: int = 1, kind: str = "memory"

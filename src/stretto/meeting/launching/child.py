@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from multiprocessing import spawn as preparation
 from typing import Any
 
-from stretto.errors import CommunicatorBroken, PeerLost, is_library
+from stretto.errors import CallError, CommunicatorBroken, PeerLost, is_library
 from stretto.meeting.greet import greet
 from stretto.meeting.meeting import Meeting
 from stretto.meeting.process import die_with_parent
@@ -109,7 +109,13 @@ def _load(task_fd: int) -> tuple[Task, Callable[..., Any], tuple[Any, ...]]:
     preparation.prepare(task.preparation)
     is_preparing = False
     _ensure_module(task)
-    function, arguments = pickle.loads(task.work)
+    try:
+        function, arguments = pickle.loads(task.work)
+    except AttributeError as e:
+        raise CallError(
+            f"this rank has no such name: {e}; a file is read anew on each rank, and "
+            "not what stands under `if __name__ == '__main__':`: define it above"
+        ) from None
     return task, function, arguments
 
 

@@ -45,12 +45,13 @@ class Call:
     copies: tuple[int, ...] | None = None
     """By rank, the first group whose moves copy engines run, in any order."""
 
-    def together(self, rank: int, lane: int) -> list[range] | None:
-        """Return the steps of a lane, those together that run at once; None: none."""
+    def together(self, rank: int, lane: int) -> list[range]:
+        """Return the steps of a lane, those together that run at once."""
+        steps = self.plan.ranks[rank][lane]
         if self.groups is None:
-            return None
+            return [range(i, i + 1) for i in range(len(steps))]
         ends = [0, *accumulate(self.groups[rank][lane])]
-        assert ends[-1] == len(self.plan.ranks[rank][lane])  # they are the plan's
+        assert ends[-1] == len(steps)  # they are the plan's
         return [range(a, b) for a, b in pairwise(ends)]
 
     def asked(self) -> tuple[object, ...]:

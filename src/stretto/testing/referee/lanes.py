@@ -9,7 +9,7 @@ Legend: r rank, b block, t tile, e epoch, i element of a slice.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from stretto.plan import Move, Signal, Space, Step, Wait
@@ -27,7 +27,7 @@ from stretto.testing.referee.calls import Call, LaidOut
 from stretto.testing.referee.cells import Cells
 from stretto.testing.referee.verdict import Fault, Outcome
 
-__all__ = ["Body", "Lanes", "Ways"]
+__all__ = ["Body", "Lanes", "Ways", "in_turn"]
 
 
 class Ways(NamedTuple):
@@ -106,30 +106,24 @@ class Lanes:
         """Return the agents of a lane, and copy engines that work for them."""
         number, rank, lane = at
         threads, tiles = self._threads(number), self.laid[number].tiles
-        groups = call.together(rank, lane)
+        steps = call.plan.ranks[rank][lane]
         apart = call.copies[rank] if call.copies is not None else None
+        order = list(in_turn(call.together(rank, lane), steps, tiles, apart))
         engines: list[Body] = []
         made: list[Body] = []
         for block in range(call.plan.schedule.blocks):
             for thread in range(threads):
                 body: list[Action] = []
-                for tile in range(tiles):
-                    here = (block * tiles + tile) * threads + thread
-                    if groups is None:
-                        for one in does:
-                            body += one[here]
+                for nth, group, when in order:
+                    here = [(block * tiles + t) * threads + thread for t in when]
+                    one = [[a for at in here for a in does[i][at]] for i in group]
+                    copies = apart is not None and nth >= apart
+                    step = steps[group[0]]
+                    if copies and isinstance(step, Move) and len(group) > 1:
+                        who = (rank, number, lane, block, thread, when[-1], step)
+                        body += self._by_engines(engines, one, who, (nth, threads))
                     else:
-                        for nth, group in enumerate(groups):
-                            one = [does[index][here] for index in group]
-                            step = call.plan.ranks[rank][lane][group[0]]
-                            copies = apart is not None and nth >= apart
-                            if copies and isinstance(step, Move) and len(group) > 1:
-                                who = (rank, number, lane, block, thread, tile, step)
-                                body += self._by_engines(
-                                    engines, one, who, (nth, threads)
-                                )
-                            else:
-                                body += _side_by_side(one)
+                        body += _side_by_side(one)
                 made.append(((rank, number, lane, block, thread), body))
         return made, engines
 
@@ -295,6 +289,23 @@ class Lanes:
             text = f"a move reads and writes {self.cells.name(clash)} in no order"
             raise Fault(Outcome.RACE, text, str(self.events[event]))
         return done
+
+
+def in_turn(
+    groups: Sequence[range], steps: Sequence[Step], tiles: int, apart: int | None
+) -> Iterator[tuple[int, range, range]]:
+    """Yield groups as they run, each with its number, and the tiles that it does then.
+
+    A kernel does tile after tile. From group `apart` on follow copies, each of all
+    tiles, and what ranks tell one another once, after them.
+    """
+    kernel = len(groups) if apart is None else apart
+    for tile in range(tiles):
+        for nth in range(kernel):
+            yield nth, groups[nth], range(tile, tile + 1)
+    for nth in range(kernel, len(groups)):
+        copies = isinstance(steps[groups[nth][0]], Move)
+        yield nth, groups[nth], range(0 if copies else tiles - 1, tiles)
 
 
 class _Does(NamedTuple):

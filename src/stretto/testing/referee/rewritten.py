@@ -4,11 +4,13 @@ What a rewrite hands to an executor is its batches. They are put together here a
 are run, and not as the rewrite put them together for its proof:
 
     batched     a kernel of one tile, and (of a plan that is `closed`) of several
-    in_halves   a kernel, then copies, each by an engine of its own, then a barrier
+    in_halves   a kernel, then copies, each by an engine of its own, then a barrier;
+                and (of a plan that is `closed`) a kernel of several tiles before them
     copied      copies between barriers, or between signals and waits
 
 Copies of a batch run in any order: each is an agent, and they meet before and after.
-Whatever has copies is judged in one tile of one block, as it runs: copies are whole.
+A copy is whole, in however many tiles a kernel runs before it; what has copies is
+judged in one block, as engines wait for all of them.
 """
 
 from __future__ import annotations
@@ -63,7 +65,8 @@ def rewrites_of(proved: Verified[Plan]) -> Iterator[Rewritten]:
     if plan.schedule.protocol == "engine":
         yield _of_engines(proved)
     elif hands_round_on_engine(plan):
-        yield _of_halves(proved)
+        yield _of_halves("in_halves", proved)
+        yield replace(_of_halves("closed, in_halves", closed(proved)), tiles=True)
     else:
         yield _of_kernel("batched", proved)
         yield replace(_of_kernel("closed", closed(proved)), tiles=True)
@@ -78,7 +81,7 @@ def _of_kernel(how: str, proved: Verified[Plan]) -> Rewritten:
     return Rewritten(how=how, plan=_in_order(proved.value, ranks), groups=_many(ranks))
 
 
-def _of_halves(proved: Verified[Plan]) -> Rewritten:
+def _of_halves(how: str, proved: Verified[Plan]) -> Rewritten:
     halves = in_halves(proved)
     n = proved.value.num_ranks
     said = {
@@ -94,7 +97,7 @@ def _of_halves(proved: Verified[Plan]) -> Rewritten:
         firsts.append(len(kernel))
         ranks.append([[*kernel, *copies, *_barrier(rank, n, said)]])
     return Rewritten(
-        how="in_halves",
+        how=how,
         plan=_in_order(proved.value, ranks),
         groups=_many(ranks),
         copies=tuple(firsts),

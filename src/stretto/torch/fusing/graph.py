@@ -21,6 +21,7 @@ from stretto.torch.fusing import matching
 from stretto.torch.fusing.matching import Found, Unknown, find_norm, norms_of
 from stretto.torch.fusing.report import Report
 from stretto.torch.operators.library import resolve
+from stretto.torch.operators.norms import fused_up_to
 
 __all__ = ["FusionPass", "fuse_graph", "over"]
 
@@ -76,7 +77,7 @@ def fuse_graph(graph: Graph, report: Report) -> int:
             found = find_norm(root)
             if found is None:
                 continue
-            _check_group(found.group)
+            _check_group(found.group, found.total.meta["val"])
             _replace(graph, found)
         except Unknown as e:
             report.refuse(root.name, str(e))
@@ -88,11 +89,17 @@ def fuse_graph(graph: Graph, report: Report) -> int:
     return count
 
 
-def _check_group(group: str) -> None:
+def _check_group(group: str, total: torch.Tensor) -> None:
+    """Refuse a group that is not ours, and sums that are faster by themselves."""
     try:
-        resolve(group)
+        comm = resolve(group)
     except CallError as e:
         raise Unknown(str(e)) from None
+    nbytes = total.numel() * total.element_size()
+    if total.device.type == "cuda" and isinstance(nbytes, int):
+        most = fused_up_to(comm)
+        if nbytes > most:
+            raise Unknown(f"{nbytes} bytes; on this machine up to {most} are fused")
 
 
 def _replace(graph: Graph, found: Found) -> None:

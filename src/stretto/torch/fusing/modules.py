@@ -14,8 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from stretto.calls import Communicator
 from stretto.torch.fusing.report import Report
-from stretto.torch.operators import all_reduce, all_reduce_rmsnorm
+from stretto.torch.operators.collectives import plain
+from stretto.torch.operators.library import communicator_of
+from stretto.torch.operators.norms import fused_up_to, normed
 
 __all__ = ["Partial", "Pending", "fuse_modules"]
 
@@ -72,14 +75,16 @@ Held.__hash__ = object.__hash__  # type: ignore[method-assign]
 class Partial(Held):
     """This rank's part of a sum over ranks."""
 
-    def __init__(self, part: Tensor, group: Any, report: Report) -> None:
-        self.part, self.group, self.report = part, group, report
+    def __init__(self, part: Tensor, comm: Communicator, report: Report) -> None:
+        """`part` is nobody else's: it becomes the sum."""
+        self.part, self.comm, self.report = part, comm, report
         self._made: Tensor | None = None
 
     def value(self) -> Tensor:
         """Return the sum over ranks."""
         if self._made is None:
-            self._made = all_reduce(self.part, "sum", self.group)
+            self._made = plain(self.part)
+            self.comm.all_reduce(self._made)
         return self._made
 
 
@@ -101,9 +106,9 @@ class Pending(Held):
         partial = self.partial
         if self._made is not None or partial._made is not None:
             return None
-        out, self._made = all_reduce_rmsnorm(
-            partial.part, self.residual, weight, eps, partial.group
-        )
+        comm, x = partial.comm, plain(partial.part)
+        out, self._made = normed(comm, x, self.residual, weight, eps, keep=False)
+        partial._made = x  # the sum over ranks now
         partial.report.calls += 1
         return out
 
@@ -162,7 +167,8 @@ def fuse_modules(model: nn.Module, group: Any, report: Report) -> None:
             _held_back, layer.forward, layer, group, report
         )
     for module in usable.values():
-        module.forward = functools.partial(_norm, module.forward, module)
+        name = next(n for n in _EPS if hasattr(module, n))
+        module.forward = functools.partial(_norm, module.forward, module, name)
     report.fused += len(usable)
 
 
@@ -181,13 +187,20 @@ def _held_back(
     given = [_real(one) for one in args]
     if torch.compiler.is_compiling() or _learns(layer, given):
         return forward(*given, **options)
-    layer.reduce_results = False
+    own = layer.__dict__  # setting an attribute of a module costs microseconds
+    own["reduce_results"] = False
     try:
         made = forward(*given, **options)
     finally:
-        layer.reduce_results = True
+        own["reduce_results"] = True
     out, *rest = made if isinstance(made, tuple) else (made,)
-    held = Partial(out, getattr(layer, "group", group), report)
+    of_layer = own["group"] if "group" in own else getattr(layer, "group", group)
+    comm = communicator_of(of_layer)
+    if out._base is not None or any(out is one for one in given):
+        out = out.clone()  # it is somebody else's, too
+    held: Any = Partial(out, comm, report)
+    if out.is_cuda and out.nbytes > fused_up_to(comm):
+        held = held.value()  # a norm of its own is faster then
     return (held, *rest) if isinstance(made, tuple) else held
 
 
@@ -200,15 +213,23 @@ def _learns(layer: nn.Module, given: list[Any]) -> bool:
 
 
 def _norm(
-    forward: Callable[..., Any], module: Any, x: Any, *rest: Any, **options: Any
+    forward: Callable[..., Any],
+    module: Any,
+    eps: str,
+    x: Any,
+    *rest: Any,
+    **options: Any,
 ) -> Any:
-    """Norm what is held back by one fused call; anything else as before."""
+    """Norm what is held back by one fused call; anything else as before.
+
+    `eps` is what the module calls it.
+    """
     if len(rest) == 1 and not options and isinstance(x, Partial):
         total = _sum(x, rest[0])  # norm(x, residual) returns both
-        made = _norm(forward, module, total)
+        made = _norm(forward, module, eps, total)
         return made, _real(total)
     if isinstance(x, Pending) and not rest and not options:
-        made = x.normed(module.weight, _eps(module))
+        made = x.normed(module.weight, float(getattr(module, eps)))
         if made is not None:
             return made
     return forward(_real(x), *map(_real, rest), **options)

@@ -3,15 +3,12 @@
     all_gather_matmul      (everybody's rows of x) @ w: a part is used when it has come
     matmul_reduce_scatter  this rank's rows of the sum of x @ w: a part leaves when made
 
-On GPUs copy engines move everybody's parts between memory that peers reach, on a stream
-of their own, while this rank's part is multiplied: no SM is taken from the matmul, and
-the host makes one call. On CPUs parts are moved one by one, by started calls.
+On GPUs copy engines move the parts while others are multiplied (overlapping.py): no SM
+is taken from the matmul. On CPUs parts are moved one by one, by started calls.
 """
 
 from __future__ import annotations
 
-import weakref
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,55 +18,16 @@ from stretto.calls import Communicator
 from stretto.errors import CallError
 from stretto.torch.operators.collectives import gathered, part_of, plain
 from stretto.torch.operators.library import define, in_graph, resolve, text_of
+from stretto.torch.operators.overlapping import (
+    gather_then_multiply,
+    multiply_then_scatter,
+)
 
 __all__ = ["all_gather_matmul", "matmul_reduce_scatter"]
 
 OPS = torch.ops.stretto
 OVERLAP_FROM = 8 << 20
 """Bytes of a part; smaller ones are moved before or after: that costs the host less."""
-_GATHER = "all_gather/one_shot push engine zero_copy"
-_EXCHANGE = "all_to_all/one_shot push engine zero_copy"
-
-
-@dataclass
-class _Room:
-    """Memory of one communicator that peers reach, and the stream of its copies."""
-
-    stream: Any
-    arrays: list[Any] = field(default_factory=list)
-    nbytes: int = 0
-
-
-_rooms: weakref.WeakKeyDictionary[Communicator, _Room] = weakref.WeakKeyDictionary()
-
-
-def _slots(
-    comm: Communicator, like: Tensor, shape: list[int]
-) -> tuple[Any, Tensor, Tensor]:
-    """Return the stream of copies, and two arrays of n parts (collective if they grow).
-
-    All ranks call with parts of one size, so they grow together.
-    """
-    room = _rooms.get(comm)
-    if room is None:
-        room = _rooms[comm] = _Room(torch.cuda.Stream())
-    shape = [comm.num_ranks, *shape]
-    nbytes = like.element_size() * torch.Size(shape).numel()
-    if nbytes > room.nbytes:
-        if torch.cuda.is_current_stream_capturing():
-            raise CallError(
-                "all_gather_matmul or matmul_reduce_scatter of a new size in a capture "
-                "of a graph, where no memory is shared; call it once before"
-            )
-        torch.cuda.synchronize()
-        comm.barrier()
-        room.arrays, room.nbytes = [], nbytes
-        room.arrays = [
-            torch.from_dlpack(comm.empty(nbytes, "uint8", device="cuda"))
-            for _ in range(2)
-        ]
-    one, other = (a[:nbytes].view(like.dtype).view(shape) for a in room.arrays)
-    return room.stream, one, other
 
 
 def _shift(n: int, by: int) -> tuple[tuple[int, int], ...]:
@@ -104,7 +62,7 @@ def _all_gather_matmul(
     shape = gathered(x, comm.num_ranks)
     y = x.new_empty(shape[0], w.shape[1])
     whole = x.new_empty(shape if keep else 0)
-    run = _gather_on_gpu if x.is_cuda else _gather_on_cpu
+    run = gather_then_multiply if x.is_cuda else _gather_on_cpu
     run(comm, x, w, y, whole if keep else None)
     return y, whole
 
@@ -131,26 +89,6 @@ def _gather_on_cpu(
     for s, work in enumerate(works, 1):
         work.wait()
         _use(comm, parts[s - 1], (me + s) % n, w, y, whole)
-
-
-def _gather_on_gpu(
-    comm: Communicator, x: Tensor, w: Tensor, y: Tensor, whole: Tensor | None
-) -> None:
-    me, rows = comm.rank, x.shape[0]
-    copies, mine, parts = _slots(comm, x, list(x.shape))
-    here = torch.cuda.current_stream()
-    mine[0].copy_(x)
-    copies.wait_stream(here)
-    with torch.cuda.stream(copies):
-        comm.all_gather(mine[0], out=parts, algorithm=_GATHER)
-    torch.mm(x, w, out=y[me * rows : (me + 1) * rows])
-    here.wait_stream(copies)
-    came = parts.view(-1, x.shape[1])
-    for others in (slice(0, me * rows), slice((me + 1) * rows, None)):
-        if came[others].shape[0]:
-            torch.mm(came[others], w, out=y[others])
-    if whole is not None:
-        whole.copy_(came)
 
 
 def _all_gather_matmul_fake(
@@ -201,7 +139,7 @@ def _matmul_reduce_scatter(x: Tensor, w: Tensor, group: str) -> Tensor:
         out = x.new_empty(shape)
         comm.reduce_scatter(x @ w, out=out)
         return out
-    run = _scatter_on_gpu if x.is_cuda else _scatter_on_cpu
+    run = multiply_then_scatter if x.is_cuda else _scatter_on_cpu
     return run(comm, x.view(comm.num_ranks, shape[0], -1), w, shape)
 
 
@@ -220,27 +158,6 @@ def _scatter_on_cpu(
     for work in works:
         work.wait()
     return _summed(list(parts), x.dtype)
-
-
-def _scatter_on_gpu(
-    comm: Communicator, x: Tensor, w: Tensor, shape: list[int]
-) -> Tensor:
-    n, me = comm.num_ranks, comm.rank
-    copies, mine, parts = _slots(comm, x, shape)
-    here = torch.cuda.current_stream()
-    for others in (slice(0, me), slice(me + 1, n)):
-        if x[others].shape[0]:
-            made = mine[others].view(-1, shape[1])
-            torch.mm(x[others].reshape(made.shape[0], -1), w, out=made)
-    copies.wait_stream(here)
-    with torch.cuda.stream(copies):
-        comm.all_to_all(mine, out=parts, algorithm=_EXCHANGE)
-    own = x[me] @ w
-    here.wait_stream(copies)
-    if n == 2:
-        return own + parts[1 - me]
-    parts[me].copy_(own)  # until now it was a copy of nothing
-    return parts.sum(0)  # in float32, rounded once
 
 
 def _summed(parts: list[Tensor], dtype: torch.dtype) -> Tensor:

@@ -7,11 +7,13 @@ all_reduce's are; from there to the outputs everything is float32.
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from stretto.calls import Communicator
 from stretto.epilogues import (
     CASTS,
     Bound,
@@ -27,6 +29,7 @@ from stretto.epilogues import (
 from stretto.errors import CallError
 from stretto.torch.operators.collectives import plain
 from stretto.torch.operators.library import (
+    communicator_of,
     define,
     in_graph,
     resolve,
@@ -40,9 +43,13 @@ EPS = 1e-6
 FP8 = "float8_e4m3fn"
 _LARGEST, _LEAST = 448.0, 1e-12
 """The largest number of that type; the least scale of a row, so that none is 0."""
-FUSED_UP_TO = 8 << 20
-"""Bytes up to which GPUs do it in one kernel. Larger ones, as in prefill, are moved by
-the plans that are tuned for plain calls, and PyTorch's own kernels follow."""
+FUSED_UP_TO: int | None = None
+"""Bytes up to which GPUs do it in one kernel; None: as the machine's profile says.
+Larger ones, as in prefill, are moved by the plans that are tuned for plain calls, and
+PyTorch's own kernels follow."""
+_limits: weakref.WeakKeyDictionary[Communicator, tuple[int, int]] = (
+    weakref.WeakKeyDictionary()
+)
 _TYPES = {getattr(torch, name) for name in CASTS[:3]}
 """Element types of results that epilogues follow."""
 
@@ -98,11 +105,21 @@ def _check(x: Tensor, residual: Tensor | None, weight: Tensor) -> None:
         )
 
 
+def fused_up_to(comm: Communicator, *, quantised: bool = False) -> int:
+    """Return the bytes of a tensor up to which GPUs do it in one kernel."""
+    if FUSED_UP_TO is not None:
+        return FUSED_UP_TO
+    found = _limits.get(comm)
+    if found is None:
+        found = _limits[comm] = comm.fused_up_to()
+    return found[quantised]
+
+
 def _in_kernel(x: Tensor, *others: Tensor | None) -> bool:
     """Return whether an epilogue can do it."""
     return (
         x.is_cuda
-        and 0 < x.nbytes <= FUSED_UP_TO
+        and x.numel() > 0
         and all(t is None or t.dtype in _TYPES for t in (x, *others))
     )
 
@@ -126,13 +143,31 @@ def _bound(form: Epilogue, inputs: dict[str, Any], outputs: dict[str, Any]) -> B
 
 
 def _fused(
-    comm: Any, form: Epilogue, x: Tensor, outputs: dict[str, Tensor], **inputs: Any
-) -> Tensor:
-    """Run a collective with an epilogue; return the plain sum."""
-    given = {k: _aligned(v) if isinstance(v, Tensor) else v for k, v in inputs.items()}
-    y = torch.empty_like(x)
-    comm.all_reduce(_aligned(x), out=y, epilogue=_bound(form, given, outputs))
-    return y
+    comm: Communicator,
+    form: Epilogue,
+    x: Tensor,
+    outputs: dict[str, Tensor],
+    *,
+    into: Tensor | None = None,
+    **inputs: Any,
+) -> None:
+    """Run a collective with an epilogue; `x` becomes the sum, unless that has a place.
+
+    What cannot be read by 16 bytes is copied when the call has refused it.
+    """
+    try:
+        comm.all_reduce(x, out=into, epilogue=_bound(form, inputs, outputs))
+        return
+    except CallError:
+        pass  # copied, if that helps; else it is raised again
+    tensors = {k: v for k, v in inputs.items() if isinstance(v, Tensor)}
+    for name, given in tensors.items():
+        inputs[name] = _aligned(given)
+    whole = _aligned(x)
+    y = into if into is not None and not into.data_ptr() % 16 else torch.empty_like(x)
+    comm.all_reduce(whole, out=y, epilogue=_bound(form, inputs, outputs))
+    if y is not into:
+        (x if into is None else into).copy_(y)
 
 
 # With numbers of the type of x.
@@ -141,27 +176,46 @@ def _fused(
 def _all_reduce_rmsnorm(
     x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, group: str
 ) -> tuple[Tensor, Tensor]:
+    return normed(resolve(group), x, residual, weight, eps)
+
+
+def normed(
+    comm: Communicator,
+    x: Tensor,
+    residual: Tensor | None,
+    weight: Tensor,
+    eps: float,
+    *,
+    keep: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """Return the norm, and the sum with the residual.
+
+    Without `keep` a contiguous `x` becomes the sum over ranks.
+    """
     _check(x, residual, weight)
-    comm, x = resolve(group), plain(x)
-    if not _in_kernel(x, residual, weight):
-        y = torch.empty_like(x)
-        comm.all_reduce(x, out=y)
-        return _by_torch(y, residual, weight, eps)
+    x = plain(x)
+    into = torch.empty_like(x) if keep else None
+    if not _in_kernel(x, residual, weight) or x.nbytes > fused_up_to(comm):
+        comm.all_reduce(x, out=into)
+        return _by_torch(x if into is None else into, residual, weight, eps, keep=keep)
     out = torch.empty_like(x)
     if residual is None:
-        return out, _fused(comm, norm, x, {"out": out}, weight=weight, eps=eps)
+        _fused(comm, norm, x, {"out": out}, into=into, weight=weight, eps=eps)
+        return out, x if into is None else into
     total = torch.empty_like(x)
-    made = {"out": out, "residual": total}
-    _fused(comm, add_norm, x, made, residual=residual, weight=weight, eps=eps)
+    made, given = {"out": out, "residual": total}, {"residual": residual}
+    _fused(comm, add_norm, x, made, into=into, weight=weight, eps=eps, **given)
     return out, total
 
 
 def _by_torch(
-    y: Tensor, residual: Tensor | None, weight: Tensor, eps: float
+    y: Tensor, residual: Tensor | None, weight: Tensor, eps: float, *, keep: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return both of a sum over ranks, which is used up."""
+    """Return both of a sum over ranks, which is used up if `x` was kept."""
     if y.is_cuda and y.dtype == weight.dtype and y.dtype in _TYPES:
-        total = y if residual is None else y.add_(residual)
+        total = y
+        if residual is not None:
+            total = y.add_(residual) if keep else y + residual
         return torch.nn.functional.rms_norm(total, weight.shape, weight, eps), total
     wide = torch.float64 if y.dtype == torch.float64 else torch.float32
     s = y.to(wide)
@@ -212,18 +266,24 @@ define(
 def _all_reduce_rmsnorm_(
     x: Tensor, residual: Tensor, weight: Tensor, eps: float, group: str
 ) -> Tensor:
+    return normed_(resolve(group), x, residual, weight, eps)
+
+
+def normed_(
+    comm: Communicator, x: Tensor, residual: Tensor, weight: Tensor, eps: float
+) -> Tensor:
+    """Return the norm; the sum replaces `residual`, and `x` is used up."""
     _check(x, residual, weight)
-    comm = resolve(group)
-    ready = x.is_contiguous() and residual.is_contiguous()
-    if ready and _in_kernel(x, residual, weight):
-        at = x.data_ptr() | residual.data_ptr() | weight.data_ptr()
-        if not at % 16:
-            out = torch.empty_like(x)
-            inputs = {"residual": residual, "weight": weight, "eps": eps}
-            outputs = {"out": out, "residual": residual}
+    if _in_kernel(x, residual, weight) and x.nbytes <= fused_up_to(comm):
+        out = torch.empty_like(x)
+        inputs = {"residual": residual, "weight": weight, "eps": eps}
+        outputs = {"out": out, "residual": residual}
+        try:
             comm.all_reduce(x, epilogue=_bound(add_norm, inputs, outputs))
             return out
-    out, total = _all_reduce_rmsnorm(x, residual, weight, eps, group)
+        except CallError:
+            pass  # strided, or not at a multiple of 16 bytes
+    out, total = normed(comm, x, residual, weight, eps, keep=False)
     residual.copy_(total)
     return out
 
@@ -244,10 +304,12 @@ def _all_reduce_rmsnorm_fp8(
 ) -> tuple[Tensor, Tensor, Tensor]:
     _check(x, residual, weight)
     comm, x = resolve(group), plain(x)
-    if _in_kernel(x, residual, weight):
+    small = x.nbytes <= fused_up_to(comm, quantised=True)
+    if small and _in_kernel(x, residual, weight):
         out, scale, total = _three_like(x, residual, weight, eps, group)
         made = {"out": out, "scale": scale, "residual": total}
-        _fused(comm, add_norm_fp8, x, made, residual=residual, weight=weight, eps=eps)
+        given = {"into": torch.empty_like(x), "residual": residual, "weight": weight}
+        _fused(comm, add_norm_fp8, x, made, eps=eps, **given)
         return out, scale, total
     normed, total = _wide(comm, x, residual, weight, eps)
     scale = (normed.abs().amax(-1, keepdim=True) / _LARGEST).clamp_min(_LEAST)
@@ -297,10 +359,12 @@ def _all_reduce_rmsnorm_static_fp8(
             f"{scale.dtype}; want one number of float32"
         )
     comm, x = resolve(group), plain(x)
-    if _in_kernel(x, residual, weight, scale):
+    small = x.nbytes <= fused_up_to(comm, quantised=True)
+    if small and _in_kernel(x, residual, weight, scale):
         out, _, total = _three_like(x, residual, weight, eps, group)
         made = {"out": out, "residual": total}
         given = {"residual": residual, "weight": weight, "scale": scale.view(())}
+        given["into"] = torch.empty_like(x)
         _fused(comm, add_norm_static_fp8, x, made, eps=eps, **given)
         return out, total
     normed, total = _wide(comm, x, residual, weight, eps)
@@ -341,7 +405,7 @@ def all_reduce_rmsnorm(
             x, residual, weight, eps, text_of(group)
         )
         return both
-    return _all_reduce_rmsnorm(x, residual, weight, eps, text_of(group))
+    return normed(communicator_of(group), x, residual, weight, eps)
 
 
 def all_reduce_rmsnorm_(
@@ -350,7 +414,7 @@ def all_reduce_rmsnorm_(
     """Return the norm; the sum replaces `residual`, and `x` is used up."""
     if in_graph(x, residual, weight):
         return OPS.all_reduce_rmsnorm_(x, residual, weight, eps, text_of(group))
-    return _all_reduce_rmsnorm_(x, residual, weight, eps, text_of(group))
+    return normed_(communicator_of(group), x, residual, weight, eps)
 
 
 def all_reduce_rmsnorm_fp8(

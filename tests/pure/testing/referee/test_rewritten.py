@@ -7,6 +7,8 @@ import pytest
 from stretto import algorithms
 from stretto.lower import lower
 from stretto.plan import Move, Schedule
+from stretto.testing.referee.calls import Call
+from stretto.testing.referee.lanes import in_turn
 from stretto.testing.referee.rewritten import (
     ON_ENGINE,
     judge_rewritten,
@@ -38,8 +40,8 @@ def regrouped(one, change):
     ("name", "text", "hows"),
     [
         ("all_reduce/two_shot", "push packets staged", ["batched", "closed"]),
-        ("all_reduce/two_shot", HALVES, ["in_halves"]),
-        ("all_reduce/hierarchical", HALVES, ["in_halves"]),
+        ("all_reduce/two_shot", HALVES, ["in_halves", "closed, in_halves"]),
+        ("all_reduce/hierarchical", HALVES, ["in_halves", "closed, in_halves"]),
         ("all_gather/one_shot", PUSHED, ["copied"]),
         ("all_gather/ring", PULLED, ["copied"]),
         ("broadcast/binomial", PUSHED, ["copied"]),
@@ -54,9 +56,24 @@ def test_what_rewrites_make_is_right(name, text, hows):
         assert judge_rewritten(one, program).right
 
 
-def test_copies_of_results_that_are_not_there_yet_are_seen():
+def test_copies_are_whole_after_the_last_tile():
+    """A kernel does tile after tile; then come copies of all tiles, and one barrier."""
+    _, [_, one] = rewritten("all_reduce/two_shot", HALVES, n=2)
+    [steps], [sizes] = one.plan.ranks[0], one.groups[0]
+    groups = Call(plan=one.plan, counts=(5,), groups=one.groups).together(0, 0)
+    kernel = one.copies[0]
+    turns = [(nth, list(tiles)) for nth, _, tiles in in_turn(groups, steps, 3, kernel)]
+
+    assert [(nth, [t]) for t in range(3) for nth in range(kernel)] == turns[:-3]
+    assert [(kernel, [0, 1, 2]), (kernel + 1, [2]), (kernel + 2, [2])] == turns[-3:]
+    assert len(sizes) == kernel + 3
+
+
+@pytest.mark.parametrize("nth", [0, 1], ids=["one tile", "several tiles"])
+def test_copies_of_results_that_are_not_there_yet_are_seen(nth):
     """A copy that no longer waits for the kernel's last sums hands round old data."""
-    program, [one] = rewritten("all_reduce/two_shot", HALVES)
+    program, made = rewritten("all_reduce/two_shot", HALVES)
+    one = made[nth]
     first = sum(one.groups[0][0][: one.copies[0]])
     assert isinstance(one.plan.ranks[0][0][first], Move)
 

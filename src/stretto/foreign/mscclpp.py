@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from stretto.errors import ParseError
+from stretto.foreign.blocks import Places
 from stretto.ir import Op, Program, Ref
-from stretto.synth.foreign import Places
 
 __all__ = ["from_plan"]
 

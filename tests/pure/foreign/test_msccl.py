@@ -8,7 +8,8 @@ import pytest
 
 from stretto import algorithms, topology
 from stretto.errors import CallError, ParseError, ProgramError, UnknownNameError
-from stretto.synth import Budget, from_machine, from_xml, synthesize, to_xml
+from stretto.foreign import from_xml, to_xml
+from stretto.synth import Budget, from_machine, synthesize
 from stretto.testing import among
 from stretto.verify import verify
 

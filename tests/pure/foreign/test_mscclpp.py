@@ -7,7 +7,7 @@ import json
 import pytest
 
 from stretto.errors import ParseError, ProgramError
-from stretto.synth import from_plan
+from stretto.foreign import from_plan
 from stretto.verify import verify
 
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from stretto import collectives
 from stretto.collectives import Shape
 from stretto.errors import CallError, ParseError, UnknownNameError
+from stretto.foreign.blocks import Step, assemble
 from stretto.ir import INPUT, OUTPUT, Program, Ref
-from stretto.synth.foreign import Step, assemble
 
 __all__ = ["from_xml", "to_xml"]
 

@@ -1,0 +1,243 @@
+"""Write recordings chunk by chunk, and read them whole: of one rank, or of many.
+
+A file that ends in the midst of a chunk is read up to there, and the recording says so.
+What is whole and wrong is a `TraceError`, in one line.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+import numpy as np
+
+from stretto.errors import TraceError
+from stretto.trace.chunks import (
+    CALLS,
+    MAGIC,
+    META,
+    STEPS,
+    Chunk,
+    Cut,
+    document_of,
+    meta_bytes,
+    scan,
+    table_bytes,
+    table_of,
+)
+from stretto.trace.facts import Facts, read_facts, spell_facts
+from stretto.trace.tables import (
+    CALL,
+    STATES,
+    STEP,
+    STEP_KINDS,
+    CallKind,
+    Comm,
+    Dropped,
+    RankInfo,
+    Recording,
+    Run,
+    Table,
+)
+
+__all__ = ["MOST_EVENTS", "SUFFIX", "TraceFile", "read", "write"]
+
+SUFFIX = ".trace"
+MOST_EVENTS = 200_000_000
+"""Events of one recording; more would not fit in most memories."""
+_ROWS = 1 << 16
+"""Rows of a chunk that is written whole."""
+
+
+class TraceFile:
+    """A file that grows by whole chunks; what was written stays if the process dies."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Create the file, empty."""
+        self.path = Path(path)
+        self._file: BinaryIO = self.path.open("wb")
+        self._file.write(MAGIC)
+        self._file.flush()
+
+    def calls(self, rows: Table) -> None:
+        """Append calls."""
+        self._append(table_bytes(rows.astype(CALL, copy=False)), len(rows))
+
+    def steps(self, rows: Table) -> None:
+        """Append steps."""
+        self._append(table_bytes(rows.astype(STEP, copy=False)), len(rows))
+
+    def facts(
+        self,
+        *,
+        ranks: Sequence[RankInfo] = (),
+        comms: Sequence[Comm] = (),
+        kinds: Sequence[CallKind] = (),
+        dropped: Sequence[Dropped] = (),
+        run: Run | None = None,
+    ) -> None:
+        """Append what is known now; calls refer to comms and kinds by their number."""
+        facts = Facts([*ranks], [*comms], [*kinds], [*dropped], run or Run())
+        self._append(meta_bytes(spell_facts(facts)), 1)
+
+    def _append(self, chunk: bytes, rows: int) -> None:
+        if rows:
+            self._file.write(chunk)
+            self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __enter__(self) -> TraceFile:
+        """Return itself; leaving the block closes it."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the file."""
+        self.close()
+
+
+def write(path: str | Path, recording: Recording) -> None:
+    """Write a recording to one file; a reader finds all of it or none."""
+    path = Path(path)
+    half = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with TraceFile(half) as file:
+            file.facts(
+                ranks=recording.ranks,
+                comms=recording.comms,
+                kinds=recording.kinds,
+                dropped=recording.dropped,
+                run=recording.run,
+            )
+            for at in range(0, len(recording.calls), _ROWS):
+                file.calls(recording.calls[at : at + _ROWS])
+            for at in range(0, len(recording.steps), _ROWS):
+                file.steps(recording.steps[at : at + _ROWS])
+        half.replace(path)
+    finally:
+        half.unlink(missing_ok=True)
+
+
+def read(path: str | Path) -> Recording:
+    """Return what a file holds."""
+    path, name = Path(path), str(path)
+    try:
+        with path.open("rb") as file:
+            return _read(file, name)
+    except OSError as e:
+        raise TraceError(f"{name}: {e.strerror or e}") from None
+
+
+def _read(file: BinaryIO, name: str) -> Recording:
+    facts, tables, cut = Facts(), [], ""
+    for chunk in scan(file, name):
+        if isinstance(chunk, Cut):
+            cut = f"{name} {chunk.why}, at byte {chunk.at}; what follows is not read"
+        elif chunk.kind == META:
+            where = f"{name}: byte {chunk.at}"
+            read_facts(document_of(file, chunk, name), where, facts)
+        elif chunk.kind in (CALLS, STEPS):
+            _refuse_rows(chunk, name)
+            tables.append(chunk)
+    recording = Recording(
+        calls=_joined(file, name, [c for c in tables if c.kind == CALLS], CALL),
+        steps=_joined(file, name, [c for c in tables if c.kind == STEPS], STEP),
+        ranks=_unique(facts.ranks, name),
+        comms=tuple(facts.comms),
+        kinds=tuple(facts.kinds),
+        run=facts.run,
+        dropped=_last(facts.dropped),
+        cut=(cut,) if cut else (),
+    )
+    for complaint in _wrong(recording):
+        raise TraceError(f"{name}: {complaint}")
+    return recording
+
+
+def _refuse_rows(chunk: Chunk, name: str) -> None:
+    """Refuse rows that the chunk is too small for, before there is memory for them."""
+    if chunk.rows * CALL.itemsize > chunk.nbytes:
+        raise TraceError(
+            f"{name}: byte {chunk.at}: {chunk.rows} rows in {chunk.nbytes} bytes; a "
+            f"row has {CALL.itemsize}"
+        )
+
+
+def _joined(
+    file: BinaryIO, name: str, chunks: Sequence[Chunk], dtype: np.dtype
+) -> Table:
+    total = sum(chunk.rows for chunk in chunks)
+    if total > MOST_EVENTS:
+        raise TraceError(f"{name}: {total} events; want at most {MOST_EVENTS}")
+    table, at = np.empty(total, dtype), 0
+    for chunk in chunks:
+        table_of(file, chunk, name, table[at : at + chunk.rows])
+        at += chunk.rows
+    return table
+
+
+def _unique(ranks: Sequence[RankInfo], name: str) -> tuple[RankInfo, ...]:
+    """Return what was said last of each rank, by rank."""
+    by_rank = {info.rank: info for info in ranks}
+    return tuple(by_rank[rank] for rank in sorted(by_rank))
+
+
+def _last(dropped: Sequence[Dropped]) -> tuple[Dropped, ...]:
+    by_rank = {one.rank: one for one in dropped}
+    return tuple(by_rank[rank] for rank in sorted(by_rank))
+
+
+def _wrong(recording: Recording) -> Iterator[str]:
+    """Yield what refers to nothing; what a reader would stumble over."""
+    known = np.array([info.rank for info in recording.ranks], np.int64)
+    for what, table in (("call", recording.calls), ("step", recording.steps)):
+        if not len(table):
+            continue
+        for column, most in _references(what, recording):
+            values = table[column]
+            outside = (values < 0) | (values >= most)
+            if outside.any():
+                row = int(outside.argmax())
+                yield (
+                    f"{what} {row} has {column} {int(values[row])}; want one of "
+                    f"{most} that the file names"
+                )
+        ranks = table["rank"]
+        alien = np.flatnonzero(np.diff(ranks, prepend=ranks[0] - 1))
+        strange = ~np.isin(ranks[alien], known)
+        if strange.any():
+            row = int(alien[strange.argmax()])
+            yield f"{what} {row} is of rank {int(ranks[row])}, of which nothing is said"
+
+
+def _references(what: str, recording: Recording) -> Iterator[tuple[str, int]]:
+    yield "comm", len(recording.comms)
+    yield "kind", len(recording.kinds) if what == "call" else len(STEP_KINDS)
+    if what == "call":
+        yield "state", len(STATES)
+
+
+def renumbered(
+    recording: Recording, comms: dict[Comm, int], kinds: dict[CallKind, int]
+) -> Recording:
+    """Return a recording by the numbers of others, which it adds its own to."""
+    of_comms = np.array([comms.setdefault(c, len(comms)) for c in recording.comms])
+    of_kinds = np.array([kinds.setdefault(k, len(kinds)) for k in recording.kinds])
+    calls, steps = recording.calls.copy(), recording.steps.copy()
+    if len(calls):
+        calls["comm"] = of_comms[calls["comm"]]
+        calls["kind"] = of_kinds[calls["kind"]]
+    if len(steps):
+        steps["comm"] = of_comms[steps["comm"]]
+    return replace(recording, calls=calls, steps=steps)

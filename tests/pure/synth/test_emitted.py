@@ -1,0 +1,113 @@
+"""The files that schedules are written as, of every collective and in every form."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from stretto.synth import COLLECTIVES
+from stretto.synth.emit import build, emit
+from stretto.synth.model import Link, Network
+from stretto.synth.schedule import Demand, Move
+from stretto.synth.symmetry import symmetry_of, trivial
+from stretto.synth.unfold import unfold
+from stretto.synth.waves import in_waves
+from stretto.verify import verify
+
+
+def line(ranks):
+    """Return a network of ranks in a line."""
+    ways = [(r, r + 1) for r in range(ranks - 1)]
+    ways += [(b, a) for a, b in ways]
+    return Network(
+        name="line",
+        num_ranks=ranks,
+        num_nodes=ranks,
+        links=tuple(Link(src=a, dst=b, rate=Fraction(1)) for a, b in ways),
+        box=(0,) * ranks,
+        members=tuple(range(ranks)),
+    )
+
+
+def along_the_line(demand, symmetry):
+    """Return the schedule in which every chunk goes from neighbour to neighbour."""
+    moves = []
+    links = {(k.src, k.dst): (i,) for i, k in enumerate(demand.network.links)}
+    collects = demand.combines
+    spreads = demand.collective not in ("reduce", "reduce_scatter")
+    for chunk in demand.chunks():
+        here, late = chunk.origin, chunk.number % demand.split
+        members = demand.network.members
+        ends = members if collects else chunk.wanted
+        hops = {hop for end in ends for hop in path(here, end)}
+        for a, b in sorted(hops, key=lambda hop: -abs(hop[1] - here)):
+            far = Fraction(late + 3 - abs(b - here))
+            if collects:
+                moves.append(Move(far, chunk.number, b, a, links[b, a], combine=True))
+        for a, b in sorted(hops, key=lambda hop: abs(hop[1] - here)):
+            far = Fraction(late + 10 + abs(b - here))
+            if spreads:
+                moves.append(Move(far, chunk.number, a, b, links[a, b]))
+    if symmetry.order > 1:
+        kept = set(symmetry.representatives)
+        first = {c.number for c in demand.chunks() if c.origin in kept}
+        moves = [m for m in moves if m.chunk in first]
+    return unfold(demand, moves, symmetry, "by hand")
+
+
+def path(start, end):
+    """Return the hops from a rank to another."""
+    step = 1 if end > start else -1
+    return [(a, a + step) for a in range(start, end, step)]
+
+
+def texts(group, split, change=lambda schedule: schedule):
+    """Yield the proved files of all collectives."""
+    network = replace(line(3), members=group)
+    for collective in COLLECTIVES:
+        demand = Demand(
+            collective=collective,
+            network=network,
+            nbytes=1,
+            split=split,
+            root=group[-1],
+        )
+        schedule = change(along_the_line(demand, trivial(network)))
+        text = emit(schedule, "it")
+        assert verify(build(text, schedule))
+        yield text
+
+
+def test_files_of_all_ranks(golden):
+    """A copy is a row, and a sum is one."""
+    golden("\n".join(texts((0, 1, 2), 1)))
+
+
+def test_files_among_some_ranks(golden):
+    """What the relay in the middle passes on waits in its scratch."""
+    golden("\n".join(texts((0, 2), 1)))
+
+
+@pytest.mark.parametrize("group", [(0, 1, 2), (0, 2)], ids=["all", "some"])
+def test_files_that_list_every_move(golden, group):
+    """Every move is a row, sums are added up as they come."""
+    golden("\n".join(texts(group, 1, lambda s: replace(s, listed=True))))
+
+
+def test_files_that_loop_over_waves(golden):
+    """A way is a row, however many pieces go it; what is irregular stays so."""
+    golden("\n".join(texts((0, 1, 2), 5, lambda s: in_waves(s, Fraction(10**9)))))
+
+
+def test_files_that_loop_over_images(golden):
+    """Of what is the same seen from both ends, one half is a row."""
+    symmetry = symmetry_of(line(2), [(1, 0)])
+    found = []
+    for collective in ("all_gather", "all_reduce", "all_to_all", "reduce_scatter"):
+        demand = Demand(collective=collective, network=line(2), nbytes=1)
+        schedule = along_the_line(demand, symmetry)
+        found.append(emit(schedule, "it"))
+        assert verify(build(found[-1], schedule))
+    golden("\n".join(found))
