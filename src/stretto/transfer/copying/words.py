@@ -20,7 +20,7 @@ __all__ = ["AXES_AT", "BOX_WORDS", "Job", "Mode", "Status", "boxes_of"]
 
 AXES_AT = 7
 """The word at which a box's axes begin: how many, source distance, destination's."""
-DEPTH = MOST_AXES
+DEPTH = MOST_AXES + 1  # one more where long runs are cut
 BOX_WORDS = AXES_AT + 3 * DEPTH
 
 

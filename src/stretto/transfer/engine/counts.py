@@ -5,14 +5,12 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stretto.errors import CallError, TransferCancelled, TransferTimeout
 from stretto.transfer.engine.pending import Pending
 from stretto.transfer.links.link import tag_hash
-
-if TYPE_CHECKING:
-    from stretto.transfer.engine.loop import Loop
+from stretto.transfer.ports import LoopLike
 
 __all__ = ["Counts", "Notified"]
 
@@ -84,7 +82,7 @@ class Counts:
 class Notified:
     """A name to wait for, so many times: each `wait`, and each `await`, takes them."""
 
-    def __init__(self, loop: Loop, counts: Counts, tag: bytes, count: int) -> None:
+    def __init__(self, loop: LoopLike, counts: Counts, tag: bytes, count: int) -> None:
         if count < 1:
             raise CallError(f"count={count}; want 1 or more")
         self._loop, self._counts = loop, counts

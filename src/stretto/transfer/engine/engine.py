@@ -15,6 +15,7 @@ from stretto.errors import CallError, SharedMemoryError, StaleMemory
 from stretto.meeting.forks import forget_in_children
 from stretto.meeting.secret import load_secret
 from stretto.transfer import loader
+from stretto.transfer.engine.answer import answer, fence_off
 from stretto.transfer.engine.counts import Counts, Notified
 from stretto.transfer.engine.gpu import Enqueued
 from stretto.transfer.engine.leases import Lease
@@ -204,7 +205,7 @@ class Engine:
     def renew(self, slot: int, epoch: int, timeout: float) -> int:
         """Give a slot a new epoch, and wait until nobody writes under the old one."""
         fresh = self.board.renew(slot)
-        self._starter.fence(epoch, timeout)
+        fence_off(self, epoch, timeout)
         return fresh
 
     # Peers.
@@ -343,7 +344,7 @@ class Engine:
         region = self._regions.get(name)
         if region is None:
             raise StaleMemory(f"engine {self.name!r} shares no {name!r} any more")
-        return self._starter.asked(peer, number, region, header, pages)
+        return answer(self, peer, number, region, header, pages)
 
     # The end.
 

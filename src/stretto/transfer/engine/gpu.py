@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -25,11 +25,7 @@ from stretto.transfer.links.words import MARKS
 from stretto.transfer.memory.mapping import word_at
 from stretto.transfer.memory.region import ARENA, GPU, Region, View
 from stretto.transfer.plans import Plan, Run
-
-if TYPE_CHECKING:
-    from stretto.transfer.engine.engine import Engine
-    from stretto.transfer.engine.loop import Loop
-    from stretto.transfer.engine.peer import Peer
+from stretto.transfer.ports import EngineLike, LoopLike, PeerLike
 
 __all__ = ["Enqueued", "Gpu", "GpuTransfer", "handle_of"]
 
@@ -49,7 +45,7 @@ def handle_of(stream: Any) -> int:
 class Gpu:
     """What an engine has of the GPU of its process; made when it is first needed."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: EngineLike) -> None:
         self._engine = engine
         self.mover = executors.get("cuda").mover()
         self._mapped: dict[tuple[int, str, int], list[int]] = {}
@@ -131,7 +127,7 @@ class GpuTransfer(Transfer):
     """Copies on a stream: done when the stream has come past them."""
 
     def __init__(
-        self, loop: Loop, peer: Peer | None, path: str, moves: Sequence[Any],
+        self, loop: LoopLike, peer: PeerLike | None, path: str, moves: Sequence[Any],
         stream: int, free: Callable[[], None], **how: Any,
     ) -> None:  # fmt: skip
         super().__init__(loop, peer, path, **how)
@@ -139,7 +135,7 @@ class GpuTransfer(Transfer):
         self._free = free
         self._guard: tuple[Any, Any, int] | None = None
 
-    def guard(self, peer: Peer, mark: int, slot: int, epoch: int) -> None:
+    def guard(self, peer: PeerLike, mark: int, slot: int, epoch: int) -> None:
         """Say that we write, while the copies are under way."""
         assert peer.board is not None, "the memory is of this host"
         word = word_at(peer.link.out + MARKS + 8 * mark)
@@ -164,11 +160,11 @@ class GpuTransfer(Transfer):
     def settle(self, until: float | None = None) -> None:
         """Look until the copies are done; several threads may."""
         while not self._is_done:
-            if self._turn.acquire(blocking=False):
+            if self.turn.acquire(blocking=False):
                 try:
                     self._look()
                 finally:
-                    self._turn.release()
+                    self.turn.release()
             if until is not None and time.monotonic() > until:
                 return
             if not self._is_done:

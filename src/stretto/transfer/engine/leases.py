@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
 
 from stretto.errors import CallError
-
-if TYPE_CHECKING:
-    from stretto.transfer.engine.engine import Engine
+from stretto.transfer.ports import EngineLike
 
 __all__ = ["Lease", "read_token"]
 
@@ -18,7 +15,7 @@ _TOKEN = struct.Struct("<2q")
 class Lease:
     """See `Engine.lease`: pass `token` to a peer, which passes it with its puts."""
 
-    def __init__(self, engine: Engine, slot: int, epoch: int) -> None:
+    def __init__(self, engine: EngineLike, slot: int, epoch: int) -> None:
         self._engine, self.slot, self.epoch = engine, slot, epoch
         self._is_over = False
 

@@ -17,17 +17,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from stretto.errors import is_interruption
 from stretto.meeting.process import start_thread
 from stretto.transfer.links.link import Link, Record, functions
-
-if TYPE_CHECKING:
-    from stretto.transfer.engine.counts import Counts
-    from stretto.transfer.engine.pending import Pending
+from stretto.transfer.ports import Ended
 
 __all__ = ["Loop", "Taker"]
 
@@ -191,7 +188,7 @@ class Loop:
             self.wake()
         return int(functions().await_record(self._look_at, number))
 
-    def spin_for(self, number: int, tag: bytes, counts: Counts) -> bool:
+    def spin_for(self, number: int, tag: bytes, counts: Any) -> bool:
         """Look for a notification for a short while; return whether it was taken."""
         if not self._takers or not self._spin_ns:
             return False
@@ -205,7 +202,7 @@ class Loop:
             if counts.take(tag, 1):
                 return True
         self._rest()
-        return counts.take(tag, 1)
+        return bool(counts.take(tag, 1))
 
     def _rest(self) -> None:
         """Say that peers must wake somebody, and see that nothing came before that."""
@@ -214,7 +211,7 @@ class Loop:
         functions().fence_now()
         self.drain()
 
-    def wait_for(self, pending: Pending[Any], until: float | None) -> bool:
+    def wait_for(self, pending: Ended, until: float | None) -> bool:
         """Wait until something has ended; return whether it has."""
         if self.is_here:
             return self._turn_until(pending, until)
@@ -228,7 +225,7 @@ class Loop:
         left = None if until is None else max(0.0, until - time.monotonic())
         return pending.done() or pending.event().wait(left)
 
-    def _turn_until(self, pending: Pending[Any], until: float | None) -> bool:
+    def _turn_until(self, pending: Ended, until: float | None) -> bool:
         while not pending.done():
             if until is not None and time.monotonic() >= until:
                 return False

@@ -15,7 +15,7 @@ import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from stretto import hop as hops
 from stretto.errors import RendezvousError, StrettoError, is_interruption
@@ -24,6 +24,7 @@ from stretto.meeting import address
 from stretto.meeting.process import open_pidfd, peer_uid, uid_refusal
 from stretto.meeting.secret import is_proof, new_nonce, prove
 from stretto.meeting.wire import Connection, Descriptor, Refused
+from stretto.transfer import loader
 from stretto.transfer.engine.peer import Peer
 from stretto.transfer.engine.pending import Pending
 from stretto.transfer.links.link import Link
@@ -31,9 +32,7 @@ from stretto.transfer.links.words import HALF_BYTES, RING
 from stretto.transfer.memory.across import why_not
 from stretto.transfer.memory.board import BOARD_BYTES
 from stretto.transfer.memory.mapping import Shared
-
-if TYPE_CHECKING:
-    from stretto.transfer.engine.engine import Engine
+from stretto.transfer.ports import EngineLike
 
 __all__ = ["Door", "come"]
 
@@ -47,7 +46,7 @@ _COMER, _DOOR = "transfer comer", "transfer door"
 class Door:
     """Where others come to an engine."""
 
-    def __init__(self, engine: Engine, listen: str | None) -> None:
+    def __init__(self, engine: EngineLike, listen: str | None) -> None:
         self._engine = engine
         self.path = address.socket_path(f"transfer {engine.job} {engine.name}")
         self._near = address.listen(self.path)
@@ -107,7 +106,7 @@ def split(where: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def come(engine: Engine, name: str, found: Pending[Peer]) -> None:
+def come(engine: EngineLike, name: str, found: Pending[Peer]) -> None:
     """Begin to connect with an engine of this host by name, or elsewhere."""
     is_near = ":" not in name
     try:
@@ -137,7 +136,7 @@ class _Talk:
     """A connection whose ends are not peers yet; it lives in the loop's thread."""
 
     def __init__(
-        self, engine: Engine, sock: socket.socket, *, is_near: bool, is_comer: bool,
+        self, engine: EngineLike, sock: socket.socket, *, is_near: bool, is_comer: bool,
         found: Pending[Peer] | None = None,
     ) -> None:  # fmt: skip
         self._engine, self._is_near, self._is_comer = engine, is_near, is_comer
@@ -251,7 +250,9 @@ class _Talk:
             puts=(RING, HALF_BYTES), words=(0, HALF_BYTES + RING),
             secret=self._engine.secret(), towards=self._towards,
         )  # fmt: skip
-        self._hop = hops.get(self._engine.hop).open_hop(window)
+        self._hop = hops.get(self._engine.hop).open_hop(
+            window, compiled=not loader.missing()
+        )
         return dict(self._hop.share())
 
     def _hello(self) -> None:
@@ -315,6 +316,7 @@ class _Talk:
             loop.selector.unregister(self._sock)
 
         def meet() -> None:
+            loader.load()  # a hop is for the compiled functions, or for Python's
             try:
                 hop.connect(shares, [other], _HOP_S)
             except StrettoError as e:

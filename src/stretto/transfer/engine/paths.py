@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from stretto.transfer.copying.words import Mode
 from stretto.transfer.memory.region import ARENA, GPU, Region
-
-if TYPE_CHECKING:
-    from stretto.transfer.engine.peer import Peer
+from stretto.transfer.ports import PeerLike
 
 __all__ = ["Path", "choose", "explained"]
 
@@ -30,9 +27,16 @@ SHARED = Path(name="shared memory", mode=Mode.COPY)
 
 
 def choose(
-    peer: Peer | None, theirs: Region | None, *, is_put: bool, converts: bool = False
+    peer: PeerLike | None,
+    theirs: Region | None,
+    *,
+    is_put: bool,
+    touched: bool = False,
 ) -> Path:
-    """Return the way to or from a peer's memory; without one, within this process."""
+    """Return the way to or from a peer's memory; without one, within this process.
+
+    `touched` are elements that are converted or summed on their way.
+    """
     if peer is None or theirs is None:
         return SAME
     if theirs.kind == GPU:
@@ -44,18 +48,18 @@ def choose(
         return SAME
     if theirs.kind == ARENA:
         return SHARED
-    if peer.reaches and not converts:
+    if peer.reaches and not touched:
         mode = Mode.WRITE if is_put else Mode.READ
         why = "it is not in an arena: engine.arena() is faster"
         return Path(name="cross-memory", mode=mode, why=why)
-    if converts and peer.reaches:
-        why = "elements are converted, and it is not in an arena"
+    if peer.reaches:
+        why = "elements are converted or summed, and it is not in an arena"
     else:
         why = f"it is not in an arena, and {peer.why_not}"
     return Path(name="stage", mode=None, why=why)
 
 
-def explained(peer: Peer) -> str:
+def explained(peer: PeerLike) -> str:
     """Return the ways to all of a peer's memories, a line each."""
     where = f"at {peer.address}" if peer.is_far else f"pid {peer.pid}"
     lines = [f"engine {peer.name!r}, {where}{': lost, ' * bool(peer.lost)}{peer.lost}"]

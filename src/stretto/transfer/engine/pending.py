@@ -9,11 +9,11 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from stretto.errors import TransferCancelled, TransferTimeout
+from stretto.transfer.ports import LoopLike
 
 if TYPE_CHECKING:
     import asyncio
 
-    from stretto.transfer.engine.loop import Loop
 
 __all__ = ["Pending"]
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 class Pending(Generic[T]):
     """Something that will have a result, or an error: the same for all that wait."""
 
-    def __init__(self, loop: Loop, what: str) -> None:
+    def __init__(self, loop: LoopLike, what: str) -> None:
         self._loop, self.what = loop, what
         self._is_done = False
         self._result: T | None = None

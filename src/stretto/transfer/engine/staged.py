@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +19,7 @@ from stretto.transfer.copying.plain import bytes_at
 from stretto.transfer.copying.words import Mode, Status
 from stretto.transfer.copying.work import Work
 from stretto.transfer.links.words import STAGE_BYTES, Kind
-
-if TYPE_CHECKING:
-    from stretto.transfer.engine.peer import Peer
+from stretto.transfer.ports import PeerLike
 
 __all__ = ["MOST_HEADER", "Receiving", "Sending", "pack_request", "read_request"]
 
@@ -68,7 +66,7 @@ class Sending:
     """The side that has the bytes."""
 
     def __init__(
-        self, peer: Peer, number: int, works: list[Work], *, checked: bool
+        self, peer: PeerLike, number: int, works: list[Work], *, checked: bool
     ) -> None:
         self.peer, self.number, self.works = peer, number, works
         self.checked = checked
@@ -130,7 +128,7 @@ class Sending:
 class Receiving:
     """The side that wants the bytes."""
 
-    def __init__(self, peer: Peer, works: list[Work]) -> None:
+    def __init__(self, peer: PeerLike, works: list[Work]) -> None:
         self.peer, self.works = peer, works
         self._part, self._row = 0, 0
         self.status = Status.DONE

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stretto.errors import (
     CallError,
-    LayoutError,
-    StaleMemory,
     TransferTimeout,
 )
 from stretto.transfer.copying.words import Mode
@@ -20,17 +15,20 @@ from stretto.transfer.copying.work import Work
 from stretto.transfer.engine.gpu import Enqueued, Gpu, GpuTransfer, handle_of
 from stretto.transfer.engine.leases import read_token
 from stretto.transfer.engine.paths import Path, choose
-from stretto.transfer.engine.staged import INLINE, Receiving, Sending, pack_request
+from stretto.transfer.engine.staged import (
+    INLINE,
+    PART,
+    Receiving,
+    Sending,
+    pack_request,
+)
 from stretto.transfer.engine.transfer import Prepared, Transfer
 from stretto.transfer.layouts import Layout
-from stretto.transfer.links.link import functions, notice
+from stretto.transfer.links.link import notice
 from stretto.transfer.links.words import MARKS
 from stretto.transfer.memory.region import GPU, Region, View, addresses_of
-from stretto.transfer.plans import Plan, Run, plan
-
-if TYPE_CHECKING:
-    from stretto.transfer.engine.engine import Engine
-    from stretto.transfer.engine.peer import Peer
+from stretto.transfer.plans import Plan, Run, plan, split
+from stretto.transfer.ports import EngineLike, PeerLike
 
 __all__ = ["Starter"]
 
@@ -41,7 +39,7 @@ _AT_ONCE = 1 << 20
 class Starter:
     """What an engine does to begin a transfer, or to answer a peer that begins one."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: EngineLike) -> None:
         self._engine = engine
         self._gpu: Gpu | None = None
 
@@ -58,7 +56,7 @@ class Starter:
         made = _planned(a, b)
         runs = made.runs(a.pages, b.pages, _tokens(a, b))
         converts = a.layout.dtype != b.layout.dtype
-        path = choose(peer, theirs, is_put=is_put, converts=converts)
+        path = choose(peer, theirs, is_put=is_put, touched=converts or checksum)
         if checksum and converts:
             raise CallError("checksum=True of elements that are converted on their way")
         how: dict[str, Any] = {
@@ -95,7 +93,8 @@ class Starter:
         notify = how.get("notify", b"")
         record = np.frombuffer(notice(notify), np.int64).copy() if notify else None
         converts = a.layout.dtype != b.layout.dtype
-        path = choose(peer, theirs, is_put=is_put, converts=converts)
+        touched = converts or bool(how.get("checksum"))
+        path = choose(peer, theirs, is_put=is_put, touched=touched)
         made = _planned(a, b)
         runs = made.runs(a.pages, b.pages, _tokens(a, b))
         if GPU in (a.region.kind, b.region.kind):
@@ -137,7 +136,7 @@ class Starter:
         )  # fmt: skip
         return View(region=region, layout=layout)
 
-    def _sides(self, a: View, b: View) -> tuple[Peer | None, Region | None, bool]:
+    def _sides(self, a: View, b: View) -> tuple[PeerLike | None, Region | None, bool]:
         """Return the peer, its memory, and whether that is written."""
         from_, to = a.region.peer, b.region.peer
         if from_ is not None and to is not None:
@@ -216,7 +215,8 @@ class Starter:
         pages = None if theirs.pages is None else theirs.pages.astype(np.int64)
         mode = Mode.PACK if is_put else Mode.UNPACK
         works = [
-            Work(made, run, ours.addresses, ours.addresses, mode=mode) for run in runs
+            Work(made, run, ours.addresses, ours.addresses, mode=mode)
+            for run in split(made, runs, PART)
         ]
         number = peer.number()
         transfer.holds = (a, b)
@@ -231,57 +231,6 @@ class Starter:
             header["inline"] = True
             data = sending.inline()
         peer.begin(transfer, pack_request(header, pages, data), sending, number)
-
-    # A peer's.
-
-    def asked(
-        self, peer: Peer, number: int, region: Region, header: Mapping[str, Any],
-        pages: NDArray[np.int64] | None,
-    ) -> Sending | Receiving:  # fmt: skip
-        """Return what does a transfer that a peer asks for; errors go to the peer."""
-        is_put = header.get("op") == "put"
-        if is_put and region.read_only:
-            raise CallError(f"{region.name!r} is shared to be read only")
-        slot, epoch = (int(x) for x in header["lease"])
-        if not self._engine.board.is_now(slot, epoch):
-            raise StaleMemory(f"{region.name!r} was given to someone else meanwhile")
-        view = _within(region, Layout(str(header["layout"])), int(header["shift"]))
-        other = Layout(str(header["other"]))
-        only = tuple((str(n), int(x), int(y)) for n, x, y in header["only"])
-        src, dst = (other, view.layout) if is_put else (view.layout, other)
-        made = plan(src, dst, only=only)
-        tokens = None if header["tokens"] is None else int(header["tokens"])
-        blank = _blank(other, tokens)
-        both = (blank, pages) if is_put else (pages, blank)
-        runs = _runs(made, *both, tokens)
-        mode = Mode.UNPACK if is_put else Mode.PACK
-        works = [
-            Work(made, run, view.addresses, view.addresses, mode=mode) for run in runs
-        ]
-        for work in works:
-            address = int(self._engine.board.shared.address) + 8 * slot
-            work.guard(peer.link.inner + MARKS, address, epoch)
-        if is_put:
-            return Receiving(peer, works)
-        return Sending(peer, number, works, checked=bool(header.get("sum")))
-
-    # Fences.
-
-    def fence(self, epoch: int, timeout: float) -> None:
-        """Wait until no peer says that it writes to memory of an epoch."""
-        call = functions()
-        call.fence_now()
-        until = time.monotonic() + timeout
-        for peer in self._engine.writers():
-            while call.marked(peer.link.inner, epoch) and not peer.is_dead():
-                if time.monotonic() > until:
-                    error = TransferTimeout(
-                        f"engine {peer.name!r} still writes to memory that was taken "
-                        f"back, after {timeout:g} s; let the memory rest, or end it"
-                    )
-                    error.peer = peer.name
-                    raise error
-                time.sleep(0.0001)
 
     # GPUs.
 
@@ -365,40 +314,8 @@ def _moved_tokens(a: View, b: View) -> int | None:
     return count * a.layout.page_tokens
 
 
-def _blank(layout: Layout, tokens: int | None) -> NDArray[np.int64] | None:
-    """Return pages that stand for those of a memory that is not here."""
-    if not layout.is_paged:
-        return None
-    if tokens is None or not 0 <= tokens < 1 << 40:
-        raise CallError(f"tokens={tokens}")
-    return np.arange(-(-tokens // layout.page_tokens), dtype=np.int64)
-
-
-def _runs(made: Plan, src: Any, dst: Any, tokens: int | None) -> tuple[Run, ...]:
-    """Return runs, where one side's pages only stand for others."""
-    return made.runs(src, dst, tokens)
-
-
-def _within(region: Region, layout: Layout, shift: int) -> View:
-    """Return a view of a region as a peer names it; CallError: it is none of it."""
-    if layout == region.layout and not shift:
-        return region.view
-    axes = region.layout.axes
-    plain = len(axes) == 1 and not region.layout.parts and not region.layout.is_paged
-    if not plain or len(layout.axes) != 1 or layout.parts or layout.is_paged:
-        raise LayoutError(f"{region.name!r} is {region.layout}; not {layout}")
-    mine, theirs = axes[0], layout.axes[0]
-    fits = (
-        (mine.name, region.layout.dtype) == (theirs.name, layout.dtype)
-        and 0 <= shift <= region.layout.part_bytes - layout.part_bytes
-        and shift % max(1, mine.stride) == 0
-        and theirs.stride % max(1, mine.stride) == 0
-    )
-    if not fits:
-        raise LayoutError(f"{layout} from byte {shift} on is no part of {region!r}")
-    return View(region=region, layout=layout, shift=shift)
-
-
 def _late(transfer: Transfer) -> None:
     if not transfer.done():
         transfer.stop(TransferTimeout, "not done before its deadline")
+        with transfer.turn:  # what is under way sees that, and lets go
+            return

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +24,7 @@ from stretto.transfer.copying.words import Job, Mode, Status
 from stretto.transfer.copying.work import Work
 from stretto.transfer.engine.pending import Pending
 from stretto.transfer.links.link import notice
-
-if TYPE_CHECKING:
-    from stretto.transfer.engine.loop import Loop
-    from stretto.transfer.engine.peer import Peer
+from stretto.transfer.ports import LoopLike, PeerLike
 
 __all__ = ["Prepared", "Stats", "Transfer", "failure"]
 
@@ -67,8 +64,8 @@ class Transfer(Pending[Stats]):
     """See `View.put`. It is begun when it is made; `wait` helps where it can."""
 
     def __init__(
-        self, loop: Loop, peer: Peer | None, path: str, *, nbytes: int, pieces: int,
-        notify: bytes = b"", deadline: float | None = None,
+        self, loop: LoopLike, peer: PeerLike | None, path: str, *, nbytes: int,
+        pieces: int, notify: bytes = b"", deadline: float | None = None,
     ) -> None:  # fmt: skip
         who = "this engine" if peer is None else f"engine {peer.name!r}"
         super().__init__(loop, f"transfer with {who}, {path}")
@@ -81,7 +78,8 @@ class Transfer(Pending[Stats]):
         self.works: list[Work] = []
         self.holds: object = None
         """What must live as long as this."""
-        self._turn = threading.Lock()
+        self.turn = threading.Lock()
+        """Held by who moves its bytes: who takes it back, waits for that."""
         self.bytes_done = self.blocks_done = 0
 
     @property
@@ -106,7 +104,7 @@ class Transfer(Pending[Stats]):
         """
         self.word[0] = 1
         ended = self.stop(TransferCancelled, "cancelled")
-        with self._turn:  # who moves bytes sees the word, and lets go
+        with self.turn:  # who moves bytes sees the word, and lets go
             return ended
 
     def stop(self, kind: type[TransferError], why: str) -> bool:
@@ -135,13 +133,13 @@ class Transfer(Pending[Stats]):
 
     def move(self, until: float | None = None) -> None:
         """Move what this process moves itself; another thread may be at it."""
-        if not self._turn.acquire(blocking=until is None):
+        if not self.turn.acquire(blocking=until is None):
             return
         try:
             if not self._is_done:
                 self._move()
         finally:
-            self._turn.release()
+            self.turn.release()
 
     def _move(self) -> None:
         for nth, work in enumerate(self.works):

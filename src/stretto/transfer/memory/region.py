@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +15,7 @@ from stretto.arrays.view import view as gpu_view
 from stretto.errors import CallError, LayoutError, UnknownNameError
 from stretto.transfer.layouts import Layout
 from stretto.transfer.plans.plan import Only
-
-if TYPE_CHECKING:
-    from stretto.transfer.engine.engine import Engine
-    from stretto.transfer.engine.gpu import Enqueued
-    from stretto.transfer.engine.peer import Peer
-    from stretto.transfer.engine.transfer import Prepared, Transfer
+from stretto.transfer.ports import EngineLike, PeerLike
 
 __all__ = ["Region", "View", "addresses_of", "told", "untold"]
 
@@ -43,9 +38,9 @@ class Region:
     epoch: int = 0
     """The lease under which everybody may use it who knows its name."""
     read_only: bool = False
-    engine: Engine | None = None
+    engine: EngineLike | None = None
     """Whose it is, where it is ours."""
-    peer: Peer | None = None
+    peer: PeerLike | None = None
     """Whose it is, where it is a peer's."""
     holds: object = None
     gpu: Any = None
@@ -73,11 +68,11 @@ class Region:
         """Return a view of ranges of axes, such as `only(L=(0, 4))`."""
         return self.view.only(**ranges)
 
-    def put(self, src: Any, **how: Any) -> Transfer:
+    def put(self, src: Any, **how: Any) -> Any:
         """Copy all of something here; see `View.put`."""
         return self.view.put(src, **how)
 
-    def get(self, dst: Any, **how: Any) -> Transfer:
+    def get(self, dst: Any, **how: Any) -> Any:
         """Copy all of it to something of ours; see `View.get`."""
         return self.view.get(dst, **how)
 
@@ -148,7 +143,7 @@ class View:
         """Return where each tensor of it begins."""
         return [at + self.shift for at in self.region.addresses]
 
-    def put(self, src: Any, **how: Any) -> Transfer:
+    def put(self, src: Any, **how: Any) -> Any:
         """Copy something of ours here, and return at once.
 
         `src` is a view, a region, or an array of this shape. `notify` is a name that
@@ -157,20 +152,20 @@ class View:
         """
         return _engine(self, src).start(src, self, **how)
 
-    def get(self, dst: Any, **how: Any) -> Transfer:
+    def get(self, dst: Any, **how: Any) -> Any:
         """Copy it to something of ours; see `put`."""
         return _engine(self, dst).start(self, dst, **how)
 
-    def prepare_put(self, src: Any, **how: Any) -> Prepared | Enqueued:
+    def prepare_put(self, src: Any, **how: Any) -> Any:
         """Return a put that can be called again and again, for the price of a copy."""
         return _engine(self, src).prepare(src, self, **how)
 
-    def prepare_get(self, dst: Any, **how: Any) -> Prepared | Enqueued:
+    def prepare_get(self, dst: Any, **how: Any) -> Any:
         """Return a get that can be called again and again."""
         return _engine(self, dst).prepare(self, dst, **how)
 
 
-def _engine(view: View, other: Any) -> Engine:
+def _engine(view: View, other: Any) -> EngineLike:
     if view.region.peer is not None:
         return view.region.peer.engine
     mine = view.region.engine
@@ -285,7 +280,7 @@ def told(region: Region) -> dict[str, Any]:
 
 
 def untold(
-    said: Mapping[str, Any], peer: Peer, arenas: Mapping[int, Any], held: Any = ()
+    said: Mapping[str, Any], peer: PeerLike, arenas: Mapping[int, Any], held: Any = ()
 ) -> Region:
     """Return a peer's region, as it was told; LayoutError, CallError: it is none."""
     layout = Layout(str(said["layout"]))
