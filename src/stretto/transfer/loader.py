@@ -19,6 +19,8 @@ LOCK = threading.RLock()
 """Held by Python's functions, and while the compiled ones come into use."""
 _turn = threading.Lock()
 _loaded: list[ModuleType] = []
+_LATER_S = 0.2
+"""What is done at once when a process starts is not held up by the import."""
 _COMPILED = "stretto.transfer.links.compiled"
 
 
@@ -54,4 +56,6 @@ def load() -> ModuleType | None:
 def start() -> None:
     """Load them in a thread of their own."""
     if not _loaded:
-        threading.Thread(target=load, name="stretto-transfer-load", daemon=True).start()
+        thread = threading.Timer(_LATER_S, load)
+        thread.name, thread.daemon = "stretto-transfer-load", True
+        thread.start()

@@ -61,7 +61,7 @@ class Starter:
             raise CallError("checksum=True of elements that are converted on their way")
         how: dict[str, Any] = {
             "nbytes": sum(r.nbytes for r in runs),
-            "pieces": sum(len(r.src_at) * sum(x.rows for x in r.boxes) for r in runs),
+            "pieces": _pieces(runs),
             "notify": notify,
             "deadline": deadline,
         }
@@ -104,7 +104,7 @@ class Starter:
             return Enqueued(moves, self.gpu.mover, (a, b))
         idle = Transfer(
             self._engine.loop, peer, path.name, nbytes=sum(r.nbytes for r in runs),
-            pieces=0, notify=notify,
+            pieces=_pieces(runs), notify=notify,
         )  # fmt: skip
         idle.checked = bool(how.get("checksum"))
         lease = how.get("lease", b"")
@@ -276,6 +276,10 @@ class Starter:
         if transfer.notify or transfer.until is not None:
             self._engine.loop.move(transfer.settle)
         return transfer
+
+
+def _pieces(runs: tuple[Run, ...]) -> int:
+    return sum(len(r.src_at) * sum(box.rows for box in r.boxes) for r in runs)
 
 
 def _view(given: Any) -> View | None:

@@ -226,6 +226,11 @@ class Prepared:
             work.job[Job.CANCEL] = self._peer.link.gone.ctypes.data
         self._args = self._at, self._rows, self._link, self._note
 
+    @property
+    def pieces(self) -> int:
+        """Return how many runs it moves."""
+        return self._transfer.pieces
+
     def __call__(self) -> None:
         """Do it."""
         if not self._fast:
