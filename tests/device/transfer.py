@@ -16,197 +16,33 @@ import argparse
 import faulthandler
 import json
 import os
-import statistics
-import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "src")]
+sys.path[:0] = [str(ROOT / "src"), str(Path(__file__).parent)]
 os.environ.setdefault("STRETTO_CUDA_SHARE_GPU", "1")
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+from transfer_side import (  # noqa: E402
+    WAIT,
+    Child,
+    bytes_of,
+    random_parts,
+    same,
+    serve,
+)
+from transfer_times import stage_times  # noqa: E402
 
-from stretto.errors import EngineLost, StaleMemory, StrettoError  # noqa: E402
+from stretto.errors import EngineLost, StaleMemory  # noqa: E402
 from stretto.transfer import Engine, Layout, deal, kv_layout, plan  # noqa: E402
-from stretto.transfer.copying.convert import converted  # noqa: E402
 from stretto.transfer.plans import prove, prove_deal  # noqa: E402
 
-WAIT = 20.0
 JOB = f"device-{os.getpid()}"
-
-
-# The child.
-
-
-def serve() -> None:
-    """Share what the parent asks for, and say what lies there."""
-    job = sys.argv[2]
-    engines: dict[str, Engine] = {}
-    tensors: dict[str, Any] = {}
-    leases: dict[str, Any] = {}
-    torch.cuda.init()
-    for line in sys.stdin:
-        said = json.loads(line)
-        answer: Any = True
-        try:
-            match said["do"]:
-                case "engine":
-                    engines[said["name"]] = Engine(said["name"], job=job)
-                case "share":
-                    engine = engines[said["engine"]]
-                    made = [
-                        _tensor(engine, said["where"], n, said.get("fill", 0))
-                        for n in said["nbytes"]
-                    ]
-                    name = said["name"]
-                    tensors[name] = made
-                    given = made if said["several"] else made[0]
-                    engine.share(given, name, said["layout"])
-                case "read":
-                    torch.cuda.synchronize()
-                    parts = [_bytes(t) for t in tensors[said["name"]]]
-                    np.save(said["file"], np.concatenate(parts))
-                case "write":
-                    data = np.load(said["file"])
-                    at = 0
-                    for t in tensors[said["name"]]:
-                        _store(t, data[at : at + t.nbytes])
-                        at += t.nbytes
-                case "lease":
-                    leases["it"] = engines[said["engine"]].lease()
-                    answer = leases["it"].token.hex()
-                case "end":
-                    leases["it"].end()
-                case "notified":
-                    engine = engines[said["engine"]]
-                    engine.notified(bytes.fromhex(said["tag"])).wait(WAIT)
-                case "unshare":
-                    tensors.pop(said["name"])
-        except StrettoError as e:
-            answer = f"{type(e).__name__}: {e}"
-        print(json.dumps(answer), flush=True)
-
-
-def _tensor(engine: Engine, where: str, nbytes: int, fill: int) -> Any:
-    if where == "gpu":
-        return torch.full((nbytes,), fill, dtype=torch.uint8, device="cuda")
-    made = engine.arena(nbytes)
-    made[:] = fill
-    return made
-
-
-def _bytes(t: Any) -> Any:
-    return t.cpu().numpy() if isinstance(t, torch.Tensor) else t.copy()
-
-
-def _store(t: Any, data: Any) -> None:
-    if isinstance(t, torch.Tensor):
-        t.copy_(torch.from_numpy(data))
-        torch.cuda.synchronize()
-    else:
-        t[:] = data
-
-
-class Child:
-    """The process at the other end."""
-
-    def __init__(self, out: Path) -> None:
-        self._out = out
-        self._process = subprocess.Popen(
-            [sys.executable, __file__, "--serve", JOB],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-
-    def ask(self, **said: Any) -> Any:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(said) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"the child ended while it was asked to {said}")
-        answer = json.loads(line)
-        if isinstance(answer, str) and "Error" in answer.split(":")[0]:
-            raise RuntimeError(f"the child answers {answer}")
-        return answer
-
-    def share(
-        self, engine: str, name: str, layout: Layout, *, where: str = "gpu",
-        fill: int = 0,
-    ) -> None:  # fmt: skip
-        sizes = [layout.part_bytes] * layout.num_parts
-        self.ask(
-            do="share", engine=engine, name=name, layout=str(layout), nbytes=sizes,
-            where=where, several=bool(layout.parts), fill=fill,
-        )  # fmt: skip
-
-    def read(self, name: str, layout: Layout) -> list[Any]:
-        path = self._out / "read.npy"
-        self.ask(do="read", name=name, file=str(path))
-        return list(np.load(path).reshape(layout.num_parts, -1))
-
-    def write(self, name: str, parts: list[Any]) -> None:
-        path = self._out / "write.npy"
-        np.save(path, np.concatenate(parts))
-        self.ask(do="write", name=name, file=str(path))
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait(10)
-
-
-# What is expected, by the definition of the layouts, element by element in NumPy.
-
-
-def logical(layout: Layout, parts: list[Any], pages: list[int]) -> dict[str, Any]:
-    """Return what lies where in the whole tensor: numbers of elements, and values."""
-    axes = {a.name: a for a in (*layout.parts, *layout.axes)}
-    names = sorted(n for n in axes if n not in ("B", "T"))
-    shape = tuple(a.size for a in (*layout.parts, *layout.axes))
-    dense = np.stack(parts)
-    strides = tuple(a.stride for a in layout.axes)
-    per_part = [
-        np.lib.stride_tricks.as_strided(
-            p[: layout.part_bytes].view(layout.storage)
-            if layout.part_bytes % layout.itemsize == 0
-            else p,
-            tuple(a.size for a in layout.axes),
-            strides,
-        )
-        for p in dense
-    ]
-    values = np.stack(per_part).reshape(shape)
-    order = [a.name for a in (*layout.parts, *layout.axes)]
-    if "B" in axes:
-        values = np.take(values, pages, axis=order.index("B"))
-    lead = [n for n in ("B", "T") if n in axes]
-    moved = np.transpose(values, [order.index(n) for n in (*lead, *names)])
-    tokens = int(np.prod(moved.shape[: len(lead)], dtype=int)) if lead else 1
-    flat = moved.reshape(tokens, *moved.shape[len(lead) :])
-    ranges = [range(axes[n].start, axes[n].stop) for n in names]
-    return {"names": names, "ranges": ranges, "values": flat}
-
-
-def same(a: Layout, src: list[Any], from_: list[int], b: Layout, dst: list[Any],
-         to: list[int]) -> bool:  # fmt: skip
-    """Return whether what both hold is alike, converted where types differ."""
-    x, y = logical(a, src, from_), logical(b, dst, to)
-    cuts_x: list[Any] = [slice(None)]
-    cuts_y: list[Any] = [slice(None)]
-    for one, other in zip(x["ranges"], y["ranges"], strict=True):
-        low, high = max(one.start, other.start), min(one.stop, other.stop)
-        cuts_x.append(slice(low - one.start, high - one.start))
-        cuts_y.append(slice(low - other.start, high - other.start))
-    want = np.ascontiguousarray(x["values"][tuple(cuts_x)])
-    got = np.ascontiguousarray(y["values"][tuple(cuts_y)])
-    want = np.ascontiguousarray(converted(want, a.dtype, b.dtype))
-    return want.tobytes() == got.tobytes()
 
 
 class Stage:
@@ -222,20 +58,6 @@ class Stage:
             print(f"  WRONG {what}", flush=True)
 
 
-def random_parts(layout: Layout, seed: int) -> list[Any]:
-    """Return random tensors; of floats, ones without NaN."""
-    rng = np.random.default_rng(seed)
-    parts = []
-    for _ in range(layout.num_parts):
-        size = layout.part_bytes
-        if layout.dtype == "float32":
-            raw = rng.standard_normal(size // 4).astype(np.float32).view(np.uint8)
-        else:
-            raw = rng.integers(0, 120, size, dtype=np.uint8)
-        parts.append(raw)
-    return parts
-
-
 def upload(parts: list[Any]) -> list[Any]:
     return [torch.from_numpy(p).cuda() for p in parts]
 
@@ -245,7 +67,7 @@ class Bench:
 
     def __init__(self, out: Path, quick: bool) -> None:
         self.quick = quick
-        self.child = Child(out)
+        self.child = Child(out, __file__, JOB)
         self.child.ask(do="engine", name="there")
         self.engine = Engine("here", job=JOB)
         self.peer = self.engine.connect("there").wait(WAIT)
@@ -320,7 +142,7 @@ def stage_layouts(bench: Bench, s: Stage) -> None:
         back, tensors = bench.here(a, [np.zeros_like(p) for p in src])
         there[to].get(back[from_], deadline=WAIT).wait(WAIT)
         torch.cuda.synchronize()
-        mine = [_bytes(t) for t in tensors]
+        mine = [bytes_of(t) for t in tensors]
         s.expect(same(b, got, to, a, mine, from_), f"get {b} -> {a}")
 
 
@@ -402,7 +224,7 @@ def stage_graphs(bench: Bench, s: Stage) -> None:
         for turn in range(3):
             graph.replay()
             torch.cuda.synchronize()
-            now = [_bytes(t) for t in tensors]
+            now = [bytes_of(t) for t in tensors]
             got = bench.child.read(name, layout)
             right = same(layout, now, from_, layout, got, to)
             s.expect(right, f"{by}, replay {turn}")
@@ -453,7 +275,7 @@ def stage_host(bench: Bench, s: Stage) -> None:
     back, tensors = bench.here(a, [np.zeros_like(p) for p in src])
     there[to].get(back[from_], deadline=WAIT).wait(WAIT)
     torch.cuda.synchronize()
-    mine = [_bytes(t) for t in tensors]
+    mine = [bytes_of(t) for t in tensors]
     s.expect(same(b, got, to, a, mine, from_), "a peer's arena to GPU")
     arena, held = bench.here(b, random_parts(b, 32), where="host")
     name, there = bench.there(a)
@@ -487,88 +309,6 @@ def stage_faults(bench: Bench, s: Stage) -> None:
     except EngineLost as e:
         took = time.monotonic() - begun
         s.expect(took < 1.0 and e.peer == "there", f"a dead peer: {took:.2f} s, {e}")
-
-
-def timed(enqueue: Callable[[], None], rounds: int) -> float:
-    """Return the median of milliseconds on the stream, after some to warm up."""
-    for _ in range(3):
-        enqueue()
-    torch.cuda.synchronize()
-    times = []
-    for _ in range(rounds):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        enqueue()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end))
-    return statistics.median(times)
-
-
-def stage_times(bench: Bench, s: Stage) -> None:
-    """Small blocks at memory's speed, and the share of the link that blocks get."""
-    rng = np.random.default_rng(2)
-    stream = torch.cuda.Stream()
-    torch.cuda.set_stream(stream)
-    for count, nbytes, goal in ((40_000, 8192, 0.3), (82_000, 4096, 0.35)):
-        layout = Layout(f"B={count} X={nbytes} uint8")
-        source = torch.zeros(count * nbytes, dtype=torch.uint8, device="cuda")
-        region = bench.engine.share(source, bench.name(), layout)
-        dense = Layout(f"B={count} X={nbytes} uint8")
-        _, there = bench.there(dense)
-        order = rng.permutation(count)
-        whole = np.arange(count)
-        copy = torch.empty_like(source)
-        plain = timed(lambda c=copy, x=source: c.copy_(x), 20)
-        for what, from_, to in (
-            ("gather", order, whole), ("scatter", whole, order), ("both", order, order)
-        ):  # fmt: skip
-            put = there[to].prepare_put(region[from_], by="kernel")
-            ms = timed(lambda put=put: put(stream), 20)
-            rate = 2 * count * nbytes / ms / 1e6
-            key = f"{what} {count} x {nbytes}"
-            s.figures[key] = {"ms": ms, "GB_per_s_read_and_written": rate,
-                              "plain_copy_ms": plain, "goal_ms": goal}  # fmt: skip
-            said = "yes" if ms <= goal else "NO"
-            print(f"  {key}: {ms:.3f} ms ({rate:.0f} GB/s read and written); plain "
-                  f"copy {plain:.3f} ms; want {goal}: {said}", flush=True)  # fmt: skip
-        begun = time.perf_counter()
-        there[order].put(region[whole], deadline=WAIT).wait(WAIT)
-        took = 1e3 * (time.perf_counter() - begun)
-        s.figures[f"whole call {count} x {nbytes}"] = {"ms": took}
-        print(f"  the whole call, planned anew: {took:.2f} ms", flush=True)
-        del copy, region, source
-    _link_times(bench, s, stream)
-
-
-def _link_times(bench: Bench, s: Stage, stream: Any) -> None:
-    nbytes = 256 << 20
-    pinned = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
-    device = torch.empty(nbytes, dtype=torch.uint8, device="cuda")
-    best = {
-        "h2d": timed(lambda: device.copy_(pinned, non_blocking=True), 10),
-        "d2h": timed(lambda: pinned.copy_(device, non_blocking=True), 10),
-    }
-    for each in (16 << 10, 128 << 10, 2 << 20):
-        layout = Layout(f"B={nbytes // each} X={each} uint8")
-        gpu = bench.engine.share(device, bench.name(), layout)
-        _, host = bench.there(layout, where="host")
-        order = np.random.default_rng(4).permutation(nbytes // each)
-        for way, move in (
-            ("h2d", host[order].prepare_get(gpu.view)),
-            ("d2h", host[order].prepare_put(gpu.view)),
-        ):
-            ms = timed(lambda move=move: move(stream), 10)
-            share = best[way] / ms
-            s.figures[f"{way} in blocks of {each}"] = {
-                "ms": ms, "pinned_copy_ms": best[way], "share": share, "by": move.by,
-            }  # fmt: skip
-            said = "yes" if share >= 0.9 else "NO"
-            print(
-                f"  {way}, blocks of {each >> 10} KB by {move.by}: {ms:.2f} ms, "
-                f"{share:.2f} of a pinned copy's rate; want 0.9: {said}",
-                flush=True,
-            )
 
 
 STAGES = {
@@ -626,6 +366,6 @@ def main() -> int:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--serve"]:
-        serve()
+        serve(sys.argv[2])
     else:
         sys.exit(main())

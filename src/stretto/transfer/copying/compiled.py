@@ -55,6 +55,7 @@ _SRC_ITEM, _DST_ITEM = 8 * Job.SRC_ITEM, 8 * Job.DST_ITEM
 _STREAM, _ERROR, _MOVED = 8 * Job.STREAM, 8 * Job.ERROR, 8 * Job.MOVED
 _SUM, _CANCEL, _MARK = 8 * Job.SUM, 8 * Job.CANCEL, 8 * Job.MARK
 _EPOCH, _WANT, _CHECK = 8 * Job.EPOCH, 8 * Job.WANT, 8 * Job.CHECK
+_LISTED, _WAITING = 8 * Job.LISTED, 8 * Job.WAITING
 _BOX_BYTES, _AXES = 8 * BOX_WORDS, 8 * AXES_AT
 _INNER = _AXES + 24 * (DEPTH - 1)
 _STREAMED = 1024
@@ -139,89 +140,110 @@ def _one(job: int, mode: int, dst: int, src: int, src_run: int, dst_run: int) ->
         copy(dst, src, src_run, load(job + _STREAM))
 
 
+@compiled("int64(int64,int64,int64,int64,int64)")
+def _copied(job: int, box: int, dst: int, src: int, many: int) -> int:
+    """Copy runs that follow one another along a box's last axis; return a status."""
+    run, past, cancel = load(box + 40), load(job + _STREAM), load(job + _CANCEL)
+    src_step, dst_step = load(box + _INNER + 8), load(box + _INNER + 16)
+    at_once = max(1, load(job + _CHECK) // max(1, run))
+    done = 0
+    while done < many:
+        if load_acquire(cancel):
+            return _CANCELLED
+        few = min(many - done, at_once)
+        for _ in range(few):
+            copy(dst, src, run, past)
+            src += src_step
+            dst += dst_step
+        done += few
+        store(job + _ROW, load(job + _ROW) + few)
+        store(job + _MOVED, load(job + _MOVED) + few * run)
+    return _DONE
+
+
+@compiled("int64(int64,int64,int64,int64,int64)")
+def _given(job: int, box: int, dst: int, src: int, many: int) -> int:
+    """Have the kernel move such runs: many of them at once, also of several boxes."""
+    mode, run, cancel = load(job + _MODE), load(box + 40), load(job + _CANCEL)
+    src_step, dst_step = load(box + _INNER + 8), load(box + _INNER + 16)
+    for _ in range(many):
+        listed = _list(job, mode, load(job + _LISTED), dst, src, run)
+        waiting = load(job + _WAITING) + run
+        src += src_step
+        dst += dst_step
+        if listed == PIECES or waiting >= _MOST_AT_ONCE:
+            if not _send(job, mode, listed):
+                return _FAILED
+            listed, waiting = 0, 0
+        store(job + _LISTED, listed)
+        store(job + _WAITING, waiting)
+        store(job + _ROW, load(job + _ROW) + 1)
+        if listed == 0 and load_acquire(cancel):
+            return _CANCELLED
+    return _DONE
+
+
+@compiled("int64(int64,int64,int64,int64,int64)")
+def _turned(job: int, box: int, dst: int, src: int, many: int) -> int:
+    """Pack, unpack, convert or sum such runs."""
+    mode, cursor = load(job + _MODE), load(job + _CURSOR)
+    src_run, dst_run = load(box + 32), load(box + 40)
+    src_step, dst_step = load(box + _INNER + 8), load(box + _INNER + 16)
+    if load_acquire(load(job + _CANCEL)):
+        return _CANCELLED
+    for _ in range(many):
+        if mode == _PACK:
+            _one(job, mode, cursor, src, src_run, src_run)
+        elif mode == _UNPACK:
+            _one(job, mode, dst, cursor, src_run, dst_run)
+        else:
+            _one(job, mode, dst, src, src_run, dst_run)
+        cursor += src_run
+        src += src_step
+        dst += dst_step
+    store(job + _CURSOR, cursor)
+    store(job + _ROW, load(job + _ROW) + many)
+    store(job + _MOVED, load(job + _MOVED) + many * dst_run)
+    return _DONE
+
+
 @compiled("int64(int64)")
 def _walk(job: int) -> int:
-    mode, row, stop = load(job + _MODE), load(job + _ROW), load(job + _STOP)
+    """Go through the runs, along the last axis of a box at a time; return a status."""
+    mode, stop = load(job + _MODE), load(job + _STOP)
     chunk_rows = load(job + _CHUNK_ROWS)
-    cursor, cancel = load(job + _CURSOR), load(job + _CANCEL)
-    check, since = load(job + _CHECK), 0
-    listed, listed_bytes = 0, 0
     plain = load(job + _CONVERT) == 0 and mode == _COPY
-    past = load(job + _STREAM)
-    while row < stop:
+    store(job + _LISTED, 0)
+    store(job + _WAITING, 0)
+    while load(job + _ROW) < stop:
+        row = load(job + _ROW)
         chunk, inside = row // chunk_rows, row % chunk_rows
         box = load(job + _BOXES)
         while inside >= load(box + 48):
             inside -= load(box + 48)
             box += _BOX_BYTES
-        src_run, dst_run = load(box + 32), load(box + 40)
         src = load(load(job + _SRC_BASES) + 8 * load(box)) + load(box + 16)
         dst = load(load(job + _DST_BASES) + 8 * load(box + 8)) + load(box + 24)
         src += load(load(job + _SRC_AT) + 8 * chunk)
         dst += load(load(job + _DST_AT) + 8 * chunk)
-        inner, src_step, dst_step = load(box + _INNER), load(box + _INNER + 8), 0
-        dst_step = load(box + _INNER + 16)
-        first, rest = inside % inner, inside // inner
-        axis = box + _INNER - 24
+        axis, rest = box + _INNER, inside
+        many = min(load(axis) - rest % load(axis), stop - row)
         while rest:
             size = load(axis)
             src += rest % size * load(axis + 8)
             dst += rest % size * load(axis + 16)
             rest //= size
             axis -= 24
-        many = min(inner - first, stop - row)
-        src += first * src_step
-        dst += first * dst_step
         if plain:
-            if since >= check:
-                since = 0
-                store(job + _ROW, row)
-                if load_acquire(cancel):
-                    return _CANCELLED
-            few = max(1, min(many, check // max(1, dst_run)))
-            for _ in range(few):
-                copy(dst, src, dst_run, past)
-                src += src_step
-                dst += dst_step
-            row += few
-            since += few * dst_run
-            store(job + _MOVED, load(job + _MOVED) + few * dst_run)
-            continue
-        for _ in range(many):
-            if mode in (_WRITE, _READ):
-                listed = _list(job, mode, listed, dst, src, dst_run)
-                listed_bytes += dst_run
-                if listed == PIECES or listed_bytes >= _MOST_AT_ONCE:
-                    if not _send(job, mode, listed):
-                        return _FAILED
-                    listed, listed_bytes = 0, 0
-                    store(job + _ROW, row + 1)
-                    if load_acquire(cancel):
-                        return _CANCELLED
-            elif mode == _PACK:
-                _one(job, mode, cursor, src, src_run, src_run)
-                cursor += src_run
-            elif mode == _UNPACK:
-                _one(job, mode, dst, cursor, src_run, dst_run)
-                cursor += src_run
-            else:
-                _one(job, mode, dst, src, src_run, dst_run)
-            src += src_step
-            dst += dst_step
-            row += 1
-            since += dst_run
-            if since >= check and not listed:
-                since = 0
-                store(job + _ROW, row)
-                if load_acquire(cancel):
-                    store(job + _CURSOR, cursor)
-                    return _CANCELLED
-        if mode != _WRITE and mode != _READ:
-            store(job + _MOVED, load(job + _MOVED) + many * dst_run)
-    if listed and not _send(job, mode, listed):
+            status = _copied(job, box, dst, src, many)
+        elif mode in (_WRITE, _READ):
+            status = _given(job, box, dst, src, many)
+        else:
+            status = _turned(job, box, dst, src, many)
+        if status != _DONE:
+            return status
+    if load(job + _LISTED) and not _send(job, mode, load(job + _LISTED)):
         return _FAILED
-    store(job + _CURSOR, cursor)
-    store(job + _ROW, row)
     return _DONE
 
 

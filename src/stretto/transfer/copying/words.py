@@ -98,7 +98,10 @@ class Job(enum.IntEnum):
     """The epoch that the memory had when it was named."""
     CHECK = 26
     """Bytes between looks at CANCEL."""
-    END = 27
+    LISTED = 27
+    WAITING = 28
+    """Runs, and bytes, that the kernel is still to be given."""
+    END = 29
 
 
 PIECES = 512
