@@ -143,4 +143,7 @@ class Chooser:
         )
         call = Call(dtype=dtype, counts=kind.counts)
         trusted = executors.get(device).trusted(plan, call)
-        return f"{choice}  # trusted: {trusted}" if trusted else str(choice)
+        notes = [f"trusted: {trusted}"] if trusted else []
+        if self.hosts:
+            notes.append(executors.get(device).between_hosts())
+        return f"{choice}  # {'; '.join(notes)}" if notes else str(choice)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from stretto.arrays.operands import CPU
+from stretto import executors
+from stretto.arrays.operands import CPU, GPU
 from stretto.calls.channels import Transfers
 from stretto.calls.coalesced import CoalescingVerbs
 from stretto.calls.hints import argument_hint, attribute_hint
@@ -17,8 +20,9 @@ from stretto.calls.work import Work
 from stretto.choice.measured import Measured, agree
 from stretto.choice.select import Pin
 from stretto.errors import CallError
-from stretto.executors import Group, Session
+from stretto.executors import Group, Session, comm_of
 from stretto.meeting.limits import check_deadline
+from stretto.trace import Seen, record
 
 __all__ = ["Communicator"]
 
@@ -177,6 +181,14 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
         session = self._session_of("deregister", array)
         self._registering("deregister", lambda: session.deregister(array))
 
+    def fused_up_to(self) -> tuple[int, int]:
+        """Return for how many bytes of a result an epilogue of rows saves time.
+
+        On a GPU: beside a plain call and one kernel after it, and beside several.
+        """
+        rule = self._chooser.rows(GPU)
+        return rule.fused_up_to, rule.fused_of_many_up_to
+
     def peers(self, array: Any) -> list[Any]:
         """Return every rank's array like this one, as this rank's GPU reaches them.
 
@@ -197,6 +209,34 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
         finally:
             self._table.clear()
             self._by_layout.clear()
+
+    def trace(
+        self, folder: str | Path | None = None, *, steps: bool = False
+    ) -> AbstractContextManager[Seen]:
+        """Record this rank's calls within a block, and those of its parts.
+
+        With `steps`, what happens inside them, too: on GPUs by kernels that write it,
+        which are made for the block. With a folder they go to a file there; else they
+        are the `recording` of what the block is given, at its end.
+        """
+        return self._tracing(folder, steps)
+
+    @contextmanager
+    def _tracing(self, folder: str | Path | None, steps: bool) -> Iterator[Seen]:
+        only = comm_of(self._group)[0]
+        with record(folder, steps=steps, only=only) as seen:
+            if steps:
+                self._forget_launches()
+            yield seen
+        if steps:
+            self._forget_launches()
+
+    def _forget_launches(self) -> None:
+        """Prepare calls on GPUs anew: their kernels are other ones now."""
+        if GPU in self._sessions:
+            self._table.clear()
+            self._by_layout.clear()
+            self._launches.clear()
 
     def check(self) -> None:
         """Raise when this communicator is broken, or a launch has met a fault."""
@@ -265,6 +305,16 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
         if error is not None and not self._closed:
             self._group.abandon(f"raised {type(error).__name__}: {error}")
         self.close()
+
+
+def lacks(comm: Communicator, device: str) -> str:
+    """Return why a communicator cannot serve arrays of a device, or ""; for all alike.
+
+    What only one rank lacks is found when it is first used.
+    """
+    several = bool(comm.hosts)
+    module = executors.get(device)
+    return str(module.lacks(comm.num_ranks, several_hosts=several))
 
 
 def advise(error: BaseException) -> None:

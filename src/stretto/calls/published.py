@@ -14,13 +14,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from itertools import count
-from typing import Any
+from typing import Any, Protocol
 
 from stretto.errors import LaunchEnvironmentError, RendezvousError
-from stretto.meeting.environment import ADDRESS, Place
+from stretto.meeting.environment import ADDRESS, Place, find_place
+from stretto.meeting.process import host_id
 from stretto.meeting.secret import VARIABLE
 
-__all__ = ["agree"]
+__all__ = ["Store", "agree", "agree_on"]
 
 _ELSEWHERE = "192.0.2.1"
 """An address that no host has: the route to it is the one to the world."""
@@ -29,6 +30,16 @@ _meetings = count()
 
 Board = Callable[[str | None], str]
 """Rank 0 gives a text; all get it."""
+
+
+class Store(Protocol):
+    """What ranks share already: `get` waits until somebody has set it."""
+
+    def set(self, key: str, value: str) -> Any:
+        """Set a text."""
+
+    def get(self, key: str) -> str | bytes:
+        """Return a text, once there is one."""
 
 
 def agree(
@@ -40,11 +51,47 @@ def agree(
     """
     if not place.is_spread or place.address is not None:
         return place, None
-    board = _board(place, deadline_s, modules)
+    return _publish(place, _board(place, deadline_s, modules))
+
+
+def agree_on(
+    store: Store, rank: int, num_ranks: int, towards: str = ""
+) -> tuple[Place, socket.socket | None]:
+    """Return a place for ranks that have a store: on one host a name drawn by lot.
+
+    Everybody says there where it is. On several hosts rank 0 publishes an address, and
+    listens there already: that by which it reaches `towards`, where that is known.
+    """
+    store.set(f"stretto/host/{rank}", host_id())
+    if rank == 0:
+        said = {_text(store.get(f"stretto/host/{r}")) for r in range(num_ranks)}
+        store.set("stretto/name", f"{secrets.token_hex(12)} {len(said)}")
+    name, hosts = _text(store.get("stretto/name")).split()
+    place = find_place(rank, num_ranks, f"store-{name}")
+    if hosts == "1":
+        return place, None
+    key = f"stretto/address/{name}"  # a store that is used again has older ones
+
+    def publish(text: str | None) -> str:
+        if text is not None:
+            store.set(key, text)
+        return _text(store.get(key))
+
+    return _publish(place, publish, towards)
+
+
+def _text(given: str | bytes) -> str:
+    return given if isinstance(given, str) else given.decode()
+
+
+def _publish(
+    place: Place, board: Board, towards: str = ""
+) -> tuple[Place, socket.socket | None]:
+    """Return a place at the address that rank 0 publishes; it listens there already."""
     if place.rank:
         host, port, secret = board(None).split()
         return _at(place, host, int(port), secret), None
-    host = _own_address()
+    host = _own_address(towards)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.create_server((host, 0), family=family, backlog=128)
     port, secret = listener.getsockname()[1], secrets.token_hex(32)
@@ -114,11 +161,11 @@ def _store(place: Place, deadline_s: float, torch: Any) -> Any:
         raise RendezvousError(f"torchrun's store at {host}:{port}: {e}") from e
 
 
-def _own_address() -> str:
+def _own_address(towards: str = "") -> str:
     """Return the address of this host that other hosts reach."""
     from stretto.hop.tcp.interface import INTERFACE, address_towards
 
-    master = os.environ.get("MASTER_ADDR", "") or _ELSEWHERE
+    master = towards or os.environ.get("MASTER_ADDR", "") or _ELSEWHERE
     for towards in (master, _ELSEWHERE):
         try:
             found = address_towards(towards)

@@ -13,7 +13,7 @@ import threading
 from typing import Any
 
 from stretto import executors
-from stretto.arrays.operands import CPU, GPU
+from stretto.arrays.operands import CPU
 from stretto.calls.arguments import read
 from stretto.calls.by_identity import MISS, KnownCall
 from stretto.calls.by_layout import LayoutCalls
@@ -272,14 +272,6 @@ class CallRunner:
             if operand.staged or session.offset(operand.flat) is None:
                 return STAGED
         return ZERO_COPY
-
-    def fused_up_to(self) -> tuple[int, int]:
-        """Return for how many bytes of a result an epilogue of rows saves time.
-
-        On a GPU: beside a plain call and one kernel after it, and beside several.
-        """
-        rule = self._chooser.rows(GPU)
-        return rule.fused_up_to, rule.fused_of_many_up_to
 
     def explain(
         self,

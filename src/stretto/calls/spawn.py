@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from stretto.calls.communicator import Communicator, advise
 
 if TYPE_CHECKING:
+    from stretto.calls.published import Store
     from stretto.meeting.meeting import Meeting
 
 DEADLINE_S = 30.0
@@ -55,6 +56,26 @@ def connect(
     from stretto.meeting.join import join
 
     place, listener = agree(find_place(rank, num_ranks, address), deadline_s)
+    return _open(join(place, deadline_s=deadline_s, listener=listener))
+
+
+def connect_on(
+    store: Store,
+    rank: int,
+    num_ranks: int,
+    *,
+    towards: str = "",
+    deadline_s: float = DEADLINE_S,
+) -> Communicator:
+    """Return the communicator of ranks that share a store (collective).
+
+    They may be on several hosts: rank 0 publishes an address and a secret there, the
+    address being that of the interface by which it reaches the host `towards`.
+    """
+    from stretto.calls.published import agree_on
+    from stretto.meeting.join import join
+
+    place, listener = agree_on(store, rank, num_ranks, towards)
     return _open(join(place, deadline_s=deadline_s, listener=listener))
 
 

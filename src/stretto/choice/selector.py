@@ -116,7 +116,7 @@ class Selector:
         plan = _plan(option, asked)
         try:
             if asked.hosts:
-                machine = topology.cpu_hosts(asked.hosts)
+                machine = topology.assumed_hosts(self._executor, asked.hosts)
             else:
                 name = topology.assumed(self._executor, asked.num_ranks)
                 machine = topology.load(name)

@@ -2,7 +2,7 @@
 
 from stretto.topology.assumed import EXAMPLE, assumed
 from stretto.topology.detect import detect
-from stretto.topology.hosts import cpu_hosts
+from stretto.topology.hosts import assumed_hosts, cpu_hosts
 from stretto.topology.load import load, names, patterns
 from stretto.topology.machine import Machine
 from stretto.topology.parts import Costs, Link, Switch
@@ -18,6 +18,7 @@ __all__ = [
     "Route",
     "Switch",
     "assumed",
+    "assumed_hosts",
     "cpu_hosts",
     "detect",
     "draw",

@@ -1,16 +1,25 @@
-"""CPU ranks on several hosts as a machine: shared memory within, a network between."""
+"""Ranks on several hosts as a machine: memory or NVLink within, a network between."""
 
 from __future__ import annotations
 
 import functools
 
+from stretto.topology.assumed import assumed
 from stretto.topology.load import load
 from stretto.topology.machine import Machine
 from stretto.topology.parts import Link, Switch
 
-__all__ = ["cpu_hosts"]
+__all__ = ["assumed_hosts", "cpu_hosts"]
 
 _MEMORY_GBYTES_PER_S, _MEMORY_US = 40.0, 0.05
+_NVLINK_GBYTES_PER_S, _NVLINK_US = 370.0, 0.7
+_STAGED_US = 20.0
+"""From one GPU to another over TCP: through pinned memory and two threads."""
+
+
+def assumed_hosts(executor: str, hosts: tuple[int, ...]) -> Machine:
+    """Return what ranks of an executor on these hosts are taken to be on."""
+    return cpu_hosts(hosts) if executor == "cpu" else _gpu_hosts(hosts)
 
 
 @functools.lru_cache(maxsize=64)
@@ -22,8 +31,28 @@ def cpu_hosts(
     All ranks of a host share its way to the network. As for `two_cpu_boxes`, that is
     25 Gb/s Ethernet where nothing was measured.
     """
+    return _machine(
+        "cpu", hosts, (_MEMORY_GBYTES_PER_S, _MEMORY_US), (gbytes_per_s, latency_us)
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _gpu_hosts(hosts: tuple[int, ...]) -> Machine:
+    """Return GPUs that share NVLink in a host, and 25 Gb/s Ethernet between hosts."""
+    near = _NVLINK_GBYTES_PER_S, _NVLINK_US
+    return _machine("cuda", hosts, near, (3.125, _STAGED_US))
+
+
+def _machine(
+    executor: str,
+    hosts: tuple[int, ...],
+    near: tuple[float, float],
+    far: tuple[float, float],
+) -> Machine:
+    """Return a machine; near and far are GB/s and microseconds of a way."""
     n, many = len(hosts), max(hosts, default=0) + 1
     network = n + many
+    like = load(assumed(executor, 2))
     links: list[Link] = []
 
     def join(a: int, b: int, names: tuple[str, str], rate: float, late: float) -> None:
@@ -43,18 +72,18 @@ def cpu_hosts(
 
     for rank, host in enumerate(hosts):
         names = str(rank), f"memory{host}"
-        join(rank, n + host, names, _MEMORY_GBYTES_PER_S, _MEMORY_US)
+        join(rank, n + host, names, *near)
     for host in range(many):
         names = f"memory{host}", "network"
-        join(n + host, network, names, gbytes_per_s, latency_us)
+        join(n + host, network, names, *far)
     switches = [Switch(name=f"memory{host}") for host in range(many)]
     return Machine(
-        name=f"cpu_hosts{many}x{n}",
-        kind="cpu",
+        name=f"{executor}_hosts{many}x{n}",
+        kind=like.kind,
         num_ranks=n,
         links=tuple(links),
         switches=(*switches, Switch(name="network")),
         ranks_per_box=n,
-        costs=load("cpux2").costs,
+        costs=like.costs,
         about=f"{n} processes on {many} hosts",
     )

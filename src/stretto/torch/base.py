@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from stretto.calls import Communicator
+from stretto.calls import Communicator, lacks, start_ahead
 from stretto.errors import MissingExtraError
 from stretto.torch import groups
 from stretto.torch.fallback import Fallback, say_once
@@ -58,17 +58,13 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
         self._fallback = Fallback(self, opts.store, opts.timeout, self._take_timeout)
         with both_families():
             comm = meet(opts.store, rank, size, limit)
-        self._away: str | None = None
-        """Why all calls go to the fallback, if they do."""
-        self._no_gpu: str | None = None
-        """Why those on GPUs do."""
+        self._no_gpu: str | None = lacks(comm, "cuda") or None
+        """Why calls on GPUs go to the fallback, if they do."""
         self._communicator = comm
-        if comm is None:
-            self._away = "the ranks are on several hosts, which stretto does not join"
-            self._comm: Any = Gone(f"group {self._name!r}: {self._away}")
-        else:
-            self._comm = _Pinned(comm, options) if options.algorithms else comm
-            groups.bind(self._name, comm, self._line)
+        self._comm: Any = _Pinned(comm, options) if options.algorithms else comm
+        groups.bind(self._name, comm, self._line)
+        if rank == 0 and torch.cuda.is_available():
+            start_ahead(int(size))
         self._lanes = Lanes(self._hear)
         self._transfers = Transfers(self._comm, options.transfers)
         _living.add(self)
@@ -119,17 +115,17 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
 
     def _leave(self, tensor: Any) -> bool:
         """Return whether a call on such a tensor is left to the fallback."""
-        if self._away is not None or tensor.layout is not torch.strided:
+        if tensor.layout is not torch.strided:
             return True
         return not tensor.is_cpu and (self._no_gpu is not None or not tensor.is_cuda)
 
     def _pass_on(self, again: tuple[Any, ...], device: Any, *, say: bool = True) -> Any:
         """Call the fallback; say so once."""
-        if type(self._comm) is Gone and self._away is None:
+        if type(self._comm) is Gone:
             self._comm.refuse()
         if say:
             on_gpu = torch.device(device).type == "cuda"
-            why = self._away or (self._no_gpu if on_gpu else None)
+            why = self._no_gpu if on_gpu else None
             name = "NCCL" if on_gpu else "Gloo"
             say_once(again[0], f"by {name}: {why or 'tensors that are not dense'}")
         return self._fallback.call(again[0], device, *again[1:])
@@ -160,9 +156,8 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
         """Take a name, which stands for the communicator from now on."""
         if name == self._name:
             return
-        if self._communicator is not None:
-            groups.forget(self._name)
-            groups.bind(name, self._communicator, self._line)
+        groups.forget(self._name)
+        groups.bind(name, self._communicator, self._line)
         self._name = name
 
     _set_group_name = setGroupName
@@ -205,7 +200,7 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
     def _take_timeout(self, timeout: timedelta) -> None:
         limit = seconds(timeout)
         self._fallback.take_timeout(timeout)
-        if limit is not None and self._communicator is not None:
+        if limit is not None:
             self._communicator.deadline_s = limit
 
     def shutdown(self) -> None:
@@ -227,8 +222,7 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
             self._line.close()
         finally:
             self._comm = Gone(why)
-            if self._communicator is not None:
-                self._communicator.close()
+            self._communicator.close()
             self._fallback.close()
             super().shutdown()
             _living.discard(self)

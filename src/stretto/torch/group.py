@@ -199,8 +199,6 @@ class StrettoGroup(GroupBase):
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Any:
         """Return when everybody has come, and what was started here has ended."""
         opts = given(opts, timeout=timeout)
-        if self._away is not None:
-            return self._pass_on(("barrier", opts), self._fallback.devices[-1])
         limit = seconds(opts.timeout)
         run = functools.partial(self._run_barrier, limit)
         if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
@@ -240,22 +238,21 @@ class StrettoGroup(GroupBase):
     def send(self, tensors: Any, dst: int, tag: int = 0) -> Any:
         """Start to send a tensor."""
         (tensor,) = tensors
-        if self._away is None and self._transfers.serve(tensor, tag):
+        if self._transfers.serve(tensor, tag):
             return self._transfers.send(tensor, dst)
         return self._transfers.send_by(self._pass_on, tensor, dst, tag)
 
     def recv(self, tensors: Any, src: int, tag: int = 0) -> Any:
         """Start to receive a tensor."""
         (tensor,) = tensors
-        if self._away is None and self._transfers.serve(tensor, tag):
+        if self._transfers.serve(tensor, tag):
             return self._transfers.recv(tensor, src)
         return self._transfers.recv_by(self._pass_on, "recv", tensor, src, tag)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
         """Start to receive what comes first."""
         (tensor,) = tensors
-        if self._away is None:
-            self._transfers.check_any_source(tensor)
+        self._transfers.check_any_source(tensor)
         return self._transfers.recv_by(self._pass_on, "recv_anysource", tensor, tag)
 
     recvAnysource = recv_anysource  # noqa: N815 - C++ calls it so

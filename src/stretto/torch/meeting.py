@@ -1,4 +1,4 @@
-"""The ranks of a group meet: what the store says, then a meeting of their own.
+"""The ranks of a group meet: by the store that the group has, and then on their own.
 
 The name of the meeting is drawn by lot: a group that is made again, under the same name
 and perhaps in the same store, meets elsewhere.
@@ -6,45 +6,29 @@ and perhaps in the same store, meets elsewhere.
 
 from __future__ import annotations
 
-import secrets
-import socket
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
-from stretto.calls import Communicator, connect
+from stretto.calls import Communicator, connect_on
 
 __all__ = ["LONGEST_S", "meet", "seconds"]
 
 LONGEST_S = 1e8
 """What stands for "no limit": three years."""
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
-def meet(store: Any, rank: int, size: int, timeout_s: float) -> Communicator | None:
-    """Return the communicator of a group's members; None: they share no host."""
-    name = _agree(store, rank, size)
-    if name is None:
-        return None
-    return connect(rank, size, f"torch-{name}", deadline_s=timeout_s)
+def meet(store: Any, rank: int, size: int, timeout_s: float) -> Communicator:
+    """Return the communicator of a group's members, on one host or on several."""
+    where = _host_of(store)
+    return connect_on(store, rank, size, towards=where, deadline_s=timeout_s)
 
 
-def _agree(store: Any, rank: int, size: int) -> str | None:
-    """Return the name of the meeting, which rank 0 draws, when all are on one host."""
-    if rank:
-        store.set(f"stretto/host/{rank}", _host())
-        name = store.get("stretto/name").decode()
-    else:
-        hosts = {store.get(f"stretto/host/{r}").decode() for r in range(1, size)}
-        name = secrets.token_hex(12) if hosts <= {_host()} else ""
-        store.set("stretto/name", name or "-")
-    return name if name not in ("", "-") else None
-
-
-def _host() -> str:
-    """Return what differs between hosts, and between containers on one."""
-    boot = _BOOT.read_text().strip() if _BOOT.exists() else ""
-    return f"{boot} {socket.gethostname()}"
+def _host_of(store: Any) -> str:
+    """Return where a store is served, if it is: all ranks reach it there."""
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    found = getattr(store, "host", "")
+    return found if isinstance(found, str) else ""
 
 
 def seconds(timeout: timedelta | None) -> float | None:

@@ -25,6 +25,30 @@ for root in (0, n - 1):
     assert r != root or np.array_equal(got, whole)
     got = comm.gather(mine, root=root)
     assert r != root or np.array_equal(np.asarray(got).ravel(), everyone)
+    whole_x = np.arange(4.0 * n) if r == root else None
+    assert np.array_equal(comm.scatter(whole_x, root=root, out=np.empty(4)),
+                          np.arange(4.0) + 4 * r)
+counts = [3 * q + 1 for q in range(n)]
+part = np.full(counts[r], r, np.float32)
+parts = np.concatenate([np.full(c, q, np.float32) for q, c in enumerate(counts)])
+assert np.array_equal(comm.all_gather_v(part, counts), parts)
+got = comm.gather_v(part, counts, root=n - 1)
+assert r != n - 1 or np.array_equal(got, parts)
+got = comm.scatter_v(parts if r == 1 else None, counts, root=1,
+                     out=np.empty(counts[r], np.float32))
+assert np.array_equal(got, part)
+assert np.array_equal(comm.reduce_scatter_v(parts, counts), part * n)
+matrix = [[q + 2 * t + 1 for t in range(n)] for q in range(n)]
+sent = np.concatenate([np.full(matrix[r][t], 10.0 * r + t) for t in range(n)])
+due = np.concatenate([np.full(matrix[q][r], 10.0 * q + r) for q in range(n)])
+assert np.array_equal(comm.all_to_all_v(sent, matrix), due)
+moved = comm.permute(mine, [(q, (q + 1) % n) for q in range(n)])
+assert np.array_equal(moved, np.full(5, (r - 1) % n))
+values = [{"rank": q, "text": "x" * (50 * q)} for q in range(n)]
+assert comm.all_gather_object(values[r]) == values
+assert comm.broadcast_object(values[r], root=n - 1) == values[n - 1]
+assert comm.gather_object(values[r], root=1) == (values if r == 1 else None)
+assert comm.scatter_object(values if r == 0 else None) == values[r]
 comm.barrier()
 big = np.ones(3_000_000, np.float32) * (r + 1)
 assert (comm.all_reduce(big) == n * (n + 1) / 2).all()
@@ -39,6 +63,10 @@ if peer != r:
     assert (got == peer).all()
 odd = comm.split(r % 2)
 assert odd.all_reduce(np.ones(2))[0] == odd.num_ranks
+assert len(odd.all_gather_object(r)) == odd.num_ranks
+near = comm.split(comm.hosts[r])
+assert not near.hosts and near.all_reduce(np.ones(2))[0] == near.num_ranks
+near.close()
 held = comm.empty(1000)
 held[:] = r
 assert (comm.all_reduce(held) == n * (n - 1) / 2).all()

@@ -9,6 +9,7 @@ from tests.host.torch_ops import (
     collectives,
     engines,
     fusions,
+    held,
     matmuls,
     norms,
 )
@@ -16,7 +17,7 @@ from tests.host.torch_ops import (
 import stretto
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(240)]
-MODULES = (collectives, norms, fusions, matmuls, engines, beside)
+MODULES = (collectives, norms, fusions, held, matmuls, engines, beside)
 NAMES = tuple(n for n in checks.CHECKS if n not in checks.SLOW)
 
 

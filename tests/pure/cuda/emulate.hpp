@@ -161,6 +161,7 @@ inline Vec load_plain(const Vec* p) { return *p; }
 inline void store_plain(Vec* p, Vec v) { *p = v; }
 inline void store_release(u64* p, u64 v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 inline u64 load_acquire(const u64* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+inline u64 take_number(u64* p) { return __atomic_fetch_add(p, 1, __ATOMIC_RELAXED); }
 inline void fence() { std::atomic_thread_fence(std::memory_order_acq_rel); }
 inline u64 clock_ns() {
   return std::chrono::steady_clock::now().time_since_epoch().count();

@@ -196,7 +196,7 @@ class Emulated:
                 self.kernel,
                 self.where,
                 {
-                    **fields,
+                    **self.places(r, fields),
                     "record": self.records[r].ctypes.data,
                     "deadline_ns": int(self.deadline_s * 1e9),
                     "fingerprint": (fingerprints or [FINGERPRINT] * n)[r],
@@ -216,6 +216,10 @@ class Emulated:
             t[: c * self.itemsize].view(storage(self.dtype))
             for t, c in zip(target, n_out, strict=True)
         ]
+
+    def places(self, rank, fields):
+        """Return where everything lies, as a rank maps it."""
+        return fields
 
     def draw(self, rng):
         """Return fresh inputs and the outputs they should give."""

@@ -30,7 +30,6 @@ template <class T>
 void add_remote(T* p, T v) {
   std::atomic_ref<T>(*p).fetch_add(v, std::memory_order_relaxed);
 }
-inline u64 take_number(u64* p) { return __atomic_fetch_add(p, 1, __ATOMIC_RELAXED); }
 }  // namespace stretto
 
 // One launch of all ranks: `grid` blocks of each, with parameters of its own. Ranks in

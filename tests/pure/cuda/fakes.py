@@ -82,6 +82,9 @@ class FakeDriver(FakeMemory):
         rank = device - SEEN if device >= SEEN else getattr(self.who, "rank", 0)
         return OK, SimpleNamespace(bytes=bytes([self.uuids.get(rank, rank)] * 16))
 
+    def cuDeviceGetPCIBusId(self, length, device):
+        return OK, b"ffff:ff:1f.7\0"
+
     def cuDeviceGetName(self, length, device):
         return OK, b"Fake\0\0"
 

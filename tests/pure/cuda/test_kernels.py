@@ -54,6 +54,7 @@ def test_both_sides_lay_out_the_same_memory():
         "BROKEN": abi.CONTROL["broken"],
         "ROLL": abi.CONTROL["roll"],
         "LAUNCHES": abi.CONTROL["launches"],
+        "REQUESTS": abi.CONTROL["requests"],
         "EPOCHS": abi.CONTROL["epochs"],
         "FLAGS": abi.CONTROL["flags"],
         "BOARD": abi.BOARD,

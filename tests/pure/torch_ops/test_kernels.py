@@ -12,7 +12,7 @@ from stretto.executors.cuda.codegen.compile import compile_kernel
 from stretto.executors.cuda.codegen.generate import kernel_of
 from stretto.lower import lower
 from stretto.plan import Schedule
-from stretto.torch.operators import norms
+from stretto.torch.operators import norms, norms_fp8
 from stretto.verify import verify, verify_plan
 
 ROWS, HIDDEN = 3, 256
@@ -22,7 +22,12 @@ FORMS = {
     "eps": Form.SCALAR,
     "scale": Form.SCALAR,
 }
-NORMS = (norms.add_norm, norms.norm, norms.add_norm_fp8, norms.add_norm_static_fp8)
+NORMS = (
+    norms.add_norm,
+    norms.norm,
+    norms_fp8.add_norm_fp8,
+    norms_fp8.add_norm_static_fp8,
+)
 
 
 def spec_of(function, dtype="bfloat16"):
@@ -81,9 +86,9 @@ def test_8_bits_have_the_largest_number_in_every_row():
     weight = rng.normal(size=HIDDEN).astype(np.float32)
     normed, _ = due(y, residual, weight)
     given = [residual.ravel(), weight, 1e-6]
-    spec = spec_of(norms.add_norm_fp8, "float32")
+    spec = spec_of(norms_fp8.add_norm_fp8, "float32")
     q, scale, _ = evaluate(spec, y.ravel(), given)
-    static = spec_of(norms.add_norm_static_fp8, "float32")
+    static = spec_of(norms_fp8.add_norm_static_fp8, "float32")
     known, _ = evaluate(static, y.ravel(), [*given, np.full(1, 1e-3, np.float32)])
 
     want = np.abs(normed).max(-1) / 448

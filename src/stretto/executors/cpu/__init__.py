@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from stretto.executors import Call, Group
 from stretto.executors.cpu.doctor import doctor
+from stretto.executors.cpu.far import CARRIER
 from stretto.executors.cpu.session import CpuSession
 from stretto.ir import Verified
 from stretto.plan import Plan
 
-__all__ = ["CpuSession", "doctor", "open_session", "trusted"]
+__all__ = ["CpuSession", "between_hosts", "doctor", "lacks", "open_session", "trusted"]
 
 
 def open_session(group: Group, *, interpreter: str | None = None) -> CpuSession:
@@ -17,6 +18,17 @@ def open_session(group: Group, *, interpreter: str | None = None) -> CpuSession:
     `interpreter` is "numba" or "numpy"; by default the compiled one where it can be.
     """
     return CpuSession(group, interpreter=interpreter)
+
+
+def lacks(num_ranks: int, *, several_hosts: bool) -> str:
+    """Return why so many ranks cannot be served, or "": they can, everywhere."""
+    del num_ranks, several_hosts
+    return ""
+
+
+def between_hosts() -> str:
+    """Return how data go from one host to another, in words."""
+    return f"between hosts by {CARRIER}"
 
 
 def trusted(plan: Verified[Plan], call: Call) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,14 +20,18 @@ if TYPE_CHECKING:
     from stretto.executors.cuda.transfers.mover import Boxes, Mover
 
 __all__ = [
+    "arch_here",
+    "between_hosts",
     "boxes",
     "doctor",
     "include_path",
+    "lacks",
     "mover",
     "open_session",
     "show",
     "side_stream",
     "stream_here",
+    "toolchain",
     "trusted",
     "warm",
 ]
@@ -127,6 +132,38 @@ def trusted(plan: Verified[Plan], call: Call) -> str:
     if any(call.rows):
         return "rows with a pitch"
     return "kernel by hand" if taken_by_hand(plan.value, call) is not None else ""
+
+
+def arch_here() -> tuple[int, int]:
+    """Return the architecture of this process's first GPU, without using it."""
+    from stretto.executors.cuda.device.driver import arch_of
+
+    return arch_of(0)
+
+
+def toolchain() -> str:
+    """Return what all kernels depend on beside their texts: headers and compiler."""
+    from stretto.executors.cuda.codegen.compile import identity
+
+    return identity()
+
+
+def lacks(num_ranks: int, *, several_hosts: bool) -> str:
+    """Return why so many ranks cannot be served, alike on every rank, or ""."""
+    from stretto.executors.cuda.codegen.abi import MAX_RANKS
+
+    if num_ranks > MAX_RANKS:
+        return f"{num_ranks} ranks; the cuda executor serves {MAX_RANKS}"
+    if several_hosts and importlib.util.find_spec("numba") is None:
+        return "GPU ranks on several hosts need Numba: pip install 'stretto[cpu]'"
+    return ""
+
+
+def between_hosts() -> str:
+    """Return how data go from one host to another, in words."""
+    from stretto.executors.cuda.hosts.way import CARRIER
+
+    return f"between hosts by {CARRIER}, staged in pinned memory (no GPUDirect)"
 
 
 def warm(

@@ -13,7 +13,8 @@ from stretto.collectives import storage
 from stretto.errors import CallError, DeviceError
 from stretto.executors import Call, Group, Session
 from stretto.executors import Launch as AnyLaunch
-from stretto.executors.cuda.codegen.abi import CONTROL, MAX_RANKS, Kernel
+from stretto.executors.cuda import lacks
+from stretto.executors.cuda.codegen.abi import CONTROL, Kernel
 from stretto.executors.cuda.custom.channels import Channels
 from stretto.executors.cuda.custom.proxy import Proxy
 from stretto.executors.cuda.device.arena import Arena
@@ -30,9 +31,12 @@ from stretto.executors.cuda.device.memory import open_slab
 from stretto.executors.cuda.device.space import AddressSpace, local_rank
 from stretto.executors.cuda.flags.enginewatch import EngineWatch
 from stretto.executors.cuda.flags.flagsets import FlagSets
+from stretto.executors.cuda.flags.recorded import Recorded
 from stretto.executors.cuda.flags.regions import regions
+from stretto.executors.cuda.flags.steps import memory_of
 from stretto.executors.cuda.flags.testimony import PAGE_BYTES, Testimony
 from stretto.executors.cuda.flags.watch import Watch
+from stretto.executors.cuda.hosts.way import FarWay, far_ranks
 from stretto.executors.cuda.launching.counted import prepare_counted
 from stretto.executors.cuda.launching.kernels import Kernels, Loaded
 from stretto.executors.cuda.launching.launch import Launch, stream_handle
@@ -40,6 +44,7 @@ from stretto.executors.cuda.launching.prepare import OnCopy, prepare
 from stretto.ir import Verified
 from stretto.lower import Batched, why_not_in_halves
 from stretto.plan import Plan
+from stretto.trace import wants_steps
 
 __all__ = ["CudaSession"]
 
@@ -52,28 +57,34 @@ class CudaSession(Session):
     """One rank's part of a group that computes on GPUs."""
 
     def __init__(self, group: Group) -> None:
-        if group.num_ranks > MAX_RANKS:
-            raise CallError(
-                f"{group.num_ranks} ranks; the cuda executor serves {MAX_RANKS}"
-            )
+        why = lacks(group.num_ranks, several_hosts=bool(far_ranks(group)))
+        if why:
+            raise CallError(why)
         self.group = group
         self.device = open_device(local_rank(group))
         self._pair = group.only_transfers
-        self.regions, total = regions(group.num_ranks, channel=self._pair)
+        self._far_ranks = far_ranks(group)
+        far = bool(self._far_ranks)
+        self.regions, total = regions(group.num_ranks, channel=self._pair, far=far)
         page, total = total, total + PAGE_BYTES
         self.slab = open_slab(self.device, group, total)
         self.space = AddressSpace(self.device, group, self.slab)
-        self.offset_at = self.space.offset  # type: ignore[method-assign]  # it is hot
+        if not far:  # far peers reach nothing of it
+            self.offset_at = self.space.offset  # type: ignore[method-assign]  # it is hot
         self._arena = Arena()
         if self.slab.nbytes > total:
             self._arena.grow(total, self.slab.nbytes - total)
+        self.far = FarWay(self.device, group, self.regions) if far else None
         self.watch = Watch(
             self.device,
             group,
             [self.slab.base + r.control + CONTROL["broken"] for r in self.regions],
             Testimony(self.slab.peers, group.rank, page),
         )
+        if self.far is not None:
+            self.far.start(self.watch)
         self.flags = FlagSets(self.regions, channel=self._pair)
+        self.recorded = Recorded(group)
         self._engine_watch: EngineWatch | None = None
         self._proxy: Proxy | None = None
         self._sides: list[Side] = []
@@ -115,11 +126,15 @@ class CudaSession(Session):
 
         What cannot be shared stays staged on every rank, with the same results.
         """
+        if self._far_ranks:
+            return False
         with self.quiet():
             return self.space.register(array)
 
     def deregister(self, array: Any) -> None:
         """Undo `register` (collective); graphs that captured it are not for use."""
+        if self._far_ranks:
+            return
         with self.quiet():
             self.space.deregister(array)
 
@@ -141,6 +156,11 @@ class CudaSession(Session):
         self, nbytes: int, *, blocks: int = 1, kind: str = "memory"
     ) -> Channels:
         """Return channels to every peer, for kernels of the user's (collective)."""
+        if self._far_ranks:
+            raise CallError(
+                f"channels reach ranks of one host; ranks {list(self._far_ranks)} are "
+                "on others: make a communicator of this host's ranks, by split()"
+            )
         return Channels(self, nbytes, blocks=blocks, kind=kind)
 
     def proxy(self) -> Proxy:
@@ -154,12 +174,14 @@ class CudaSession(Session):
 
         All of the array must be registered: peers touch all of it.
         """
+        if self._far_ranks:  # peers on other hosts cannot reach it
+            return None
         at = packed_view(array)
         return self.space.offset(at.start, max(1, at.nbytes))
 
     def offset_at(self, address: int, nbytes: int) -> int | None:
         """Return the same of memory that is known by where it lies."""
-        return self.space.offset(address, nbytes)
+        return None if self._far_ranks else self.space.offset(address, nbytes)
 
     def inside(self) -> int:
         """Return 1 while some thread launches a call, or 0."""
@@ -196,6 +218,7 @@ class CudaSession(Session):
 
         mine = self.group.rank
         both = (1 - mine, mine) if self._pair else (mine,)
+        steps = wants_steps()
         with self._kernels.turn:  # a transfer loads both ends before one runs
             for rank in both:
                 kernel = generate(
@@ -207,8 +230,12 @@ class CudaSession(Session):
                     rows=call.rows,
                     share=share,
                     counted=counted,
+                    steps=steps,
                 )
                 loaded = self.load_kernel(kernel)
+        if steps:
+            memory = memory_of(self.device)
+            self.recorded.write_to(memory, self.slab.base, self.regions)
         return loaded
 
     def load_kernel(self, kernel: Kernel) -> Loaded:
@@ -246,6 +273,10 @@ class CudaSession(Session):
         finally:
             ask("cuThreadExchangeStreamCaptureMode", before)
 
+    def asked(self, ns: int) -> None:
+        """Say when the next call was asked for, where that was before its start."""
+        self.recorded.asked(ns)
+
     def mark(self, stream: Any = None) -> Mark:
         """Return the point that a stream has come to; without one, the current."""
         ordinal = self.device.ordinal
@@ -269,8 +300,11 @@ class CudaSession(Session):
         self.device.enter()
         with contextlib.suppress(DeviceError):
             ask("cuCtxSynchronize")
+        self.recorded.close()
         if self._proxy is not None:
             self._proxy.close()
+        if self.far is not None:
+            self.far.close()
         self.watch.close()
         if self._engine_watch is not None:
             self._engine_watch.close()

@@ -20,11 +20,8 @@ from stretto.torch.operators.doors import (
 )
 from stretto.torch.operators.library import named
 from stretto.torch.operators.matmuls import all_gather_matmul, matmul_reduce_scatter
-from stretto.torch.operators.norms import (
-    all_reduce_rmsnorm,
-    all_reduce_rmsnorm_,
-    all_reduce_rmsnorm_fp8,
-)
+from stretto.torch.operators.norms import all_reduce_rmsnorm, all_reduce_rmsnorm_
+from stretto.torch.operators.norms_fp8 import all_reduce_rmsnorm_fp8
 
 importlib.import_module("stretto.torch.operators.rooted")  # it registers operators
 

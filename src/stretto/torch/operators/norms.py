@@ -1,4 +1,4 @@
-"""all_reduce, residual add and RMSNorm as one operator, and its quantising forms.
+"""all_reduce, residual add and RMSNorm as one operator (in 8 bits: norms_fp8.py).
 
 On GPUs the add and the norm are in the collective's kernel (an epilogue); on CPUs they
 are PyTorch's own, after the collective. Sums are rounded to the type of `x` as an
@@ -19,10 +19,7 @@ from stretto.epilogues import (
     Bound,
     Epilogue,
     Expr,
-    cast,
     epilogue,
-    maximum,
-    row_amax,
     row_mean,
     rsqrt,
 )
@@ -36,13 +33,23 @@ from stretto.torch.operators.library import (
     text_of,
 )
 
-__all__ = ["EPS", "all_reduce_rmsnorm", "all_reduce_rmsnorm_", "all_reduce_rmsnorm_fp8"]
+__all__ = [
+    "EPS",
+    "add_norm",
+    "all_reduce_rmsnorm",
+    "all_reduce_rmsnorm_",
+    "check",
+    "fused_up_to",
+    "in_kernel",
+    "norm",
+    "normed",
+    "normed_",
+    "normed_rows",
+    "run_fused",
+]
 
 OPS = torch.ops.stretto
 EPS = 1e-6
-FP8 = "float8_e4m3fn"
-_LARGEST, _LEAST = 448.0, 1e-12
-"""The largest number of that type; the least scale of a row, so that none is 0."""
 FUSED_UP_TO: int | None = None
 """Bytes up to which GPUs do it in one kernel; None: as the machine's profile says.
 Larger ones, as in prefill, are moved by the plans that are tuned for plain calls, and
@@ -54,7 +61,8 @@ _TYPES = {getattr(torch, name) for name in CASTS[:3]}
 """Element types of results that epilogues follow."""
 
 
-def _normed(s: Any, weight: Any, eps: Any) -> Any:
+def normed_rows(s: Any, weight: Any, eps: Any) -> Any:
+    """Return rows scaled to a mean square of one, in an epilogue."""
     return s * rsqrt(row_mean(s * s) + eps) * weight
 
 
@@ -62,35 +70,17 @@ def _normed(s: Any, weight: Any, eps: Any) -> Any:
 def add_norm(y: Expr, residual: Expr, weight: Expr, eps: Expr) -> dict[str, Expr]:
     """Add the residual and scale rows to a mean square of one."""
     s = y + residual
-    return {"out": _normed(s, weight, eps), "residual": s}
+    return {"out": normed_rows(s, weight, eps), "residual": s}
 
 
 @epilogue
 def norm(y: Expr, weight: Expr, eps: Expr) -> dict[str, Expr]:
     """Scale rows to a mean square of one."""
-    return {"out": _normed(y, weight, eps)}
+    return {"out": normed_rows(y, weight, eps)}
 
 
-@epilogue
-def add_norm_fp8(y: Expr, residual: Expr, weight: Expr, eps: Expr) -> dict[str, Expr]:
-    """The same in 8 bits, with a scale for every row."""
-    s = y + residual
-    normed = _normed(s, weight, eps)
-    scale = maximum(row_amax(normed) / _LARGEST, _LEAST)
-    out = cast(normed / scale, FP8)
-    return {"out": out, "scale": cast(scale, "float32"), "residual": s}
-
-
-@epilogue
-def add_norm_static_fp8(
-    y: Expr, residual: Expr, weight: Expr, eps: Expr, scale: Expr
-) -> dict[str, Expr]:
-    """The same in 8 bits, with a scale that is known."""
-    s = y + residual
-    return {"out": cast(_normed(s, weight, eps) / scale, FP8), "residual": s}
-
-
-def _check(x: Tensor, residual: Tensor | None, weight: Tensor) -> None:
+def check(x: Tensor, residual: Tensor | None, weight: Tensor) -> None:
+    """Refuse shapes that do not go together."""
     if not x.dim() or weight.shape != x.shape[-1:]:
         raise CallError(
             f"all_reduce_rmsnorm: x has shape {tuple(x.shape)}, weight "
@@ -115,7 +105,7 @@ def fused_up_to(comm: Communicator, *, quantised: bool = False) -> int:
     return found[quantised]
 
 
-def _in_kernel(x: Tensor, *others: Tensor | None) -> bool:
+def in_kernel(x: Tensor, *others: Tensor | None) -> bool:
     """Return whether an epilogue can do it."""
     return (
         x.is_cuda
@@ -142,7 +132,7 @@ def _bound(form: Epilogue, inputs: dict[str, Any], outputs: dict[str, Any]) -> B
     )
 
 
-def _fused(
+def run_fused(
     comm: Communicator,
     form: Epilogue,
     x: Tensor,
@@ -192,19 +182,19 @@ def normed(
 
     Without `keep` a contiguous `x` becomes the sum over ranks.
     """
-    _check(x, residual, weight)
+    check(x, residual, weight)
     x = plain(x)
     into = torch.empty_like(x) if keep else None
-    if not _in_kernel(x, residual, weight) or x.nbytes > fused_up_to(comm):
+    if not in_kernel(x, residual, weight) or x.nbytes > fused_up_to(comm):
         comm.all_reduce(x, out=into)
         return _by_torch(x if into is None else into, residual, weight, eps, keep=keep)
     out = torch.empty_like(x)
     if residual is None:
-        _fused(comm, norm, x, {"out": out}, into=into, weight=weight, eps=eps)
+        run_fused(comm, norm, x, {"out": out}, into=into, weight=weight, eps=eps)
         return out, x if into is None else into
     total = torch.empty_like(x)
     made, given = {"out": out, "residual": total}, {"residual": residual}
-    _fused(comm, add_norm, x, made, into=into, weight=weight, eps=eps, **given)
+    run_fused(comm, add_norm, x, made, into=into, weight=weight, eps=eps, **given)
     return out, total
 
 
@@ -228,7 +218,7 @@ def _by_torch(
 def _two_like(
     x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, group: str
 ) -> tuple[Tensor, Tensor]:
-    _check(x, residual, weight)
+    check(x, residual, weight)
     like = torch.empty_like(x, memory_format=torch.contiguous_format)
     return like, torch.empty_like(like)
 
@@ -273,8 +263,8 @@ def normed_(
     comm: Communicator, x: Tensor, residual: Tensor, weight: Tensor, eps: float
 ) -> Tensor:
     """Return the norm; the sum replaces `residual`, and `x` is used up."""
-    _check(x, residual, weight)
-    if _in_kernel(x, residual, weight) and x.nbytes <= fused_up_to(comm):
+    check(x, residual, weight)
+    if in_kernel(x, residual, weight) and x.nbytes <= fused_up_to(comm):
         out = torch.empty_like(x)
         inputs = {"residual": residual, "weight": weight, "eps": eps}
         outputs = {"out": out, "residual": residual}
@@ -293,96 +283,6 @@ define(
     "str group) -> Tensor",
     _all_reduce_rmsnorm_,
     fake=lambda x, residual, weight, eps, group: x.new_empty(x.shape),
-)
-
-
-# With numbers of 8 bits.
-
-
-def _all_reduce_rmsnorm_fp8(
-    x: Tensor, residual: Tensor, weight: Tensor, eps: float, group: str
-) -> tuple[Tensor, Tensor, Tensor]:
-    _check(x, residual, weight)
-    comm, x = resolve(group), plain(x)
-    small = x.nbytes <= fused_up_to(comm, quantised=True)
-    if small and _in_kernel(x, residual, weight):
-        out, scale, total = _three_like(x, residual, weight, eps, group)
-        made = {"out": out, "scale": scale, "residual": total}
-        given = {"into": torch.empty_like(x), "residual": residual, "weight": weight}
-        _fused(comm, add_norm_fp8, x, made, eps=eps, **given)
-        return out, scale, total
-    normed, total = _wide(comm, x, residual, weight, eps)
-    scale = (normed.abs().amax(-1, keepdim=True) / _LARGEST).clamp_min(_LEAST)
-    return _rounded(normed / scale), scale, total
-
-
-def _three_like(
-    x: Tensor, residual: Tensor, weight: Tensor, eps: float, group: str
-) -> tuple[Tensor, Tensor, Tensor]:
-    _check(x, residual, weight)
-    out = x.new_empty(x.shape, dtype=torch.float8_e4m3fn)
-    scale = x.new_empty([*x.shape[:-1], 1], dtype=torch.float32)
-    return out, scale, x.new_empty(x.shape)
-
-
-def _wide(
-    comm: Any, x: Tensor, residual: Tensor, weight: Tensor, eps: float
-) -> tuple[Tensor, Tensor]:
-    """Return the norm in float32, and the new residual."""
-    y = torch.empty_like(x)
-    comm.all_reduce(x, out=y)
-    s = y.float() + residual.float()
-    scale = torch.rsqrt(s.square().mean(-1, keepdim=True) + eps)
-    return s * scale * weight.float(), s.to(x.dtype)
-
-
-def _rounded(x: Tensor) -> Tensor:
-    """Return 8 bits; what is too large becomes the largest number, as in kernels."""
-    return x.clamp(-_LARGEST, _LARGEST).to(torch.float8_e4m3fn)
-
-
-define(
-    "all_reduce_rmsnorm_fp8(Tensor x, Tensor residual, Tensor weight, float eps, "
-    "str group) -> (Tensor, Tensor, Tensor)",
-    _all_reduce_rmsnorm_fp8,
-    fake=_three_like,
-)
-
-
-def _all_reduce_rmsnorm_static_fp8(
-    x: Tensor, residual: Tensor, weight: Tensor, scale: Tensor, eps: float, group: str
-) -> tuple[Tensor, Tensor]:
-    _check(x, residual, weight)
-    if scale.numel() != 1 or scale.dtype != torch.float32:
-        raise CallError(
-            f"all_reduce_rmsnorm_fp8: scale has shape {tuple(scale.shape)} of "
-            f"{scale.dtype}; want one number of float32"
-        )
-    comm, x = resolve(group), plain(x)
-    small = x.nbytes <= fused_up_to(comm, quantised=True)
-    if small and _in_kernel(x, residual, weight, scale):
-        out, _, total = _three_like(x, residual, weight, eps, group)
-        made = {"out": out, "residual": total}
-        given = {"residual": residual, "weight": weight, "scale": scale.view(())}
-        given["into"] = torch.empty_like(x)
-        _fused(comm, add_norm_static_fp8, x, made, eps=eps, **given)
-        return out, total
-    normed, total = _wide(comm, x, residual, weight, eps)
-    return _rounded(normed / scale), total
-
-
-def _static_like(
-    x: Tensor, residual: Tensor, weight: Tensor, scale: Tensor, eps: float, group: str
-) -> tuple[Tensor, Tensor]:
-    out, _, total = _three_like(x, residual, weight, eps, group)
-    return out, total
-
-
-define(
-    "all_reduce_rmsnorm_static_fp8(Tensor x, Tensor residual, Tensor weight, "
-    "Tensor scale, float eps, str group) -> (Tensor, Tensor)",
-    _all_reduce_rmsnorm_static_fp8,
-    fake=_static_like,
 )
 
 
@@ -415,29 +315,3 @@ def all_reduce_rmsnorm_(
     if in_graph(x, residual, weight):
         return OPS.all_reduce_rmsnorm_(x, residual, weight, eps, text_of(group))
     return normed_(communicator_of(group), x, residual, weight, eps)
-
-
-def all_reduce_rmsnorm_fp8(
-    x: Tensor,
-    residual: Tensor,
-    weight: Tensor,
-    eps: float = EPS,
-    group: Any = None,
-    *,
-    scale: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the norm in float8_e4m3fn, its scales, and the sum with `residual`.
-
-    The norm is the 8-bit numbers times the scales: one for every row, shape (..., 1),
-    or `scale`, which is then given back.
-    """
-    group = text_of(group)
-    if scale is None:
-        made: tuple[Tensor, Tensor, Tensor] = OPS.all_reduce_rmsnorm_fp8(
-            x, residual, weight, eps, group
-        )
-        return made
-    out, total = OPS.all_reduce_rmsnorm_static_fp8(
-        x, residual, weight, scale, eps, group
-    )
-    return out, scale, total

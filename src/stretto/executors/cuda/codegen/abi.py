@@ -6,6 +6,7 @@ before anybody's kernel runs. Peers write to it; everything only ever counts upw
     broken     one word; not 0 once somebody gave up: every spin of the rank leaves
     roll       [2][MAX_RANKS] words: who entered launch L, with what (slot L & 1)
     launches   one word, own: launches so far; the kernel advances it
+    requests   two words, own: what hosts were asked for, and what of it they had taken
     epochs     [MAX_WORKERS] words, own: epochs so far; the kernel advances it
     flags      [MAX_BLOCKS][lane to][lane from][MAX_RANKS] words: signals
     board      [MAX_BLOCKS][4][BOARD] vectors, own: sums of blocks that share rows
@@ -67,7 +68,7 @@ __all__ = [
     "pack",
 ]
 
-MAX_RANKS = 8
+MAX_RANKS = 16
 MAX_BLOCKS = 256
 MAX_LANES = 4
 MAX_WORKERS = MAX_BLOCKS * MAX_LANES
@@ -83,7 +84,8 @@ BOARD = 64
 CONTROL: dict[str, int] = {
     "broken": 0,
     "roll": 128,
-    "launches": 256,
+    "launches": 384,
+    "requests": 448,
     "epochs": 512,
     "flags": 512 + 8 * MAX_WORKERS,
     "board": 512 + 8 * MAX_WORKERS + 8 * MAX_BLOCKS * MAX_LANES**2 * MAX_RANKS,
@@ -107,12 +109,18 @@ PARAMS = np.dtype(
         ("packet_unit", "<u8"),
         ("stage_half", "<u8"),
         ("packet_half", "<u8"),
+        ("far", "<u8"),
+        ("inbox", "<u8"),
+        ("ring", "<u8"),
     ]
 )
 """One rank's parameters. Bases are addresses as *this* rank maps them, by rank.
 
 `input` and `output` of peers matter to zero-copy plans alone. `stage` and `packets` are
 each rank's first half; the second begins `stage_half` (`packet_half`) bytes later.
+Of a rank on another host `control` is 0 and `stage` the mirror of its staging. It
+writes to our `far` what others write into `control`, and to our `inbox` what they put
+into `stage`; both are pinned memory, and so is the `ring` of requests to it (ring.cuh).
 `record` is host memory that the device writes; `tile`, `tiles` are the layout's.
 """
 
@@ -175,6 +183,8 @@ class Kernel:
     """The first architecture that has all of its instructions."""
     options: tuple[str, ...] = ()
     """Options for the compiler beside the architecture."""
+    steps: bool = False
+    """Whether it writes when its steps happened, where `stretto_steps` says."""
 
     @property
     def digest(self) -> str:

@@ -20,7 +20,15 @@ from stretto.errors import MissingExtraError, PlanError
 from stretto.executors.cuda.codegen import cache
 from stretto.executors.cuda.codegen.abi import Kernel
 
-__all__ = ["Usage", "build", "compile_all", "compile_kernel", "headers", "usage"]
+__all__ = [
+    "Usage",
+    "build",
+    "compile_all",
+    "compile_kernel",
+    "headers",
+    "identity",
+    "usage",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,10 +129,23 @@ def _options(kernel: Kernel, arch: tuple[int, int]) -> list[str]:
     ]
 
 
-def _key(kernel: Kernel, arch: tuple[int, int]) -> str:
-    parts = [kernel.text, *_options(kernel, arch), repr(_ask("nvrtcVersion"))]
+def identity() -> str:
+    """Return a digest of what all kernels depend on: the headers and the compiler."""
+    return _digest(_always())
+
+
+def _always() -> list[str]:
+    parts = [repr(_ask("nvrtcVersion"))]
     for name, text in sorted(headers().items()):
         parts += [name, text]
+    return parts
+
+
+def _key(kernel: Kernel, arch: tuple[int, int]) -> str:
+    return _digest([kernel.text, *_options(kernel, arch), *_always()])
+
+
+def _digest(parts: list[str]) -> str:
     hashed = hashlib.sha256()
     for part in parts:
         hashed.update(f"{len(part)}:{part}".encode())

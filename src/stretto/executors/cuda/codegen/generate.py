@@ -33,6 +33,7 @@ from stretto.executors.cuda.codegen.counts import (
 )
 from stretto.executors.cuda.codegen.elements import element
 from stretto.executors.cuda.codegen.epilogue import conclusion, structure
+from stretto.executors.cuda.codegen.far import FarPuts
 from stretto.executors.cuda.codegen.operands import Operands
 from stretto.executors.cuda.codegen.rows import PitchedOperands
 from stretto.executors.cuda.codegen.rowwise import Held, held_by_all, near, two_on_an_sm
@@ -45,7 +46,7 @@ from stretto.lower import (
     hands_round_on_engine,
     in_halves,
 )
-from stretto.plan import Move, Plan, Signal, Space, Wait, primitive, spell_step
+from stretto.plan import Move, Plan, Space, primitive, spell_step
 
 __all__ = ["generate", "kernel_of"]
 
@@ -69,11 +70,13 @@ def generate(
     rows: tuple[int, int] = (0, 0),
     share: int = 0,
     counted: bool = False,
+    steps: bool = False,
 ) -> Kernel:
     """Return the kernel of one rank, or (`rank=None`) of all ranks in one launch.
 
     `share` blocks have each row of an epilogue together (rowwise.py: `shared_by`).
-    A `counted` kernel reads its sizes on the device (counts.py).
+    A `counted` kernel reads its sizes on the device (counts.py). With `steps` it writes
+    when they happened (kernels/steps.cuh).
     """
     plan = run.plan
     _refuse(plan)
@@ -100,6 +103,7 @@ def generate(
     readers = [table_reader(plan, r, operands.table) for r in ranks] if counted else []
     text = "\n".join(
         [
+            *(["#define STRETTO_STEPS"] if steps else []),
             *_head(plan, ranks, names, operands, epilogue, counted),
             *ends,
             *(_config(plan, r, i, names, depth) for r in ranks for i in range(lanes)),
@@ -116,6 +120,7 @@ def generate(
         table=COUNTED_TABLE if counted else operands.table,
         least_arch=(9, 0) if close else (7, 0),
         options=("--fmad=false",),
+        steps=steps,
     )
 
 
@@ -161,6 +166,8 @@ def _head(
     yield f"// {plan.name}, {plan.num_ranks} ranks: {who}"
     yield f"// {names[0]} {names[1]}; {plan.schedule}"
     yield '#include "counts.cuh"' if counted else '#include "stretto.cuh"'
+    if plan.hosts:
+        yield '#include "far.cuh"'
     if epilogue is not None:
         yield '#include "held.cuh"'
     if isinstance(operands, PitchedOperands):
@@ -177,6 +184,10 @@ def _config(
     units = ", ".join(map(str, plan.stage_units))
     schedule = plan.schedule
     shared = "true" if _is_shared(plan) else "false"
+    bits = sum(1 << q for q in range(plan.num_ranks) if plan.is_far(rank, q))
+    far = f"\n  static constexpr u32 far = {bits};  // ranks on other hosts" * bool(
+        bits
+    )
     return f"""struct R{rank}L{lane} {{
   using Element = {names[0]};
   using Operator = {names[1]};
@@ -184,7 +195,7 @@ def _config(
   static constexpr u32 ranks = {plan.num_ranks}, lanes = {max(map(len, plan.ranks))};
   static constexpr u32 blocks = {schedule.blocks}, threads = {threads(plan)};
   static constexpr u32 depth = {depth};
-  static constexpr bool shared = {shared};  // peers touch the caller's arrays
+  static constexpr bool shared = {shared};  // peers touch the caller's arrays{far}
   __device__ static constexpr u32 units(int r) {{
     constexpr u32 of[] = {{{units}}};
     return of[r];
@@ -219,6 +230,7 @@ def _lane(
         lines += operands.views()
     sliced: set[int] = set()
     call = 0
+    away = FarPuts(plan, rank, operands)
     under_way = "  under_way(me, t);"
     before: list[str] = []
     after: list[str] = []
@@ -246,12 +258,14 @@ def _lane(
                 one = (rank, lane, index, step, atom, call, operands)
                 calls.append(_move(*one, keep, later))
                 clears += _clear(*one) if later else []
+                away.note(step, atom)
                 call += 1
-        lines += _spell_calls(batch[0][0], calls) if calls else [f"  {_sync(batch)}"]
+        lines += _spell_calls(batch[0][0], calls) if calls else away.sync(batch)
         if under_way not in lines:
             lines += [under_way, *before]
     if under_way not in lines:
         lines += [under_way, *before]
+    away.check()
     if held.rows == 1:
         after = ["  rows.conclude(Nothing{}, t);"]
     elif held.rows:
@@ -291,17 +305,6 @@ def _spell_calls(index: int, calls: list[Spelt]) -> list[str]:
             lines += [f"          {r}" for r in rest]
             lines[-1] += "," if nth + 1 < len(now) else ");"
     return lines
-
-
-def _sync(batch: Batch) -> str:
-    flags = []
-    for _, step in batch:
-        assert isinstance(step, Signal | Wait)  # batches are of one kind
-        relaxed = isinstance(step, Signal) and not step.release
-        tail = ", false" if relaxed else ""
-        flags.append(f"Flag<{step.rank}, {step.lane}, {step.n}{tail}>{{}}")
-    name = "signal" if isinstance(batch[0][1], Signal) else "wait"
-    return f"{name}<{batch[0][0]}>(me, {', '.join(flags)});"
 
 
 def _move(

@@ -28,6 +28,8 @@ class Operands:
         self._words: dict[tuple[str, int, int], str] = {}
         self._atoms: dict[tuple[int, Space, int], int] = {}
         self._writers: dict[tuple[int, int], int] = {}
+        self._far: dict[tuple[int, int], bool] = {}
+        """Whether a unit of staging is put into from another host, or from this one."""
         for rank, lanes in enumerate(plan.ranks):
             for lane, steps in enumerate(lanes):
                 self._number(rank, lane, [s for s in steps if isinstance(s, Move)])
@@ -50,12 +52,22 @@ class Operands:
                 for loc in move.dsts:
                     if loc.space is Space.STAGE:
                         self._writers.setdefault((loc.rank, loc.pos + nth), rank)
+                        self._reach(rank, (loc.rank, loc.pos + nth))
                     if loc.packets:
                         self._senders[loc.rank, loc.pos + nth] = (rank, lane, call)
                 for loc in move.srcs:
                     if loc.packets:
                         self._read(rank, lane, (loc.rank, loc.pos + nth), call)
                 call += 1
+
+    def _reach(self, rank: int, unit: tuple[int, int]) -> None:
+        """Check that a unit lies in one memory: ranks on other hosts fill another."""
+        far = self.plan.is_far(rank, unit[0])
+        if self._far.setdefault(unit, far) != far:
+            raise PlanError(
+                f"plan {self.plan.name}: r{unit[0]}.stage[{unit[1]}] is stored by "
+                "ranks of its host and of others; a kernel has other memory for these"
+            )
 
     def _settle(self, loc: Loc, nth: int, atom: int) -> None:
         """Check that a place holds one atom: its cells' threads depend on it."""
@@ -125,14 +137,14 @@ class Operands:
         if loc.packets:
             place = self._places[loc.rank][loc.pos + nth]
             return f"me.packet_to<{loc.rank}, {call}>({place})"
-        return self._plain(rank, loc, nth)
+        return self._plain(rank, loc, nth, reads=False)
 
     def source(
         self, rank: int, lane: int, loc: Loc, nth: int, call: int, later: bool = False
     ) -> str:
         """Return a source of a rank's move; `later`: its packets are cleared then."""
         if not loc.packets:
-            return self._plain(rank, loc, nth)
+            return self._plain(rank, loc, nth, reads=True)
         sender = self._senders[loc.rank, loc.pos + nth]
         kept = self._readers[loc.rank, loc.pos + nth] != (lane, call)
         tail = ", true" if kept or later else ""
@@ -140,10 +152,22 @@ class Operands:
         place = self._places[loc.rank][loc.pos + nth]
         return f"me.packet_from<{names}{tail}>({place})"
 
-    def _plain(self, rank: int, loc: Loc, nth: int) -> str:
+    def place(self, loc: Loc, nth: int) -> int:
+        """Return where a unit of staging lies among its owner's."""
+        return self._places[loc.rank][loc.pos + nth]
+
+    def _plain(self, rank: int, loc: Loc, nth: int, *, reads: bool) -> str:
         pos = loc.pos + nth
         if loc.space is Space.STAGE:
-            return f"me.stage<{loc.rank}>({self._places[loc.rank][pos]})"
+            place = self._places[loc.rank][pos]
+            if not reads or not self._far.get((loc.rank, pos), False):
+                return f"me.stage<{loc.rank}>({place})"
+            if loc.rank != rank:
+                raise PlanError(
+                    f"plan {self.plan.name}: rank {rank} takes r{loc.rank}.stage[{pos}]"
+                    f", which another host has put there; rank {loc.rank} alone sees it"
+                )
+            return f"me.inbox({place})"
         space = loc.space.name.lower()
         word = f"at.{self.word(space, loc.rank, pos)}"
         peer = "" if loc.rank == rank else f"_of<{loc.rank}>"

@@ -36,8 +36,8 @@ class PitchedOperands(Operands):
                     f"static_cast<u64>(at.{row})}};"
                 )
 
-    def _plain(self, rank: int, loc: Loc, nth: int) -> str:
-        plain = super()._plain(rank, loc, nth)
+    def _plain(self, rank: int, loc: Loc, nth: int, *, reads: bool) -> str:
+        plain = super()._plain(rank, loc, nth, reads=reads)
         if loc.space not in self._pitched:
             return plain
         name, ranks = loc.space.name.lower(), self.plan.num_ranks

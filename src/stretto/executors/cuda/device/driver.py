@@ -21,6 +21,7 @@ __all__ = [
     "Pinned",
     "Side",
     "api",
+    "arch_of",
     "ask",
     "attempt",
     "capture_number",
@@ -158,11 +159,20 @@ def open_device(local_rank: int) -> Device:
         context=primary,
         uuid=bytes(ask("cuDeviceGetUuid", handle).bytes).hex(),
         name=ask("cuDeviceGetName", 128, handle).split(b"\0")[0].decode(),
-        arch=(
-            _attribute(handle, "COMPUTE_CAPABILITY_MAJOR"),
-            _attribute(handle, "COMPUTE_CAPABILITY_MINOR"),
-        ),
+        arch=_arch(handle),
         num_sms=_attribute(handle, "MULTIPROCESSOR_COUNT"),
+    )
+
+
+def arch_of(index: int) -> tuple[int, int]:
+    """Return the architecture of a visible GPU, on which nothing is made."""
+    return _arch(ask("cuDeviceGet", index))
+
+
+def _arch(handle: Any) -> tuple[int, int]:
+    return (
+        _attribute(handle, "COMPUTE_CAPABILITY_MAJOR"),
+        _attribute(handle, "COMPUTE_CAPABILITY_MINOR"),
     )
 
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stretto.errors import CallError, DeviceError
-from stretto.executors import Group
+from stretto.executors import Group, hosts_of
 from stretto.executors.cuda.device.driver import Device, api, ask, attempt
 from stretto.executors.cuda.device.sharing import received
 
@@ -36,8 +36,11 @@ class Slab:
     def __init__(self, device: Device, group: Group) -> None:
         self.device = device
         self._group = group
+        hosts = hosts_of(group)
+        self._near = [host == hosts[group.rank] for host in hosts]
         self.base = 0
         self.peers: list[int] = []
+        """Everybody's slab as it is mapped here; 0: that rank is on another host."""
         self.nbytes = 0
         self.kind = ""
         self._mapped: list[tuple[int, int]] = []
@@ -115,8 +118,8 @@ class Slab:
         """Map the peers' first memory."""
         nbytes = _same([int(m["nbytes"]) for m, _ in said])
         self.peers = [
-            self.base if q == self._group.rank else self._reserve()
-            for q in range(self._group.num_ranks)
+            self.base if q == self._group.rank else self._reserve() if near else 0
+            for q, near in enumerate(self._near)
         ]
         self._map_peers(said, 0, nbytes)
         self.nbytes, self.kind = nbytes, "fd"
@@ -128,6 +131,9 @@ class Slab:
         for q, (message, _) in enumerate(said):
             if q == self._group.rank:
                 self.peers.append(self.base)
+                continue
+            if not self._near[q]:
+                self.peers.append(0)
                 continue
             handle = api().CUipcMemHandle()
             ctypes.memmove(int(handle.getPtr()), bytes.fromhex(message["handle"]), 64)
@@ -191,7 +197,7 @@ class Slab:
         nbytes: int,
     ) -> None:
         for q, (_, descriptors) in enumerate(said):
-            if q != self._group.rank:
+            if q != self._group.rank and self._near[q]:
                 fd = descriptors[0]
                 handle = ask("cuMemImportFromShareableHandle", fd, _fd_type())
                 self._map(self.peers[q], start, nbytes, handle, own=False)

@@ -14,7 +14,7 @@ from typing import Any
 
 from stretto.arrays.view import packed_view
 from stretto.errors import CallError, DeviceError
-from stretto.executors import Group
+from stretto.executors import Group, hosts_of
 from stretto.executors.cuda.device.driver import Device, ask
 from stretto.executors.cuda.device.memory import Slab
 from stretto.executors.cuda.device.sharing import Imports, describe, identity, received
@@ -187,4 +187,5 @@ def local_rank(group: Group) -> int:
     for name in ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"):
         if name in os.environ:
             return int(os.environ[name])
-    return group.rank
+    hosts = hosts_of(group)
+    return hosts[: group.rank].count(hosts[group.rank])

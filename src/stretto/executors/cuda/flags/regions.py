@@ -35,6 +35,8 @@ HALVES = {"stage": 32 << 20, "packets": 16 << 20}
 """Bytes of one half of each kind of staging, in every set."""
 PAIR_SHARE = 4
 """What two ranks that only transfer have of that: a part of HALVES."""
+FAR_SHARE = 16
+"""What ranks on several hosts have: each mirrors the others' staging (hosts)."""
 MOST_TILE = 1 << 31
 """Bytes of a tile: kernels count a slice's in 32 bits, and step beyond its end."""
 PAGE = 4096
@@ -62,14 +64,17 @@ class Region:
         return HALVES[kind] // self.share
 
 
-def regions(num_ranks: int, *, channel: bool = False) -> tuple[tuple[Region, ...], int]:
+def regions(
+    num_ranks: int, *, channel: bool = False, far: bool = False
+) -> tuple[tuple[Region, ...], int]:
     """Return the sets of a session and the bytes they take together.
 
-    Two ranks that only transfer have one, with a part of the staging.
+    Two ranks that only transfer have one, with a part of the staging; `far`: some are
+    on other hosts.
     """
     found = []
     at = 0
-    share = PAIR_SHARE if channel else 1
+    share = FAR_SHARE if far else PAIR_SHARE if channel else 1
     for _ in range(1 if channel else _wanted_sets()):
         starts = {"control": at}
         at += -(-control_bytes(num_ranks) // PAGE) * PAGE

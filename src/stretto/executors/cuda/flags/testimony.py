@@ -29,7 +29,7 @@ class Testimony:
 
     def __init__(self, bases: Sequence[int], rank: int, offset: int) -> None:
         """`bases` are everybody's slabs as they are mapped here."""
-        self._pages = [base + offset for base in bases]
+        self._pages = [base + offset if base else 0 for base in bases]
         self._rank = rank
 
     def give(self, text: str, stream: Any) -> None:
@@ -44,7 +44,8 @@ class Testimony:
 
     def hear(self, ranks: Iterable[int], stream: Any) -> dict[int, str]:
         """Return what peers called; some may have nothing to say."""
-        missing, heard = set(ranks), dict[int, str]()
+        missing = {rank for rank in ranks if self._pages[rank]}  # of this host
+        heard: dict[int, str] = {}
         until = time.monotonic() + PATIENCE_S
         while missing:
             for rank in sorted(missing):

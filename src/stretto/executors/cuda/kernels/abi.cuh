@@ -6,7 +6,7 @@
 
 namespace stretto {
 
-constexpr u32 MAX_RANKS = 8;
+constexpr u32 MAX_RANKS = 16;
 constexpr u32 MAX_BLOCKS = 256;
 constexpr u32 MAX_LANES = 4;
 constexpr u32 MAX_WORKERS = MAX_BLOCKS * MAX_LANES;
@@ -17,7 +17,8 @@ constexpr u32 BOARD = 64;
 // Byte offsets in a rank's control memory.
 constexpr u64 BROKEN = 0;
 constexpr u64 ROLL = 128;
-constexpr u64 LAUNCHES = 256;
+constexpr u64 LAUNCHES = 384;
+constexpr u64 REQUESTS = 448;
 constexpr u64 EPOCHS = 512;
 constexpr u64 FLAGS = EPOCHS + 8 * MAX_WORKERS;
 constexpr u64 SUMS = FLAGS + 8ull * MAX_BLOCKS * MAX_LANES * MAX_LANES * MAX_RANKS;
@@ -39,8 +40,11 @@ struct Params {
   u64 packet_unit;
   u64 stage_half;
   u64 packet_half;
+  u64 far;    // pinned: what ranks on other hosts write as they would in control memory
+  u64 inbox;  // pinned: what they put into our staging
+  u64 ring;   // pinned: requests to them
 };
-static_assert(sizeof(Params) == 384, "abi.py: PARAMS");
+static_assert(sizeof(Params) == 728, "abi.py: PARAMS");
 
 // Who was missing, in host memory; the first to give up writes it, once.
 struct Record {

@@ -12,7 +12,7 @@
 // writes at once. So nothing of this is left to do when the last data arrive.
 #pragma once
 
-#include "deadline.cuh"
+#include "ring.cuh"
 #include "stream.cuh"
 
 namespace stretto {
@@ -33,7 +33,11 @@ __device__ __forceinline__ u64 tell_peers(const Params& p, u32 lane) {
   if (lane < C::ranks && lane != C::rank) {
     const u64 slot = (launch & 1) * MAX_RANKS + C::rank;
     const u64 said = launch << 32 | p.fingerprint;
-    store_relaxed_word(control_word(p.control[lane], ROLL, slot), said);
+    if (is_far<C>(lane)) {
+      ask_host(p, C::rank, {lane, 0, 0, ROLL + 8 * slot, said});
+    } else {
+      store_relaxed_word(control_word(p.control[lane], ROLL, slot), said);
+    }
   }
   return launch;
 }
@@ -44,7 +48,8 @@ __device__ __forceinline__ void hear_peers(const Params& p, u32 lane, u64 launch
                                            u64 epoch) {
   if (lane >= C::ranks || lane == C::rank) return;
   const u64 slot = (launch & 1) * MAX_RANKS + lane;
-  const u64* word = control_word(p.control[C::rank], ROLL, slot);
+  const u64 ours = is_far<C>(lane) ? p.far : p.control[C::rank];
+  const u64* word = control_word(ours, ROLL, slot);
   const u64 want = launch << 32 | p.fingerprint;
   const Place at{C::rank, 0, 0, static_cast<int>(threadIdx.x), epoch};
   const int peer = static_cast<int>(lane);

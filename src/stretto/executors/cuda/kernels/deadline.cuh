@@ -42,7 +42,9 @@ __device__ __noinline__ u64 read_roll(const Params& p, int rank, u64 launch) {
   for (u32 q = 0; q < RANKS; ++q) {
     if (q == static_cast<u32>(rank)) continue;
     const u64 slot = (launch & 1) * MAX_RANKS + q;
-    const u64 said = load_relaxed_word(control_word(p.control[rank], ROLL, slot));
+    const u64 ours = p.control[q] == 0 ? p.far : p.control[rank];  // 0: on another host
+    if (ours == 0) continue;
+    const u64 said = load_relaxed_word(control_word(ours, ROLL, slot));
     if (static_cast<u32>(said >> 32) != static_cast<u32>(launch)) {
       found |= 1ull << q;
     } else if (static_cast<u32>(said) != p.fingerprint) {
@@ -86,7 +88,7 @@ __device__ __noinline__ void give_up(const Params& p, Place at, Kind kind, int s
   fence();
   store_relaxed_word(&record->state, 2);
   for (u32 q = 0; q < RANKS && !told; ++q) {
-    if (q != static_cast<u32>(at.rank)) {
+    if (q != static_cast<u32>(at.rank) && p.control[q] != 0) {  // hosts tell hosts
       store_relaxed_word(control_word(p.control[q], BROKEN), claim);
     }
   }

@@ -21,6 +21,10 @@ namespace stretto {
 template <int PEER, int PEER_LANE, int N, bool RELEASE = true>
 struct Flag {};
 
+// Of a rank on another host, which signals into pinned memory: to wait for.
+template <int PEER, int PEER_LANE, int N>
+struct FarFlag {};
+
 template <class Lane>
 __device__ __forceinline__ u64 flag_value(const Lane& lane, u32 n) {
   return lane.epoch << 20 | n;
@@ -48,6 +52,17 @@ __device__ __forceinline__ void choose(const Lane& lane, u32 k, FlagTask& task,
   task.release = RELEASE;
 }
 
+template <bool MINE, class Lane, int PEER, int PEER_LANE, int N>
+__device__ __forceinline__ void choose(const Lane& lane, u32 k, FlagTask& task,
+                                       FarFlag<PEER, PEER_LANE, N>) {
+  using C = typename Lane::C;
+  static_assert(MINE, "far.cuh signals");
+  if (lane.thread != k) return;
+  task.word = flag_word(lane.p.far, lane.block, C::lane, PEER, PEER_LANE);
+  task.n = N;
+  task.peer = PEER;
+}
+
 template <int STEP, class Lane, class... F>
 __device__ __forceinline__ void signal(Lane& lane, F... flags) {
   static_assert(sizeof...(F) <= 32, "one warp signals");
@@ -56,18 +71,21 @@ __device__ __forceinline__ void signal(Lane& lane, F... flags) {
   FlagTask task;
   u32 k = 0;
   (choose<false>(lane, k++, task, flags), ...);
-  if (task.word == nullptr || !lane.ok) return;
-  if (task.release) {
-    store_release(task.word, flag_value(lane, task.n));
-  } else {
-    store_relaxed_word(task.word, flag_value(lane, task.n));
+  if (task.word != nullptr && lane.ok) {
+    if (task.release) {
+      store_release(task.word, flag_value(lane, task.n));
+    } else {
+      store_relaxed_word(task.word, flag_value(lane, task.n));
+    }
   }
+  lane.diary.end_step(STEP, lane.epoch);
 }
 
 template <int STEP, class Lane, class... F>
 __device__ __forceinline__ void wait(Lane& lane, F... flags) {
   static_assert(sizeof...(F) <= 32, "one warp waits");
   lane.step = STEP;
+  lane.diary.begin_wait();
   FlagTask task;
   u32 k = 0;
   (choose<true>(lane, k++, task, flags), ...);
@@ -83,6 +101,8 @@ __device__ __forceinline__ void wait(Lane& lane, F... flags) {
     fence();
   }
   lane.agree();
+  lane.diary.end_wait();
+  lane.diary.end_step(STEP, lane.epoch);
 }
 
 }  // namespace stretto

@@ -7,6 +7,7 @@
 
 #include "packet.cuh"
 #include "reduce.cuh"
+#include "steps.cuh"
 #include "stream.cuh"
 #include "vector.cuh"
 
@@ -27,6 +28,7 @@ struct Lane {
   bool entered = false;
   bool ok = true;
   int step = 0;
+  Diary diary;
   struct {
     int at;  // step << 8 | peer: it lives in a register to the end
     u64 got, want;
@@ -44,6 +46,7 @@ struct Lane {
     after_earlier_work();
     const u32 worker = block * C::lanes + C::lane;
     epoch = load_relaxed_word(control_word(p.control[C::rank], EPOCHS, worker));
+    diary.open(p.control[C::rank], p.fingerprint, epoch, block, C::lane, thread);
   }
 
   // --- where things are
@@ -69,6 +72,16 @@ struct Lane {
   __device__ Staged stage(u32 pos) const {
     const u64 half = epoch & 1 ? p.stage_half : 0;
     return {p.stage[OWNER] + half + unit<OWNER>(pos, p.stage_unit)};
+  }
+  // A unit of ours that a rank on another host puts into.
+  __device__ Staged inbox(u32 pos) const {
+    const u64 half = epoch & 1 ? p.stage_half : 0;
+    return {p.inbox + half + unit<C::rank>(pos, p.stage_unit)};
+  }
+  // Where a unit of a rank lies in its staging: for ranks on other hosts.
+  template <int OWNER>
+  __device__ u64 place_of(u32 pos) const {
+    return (epoch & 1 ? p.stage_half : 0) + unit<OWNER>(pos, p.stage_unit);
   }
   template <int PEER, int CALL>
   __device__ PacketTo<PEER, CALL> packet_to(u32 pos) const {

@@ -114,6 +114,13 @@ __device__ __forceinline__ void fence() {
   asm volatile("fence.acq_rel.sys;" ::: "memory");
 }
 
+// The next number of a counter that blocks of this GPU share.
+__device__ __forceinline__ u64 take_number(u64* p) {
+  u64 v;
+  asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], 1;" : "=l"(v) : "l"(p));
+  return v;
+}
+
 // The device's clock in nanoseconds; the same for all its SMs.
 __device__ __forceinline__ u64 clock_ns() {
   u64 t;

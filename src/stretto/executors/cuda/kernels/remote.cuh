@@ -56,11 +56,4 @@ __device__ __forceinline__ void add_remote(BFloat16x2* p, BFloat16x2 v) {
 }
 #endif
 
-// The next number of a counter that blocks of this GPU share.
-__device__ __forceinline__ u64 take_number(u64* p) {
-  u64 v;
-  asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], 1;" : "=l"(v) : "l"(p));
-  return v;
-}
-
 }  // namespace stretto

@@ -147,6 +147,7 @@ class BoundKernel:
         self.fingerprint = fingerprint
         self.peers = peer_spaces(plan, space.rank) if shares is None else shares
         self._space, self._watch = space, session.watch
+        self._far = session.far
         self._needs = needs or footprint(plan, where, space.rank)
         self._deadline_ns = int(session.group.deadline_s * 1e9)
         self._words = words
@@ -158,6 +159,8 @@ class BoundKernel:
         ]
         """Words of the parameters that a key says, and where it does."""
         self._watch.know(fingerprint, plan)
+        self._recorded = session.recorded
+        self._recorded.know(fingerprint, plan, where, self._watch.called(fingerprint))
 
     def parameters(self, region: Region) -> Parameters[Block]:
         """Return what is packed for calls with a set of flags; at first nothing."""
@@ -172,13 +175,18 @@ class BoundKernel:
     def packed(self, region: Region) -> NDArray[np.uint8]:
         """Return the parameters of launches with a set of flags, without arrays."""
         bases = self._space.peers
+        stage = [b + region.stage for b in bases]
+        if self._far is not None:
+            for rank, mirror in self._far.mirrors(region).items():
+                stage[rank] = mirror
         return pack(
             self.kernel,
             self.where,
             {
-                "control": [b + region.control for b in bases],
-                "stage": [b + region.stage for b in bases],
-                "packets": [b + region.packets for b in bases],
+                **({} if self._far is None else self._far.fields(region)),
+                "control": [b + region.control if b else 0 for b in bases],
+                "stage": stage,
+                "packets": [b + region.packets if b else 0 for b in bases],
                 "record": self._watch.record,
                 "deadline_ns": self._deadline_ns,
                 "fingerprint": self.fingerprint,
@@ -228,6 +236,7 @@ class BoundKernel:
             words[first + rank] = address
         fingerprint = mixed(self.fingerprint, tuple(offsets))
         self._watch.know(fingerprint, self.plan, self.fingerprint, offsets)
+        self._recorded.also(fingerprint, self.fingerprint)
         words[_MARK] = words[_MARK] & _TILES | fingerprint << 32
 
 
@@ -242,6 +251,8 @@ class Launch:
     ) -> None:
         """With `added` words the call takes extra arrays."""
         self.parts = parts
+        self.note: Callable[[int], None] | None = None
+        """Records that the call is enqueued, on a stream."""
         self._watch = session.watch
         self._state, self._inside = session.watch.state, session.watch.inside
         self._flags = session.flags
@@ -288,6 +299,8 @@ class Launch:
                 if stream is None
                 else stream_handle(stream)
             )
+            if self.note is not None:
+                self.note(handle)
             source = x if type(x) is int else pointer(x)
             key: Key = source, (source if out is x else pointer(out))
             if self._added is not None:
@@ -311,7 +324,7 @@ class Launch:
         """
         ordinal, key = self._ordinal, (source or 0, target or 0)
         state, watch, streams = self._state, self._watch, self._streams
-        launch, inside = self._launch, self._inside
+        launch, inside, note = self._launch, self._inside, self.note
 
         def again() -> None:
             if inside[0]:
@@ -321,6 +334,8 @@ class Launch:
                 if state[0] or watch.fault is not None:
                     watch.check()
                 handle = current_stream(ordinal)
+                if note is not None:
+                    note(handle)
                 parameters = streams.get(handle)
                 if parameters is None:
                     self._in_turn(handle, key, ())

@@ -18,7 +18,7 @@ from stretto.arrays.view import pointer, require_near
 from stretto.collectives import storage
 from stretto.epilogues import Spec
 from stretto.errors import CallError, PlanError
-from stretto.executors import Call, describe
+from stretto.executors import Call, describe, hosts_of
 from stretto.executors.cuda.codegen.abi import fingerprint
 from stretto.executors.cuda.codegen.byhand import hand_kernel
 from stretto.executors.cuda.codegen.epilogue import words_of
@@ -52,7 +52,7 @@ from stretto.lower import (
     hands_round_on_engine,
     in_halves,
 )
-from stretto.plan import Layout, Plan, Space, layout
+from stretto.plan import Layout, Plan, Space, layout, settled_hosts
 from stretto.verify import verify_plan
 
 __all__ = ["OnCopy", "bind_kernel", "bind_plan", "pitches", "places_of", "prepare"]
@@ -73,13 +73,33 @@ def prepare(
         )
     mark = fingerprint(value, call.dtype, call.op.value, call.counts)
     session.watch.name(mark, describe(value, call))
+    _refuse_hosts(session, value, call)
+    note = session.recorded.noter(mark, value, call)
     launch = _launch(session, plan, call, mark)
+    launch.note = note
     if not call.aside:
         return launch
     places = layout(value, symbol_sizes(value, call), 1)
     count = int(places.inputs[session.group.rank][-1])
     nbytes = count * storage(call.dtype).itemsize
     return OnCopy(launch, nbytes, session.device.ordinal)
+
+
+def _refuse_hosts(session: SessionServices, plan: Plan, call: Call) -> None:
+    """Refuse a plan for other hosts than ours, and what does not reach over hosts."""
+    hosts = settled_hosts(hosts_of(session.group), session.group.num_ranks)
+    if plan.hosts != hosts:
+        raise CallError(
+            f"plan {plan.name} is for hosts {plan.hosts or 'in one'}; ranks are on "
+            f"{hosts or 'one'}: lower it with hosts=comm.hosts"
+        )
+    what = ""
+    if runs_on_engine(plan) or hands_round_on_engine(plan):
+        what = "copy engines do not reach other hosts; want packets or bulk"
+    elif taken_by_hand(plan, call, session.regions[0].share) is not None:
+        what = "kernels by hand do not reach other hosts; want another algorithm"
+    if hosts and what:
+        raise PlanError(f"plan {plan.name} ({plan.schedule}), ranks on {hosts}: {what}")
 
 
 class OnCopy:
@@ -305,11 +325,12 @@ def _fused(
     grain = epilogue.row or 1
     itemsize = storage(call.dtype).itemsize
     sizes = symbol_sizes(value, call, grain)
-    places = fit(value, sizes, itemsize, grain=grain)
+    region = session.regions[0]
+    places = fit(value, sizes, itemsize, grain=grain, region=region)
     rows = int(places.atom_sizes.max(initial=0)) // grain
     share = shared_by(epilogue, value.schedule.blocks, rows)
     if share == 1 or (share > 1 and session.device.arch >= (9, 0)):
-        shared = fit(value, sizes, itemsize, grain=grain, share=share)
+        shared = fit(value, sizes, itemsize, grain=grain, share=share, region=region)
         try:
             return _with_epilogue(session, plan, call, epilogue, mark, shared, share)
         except TooManyBlocks:
@@ -321,7 +342,7 @@ def _fused(
             raise
     half = replace(value.schedule, blocks=value.schedule.blocks // 2)
     plan = verify_plan(replace(value, schedule=half), plan)
-    places = fit(plan.value, sizes, itemsize, grain=grain)
+    places = fit(plan.value, sizes, itemsize, grain=grain, region=region)
     return _with_epilogue(session, plan, call, epilogue, mark, places, 0)
 
 

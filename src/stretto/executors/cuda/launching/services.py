@@ -13,6 +13,7 @@ from stretto.executors.cuda.device.memory import Slab
 from stretto.executors.cuda.device.space import AddressSpace
 from stretto.executors.cuda.flags.enginewatch import EngineWatch
 from stretto.executors.cuda.flags.flagsets import FlagSets
+from stretto.executors.cuda.flags.recorded import Recorded
 from stretto.executors.cuda.flags.regions import Region
 from stretto.executors.cuda.flags.watch import Watch
 from stretto.executors.cuda.launching.kernels import Loaded
@@ -20,6 +21,7 @@ from stretto.lower import Batched
 
 if TYPE_CHECKING:
     from stretto.executors.cuda.custom.proxy import Proxy
+    from stretto.executors.cuda.hosts.way import FarWay
 
 __all__ = ["SessionServices"]
 
@@ -34,6 +36,9 @@ class SessionServices(Protocol):
     space: AddressSpace
     watch: Watch
     flags: FlagSets
+    far: FarWay | None
+    """The way to ranks on other hosts, where there are such."""
+    recorded: Recorded
 
     def empty(self, shape: Sequence[int], dtype: str) -> DeviceArray:
         """Return registered memory, at the same offset on every rank (collective)."""

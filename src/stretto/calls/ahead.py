@@ -1,0 +1,186 @@
+"""Kernels of usual calls, compiled before anybody calls: by a process of its own.
+
+In: how many ranks there are, and which GPU. Out: files in the cache of kernels, in the
+order in which models ask for them. Never: a GPU touched, or a rank kept waiting.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from stretto import caches, collectives, executors
+from stretto.choice.plans import frozen, proved_plan
+from stretto.choice.select import STAGED, Profile, Question, dtype_class
+from stretto.choice.selector import Selector
+from stretto.collectives import Operator
+from stretto.ir import Verified
+from stretto.plan import Plan
+
+__all__ = ["Compiled", "compile_usual", "start_ahead", "usual_plans"]
+
+_SIZES = tuple(1 << k for k in range(10, 29))
+_SMALL = 64 << 10
+"""Bytes up to which numbers of whole models' sizes, and flags, are moved."""
+SWITCH = "STRETTO_AHEAD"
+"""0 in the environment: nothing is compiled ahead."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Usual:
+    collective: str
+    dtype: str
+    op: Operator = Operator.SUM
+    up_to: int = _SIZES[-1]
+
+
+_USUAL = (
+    _Usual("broadcast", "float32"),
+    _Usual("all_gather", "int64", up_to=_SMALL),
+    _Usual("broadcast", "uint8", up_to=_SMALL),
+    _Usual("broadcast", "int64", up_to=_SMALL),
+    _Usual("all_gather", "uint8", up_to=_SMALL),
+    _Usual("all_reduce", "float32"),
+    _Usual("all_reduce", "bfloat16"),
+    _Usual("all_gather", "bfloat16"),
+    _Usual("reduce_scatter", "bfloat16"),
+    _Usual("reduce_scatter", "bfloat16", Operator.AVG),
+    _Usual("all_gather", "float32"),
+    _Usual("reduce_scatter", "float32"),
+    _Usual("reduce_scatter", "float32", Operator.AVG),
+    _Usual("all_reduce", "float32", Operator.AVG),
+    _Usual("all_reduce", "bfloat16", Operator.AVG),
+    _Usual("broadcast", "bfloat16"),
+    _Usual("all_reduce", "float16"),
+    _Usual("all_to_all", "bfloat16"),
+    _Usual("all_to_all", "float32"),
+)
+"""What DDP, FSDP2 and tensor parallelism call, and an element type of each size: what
+is only moved is bits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled:
+    """What was done."""
+
+    kernels: int
+    is_whole: bool
+    """Whether it was done to its end, now or by an earlier process."""
+
+
+def usual_plans(
+    num_ranks: int, profile: Profile | None = None
+) -> Iterator[tuple[Verified[Plan], str, Operator]]:
+    """Yield the plans that choice picks for usual calls, each once, and their types."""
+    selector, seen = Selector("cuda", profile), set()
+    for one in _USUAL:
+        rooted = collectives.get(one.collective).rooted
+        for nbytes in _SIZES:
+            if nbytes > one.up_to:
+                break
+            asked = Question(
+                executor="cuda",
+                collective=one.collective,
+                num_ranks=num_ranks,
+                nbytes=nbytes,
+                memory=STAGED,
+                in_place=True,
+                params=frozen({"root": 0} if rooted else {}),
+                dtypes=dtype_class(one.dtype),
+            )
+            choice = selector.choose(asked)
+            key = choice, one.collective, one.dtype, one.op
+            if key not in seen:
+                seen.add(key)
+                args = choice.algorithm, num_ranks, asked.params, choice.schedule
+                yield proved_plan(*args, in_place=True), one.dtype, one.op
+
+
+def compile_usual(
+    num_ranks: int,
+    arch: tuple[int, int] | None = None,
+    *,
+    threads: int | None = None,
+    go_on: Callable[[], bool] = lambda: True,
+) -> Compiled:
+    """Compile the kernels of all ranks' usual calls into the cache, side by side.
+
+    Without `arch`, for this machine's GPUs. What an earlier process has done to its end
+    is not looked at again.
+    """
+    executor = executors.get("cuda")
+    arch = executor.arch_here() if arch is None else arch
+    texts = Profile.of_user()
+    profile = Profile.parse(texts["cuda"], "the user's") if "cuda" in texts else None
+    said = repr((num_ranks, arch, executor.toolchain(), texts, _USUAL, _shipped()))
+    done = hashlib.sha256(said.encode()).hexdigest()
+    mark = caches.folder("cubins") / f"ahead-{done}"
+    if caches.load(mark) is not None:
+        return Compiled(kernels=0, is_whole=True)
+    cores = threads or max(1, len(os.sched_getaffinity(0)) - num_ranks)
+    started: list[Future[None]] = []
+    with ThreadPoolExecutor(cores, "ahead") as pool:
+        for plan, dtype, op in usual_plans(num_ranks, profile):
+            for rank in range(num_ranks):
+                how = {"dtype": dtype, "op": op, "rank": rank, "arch": arch}
+                started.append(pool.submit(_compile, executor, plan, how, go_on))
+            if not go_on():
+                break
+    for one in started:
+        one.result()
+    whole = go_on()
+    if whole:
+        caches.store(mark, b"done")
+    return Compiled(kernels=len(started), is_whole=whole)
+
+
+def _compile(
+    executor: Any, plan: Verified[Plan], how: dict[str, Any], go_on: Callable[[], bool]
+) -> None:
+    if go_on():
+        executor.warm(plan, **how)
+
+
+def _shipped() -> str:
+    """Return the shipped rows: other rows choose other plans."""
+    return repr(Profile.shipped("cuda").rules)
+
+
+_running: dict[int, subprocess.Popen[bytes]] = {}
+"""By number of ranks."""
+
+
+def start_ahead(num_ranks: int) -> None:
+    """Begin to compile for so many ranks, in a process that ends with this one.
+
+    One rank of a host calls it. Where there is no CUDA, that process ends at once.
+    """
+    if num_ranks < 2 or num_ranks in _running or os.environ.get(SWITCH) == "0":
+        return
+    command = [sys.executable, "-m", "stretto", "precompile"]
+    command += ["--ranks", str(num_ranks), "--parent", str(os.getpid())]
+    paths = [p for p in sys.path if p]
+    with contextlib.suppress(OSError):  # it would only have saved time
+        _running[num_ranks] = subprocess.Popen(
+            command,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), SWITCH: "0"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+
+@atexit.register
+def _end() -> None:
+    for one in _running.values():
+        one.kill()
+        one.wait()
+    _running.clear()

@@ -1,0 +1,62 @@
+"""Compile the GPU kernels of usual calls into the cache, before anybody calls."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import time
+
+from stretto.calls.ahead import compile_usual
+from stretto.cli.output import add_json, print_rows
+from stretto.errors import CallError
+
+__all__ = ["add_arguments", "run"]
+
+_NICE = 10
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's options."""
+    parser.add_argument("--ranks", type=int, default=2, help="of one host (2)")
+    parser.add_argument("--arch", help='such as "9.0"; without it, this machine\'s')
+    parser.add_argument("--threads", type=int, help="that compile")
+    parser.add_argument(
+        "--parent", type=int, default=0, help="a process to end with, and to let go on"
+    )
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compile, and say how much that was; needs no GPU when told its architecture."""
+    if args.ranks < 1 or (args.threads is not None and args.threads < 1):
+        raise CallError(
+            f"precompile: --ranks {args.ranks}, --threads {args.threads}; want 1 or "
+            f"more of each"
+        )
+    if args.parent:
+        with contextlib.suppress(OSError):
+            os.nice(_NICE)
+
+    def go_on() -> bool:
+        return not args.parent or os.getppid() == args.parent
+
+    began = time.monotonic()
+    made = compile_usual(
+        args.ranks, _arch(args.arch), threads=args.threads, go_on=go_on
+    )
+    took = round(time.monotonic() - began, 1)
+    words = "all" if made.is_whole else "cut short"
+    print_rows(args, [{"kernels": made.kernels, "seconds": took, "done": words}])
+    return 0
+
+
+def _arch(text: str | None) -> tuple[int, int] | None:
+    """Return an architecture as numbers."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"(?:sm_)?(\d+)[._]?(\d)", text)
+    if not found:
+        raise CallError(f'precompile: --arch {text}; want one such as "9.0"')
+    return int(found[1]), int(found[2])

@@ -1,0 +1,1 @@
+"""Ranks on other hosts: pinned memory, requests of kernels, and the thread between."""

@@ -1,0 +1,89 @@
+"""Kernels compiled before anybody calls: which, once, and only as long as wanted."""
+
+import pytest
+
+from stretto import executors
+from stretto.calls import ahead
+from stretto.calls.ahead import compile_usual, usual_plans
+from stretto.choice.select import STAGED, Question, dtype_class
+from stretto.choice.selector import Selector
+from stretto.collectives import Operator
+
+
+@pytest.fixture
+def asked(monkeypatch, tmp_path):
+    """Return what is compiled: nothing is, and the cache is empty."""
+    found = []
+    monkeypatch.setenv("STRETTO_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("STRETTO_PROFILES", str(tmp_path))
+    cuda = executors.get("cuda")
+    monkeypatch.setattr(
+        cuda,
+        "warm",
+        lambda plan, **how: found.append((plan.value.digest, *how.values())),
+    )
+    monkeypatch.setattr(cuda, "toolchain", lambda: "of a test")
+    return found
+
+
+def test_every_rank_has_every_kernel_once(asked):
+    """A second process finds that all was done; other GPUs are other kernels."""
+    made = compile_usual(2, (9, 0), threads=2)
+
+    assert made.is_whole
+    assert len(set(asked)) == len(asked) == made.kernels
+    assert {0, 1} == {rank for *_, rank, _ in asked}
+    assert 0 == compile_usual(2, (9, 0)).kernels
+    assert made.kernels == compile_usual(2, (10, 0)).kernels
+
+
+def test_what_is_compiled_is_what_calls_are_served_by(asked):
+    """An all_reduce of any usual size finds its plan among them."""
+    known = {(p.value.schedule, dtype, op) for p, dtype, op in usual_plans(4)}
+    for nbytes in (8, 5000, 1 << 17, 3 << 20, 25 << 20, 200 << 20):
+        for dtype in ("float32", "bfloat16"):
+            wanted = Question(
+                executor="cuda",
+                collective="all_reduce",
+                num_ranks=4,
+                nbytes=nbytes,
+                memory=STAGED,
+                in_place=True,
+                dtypes=dtype_class(dtype),
+            )
+            found = Selector("cuda").choose(wanted)
+            assert (found.schedule, dtype, Operator.SUM) in known
+
+
+def test_it_ends_when_nobody_wants_it_any_more(asked):
+    """What was cut short is not taken for done."""
+    made = compile_usual(2, (9, 0), go_on=lambda: len(asked) < 5)
+
+    assert not made.is_whole
+    assert len(asked) < made.kernels or made.kernels < 20
+    assert compile_usual(2, (9, 0)).is_whole
+
+
+def test_a_process_of_its_own_is_started_once(monkeypatch):
+    """For each number of ranks that can be a group; not where it is switched off."""
+    started = []
+
+    class Popen:
+        def __init__(self, command, **_):
+            started.append(command[command.index("--ranks") + 1])
+
+        def kill(self):
+            started.append("killed")
+
+        wait = kill
+
+    monkeypatch.setattr(ahead.subprocess, "Popen", Popen)
+    monkeypatch.setattr(ahead, "_running", {})
+    monkeypatch.delenv(ahead.SWITCH, raising=False)
+    for ranks in (1, 2, 2, 4):
+        ahead.start_ahead(ranks)
+    monkeypatch.setenv(ahead.SWITCH, "0")
+    ahead.start_ahead(8)
+    ahead._end()
+
+    assert ["2", "4", *["killed"] * 4] == started
