@@ -19,7 +19,7 @@ import time
 import numpy as np
 from tests.host.transfer.conftest import SECRET, Child
 
-from stretto.errors import StrettoError, TransferError
+from stretto.errors import TransferError
 from stretto.transfer import Engine, Layout
 
 PAGES, PAGE = 48, 24 << 10
@@ -199,10 +199,8 @@ class Soak:
         other.child.process.kill()
         killed = time.monotonic()
         for x in begun:
-            try:
-                x.wait(WAIT)
-            except StrettoError as e:
-                assert getattr(e, "peer", "") == other.child.name, e
+            assert x.event().wait(WAIT), "it hangs"
+            assert getattr(x.error, "peer", other.child.name) == other.child.name
         while not other.peer.lost:
             time.sleep(0.001)
             assert time.monotonic() - killed < 2.0, "nobody noticed"

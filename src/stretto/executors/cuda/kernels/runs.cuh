@@ -35,12 +35,14 @@ __device__ __forceinline__ Ends ends_of(const Runs& r, unsigned run) {
   const unsigned chunk = box / r.boxes;
   box %= r.boxes;
   Ends at = {r.src_chunk[chunk] + r.src_box[box], r.dst_chunk[chunk] + r.dst_box[box]};
+  if constexpr (DEPTH > 0) {  // a loop to 0 is warned of
 #pragma unroll
-  for (unsigned k = 0; k < DEPTH; ++k) {
-    const unsigned axis = MOST_AXES - 1 - k, value = nth % r.size[axis];
-    nth /= r.size[axis];
-    at.src += value * r.src_step[axis];
-    at.dst += value * r.dst_step[axis];
+    for (unsigned k = 0; k < DEPTH; ++k) {
+      const unsigned axis = MOST_AXES - 1 - k, value = nth % r.size[axis];
+      nth /= r.size[axis];
+      at.src += value * r.src_step[axis];
+      at.dst += value * r.dst_step[axis];
+    }
   }
   return at;
 }
