@@ -197,7 +197,7 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
 
         It is emptied whenever calls must be examined anew.
         """
-        return self._by_layout.fused.memo
+        return self._calls.epilogues.memo
 
     def repeated(
         self, x: Any, epilogue: Any = None, *, out: Any = None
@@ -215,13 +215,15 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
                 f"what @epilogue made, called with its inputs, as in the call"
             )
         key = "all_reduce", id(x), id(out), "sum", None, None, None
-        found = self._by_layout.fused.find(key, x, out, epilogue)
+        found = self._calls.epilogues.find(key, x, out, epilogue)
         if found is None:
             return None
         launch = found
 
         def again(source: int, target: int, extra: Sequence[Any]) -> bool:
-            return self._known is self._table and launch(source, target, extra)
+            return self._known is self._calls.by_arrays and launch(
+                source, target, extra
+            )
 
         return again
 
@@ -243,8 +245,7 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
         try:
             return self._exchanging(verb, work)
         finally:
-            self._table.clear()
-            self._by_layout.clear()
+            self._calls.clear()
 
     def trace(
         self, folder: str | Path | None = None, *, steps: bool = False
@@ -270,8 +271,7 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
     def _forget_launches(self) -> None:
         """Prepare calls on GPUs anew: their kernels are other ones now."""
         if GPU in self._sessions:
-            self._table.clear()
-            self._by_layout.clear()
+            self._calls.clear()
             self._launches.clear()
 
     def check(self) -> None:
