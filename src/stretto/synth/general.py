@@ -160,9 +160,9 @@ class General:
         yield from self._best_offer()
 
     def _first(self) -> tuple[int, ...]:
-        """Return the numbers of pieces to begin with: all, or before lanes but few."""
+        """Return the numbers of pieces to begin with: few, where trees get better."""
         assert self._source is not None  # begun
-        if self._source.variants == 1:
+        if not self._source.open:
             return self._splits
         moves = len(self._demand.network.members) ** 2
         few = tuple(k for k in self._splits if k * moves < _MANY_MOVES)
@@ -175,11 +175,11 @@ class General:
                 if self._source is None or self._is_done():
                     break
                 alike = self._source.variants == 1
-                if not self._source.improve() and (turn or alike):
+                if (turn or alike) and not self._source.improve():
                     break
                 variant = self._source.choose()
                 best = self._cuts[0].demand.split
-                finer = tuple(k for k in self._splits if 2 * k >= best)
+                finer = tuple(k for k in self._splits if 2 * k > best)
                 yield from self._climb(finer, 2, variant)
         except OutOfTimeError:
             pass
