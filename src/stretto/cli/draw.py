@@ -7,15 +7,14 @@ arrow; what a rank has stored by a step is one label.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
 from stretto.errors import CallError
-from stretto.ir import Op, Program, Ref, Spans, spell_op
+from stretto.ir import Op, Program, spell_op, steps_of
 
-__all__ = ["steps_of", "svg"]
+__all__ = ["svg"]
 
 _MOST_MOVES = 5000
 _LEFT, _TOP, _FOOT = 70, 84, 24
@@ -40,30 +39,6 @@ _STYLE = (
     ".move{stroke-width:1.6;fill:none}.sum{stroke-dasharray:5 3}"
     ".faint{stroke-width:1.2}.move:hover{stroke-width:4;opacity:1}"
 )
-
-
-def steps_of(program: Program) -> list[int]:
-    """Return the step of every operation, from 0."""
-    wrote: dict[tuple[int, str], Spans[int]] = defaultdict(Spans)
-    used: dict[tuple[int, str], Spans[int]] = defaultdict(Spans)
-    found = []
-    for op in program.ops:
-        after = [_latest(wrote, ref) for ref in (*op.srcs, op.dst)]
-        step = 1 + max(*after, _latest(used, op.dst))
-        found.append(step)
-        _note(wrote, op.dst, step)
-        for src in op.srcs:
-            _note(used, src, max(step, _latest(used, src)))
-    return found
-
-
-def _latest(marks: dict[tuple[int, str], Spans[int]], ref: Ref) -> int:
-    held = marks[ref.rank, ref.buffer].read(ref.start, ref.stop)
-    return max((step for _, _, step in held), default=-1)
-
-
-def _note(marks: dict[tuple[int, str], Spans[int]], ref: Ref, step: int) -> None:
-    marks[ref.rank, ref.buffer].write(ref.start, ref.stop, step)
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from stretto.ir.program import (
     spell_op,
 )
 from stretto.ir.spans import Spans
+from stretto.ir.steps import steps_of
 from stretto.ir.undisturbed import undisturbed
 
 __all__ = [
@@ -34,5 +35,6 @@ __all__ = [
     "parse_program",
     "partition",
     "spell_op",
+    "steps_of",
     "undisturbed",
 ]

@@ -6,8 +6,8 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from stretto import algorithms, cli, topology
-from stretto.cli.draw import steps_of, svg
-from stretto.ir import spell_op
+from stretto.cli.draw import svg
+from stretto.ir import spell_op, steps_of
 
 MINE = '''
 from stretto import algorithm, reduce

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,8 +14,18 @@ from numpy.typing import NDArray
 from stretto.collectives import check, dtype_name, storage
 from stretto.epilogues import Spec, evaluate
 from stretto.errors import CallError, CommunicationError
-from stretto.executors import Call, Group, Launch, Session, hosts_of
-from stretto.executors.cpu.encode import Encoded, Memory, encode
+from stretto.executors import (
+    Call,
+    Group,
+    Launch,
+    Session,
+    call_kind,
+    comm_of,
+    describe,
+    hosts_of,
+)
+from stretto.executors.cpu.encode import Memory, encode
+from stretto.executors.cpu.explain import explained
 from stretto.executors.cpu.far import FarSlab, Way
 from stretto.executors.cpu.faults import Watch
 from stretto.executors.cpu.heap import Heap
@@ -24,6 +35,7 @@ from stretto.executors.cpu.slab import ABI, CALL, Slab, SlabLayout
 from stretto.executors.cpu.words import Header, SessionWord
 from stretto.ir import Verified
 from stretto.plan import Plan, settled_hosts
+from stretto.trace import close_ring, open_ring
 
 __all__ = ["CpuSession"]
 
@@ -42,7 +54,7 @@ class CpuSession(Session):
     def __init__(self, group: Group, *, interpreter: str | None = None) -> None:
         """Make this rank's slab and map everybody's (collective)."""
         require_shared_memory()
-        self._group = group
+        self._group, self._hosts = group, hosts_of(group)
         self._interpreter: Interpreter = interpreter_named(
             interpreter, warn=group.rank == 0
         )
@@ -59,6 +71,8 @@ class CpuSession(Session):
         self._words[SessionWord.EPOCH] = 1
         self._words[SessionWord.CALL] = self._mine.address + CALL
         self._words[SessionWord.HEAP] = self._heap.addresses[group.rank]
+        self._ring = open_ring(group, *comm_of(group), few=group.only_transfers)
+        self._words[SessionWord.RING] = self._ring.address if self._ring else 0
         self._set_patience(crowded=shared.ranks_here > shared.cores)
         self._known: set[str] = set()
         self._memory: Memory | None = Memory(
@@ -119,6 +133,11 @@ class CpuSession(Session):
         """Return the thread that is in a call of this session, or 0."""
         return int(self._words[SessionWord.INSIDE])
 
+    def asked(self, ns: int) -> None:
+        """Say when the next call was asked for, where that was before its start."""
+        if self._ring is not None:
+            self._ring.enqueued(ns)
+
     def prepare(self, plan: Verified[Plan], call: Call) -> Launch:
         """Bind a plan to a kind of call. Nothing is exchanged."""
         if plan.value.num_ranks != self._group.num_ranks:
@@ -127,18 +146,24 @@ class CpuSession(Session):
                 f"want {self._group.num_ranks}"
             )
         assert self._memory is not None, "it is open"
-        if plan.value.hosts != settled_hosts(
-            hosts_of(self._group), self._group.num_ranks
-        ):
+        if plan.value.hosts != settled_hosts(self._hosts, self._group.num_ranks):
             raise CallError(
                 f"plan {plan.value.name} is for hosts {plan.value.hosts or 'in one'}; "
-                f"ranks are on {hosts_of(self._group)}: lower it with hosts=comm.hosts"
+                f"ranks are on {self._hosts}: lower it with hosts=comm.hosts"
             )
         check(call.op, call.dtype)
-        encoded = encode(plan.value, call, self._memory, self._interpreter.kernel_of)
+        text, kernel_of = describe(plan.value, call), self._interpreter.kernel_of
+        encoded = encode(plan.value, call, text, self._memory, kernel_of)
         for address, nbytes in encoded.touched:
             prefault(address, nbytes)
-        self._publish(encoded)
+        if text not in self._known:
+            self._known.add(text)
+            self._mine.register(int(encoded.table[Header.FINGERPRINT]), text)
+        if self._ring is not None:
+            said = plan.value, self._group.rank, encoded.table
+            encoded.table[Header.KIND] = self._ring.define(
+                call_kind(plan.value, call, "cpu"), functools.partial(explained, *said)
+            )
         watch = Watch(
             group=self._group,
             slabs=self._slabs,
@@ -147,6 +172,7 @@ class CpuSession(Session):
             encoded=encoded,
             run=self._interpreter.run,
             way=self._way,
+            ring=self._ring,
         )
         run, table = self._interpreter.run, int(encoded.table.ctypes.data)
 
@@ -167,13 +193,12 @@ class CpuSession(Session):
             return _repacking(launch, call.rows, self._group.num_ranks)
         return launch if call.epilogue is None else _ending(launch, call.epilogue)
 
-    def _publish(self, encoded: Encoded) -> None:
-        if encoded.text not in self._known:
-            self._known.add(encoded.text)
-            self._mine.register(int(encoded.table[Header.FINGERPRINT]), encoded.text)
-
     def close(self) -> None:
         """Give memory back; what launchers and arrays still hold goes with them."""
+        self._words[SessionWord.RING] = 0
+        if self._ring is not None:
+            self._ring = None
+            close_ring(self._group)
         if self._way is not None:
             self._way.close()
         self._slabs = ()

@@ -13,6 +13,7 @@ from stretto.executors.cuda.device.memory import Slab
 from stretto.executors.cuda.device.space import AddressSpace
 from stretto.executors.cuda.flags.enginewatch import EngineWatch
 from stretto.executors.cuda.flags.flagsets import FlagSets
+from stretto.executors.cuda.flags.recorded import Recorded
 from stretto.executors.cuda.flags.regions import Region
 from stretto.executors.cuda.flags.watch import Watch
 from stretto.executors.cuda.launching.kernels import Loaded
@@ -37,6 +38,7 @@ class SessionServices(Protocol):
     flags: FlagSets
     far: FarWay | None
     """The way to ranks on other hosts, where there are such."""
+    recorded: Recorded
 
     def empty(self, shape: Sequence[int], dtype: str) -> DeviceArray:
         """Return registered memory, at the same offset on every rank (collective)."""

@@ -1,0 +1,17 @@
+"""Questions in a small fixed language, and their answers; no model takes part."""
+
+from stretto.studio.ask.answers import Answer, answer
+from stretto.studio.ask.question import EXAMPLES, Question, Subject, parse_question
+from stretto.studio.ask.translate import Translator, by_command, understood
+
+__all__ = [
+    "EXAMPLES",
+    "Answer",
+    "Question",
+    "Subject",
+    "Translator",
+    "answer",
+    "by_command",
+    "parse_question",
+    "understood",
+]

@@ -1,0 +1,156 @@
+"""Collectives by what they are and how large: the rows of the op x size table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stretto import executors
+from stretto.studio.index import Index, dense_ids
+
+__all__ = ["Group", "groups", "size_name"]
+
+_UNITS = ("", "K", "M", "G", "T", "P")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Collectives of one kind, algorithm, group size and power of two of bytes."""
+
+    collective: str
+    algorithm: str
+    num_ranks: int
+    low_nbytes: int
+    """They have at least so many bytes, and less than twice as many."""
+    mean_nbytes: float
+    count: int
+    """Collectives, not calls."""
+    unfinished: int
+    """Calls without an end."""
+    p50_us: float
+    """Of a rank's call, from when it was made to its end."""
+    p99_us: float
+    low_us: float
+    """With `high_us` holds the median with 95 in 100."""
+    high_us: float
+    wait_p50_us: float
+    """From a collective's first rank to its last."""
+    transfer_p50_us: float
+    """From its last rank to its end."""
+    busbw_gbps: float
+    """10^9 bytes a second, by `transfer_p50_us`."""
+    total_us: float
+    """From the first rank to the end, summed."""
+
+
+def groups(index: Index, instances: NDArray[np.bool_] | None = None) -> list[Group]:
+    """Return the groups of a recording, or of some of its collectives."""
+    if not index.num_instances:
+        return []
+    kinds, comms = index.recording.kinds, index.recording.comms
+    names: dict[tuple[str, str], int] = {}
+    name_of = np.array(
+        [names.setdefault((k.collective, k.algorithm), len(names)) for k in kinds]
+    )
+    sizes = np.array([len(comm.members) for comm in comms], np.int64)
+    power = np.frexp(np.maximum(index.instance_nbytes, 0).astype(np.float64))[1]
+    ranks, rank_place = dense_ids(sizes[index.instance_comm])
+    key = (name_of[index.instance_kind] * 80 + power) * len(ranks) + rank_place
+    keys, group = dense_ids(key)
+    wanted = np.ones(index.num_instances, bool) if instances is None else instances
+    every = list(names)
+    calls_of = _sorted_by(group[index.instance], len(keys))
+    instances_of = _sorted_by(group, len(keys))
+    found = []
+    for g, value in enumerate(keys.tolist()):
+        mine = instances_of[g][wanted[instances_of[g]]]
+        if not len(mine):
+            continue
+        calls = (
+            calls_of[g][index.chosen(wanted)[calls_of[g]]]
+            if instances is not None
+            else calls_of[g]
+        )
+        rest, place = divmod(value, len(ranks))
+        name, exponent = divmod(rest, 80)
+        found.append(
+            _group(index, every[name], int(ranks[place]), exponent, mine, calls)
+        )
+    return sorted(found, key=lambda one: -one.total_us)
+
+
+def _sorted_by(group: NDArray[Any], many: int) -> list[NDArray[np.int64]]:
+    """Return the places of each group."""
+    small = group.astype(np.uint16) if many < 1 << 16 else group
+    order = np.argsort(small, kind="stable")
+    ends = np.cumsum(np.bincount(group, minlength=many))
+    return np.split(order, ends[:-1])
+
+
+def _group(
+    index: Index,
+    name: tuple[str, str],
+    num_ranks: int,
+    exponent: int,
+    mine: NDArray[np.int64],
+    calls: NDArray[np.int64],
+) -> Group:
+    lasted = index.lasted_us[calls]
+    lasted = lasted[~np.isnan(lasted)]
+    low, p50, high, p99 = _quantiles(lasted)
+    first, last, end = index.first_us[mine], index.last_us[mine], index.end_us[mine]
+    is_over = end > last
+    transfer = (end - last)[is_over]
+    mean = float(index.instance_nbytes[mine].mean())
+    moved = float(np.median(transfer)) if len(transfer) else 0.0
+    factor = executors.get("sim").bus_factor(name[0], max(1, num_ranks))
+    return Group(
+        collective=name[0],
+        algorithm=name[1],
+        num_ranks=num_ranks,
+        low_nbytes=1 << (exponent - 1) if exponent > 0 else 0,
+        mean_nbytes=mean,
+        count=len(mine),
+        unfinished=len(calls) - len(lasted),
+        p50_us=p50,
+        p99_us=p99,
+        low_us=low,
+        high_us=high,
+        wait_p50_us=float(np.median(last - first)),
+        transfer_p50_us=moved,
+        busbw_gbps=factor * mean / moved / 1e3 if moved > 0 else 0.0,
+        total_us=float((end - first).sum()),
+    )
+
+
+def _quantiles(values: NDArray[np.float64]) -> tuple[float, float, float, float]:
+    """Return the median's 95 % interval around it, and p99: order statistics."""
+    n = len(values)
+    if not n:
+        return 0.0, 0.0, 0.0, 0.0
+    reach = 0.98 * n**0.5
+    wanted = [n / 2 - reach, (n - 1) / 2, n / 2 + reach, 0.99 * n]
+    places = np.clip(np.round(wanted), 0, n - 1).astype(int)
+    parted = np.partition(values, np.unique(places))
+    low, p50, high, p99 = parted[places].tolist()
+    return low, p50, high, p99
+
+
+def size_name(nbytes: float) -> str:
+    """Return a number of bytes as people say it, binary: `1M`, `3.5K`."""
+    power = 0
+    while abs(nbytes) >= 1024 and power < len(_UNITS) - 1:
+        nbytes, power = nbytes / 1024, power + 1
+    return f"{nbytes:.4g}{_UNITS[power]}"
+
+
+def by_key(found: list[Group]) -> Iterator[tuple[tuple[str, int, int], list[Group]]]:
+    """Yield groups that differ in nothing but their algorithm, together."""
+    same: dict[tuple[str, int, int], list[Group]] = {}
+    for one in found:
+        same.setdefault((one.collective, one.num_ranks, one.low_nbytes), []).append(one)
+    yield from same.items()

@@ -1,0 +1,154 @@
+"""The first page: what ran, for how long, how sure its clocks are, what stands out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from stretto.studio.binned import spread
+from stretto.studio.groups import groups, size_name
+from stretto.studio.index import Index
+from stretto.studio.scene import Args, Scene
+from stretto.studio.sources import Loaded
+from stretto.trace import UNKNOWN_NS
+
+TITLE = "Overview"
+ORDER = 0
+_BINS = 240
+_MOST_SERIES = 7
+"""Collectives with a colour of their own; the rest share one."""
+
+
+def offered(loaded: Loaded) -> bool:
+    """Return whether there is a recording."""
+    return loaded.recording is not None
+
+
+def data(scene: Scene, args: Args) -> dict[str, Any]:
+    """Return facts, the share of time in collectives, and what stands out."""
+    index = scene.index
+    return {
+        "facts": _facts(index),
+        "span_us": index.span_us,
+        "activity": _activity(index),
+        "findings": _findings(index),
+        "notes": list(scene.loaded.notes),
+    }
+
+
+def _facts(index: Index) -> list[list[str]]:
+    recording = index.recording
+    error = recording.error_ns
+    infos = recording.ranks
+    dropped = sum(one.calls + one.steps for one in recording.dropped)
+    clock = (
+        "virtual: times are the simulator's"
+        if any(info.clock == "virtual" for info in infos)
+        else "nothing bounds the error between hosts"
+        if error == UNKNOWN_NS
+        else f"times of two ranks may differ by {2 * error / 1e3:.4g} us at most"
+        if error
+        else "one clock"
+    )
+    facts = [
+        ("run", recording.run.title or " ".join(recording.run.command) or "unnamed"),
+        ("ranks", f"{len(infos):,} on {_hosts(recording.hosts)}"),
+        ("communicators", f"{len(recording.comms):,}"),
+        ("machine", recording.run.machine or "not said"),
+        ("calls", f"{len(recording.calls):,}"),
+        ("collectives", f"{index.num_instances:,}"),
+        ("steps", f"{len(recording.steps):,}" if len(recording.steps) else "none"),
+        ("lost before they were read", f"{dropped:,} events"),
+        ("clock", clock),
+        ("recorded by stretto", recording.run.version or "version not said"),
+    ]
+    return [list(pair) for pair in facts]
+
+
+def _hosts(hosts: tuple[str, ...]) -> str:
+    return f"{len(hosts):,} hosts" if len(hosts) > 1 else "one host"
+
+
+def _time(us: float) -> str:
+    """Return a time with the unit that suits it."""
+    for unit, size in (("s", 1e6), ("ms", 1e3)):
+        if us >= size:
+            return f"{us / size:.4g} {unit}"
+    return f"{us:.4g} us"
+
+
+def _activity(index: Index) -> dict[str, Any]:
+    """Return, by collective and bin, the share of ranks that are in a call."""
+    kinds = index.recording.kinds
+    done = index.is_done
+    took = np.bincount(
+        index.calls["kind"][done], index.lasted_us[done], max(1, len(kinds))
+    )
+    total: dict[str, float] = {}
+    for kind, us in zip(kinds, took, strict=False):
+        total[kind.collective] = total.get(kind.collective, 0.0) + float(us)
+    ordered = sorted(total, key=lambda name: -total[name])
+    names = ordered[:_MOST_SERIES]
+    rest = len(ordered) > len(names)
+    place = {name: i for i, name in enumerate(names)}
+    series = np.array([place.get(k.collective, len(names)) for k in kinds], np.int64)
+    width = index.span_us / _BINS
+    many = len(names) + rest
+    if many:
+        asked = index.asked_us[done]
+        amounts = spread(
+            series[index.calls["kind"][done]],
+            asked / width,
+            (asked + index.lasted_us[done]) / width,
+            index.lasted_us[done],
+            num_keys=many,
+            num_bins=_BINS,
+        )
+    else:
+        amounts = np.zeros((0, _BINS))
+    share = amounts / (width * max(1, len(index.ranks)))
+    return {
+        "names": [*names, *(["other"] * rest)],
+        "bins": _BINS,
+        "share": share.astype(np.float32),
+    }
+
+
+def _findings(index: Index) -> list[dict[str, Any]]:
+    """Return sentences, each with the view that shows more."""
+    found: list[dict[str, Any]] = []
+    rows = groups(index)
+    if rows:
+        top = rows[0]
+        size = f"{size_name(top.low_nbytes)} and more"
+        found.append(
+            {
+                "text": f"{top.collective} of {size} takes most time: "
+                f"{_time(top.total_us)} in {top.count:,} of them",
+                "view": "table",
+            }
+        )
+    if index.num_instances and len(index.ranks) > 1:
+        late = np.bincount(index.row, index.late_us, len(index.ranks))
+        calls = np.bincount(index.row, minlength=len(index.ranks))
+        mean = late / np.maximum(calls, 1)
+        worst = int(mean.argmax())
+        if mean[worst] > 0:
+            text = (
+                f"rank {index.ranks[worst]} comes latest: on average "
+                f"{_time(mean[worst])} after the first; the median rank "
+                f"{_time(float(np.median(mean)))}"
+            )
+            found.append({"text": text, "view": "lateness"})
+    unfinished = int((~index.is_done).sum())
+    if unfinished:
+        ranks = np.unique(index.calls["rank"][~index.is_done])
+        some = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
+        found.append(
+            {
+                "text": f"{unfinished:,} calls have no end, on ranks {some}",
+                "view": "table",
+            }
+        )
+    return found

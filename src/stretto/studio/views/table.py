@@ -1,0 +1,27 @@
+"""Collectives by what they are and how large: times, waits, bandwidth."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from stretto.studio.groups import groups, size_name
+from stretto.studio.scene import Args, Scene
+from stretto.studio.sources import Loaded
+
+TITLE = "Operations"
+ORDER = 3
+
+
+def offered(loaded: Loaded) -> bool:
+    """Return whether there is a recording."""
+    return loaded.recording is not None
+
+
+def data(scene: Scene, args: Args) -> dict[str, Any]:
+    """Return a row for each group of alike collectives."""
+    rows = [
+        {**asdict(one), "size": size_name(one.mean_nbytes)}
+        for one in groups(scene.index)
+    ]
+    return {"rows": rows}
