@@ -23,6 +23,8 @@ _FEW_RANKS, _TURNS = 40, 24
 _PARTNERS = (0, 1, 2, 3)
 """Kinds of trees: with how many partners ports may have over switches; 0: any."""
 _AS_GOOD = 1.01
+_LATER = Fraction(0)
+"""When a move starts is planned later."""
 
 
 class Grove:
@@ -199,7 +201,7 @@ def _gathered(
     """Let sums flow to the root; return the last transfers, which end there."""
     come: dict[int, list[int]] = defaultdict(list)
     for u, v, way in reversed(tree.ways):
-        move = Move(Fraction(0), chunk, u, v, way, combine=True)
+        move = Move(_LATER, chunk, u, v, way, combine=True)
         come[v].append(works.add(move, share, tuple(come[u]), wave))
     return tuple(come[tree.root])
 
@@ -215,7 +217,7 @@ def _spread(
     """Let data flow from the root, once what is `done` has come."""
     came = {tree.root: done}
     for u, v, way in tree.ways:
-        move = Move(Fraction(0), chunk, u, v, way)
+        move = Move(_LATER, chunk, u, v, way)
         came[v] = (works.add(move, share, came[u], wave),)
 
 
