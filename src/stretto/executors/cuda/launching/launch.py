@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from stretto.arrays.view import pointer, require_near
 from stretto.errors import CallError
+from stretto.executors.cuda.codegen import abi
 from stretto.executors.cuda.codegen.abi import PARAMS, Footprint, footprint, pack
 from stretto.executors.cuda.device.driver import current_stream
 from stretto.executors.cuda.flags.regions import Region
@@ -36,7 +36,6 @@ __all__ = [
     "Launch",
     "Parameters",
     "Part",
-    "mixed",
     "stream_handle",
 ]
 
@@ -234,7 +233,7 @@ class BoundKernel:
             for q in range(self._space.num_ranks):
                 words[first + q] = self._space.peer_address(q, offset)
             words[first + rank] = address
-        fingerprint = mixed(self.fingerprint, tuple(offsets))
+        fingerprint = abi.mixed(self.fingerprint, tuple(offsets))
         self._watch.know(fingerprint, self.plan, self.fingerprint, offsets)
         self._recorded.also(fingerprint, self.fingerprint)
         words[_MARK] = words[_MARK] & _TILES | fingerprint << 32
@@ -397,12 +396,3 @@ def stream_handle(stream: Any) -> int:
     if hasattr(stream, "__cuda_stream__"):
         return int(stream.__cuda_stream__()[1])
     raise CallError(f"stream={stream!r}; want an int or a CUDA stream object")
-
-
-def mixed(fingerprint: int, also: tuple[int | None, ...]) -> int:
-    """Return a fingerprint that says more: a form, or where zero-copy arrays lie.
-
-    Ranks whose arrays lie at different offsets then differ, and are told so.
-    """
-    text = repr((fingerprint, also)).encode()
-    return zlib.crc32(text) or 1
