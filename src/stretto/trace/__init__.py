@@ -8,8 +8,10 @@ from stretto.trace.events import KINDS, Event
 from stretto.trace.file import SUFFIX, TraceFile, read, write
 from stretto.trace.merge import merge, read_all
 from stretto.trace.process import (
+    WAITS,
     Seen,
     add_source,
+    blocked,
     close_ring,
     open_ring,
     record,
@@ -45,6 +47,7 @@ __all__ = [
     "STEP_KINDS",
     "SUFFIX",
     "UNKNOWN_NS",
+    "WAITS",
     "CallKind",
     "Clock",
     "Comm",
@@ -63,6 +66,7 @@ __all__ = [
     "VirtualClock",
     "Wait",
     "add_source",
+    "blocked",
     "chrome_json",
     "close_ring",
     "merge",

@@ -16,18 +16,30 @@ import threading
 import time
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from stretto._version import __version__
 from stretto.trace.collector import Collector, Taken, take
 from stretto.trace.ringfile import RingFile
 from stretto.trace.rings import Ring, RingWord
-from stretto.trace.tables import Comm, RankInfo, Recording, Run
+from stretto.trace.tables import CALL, STEP, CallKind, Comm, RankInfo, Recording, Run
 
-__all__ = ["Seen", "add_source", "close_ring", "open_ring", "record", "wants_steps"]
+__all__ = [
+    "WAITS",
+    "Seen",
+    "add_source",
+    "blocked",
+    "close_ring",
+    "open_ring",
+    "record",
+    "wants_steps",
+]
 
 FOLDER, STEPS = "STRETTO_TRACE", "STRETTO_TRACE_STEPS"
 _OFF = ("0", "off", "no")
@@ -35,6 +47,9 @@ _CALLS, _MANY_CALLS, _FEW_CALLS = 1 << 12, 1 << 16, 1 << 8
 _STEPS = 1 << 17
 _PERIOD_S = 0.02
 """How often what was recorded is written: long before a ring is full."""
+WAITS = "waits of rank"
+"""How communicators begin that are none: of time in `wait()` of started calls."""
+_WAITED = CallKind(collective="wait", executor="host", text="wait() of a started call")
 Source = Callable[[], Sequence[Taken]]
 
 
@@ -49,7 +64,9 @@ class _Process:
             pid=self.pid,
             realtime_ns=time.time_ns() - time.monotonic_ns(),
         )
-        self.sources: list[Source] = []
+        self.sources: list[Source] = [self._blocked]
+        self.blocked: deque[tuple[int, int]] = deque(maxlen=1 << 16)
+        self._waited = 0
         self._collectors: list[Collector] = []
         self._owners: weakref.WeakKeyDictionary[Any, tuple[Ring, int]]
         self._owners = weakref.WeakKeyDictionary()
@@ -150,6 +167,25 @@ class _Process:
         wanted = any(c.steps and c.wants(ring.comm) for c in self._collectors)
         if wanted != bool(ring.words[RingWord.STEPS]):
             ring.record_steps(_STEPS if wanted else 0)
+
+    def _blocked(self) -> Sequence[Taken]:
+        """Return since when, and how long, started calls were waited for."""
+        spans = [self.blocked.popleft() for _ in range(len(self.blocked))]
+        calls = np.zeros(len(spans), CALL)
+        if spans:
+            begun, ended = zip(*spans, strict=True)
+            calls["enqueue"] = calls["start"] = begun
+            calls["end"], calls["rank"], calls["state"] = ended, self.info.rank, 1
+            calls["seq"] = np.arange(self._waited, self._waited + len(spans)) + 1
+            self._waited += len(spans)
+        rank = self.info.rank
+        comm = Comm(name=f"{WAITS} {rank}", members=(rank,))
+        return [Taken(comm, (_WAITED,), calls, np.zeros(0, STEP))]
+
+    @property
+    def is_collected(self) -> bool:
+        """Return whether somebody collects just now."""
+        return bool(self._collectors)
 
     @property
     def wants_steps(self) -> bool:
@@ -273,6 +309,12 @@ def add_source(source: Source) -> Callable[[], None]:
     here = _here()
     here.sources.append(source)
     return lambda: here.sources.remove(source) if source in here.sources else None
+
+
+def blocked(since_ns: int) -> None:
+    """Say that a started call was waited for, since then and until now."""
+    if _process is not None and _process.is_collected:
+        _process.blocked.append((since_ns, time.monotonic_ns()))
 
 
 def wants_steps() -> bool:
