@@ -155,6 +155,18 @@ def _do(
     return raise_far(call, at, epoch)
 
 
+@compiled("int64(int64,int64,int64)")
+def _drained(session: int, hop: int, idle: int) -> int:
+    """Send what is left for other hosts; return 0 when that takes longer."""
+    while jump(load(session + _HOP_BUSY), hop, 0):
+        if jump(load(session + _HOP_PROGRESS), hop, 0) > 0:
+            idle = 0
+        idle += 1
+        if _relax(session, idle, 1):
+            return 0
+    return 1
+
+
 def _named(function: Any, with_steps: bool) -> Any:
     """Return a function that is compiled twice: compiled code is kept by its name."""
     function.__name__ += "_with_steps" * with_steps
@@ -256,12 +268,8 @@ def _compiled_walk(with_steps: bool) -> Callable[[int, int, int], int]:
                 store(session + _EPOCH, load(session + _EPOCH) + 1)
                 store(call + _TILE, load(call + _TILE) + 1)
                 rewind(call)
-        while hop and jump(load(session + _HOP_BUSY), hop, 0):
-            if jump(load(session + _HOP_PROGRESS), hop, 0) > 0:
-                idle = 0
-            idle += 1
-            if _relax(session, idle, 1):
-                return _WAITING  # sources are the caller's again when they are sent
+        if hop and not _drained(session, hop, idle):
+            return _WAITING  # sources are the caller's again when they are sent
         if ring:
             end_call(session)
         store_release(session + _INSIDE, 0)

@@ -250,7 +250,7 @@ class Launch:
     ) -> None:
         """With `added` words the call takes extra arrays."""
         self.parts = parts
-        self.note: Callable[[int], None] | None = None
+        self.note: Callable[[int], object] | None = None
         """Records that the call is enqueued, on a stream."""
         self._watch = session.watch
         self._state, self._inside = session.watch.state, session.watch.inside
