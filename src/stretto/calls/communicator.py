@@ -207,8 +207,7 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
         try:
             return self._exchanging(verb, work)
         finally:
-            self._table.clear()
-            self._by_layout.clear()
+            self._calls.clear()
 
     def trace(
         self, folder: str | Path | None = None, *, steps: bool = False
@@ -234,8 +233,7 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
     def _forget_launches(self) -> None:
         """Prepare calls on GPUs anew: their kernels are other ones now."""
         if GPU in self._sessions:
-            self._table.clear()
-            self._by_layout.clear()
+            self._calls.clear()
             self._launches.clear()
 
     def check(self) -> None:

@@ -20,7 +20,7 @@ ENQUEUED = 3
 _MONOTONIC = int(getattr(time, "CLOCK_MONOTONIC", 0))
 
 
-@compiled("int64(int64,int64,int64)")
+@compiled("int64(int64,int64,int64)", nogil=False)
 def enqueue(ring: int, kind: int, stream: int) -> int:
     """Write a record of a call of that kind, on that stream; return its number."""
     number = load(ring) + 1

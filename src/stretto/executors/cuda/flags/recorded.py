@@ -39,7 +39,9 @@ class Recorded:
         self._places: list[int] = []
         self._memory: StepsMemory | None = None
 
-    def noter(self, mark: int, plan: Plan, call: Call) -> Callable[[int], None] | None:
+    def noter(
+        self, mark: int, plan: Plan, call: Call
+    ) -> Callable[[int], object] | None:
         """Name the calls of a fingerprint; return what notes one, given its stream."""
         kind = self._kinds[mark] = call_kind(plan, call, "cuda")
         if self.ring is None:

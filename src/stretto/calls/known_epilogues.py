@@ -1,8 +1,8 @@
 """Calls with an epilogue on arrays like those of an earlier one, on a GPU.
 
-As by_layout.py without one: all that the long way looks at in arrays is a part of a
-call's key. That is types, shapes, what is registered and what overlaps. Only calls
-that name all their outputs (`into`) are known again, so nothing is made here.
+As known.py without one, but a call has many arrays: they are compared with those of
+the few calls whose `x` has that shape, which takes half the time of reading them. Only
+calls that name all their outputs (`into`) are known again, so nothing is made here.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 from stretto.arrays.array_readers import place_of, read_array
 from stretto.arrays.operands import GPU
-from stretto.calls.by_identity import MISS, Broke
+from stretto.calls.layout import MISS, Broke
 from stretto.epilogues import Bound, Graph
 from stretto.executors import Launch, Session
 
-__all__ = ["FusedLayoutCalls"]
+__all__ = ["KnownEpilogues"]
 
 _MOST_KINDS = 4096
 _ALIGNED = 16
@@ -60,7 +60,7 @@ class _LayoutCall:
         return found
 
 
-class FusedLayoutCalls:
+class KnownEpilogues:
     """What a communicator knows of its calls with an epilogue."""
 
     def __init__(self, sessions: Mapping[str, Session]) -> None:
