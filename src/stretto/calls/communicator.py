@@ -197,7 +197,7 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
 
         It is emptied whenever calls must be examined anew.
         """
-        return self._by_layout.fused.memo
+        return self._calls.epilogues.memo
 
     def repeated(
         self, x: Any, epilogue: Any = None, *, out: Any = None
@@ -215,13 +215,15 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
                 f"what @epilogue made, called with its inputs, as in the call"
             )
         key = "all_reduce", id(x), id(out), "sum", None, None, None
-        found = self._by_layout.fused.find(key, x, out, epilogue)
+        found = self._calls.epilogues.find(key, x, out, epilogue)
         if found is None:
             return None
         launch = found
 
         def again(source: int, target: int, extra: Sequence[Any]) -> bool:
-            return self._known is self._table and launch(source, target, extra)
+            return self._known is self._calls.by_arrays and launch(
+                source, target, extra
+            )
 
         return again
 
