@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -36,6 +36,7 @@ __all__ = [
     "add_source",
     "blocked",
     "close_ring",
+    "observe",
     "open_ring",
     "record",
     "wants_steps",
@@ -50,6 +51,7 @@ _PERIOD_S = 0.02
 WAITS = "waits of rank"
 """How communicators begin that are none: of time in `wait()` of started calls."""
 _WAITED = CallKind(collective="wait", executor="host", text="wait() of a started call")
+Observed: TypeAlias = tuple[str, CallKind, int, int, int, int]
 Source = Callable[[], Sequence[Taken]]
 
 
@@ -64,9 +66,9 @@ class _Process:
             pid=self.pid,
             realtime_ns=time.time_ns() - time.monotonic_ns(),
         )
-        self.sources: list[Source] = [self._blocked]
-        self.blocked: deque[tuple[int, int]] = deque(maxlen=1 << 16)
-        self._waited = 0
+        self.sources: list[Source] = [self._observed]
+        self.observed: deque[Observed] = deque(maxlen=1 << 16)
+        self._numbers: dict[str, int] = {}
         self._collectors: list[Collector] = []
         self._owners: weakref.WeakKeyDictionary[Any, tuple[Ring, int]]
         self._owners = weakref.WeakKeyDictionary()
@@ -168,19 +170,27 @@ class _Process:
         if wanted != bool(ring.words[RingWord.STEPS]):
             ring.record_steps(_STEPS if wanted else 0)
 
-    def _blocked(self) -> Sequence[Taken]:
-        """Return since when, and how long, started calls were waited for."""
-        spans = [self.blocked.popleft() for _ in range(len(self.blocked))]
-        calls = np.zeros(len(spans), CALL)
-        if spans:
-            begun, ended = zip(*spans, strict=True)
-            calls["enqueue"] = calls["start"] = begun
-            calls["end"], calls["rank"], calls["state"] = ended, self.info.rank, 1
-            calls["seq"] = np.arange(self._waited, self._waited + len(spans)) + 1
-            self._waited += len(spans)
-        rank = self.info.rank
-        comm = Comm(name=f"{WAITS} {rank}", members=(rank,))
-        return [Taken(comm, (_WAITED,), calls, np.zeros(0, STEP))]
+    def _observed(self) -> Sequence[Taken]:
+        """Return what was seen that no ring has: waits, transfers."""
+        seen = [self.observed.popleft() for _ in range(len(self.observed))]
+        if seen and self.info.rank < 0:  # it has no communicator: it is nobody's rank
+            self._identify(self.pid, Comm(name="process", members=(self.pid,)))
+        rank, found = self.info.rank, []
+        for where in dict.fromkeys(one[0] for one in seen):
+            mine = [one for one in seen if one[0] == where]
+            kinds = list(dict.fromkeys(one[1] for one in mine))
+            calls = np.zeros(len(mine), CALL)
+            calls["rank"] = rank
+            calls["kind"] = [kinds.index(one[1]) for one in mine]
+            for place, column in enumerate(("start", "end", "nbytes", "state"), 2):
+                calls[column] = [one[place] for one in mine]
+            calls["enqueue"] = calls["start"]
+            before = self._numbers.get(where, 0)
+            calls["seq"] = np.arange(before, before + len(mine)) + 1
+            self._numbers[where] = before + len(mine)
+            comm = Comm(name=f"{where} {rank}", members=(rank,))
+            found.append(Taken(comm, kinds, calls, np.zeros(0, STEP)))
+        return found
 
     @property
     def is_collected(self) -> bool:
@@ -313,8 +323,21 @@ def add_source(source: Source) -> Callable[[], None]:
 
 def blocked(since_ns: int) -> None:
     """Say that a started call was waited for, since then and until now."""
-    if _process is not None and _process.is_collected:
-        _process.blocked.append((since_ns, time.monotonic_ns()))
+    observe(WAITS, _WAITED, since_ns)
+
+
+def observe(
+    where: str, kind: CallKind, since_ns: int, *, nbytes: int = 0, failed: bool = False
+) -> None:
+    """Record what this process did, since then and until now, that is no call.
+
+    `where` is what stands in for a communicator: the rank's number is added. It costs
+    next to nothing while nobody collects, and then nothing is kept.
+    """
+    here = _process
+    if here is not None and here.is_collected:
+        now = time.monotonic_ns()
+        here.observed.append((where, kind, since_ns, now, nbytes, 1 + failed))
 
 
 def wants_steps() -> bool:
