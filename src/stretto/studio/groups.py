@@ -30,7 +30,7 @@ class Group:
     count: int
     """Collectives, not calls."""
     unfinished: int
-    """Calls without an end."""
+    """Calls that run still, or failed."""
     p50_us: float
     """Of a rank's call, from when it was made to its end."""
     p99_us: float
@@ -115,7 +115,7 @@ def _group(
         low_nbytes=1 << (exponent - 1) if exponent > 0 else 0,
         mean_nbytes=mean,
         count=len(mine),
-        unfinished=len(calls) - len(lasted),
+        unfinished=int(index.is_open[calls].sum()),
         p50_us=p50,
         p99_us=p99,
         low_us=low,

@@ -83,7 +83,7 @@ def _links(scene: Scene, question: Question, window: _Window) -> Answer:
     index = scene.index
     if not len(index.steps):
         return Answer(text="No steps were recorded, so nobody knows what links did.")
-    n = len(index.world)
+    n = index.side
     nbytes, busy = np.zeros(n * n), np.zeros(n * n)
     wanted = _steps_of(index, window)
     for flows in flows_of(index, scene.plans, wanted):
@@ -267,7 +267,7 @@ def _why_step(scene: Scene, question: Question, window: _Window) -> Answer:
         (
             int(index.calls["rank"][i]),
             round(float(index.late_us[i]), 3),
-            round(float(index.lasted_us[i]), 3) if index.is_done[i] else "no end",
+            round(float(index.lasted_us[i]), 3) if index.is_done[i] else "not known",
         )
         for i in order
     )
@@ -330,7 +330,7 @@ def _doing(scene: Scene, question: Question, window: _Window) -> Answer:
             index.recording.kinds[int(index.calls["kind"][i])].collective,
             STATES[int(index.calls["state"][i])],
             round(float(index.asked_us[i]) / 1e3, 4),
-            round(float(index.lasted_us[i]), 3) if index.is_done[i] else "no end",
+            round(float(index.lasted_us[i]), 3) if index.is_done[i] else "not known",
         )
         for i in order
     )

@@ -29,8 +29,9 @@ def data(scene: Scene, args: Args) -> dict[str, Any]:
     first = number(args, "from", 0, most=max(0, len(of_comm) - 1))
     last = number(args, "to", len(of_comm), low=first, most=max(first, len(of_comm)))
     chosen = of_comm[first:last]  # instances are numbered by comm, then number
-    members = np.array(comms[comm].members if comms else (), np.int64)
-    there = np.intersect1d(members, index.ranks)
+    calling = np.zeros(len(index.ranks), bool)
+    calling[index.row[index.calls["comm"] == comm]] = True
+    there = index.ranks[calling]
     columns = max(1, min(_MOST_COLUMNS, len(chosen)))
     rows = max(1, min(_MOST_ROWS, len(there)))
     worst = np.full(rows * columns, -1.0, np.float64)

@@ -141,13 +141,13 @@ def _findings(index: Index) -> list[dict[str, Any]]:
                 f"{_time(float(np.median(mean)))}"
             )
             found.append({"text": text, "view": "lateness"})
-    unfinished = int((~index.is_done).sum())
+    unfinished = int(index.is_open.sum())
     if unfinished:
-        ranks = np.unique(index.calls["rank"][~index.is_done])
+        ranks = np.unique(index.calls["rank"][index.is_open])
         some = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
         found.append(
             {
-                "text": f"{unfinished:,} calls have no end, on ranks {some}",
+                "text": f"{unfinished:,} calls run still or failed, on ranks {some}",
                 "view": "table",
             }
         )
