@@ -1,6 +1,7 @@
 """How long a large recording takes to load, and its page to appear.
 
-    PYTHONPATH=src:. python benchmarks/studio.py --out benchmarks/results/studio_202611.json
+    export PYTHONPATH=src:.
+    python benchmarks/studio.py --out benchmarks/results/studio_202611.json
 
 Ten million events of 1,024 ranks are written to a file; a process of its own loads it
 as `stretto studio` does, and says how long that took, of one core, and its memory. A
@@ -20,13 +21,13 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
 from tests.host.studio.browser import browser, executable
 from tests.pure.studio.made import recording
 
 from stretto.studio import Given, Studio, StudioServer
 from stretto.trace import write
 
+ROOT = Path(__file__).parents[1]
 RANKS, CALLS, STEPS = 1024, 900, 10
 MACHINE = "dgx_h200x128"
 

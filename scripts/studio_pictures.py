@@ -12,11 +12,12 @@ import threading
 import time
 from pathlib import Path
 
+from tests.host.studio.browser import Page, browser
+from tests.pure.studio.made import recording, tuning
+
 from stretto import algorithms
 from stretto.studio import Given, Studio, StudioServer
 from stretto.trace import write
-from tests.host.studio.browser import browser
-from tests.pure.studio.made import recording, tuning
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "pictures" / "studio"
@@ -108,7 +109,9 @@ def main() -> None:
             server.stop()
 
 
-def take(page, server, view, theme, script, path):
+def take(
+    page: Page, server: StudioServer, view: str, theme: str, script: str, path: Path
+) -> None:
     """Show a view as it is asked for, and keep what is seen."""
     page.go("about:blank")
     page.go(server.address)

@@ -112,7 +112,7 @@ class Index:
         """Return how many ranks a matrix of pairs has on a side, if it can be kept."""
         many = len(self.world)
         if many > _MOST_SIDE:
-            raise CallError(f"{many:,} ranks; pairs are shown of at most {_MOST_SIDE:,}")
+            raise CallError(f"{many:,} ranks; pairs want at most {_MOST_SIDE:,}")
         return many
 
     def place(self, ranks: NDArray[Any]) -> Ints:
