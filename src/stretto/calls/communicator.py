@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -18,8 +20,9 @@ from stretto.calls.work import Work
 from stretto.choice.measured import Measured, agree
 from stretto.choice.select import Pin
 from stretto.errors import CallError
-from stretto.executors import Group, Session
+from stretto.executors import Group, Session, comm_of
 from stretto.meeting.limits import check_deadline
+from stretto.trace import Seen, record
 
 __all__ = ["Communicator"]
 
@@ -206,6 +209,34 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
         finally:
             self._table.clear()
             self._by_layout.clear()
+
+    def trace(
+        self, folder: str | Path | None = None, *, steps: bool = False
+    ) -> AbstractContextManager[Seen]:
+        """Record this rank's calls within a block, and those of its parts.
+
+        With `steps`, what happens inside them, too: on GPUs by kernels that write it,
+        which are made for the block. With a folder they go to a file there; else they
+        are the `recording` of what the block is given, at its end.
+        """
+        return self._tracing(folder, steps)
+
+    @contextmanager
+    def _tracing(self, folder: str | Path | None, steps: bool) -> Iterator[Seen]:
+        only = comm_of(self._group)[0]
+        with record(folder, steps=steps, only=only) as seen:
+            if steps:
+                self._forget_launches()
+            yield seen
+        if steps:
+            self._forget_launches()
+
+    def _forget_launches(self) -> None:
+        """Prepare calls on GPUs anew: their kernels are other ones now."""
+        if GPU in self._sessions:
+            self._table.clear()
+            self._by_layout.clear()
+            self._launches.clear()
 
     def check(self) -> None:
         """Raise when this communicator is broken, or a launch has met a fault."""

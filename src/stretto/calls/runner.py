@@ -35,6 +35,7 @@ from stretto.epilogues import Bound, Spec
 from stretto.errors import CallError, CommunicationError, CommunicatorBroken
 from stretto.executors import Group, Launch, Session
 from stretto.plan import settled_hosts
+from stretto.watch import tell_why
 
 __all__ = ["CallRunner"]
 
@@ -219,6 +220,7 @@ class CallRunner:
         if isinstance(error, CallError) and not self._group.broken[0]:
             return error
         if self._fault is None:
+            tell_why(error)
             self._fault = error
             self._table.clear()
             self._known = {}

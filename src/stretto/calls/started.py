@@ -11,6 +11,7 @@ whose peer may not have come yet go to the thread: their session is opened with 
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -57,7 +58,7 @@ class Starter:
         run = functools.partial(call, *args, **options)
         arrays = (*args[:1], options.get("x"), options.get("out"))
         if not any(on_gpu(one) for one in arrays):
-            return self._thread().start(name, run)
+            return self._thread().start(name, self._asked(run))
         stream = options.get("stream")
         if self._alone:
             gpu = executors.get(GPU)
@@ -71,7 +72,18 @@ class Starter:
         stream = executors.get(GPU).stream_here(stream)
         run = functools.partial(run, stream=stream)
         rest = functools.partial(self._rest, stream, args, options)
-        return self._thread().start(name, run, rest)
+        return self._thread().start(name, self._asked(run), rest)
+
+    def _asked(self, run: Callable[[], Any]) -> Callable[[], Any]:
+        """Return a call that is recorded as asked for now, whenever it begins."""
+        now_ns = time.monotonic_ns()
+
+        def asked() -> Any:
+            for session in tuple(self._sessions.values()):
+                session.asked(now_ns)
+            return run()
+
+        return asked
 
     def wait_idle(self) -> None:
         """Return when every started call has ended; those on the thread go on."""

@@ -19,6 +19,7 @@ from stretto.epilogues import Spec
 from stretto.errors import CallError, UnknownNameError
 from stretto.ir import Verified
 from stretto.plan import Plan
+from stretto.trace import CallKind, Comm
 
 __all__ = [
     "Call",
@@ -26,6 +27,8 @@ __all__ = [
     "Group",
     "Launch",
     "Session",
+    "call_kind",
+    "comm_of",
     "describe",
     "get",
     "hosts_of",
@@ -71,6 +74,39 @@ def describe(plan: Plan, call: Call) -> str:
         f"{plan.collective}{params} of {count} {call.dtype}{op}"
         f" by {plan.name} {plan.schedule} ({plan.digest})"
     )
+
+
+def call_kind(plan: Plan, call: Call, executor: str) -> CallKind:
+    """Return what a recording says of calls of a kind.
+
+    Its bytes are those of the longest vector that a rank holds.
+    """
+    counts, n = call.counts, plan.num_members
+    many = sum(counts)
+    if len(counts) == n**2 and n > 1:
+        many = max(sum(counts[r * n :][:n]) for r in range(n))
+    elif plan.collective == "permute":
+        many = max(counts, default=0)
+    reduces = collectives.get(plan.collective).reduces
+    return CallKind(
+        collective=plan.collective,
+        nbytes=many * collectives.storage(call.dtype).itemsize,
+        dtype=call.dtype,
+        op=call.op.value if reduces else "",
+        algorithm=plan.name,
+        schedule=str(plan.schedule),
+        plan=plan.digest,
+        executor=executor,
+        text=describe(plan, call),
+    )
+
+
+def comm_of(group: Group) -> tuple[Comm, int]:
+    """Return what a recording says of a group, and this rank's number in the world."""
+    name, members, meeting = getattr(
+        group, "identity", ("group", tuple(range(group.num_ranks)), 0)
+    )
+    return Comm(name=name, members=members, meeting=meeting), members[group.rank]
 
 
 class Group(Protocol):
@@ -180,6 +216,10 @@ class Session(Protocol):
     def inside(self) -> int:
         """Return the thread that is in a call of this session, or 0."""
         return 0
+
+    def asked(self, ns: int) -> None:
+        """Say when the next call was asked for, where that was before its start."""
+        return
 
     def refuses(self, plan: Verified[Plan]) -> str:
         """Return why a plan does not run here, alike on every rank, or ""."""

@@ -94,6 +94,12 @@ class PeerGroup:
         return found if len(set(found)) > 1 else ()
 
     @property
+    def identity(self) -> tuple[str, tuple[int, ...], int]:
+        """Return its name, its world ranks, and which meeting of theirs it is of."""
+        meeting = getattr(self._host, "generation", 0)
+        return self.group.name, self.group.members, meeting
+
+    @property
     def secret(self) -> bytes:
         """Return what all ranks of the job know, where they met over TCP."""
         return self._host.secret

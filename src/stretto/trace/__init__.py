@@ -1,11 +1,23 @@
 """What happened when: the only clock, recordings of calls and steps, their file."""
 
+from stretto.trace import rings
 from stretto.trace.chrome import chrome_json, write_chrome
 from stretto.trace.clock import MONOTONIC, Clock, MonotonicClock, VirtualClock
+from stretto.trace.collector import EXPLAINED, Taken
 from stretto.trace.events import KINDS, Event
 from stretto.trace.file import SUFFIX, TraceFile, read, write
 from stretto.trace.merge import merge, read_all
+from stretto.trace.process import (
+    Seen,
+    add_source,
+    close_ring,
+    open_ring,
+    record,
+    wants_steps,
+)
 from stretto.trace.recorder import Recorder, RecorderStatistics
+from stretto.trace.rings import Ring
+from stretto.trace.snapshot import snapshot, snapshot_of_pid
 from stretto.trace.tables import (
     CALL,
     NOBODY,
@@ -19,10 +31,12 @@ from stretto.trace.tables import (
     RankInfo,
     Recording,
     Run,
+    Wait,
 )
 
 __all__ = [
     "CALL",
+    "EXPLAINED",
     "KINDS",
     "MONOTONIC",
     "NOBODY",
@@ -41,13 +55,25 @@ __all__ = [
     "Recorder",
     "RecorderStatistics",
     "Recording",
+    "Ring",
     "Run",
+    "Seen",
+    "Taken",
     "TraceFile",
     "VirtualClock",
+    "Wait",
+    "add_source",
     "chrome_json",
+    "close_ring",
     "merge",
+    "open_ring",
     "read",
     "read_all",
+    "record",
+    "rings",
+    "snapshot",
+    "snapshot_of_pid",
+    "wants_steps",
     "write",
     "write_chrome",
 ]

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from stretto.errors import TraceError
-from stretto.trace.tables import CallKind, Comm, Dropped, RankInfo, Run
+from stretto.trace.tables import CallKind, Comm, Dropped, RankInfo, Run, Wait
 
-__all__ = ["Facts", "read_facts", "spell_facts"]
+__all__ = ["Facts", "read_facts", "read_list", "spell_facts"]
 
 T = TypeVar("T")
 _MOST = 1 << 62
@@ -18,6 +18,7 @@ _LISTS: dict[str, Any] = {
     "comms": Comm,
     "kinds": CallKind,
     "dropped": Dropped,
+    "waits": Wait,
 }
 
 
@@ -29,6 +30,7 @@ class Facts:
     comms: list[Comm] = dataclasses.field(default_factory=list)
     kinds: list[CallKind] = dataclasses.field(default_factory=list)
     dropped: list[Dropped] = dataclasses.field(default_factory=list)
+    waits: list[Wait] = dataclasses.field(default_factory=list)
     run: Run = dataclasses.field(default_factory=Run)
 
 
@@ -47,14 +49,18 @@ def spell_facts(facts: Facts) -> dict[str, Any]:
 def read_facts(document: Mapping[str, Any], where: str, into: Facts) -> None:
     """Add what a chunk says. Lists go on; a later `run` replaces an earlier one."""
     for name, kind in _LISTS.items():
-        given = document.get(name, [])
-        if not isinstance(given, list):
-            raise TraceError(f"{where}: {name} is {_spell(given)}; want a list")
         getattr(into, name).extend(
-            _read(kind, one, f"{where}: {name}[{i}]") for i, one in enumerate(given)
+            read_list(kind, document.get(name, []), f"{where}: {name}")
         )
     if "run" in document:
         into.run = _read(Run, document["run"], f"{where}: run")
+
+
+def read_list(kind: type[T], given: Any, where: str) -> list[T]:
+    """Return dataclasses of a JSON list."""
+    if not isinstance(given, list):
+        raise TraceError(f"{where} is {_spell(given)}; want a list")
+    return [_read(kind, one, f"{where}[{i}]") for i, one in enumerate(given)]
 
 
 def _read(kind: type[T], given: Any, where: str) -> T:

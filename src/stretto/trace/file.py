@@ -42,6 +42,7 @@ from stretto.trace.tables import (
     Recording,
     Run,
     Table,
+    Wait,
 )
 
 __all__ = ["MOST_EVENTS", "SUFFIX", "TraceFile", "read", "write"]
@@ -78,10 +79,11 @@ class TraceFile:
         comms: Sequence[Comm] = (),
         kinds: Sequence[CallKind] = (),
         dropped: Sequence[Dropped] = (),
+        waits: Sequence[Wait] = (),
         run: Run | None = None,
     ) -> None:
         """Append what is known now; calls refer to comms and kinds by their number."""
-        facts = Facts([*ranks], [*comms], [*kinds], [*dropped], run or Run())
+        facts = Facts([*ranks], [*comms], [*kinds], [*dropped], [*waits], run or Run())
         self._append(meta_bytes(spell_facts(facts)), 1)
 
     def _append(self, chunk: bytes, rows: int) -> None:
@@ -118,6 +120,7 @@ def write(path: str | Path, recording: Recording) -> None:
                 comms=recording.comms,
                 kinds=recording.kinds,
                 dropped=recording.dropped,
+                waits=recording.waits,
                 run=recording.run,
             )
             for at in range(0, len(recording.calls), _ROWS):
@@ -158,6 +161,7 @@ def _read(file: BinaryIO, name: str) -> Recording:
         kinds=tuple(facts.kinds),
         run=facts.run,
         dropped=_last(facts.dropped),
+        waits=tuple(facts.waits),
         cut=(cut,) if cut else (),
     )
     for complaint in _wrong(recording):
@@ -200,6 +204,7 @@ def _last(dropped: Sequence[Dropped]) -> tuple[Dropped, ...]:
 
 def _wrong(recording: Recording) -> Iterator[str]:
     """Yield what refers to nothing; what a reader would stumble over."""
+    yield from _wrong_waits(recording)
     known = np.array([info.rank for info in recording.ranks], np.int64)
     for what, table in (("call", recording.calls), ("step", recording.steps)):
         if not len(table):
@@ -219,6 +224,22 @@ def _wrong(recording: Recording) -> Iterator[str]:
         if strange.any():
             row = int(alien[strange.argmax()])
             yield f"{what} {row} is of rank {int(ranks[row])}, of which nothing is said"
+        yield from _outsiders(what, table, recording)
+
+
+def _wrong_waits(recording: Recording) -> Iterator[str]:
+    for i, wait in enumerate(recording.waits):
+        if not 0 <= wait.comm < len(recording.comms):
+            yield f"waits[{i}] has comm {wait.comm}; want one that the file names"
+
+
+def _outsiders(what: str, table: Table, recording: Recording) -> Iterator[str]:
+    """Yield calls of ranks that are not of the communicator."""
+    both = table["comm"].astype(np.int64) << 32 | table["rank"]
+    for pair in np.unique(both[np.flatnonzero(np.diff(both, prepend=-1))]).tolist():
+        comm, rank = recording.comms[pair >> 32], pair & 0xFFFFFFFF
+        if rank not in comm.members:
+            yield f"a {what} in {comm.name[:60]} is of rank {rank}, no member of it"
 
 
 def _references(what: str, recording: Recording) -> Iterator[tuple[str, int]]:
@@ -240,4 +261,5 @@ def renumbered(
         calls["kind"] = of_kinds[calls["kind"]]
     if len(steps):
         steps["comm"] = of_comms[steps["comm"]]
-    return replace(recording, calls=calls, steps=steps)
+    waits = tuple(replace(w, comm=int(of_comms[w.comm])) for w in recording.waits)
+    return replace(recording, calls=calls, steps=steps, waits=waits)

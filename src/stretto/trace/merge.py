@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from stretto.errors import TraceError
 from stretto.trace.align import aligned
 from stretto.trace.file import SUFFIX, read, renumbered
+from stretto.trace.snapshot import snapshot
 from stretto.trace.tables import CALL, STEP, CallKind, Comm, Recording, Run
 
 __all__ = ["merge", "read_all"]
@@ -38,20 +40,50 @@ def merge(recordings: Sequence[Recording]) -> Recording:
             kinds=tuple(kinds),
             run=runs[0] if runs else Run(),
             dropped=tuple(d for one in parts for d in one.dropped),
+            waits=tuple(w for one in parts for w in one.waits),
             cut=tuple(text for one in parts for text in one.cut),
         )
     )
 
 
 def read_all(path: str | Path) -> Recording:
-    """Return the recording of a file, or of all files of a folder, as one."""
+    """Return the recording of a file, or of all files of a folder, as one.
+
+    What killed processes had not written is read from the rings that they left there.
+    """
     path = Path(path)
     if not path.is_dir():
         return read(path)
-    found = sorted(path.glob(f"*{SUFFIX}"))
-    if not found:
+    written = [_named(read(file), file) for file in sorted(path.glob(f"*{SUFFIX}"))]
+    left = [snapshot(file) for file in sorted(path.glob("*.rings"))]
+    if not written and not left:
         raise TraceError(f"{path}: there is no recording (*{SUFFIX}) in this folder")
-    return merge([_named(read(file), file) for file in found])
+    found = [one for one in written if one.ranks]
+    whose = {(one.ranks[0].rank, one.ranks[0].pid): i for i, one in enumerate(found)}
+    for one in left:
+        place = whose.get((one.ranks[0].rank, one.ranks[0].pid))
+        if place is None:
+            found.append(one)
+        else:
+            found[place] = _completed(found[place], one)
+    return merge(found)
+
+
+def _completed(written: Recording, left: Recording) -> Recording:
+    """Return what a process has written, and what it had still to write."""
+    comms = {comm: i for i, comm in enumerate(written.comms)}
+    kinds = {kind: i for i, kind in enumerate(written.kinds)}
+    left = renumbered(left, comms, kinds)
+    last = np.zeros(len(comms), np.int64)
+    np.maximum.at(last, written.calls["comm"], written.calls["seq"])
+    more = left.calls[left.calls["seq"] > last[left.calls["comm"]]]
+    return replace(
+        written,
+        calls=np.concatenate([written.calls, more]),
+        comms=tuple(comms),
+        kinds=tuple(kinds),
+        waits=(*written.waits, *left.waits),
+    )
 
 
 def _named(recording: Recording, file: Path) -> Recording:

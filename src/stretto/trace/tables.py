@@ -27,6 +27,7 @@ __all__ = [
     "Recording",
     "Run",
     "Table",
+    "Wait",
 ]
 
 Table: TypeAlias = NDArray[Any]
@@ -37,8 +38,9 @@ NOBODY = -1
 UNKNOWN_NS = -1
 """The error of a clock that nothing bounds."""
 
-STATES = ("running", "done", "failed")
-"""How a call stands: its `state` is an index. One that runs has no end: it is 0."""
+STATES = ("running", "done", "failed", "enqueued")
+"""How a call stands: its `state` is an index. One that runs has no end: it is 0. One
+that was enqueued on a GPU is its business: nobody says here when it runs."""
 
 STEP_KINDS = (
     "copy",
@@ -127,6 +129,8 @@ class Comm:
     name: str
     members: tuple[int, ...]
     """World ranks, in the communicator's own order."""
+    meeting: int = 0
+    """Tells communicators of one name apart, of ranks that met several times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +173,25 @@ class Dropped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """What a lane of a rank waited for, when it was last looked at."""
+
+    rank: int
+    comm: int
+    """Index into `Recording.comms`."""
+    seq: int
+    """Of the call that it is in."""
+    lane: int = 0
+    step: int = -1
+    tile: int = 0
+    peers: tuple[int, ...] = ()
+    """Whom it waits for, as ranks of the communicator."""
+    text: str = ""
+    """The step as the plan prints it."""
+    since_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
     """All that was recorded of some ranks."""
 
@@ -181,6 +204,8 @@ class Recording:
     kinds: tuple[CallKind, ...] = ()
     run: Run = field(default_factory=Run)
     dropped: tuple[Dropped, ...] = ()
+    waits: tuple[Wait, ...] = ()
+    """Of calls that were under way when it was made."""
     cut: tuple[str, ...] = ()
     """What could not be read, in words: files that end in the midst of a chunk."""
 

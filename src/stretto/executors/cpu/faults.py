@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ from stretto.executors.cpu.words import (
     Status,
 )
 from stretto.plan import Plan, spell_step
-from stretto.trace import MONOTONIC, Clock
+from stretto.trace import MONOTONIC, Clock, Ring
 
 __all__ = ["Watch"]
 
@@ -45,6 +45,15 @@ _LATE = 32
 """A sleep is at most that part of the wait so far: nobody is much later for it."""
 
 
+class Awaited(NamedTuple):
+    """For whom a lane waits, and in which step of the plan."""
+
+    rank: int
+    lane: int
+    place: int
+    step: str
+
+
 class Watch:
     """Sees a call to its end when it does not end by itself."""
 
@@ -58,12 +67,13 @@ class Watch:
         encoded: Encoded,
         run: Callable[[int, int, int], int],
         way: Way | None = None,
+        ring: Ring | None = None,
         clock: Clock = MONOTONIC,
     ) -> None:
         """Remember what to look at."""
         self._group, self._slabs, self._words = group, tuple(slabs), words
         self._plan, self._encoded, self._run = plan, encoded, run
-        self._clock, self._way = clock, way
+        self._clock, self._way, self._ring = clock, way, ring
         self._told_us = self._ended_us = -math.inf
         self._table = encoded.table
         self._at = int(encoded.table.ctypes.data)
@@ -91,6 +101,8 @@ class Watch:
             self._group.abandon(how)
             raise
         finally:
+            if self._ring is not None:
+                self._ring.fail()  # if it has not ended
             self._words[SessionWord.SLEEP_US] = _FIRST_SLEEP_US
             self._words[SessionWord.INSIDE] = 0
 
@@ -99,6 +111,7 @@ class Watch:
 
     def _until_done(self, status: int) -> None:
         since, seen = self._clock.now_us(), self._progress()
+        self._say_waits(since)
         while status != Status.DONE:
             waited_us = self._clock.now_us() - since
             self._look_around(status, waited_us)
@@ -107,7 +120,32 @@ class Watch:
             status = self._run(self._at, _RESUME, _RESUME)
             if (now := self._progress()) != seen:
                 since, seen = self._clock.now_us(), now
+                self._say_waits(since)
                 self._words[SessionWord.SLEEP_US] = _FIRST_SLEEP_US
+
+    def _say_waits(self, since_us: float) -> None:
+        """Say whom each lane waits for, for whoever looks at this process."""
+        if self._ring is None:
+            return
+        by_lane: dict[int, list[Awaited]] = {}
+        for one in self._waits():
+            by_lane.setdefault(one.lane, []).append(one)
+        self._ring.say_waits(
+            [
+                {
+                    "rank": self._ring.rank,
+                    "comm": 0,
+                    "seq": int(self._ring.words[0]),
+                    "lane": lane,
+                    "step": waits[0].place,
+                    "tile": int(self._table[Header.TILE]),
+                    "peers": sorted({one.rank for one in waits}),
+                    "text": waits[0].step,
+                    "since_ns": int(since_us * 1e3),
+                }
+                for lane, waits in by_lane.items()
+            ]
+        )
 
     def _look_around(self, status: int, waited_us: float) -> None:
         if self._way is not None:
@@ -134,7 +172,7 @@ class Watch:
             self._ended_us = now
         if now - self._ended_us < _GRACE_US or int(self._group.broken[0]):
             return  # the hub may know more
-        awaited = [q for q, _ in self._waits() if q in ended]
+        awaited = [one.rank for one in self._waits() if one.rank in ended]
         peer = awaited[0] if awaited else min(ended)
         how = f"cannot be reached by {way.carrier}: {ended[peer]}"
         lose = getattr(self._group, "lose", None)
@@ -186,23 +224,25 @@ class Watch:
         calls = self._calls()
         mine = calls[self._group.rank][Line.EPOCH]
         absent = [q for q, c in enumerate(calls) if 0 < mine > c[Line.EPOCH]]
-        return absent or sorted({q for q, _ in self._waits()})
+        return absent or sorted({one.rank for one in self._waits()})
 
-    def _waits(self) -> list[tuple[int, str]]:
+    def _waits(self) -> list[Awaited]:
         """Return, for each lane that waits, for whom and in which step."""
         found = []
         for lane, at in enumerate(self._lanes()):
             words = self._table[at : at + 8].tolist()
+            index, peers = -1, set[int]()
             if words[0] == Code.WAIT:
-                found.append((words[4], self._spell(lane, words[5])))
+                index, peers = words[5], {words[4]}
             elif words[0] == Code.MOVE:
                 first = at + 8 + 3 * words[5]
                 ends = range(first, first + 3 * words[6], 3)
-                peers = {int(self._table[i + 2]) for i in ends}
-                step = self._spell(lane, words[7])
-                found += [(q, step) for q in sorted(peers - {self._group.rank})]
+                index, peers = words[7], {int(self._table[i + 2]) for i in ends}
+                peers -= {self._group.rank}
             elif words[0] in (Code.PUT, Code.RAISE):
-                found.append((words[2], self._spell(lane, int(self._table[at + 11]))))
+                index, peers = int(self._table[at + 11]), {words[2]}
+            step = self._spell(lane, index) if peers else ""
+            found += [Awaited(q, lane, index, step) for q in sorted(peers)]
         return found
 
     def _spell(self, lane: int, index: int) -> str:
@@ -212,7 +252,7 @@ class Watch:
         return spell_step(rank, step) + (f" ({place})" if place else "")
 
     def _where(self) -> str:
-        steps = "; ".join(sorted({step for _, step in self._waits()}))
+        steps = "; ".join(sorted({one.step for one in self._waits()}))
         tile = int(self._table[Header.TILE]) + 1
         return (
             f"rank {self._group.rank} in {self._encoded.text}, "

@@ -41,6 +41,7 @@ from stretto.executors.cpu.words import (
     SessionWord,
     Status,
 )
+from stretto.trace.rings import RECORD_WORDS, CallWord, RingWord
 
 __all__ = ["HOPS", "address", "kernel_of", "run"]
 
@@ -141,6 +142,8 @@ class _Run:
         elif not self.begin(x, out):
             self.leave()
             return Status.UNREGISTERED
+        else:
+            self.begin_record()
         while self.word(Header.TILE) < self.word(Header.TILES):
             before = [_load(lane + 8) for lane in self.lanes]
             states = [self.lane(lane) for lane in self.lanes]
@@ -164,8 +167,35 @@ class _Run:
             idle = 0 if self.hop.progress() else idle + 1
             if self.relax(idle):
                 return Status.WAITING
+        self.end_record()
         self.leave()
         return Status.DONE
+
+    def begin_record(self) -> None:
+        """Write that a call begins, as recording.py does; of steps nothing."""
+        ring = self.setting(SessionWord.RING)
+        if not ring:
+            return
+        number = _load(ring) + 1
+        mask, first = (_load(ring + 8 * w) for w in (RingWord.MASK, RingWord.RECORDS))
+        at = first + (number & mask) * 8 * RECORD_WORDS
+        now, asked = time.monotonic_ns(), _load(ring + 8 * RingWord.ENQUEUE)
+        inside = self.setting(SessionWord.INSIDE)
+        said = (0, self.word(Header.KIND), inside, asked or now, now, 0, 0)
+        for word, value in enumerate(said):
+            _store(at + 8 * word, value)
+        _store(ring + 8 * RingWord.ENQUEUE, 0)
+        _store(ring + 8 * RingWord.CURRENT, at)
+        _store(at, number)
+        _release(ring, number)
+
+    def end_record(self) -> None:
+        """Write that it has ended."""
+        ring = self.setting(SessionWord.RING)
+        if ring:
+            at = _load(ring + 8 * RingWord.CURRENT)
+            _store(at + 8 * CallWord.END, time.monotonic_ns())
+            _release(at + 8 * CallWord.STATE, 1)
 
     def enter(self) -> bool:
         """Be the thread that is inside, unless another is."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,8 +14,17 @@ from numpy.typing import NDArray
 from stretto.collectives import check, dtype_name, storage
 from stretto.epilogues import Spec, evaluate
 from stretto.errors import CallError, CommunicationError
-from stretto.executors import Call, Group, Launch, Session, hosts_of
+from stretto.executors import (
+    Call,
+    Group,
+    Launch,
+    Session,
+    call_kind,
+    comm_of,
+    hosts_of,
+)
 from stretto.executors.cpu.encode import Encoded, Memory, encode
+from stretto.executors.cpu.explain import explained
 from stretto.executors.cpu.far import FarSlab, Way
 from stretto.executors.cpu.faults import Watch
 from stretto.executors.cpu.heap import Heap
@@ -24,6 +34,7 @@ from stretto.executors.cpu.slab import ABI, CALL, Slab, SlabLayout
 from stretto.executors.cpu.words import Header, SessionWord
 from stretto.ir import Verified
 from stretto.plan import Plan, settled_hosts
+from stretto.trace import close_ring, open_ring
 
 __all__ = ["CpuSession"]
 
@@ -59,6 +70,8 @@ class CpuSession(Session):
         self._words[SessionWord.EPOCH] = 1
         self._words[SessionWord.CALL] = self._mine.address + CALL
         self._words[SessionWord.HEAP] = self._heap.addresses[group.rank]
+        self._ring = open_ring(group, *comm_of(group), few=group.only_transfers)
+        self._words[SessionWord.RING] = self._ring.address if self._ring else 0
         self._set_patience(crowded=shared.ranks_here > shared.cores)
         self._known: set[str] = set()
         self._memory: Memory | None = Memory(
@@ -119,6 +132,11 @@ class CpuSession(Session):
         """Return the thread that is in a call of this session, or 0."""
         return int(self._words[SessionWord.INSIDE])
 
+    def asked(self, ns: int) -> None:
+        """Say when the next call was asked for, where that was before its start."""
+        if self._ring is not None:
+            self._ring.enqueued(ns)
+
     def prepare(self, plan: Verified[Plan], call: Call) -> Launch:
         """Bind a plan to a kind of call. Nothing is exchanged."""
         if plan.value.num_ranks != self._group.num_ranks:
@@ -139,6 +157,11 @@ class CpuSession(Session):
         for address, nbytes in encoded.touched:
             prefault(address, nbytes)
         self._publish(encoded)
+        if self._ring is not None:
+            said = plan.value, self._group.rank, encoded.table
+            encoded.table[Header.KIND] = self._ring.define(
+                call_kind(plan.value, call, "cpu"), functools.partial(explained, *said)
+            )
         watch = Watch(
             group=self._group,
             slabs=self._slabs,
@@ -147,6 +170,7 @@ class CpuSession(Session):
             encoded=encoded,
             run=self._interpreter.run,
             way=self._way,
+            ring=self._ring,
         )
         run, table = self._interpreter.run, int(encoded.table.ctypes.data)
 
@@ -174,6 +198,10 @@ class CpuSession(Session):
 
     def close(self) -> None:
         """Give memory back; what launchers and arrays still hold goes with them."""
+        self._words[SessionWord.RING] = 0
+        if self._ring is not None:
+            self._ring = None
+            close_ring(self._group)
         if self._way is not None:
             self._way.close()
         self._slabs = ()

@@ -24,6 +24,7 @@ import enum
 __all__ = [
     "FLAG",
     "PRIVATE",
+    "RING_ABI",
     "Base",
     "Code",
     "Header",
@@ -32,6 +33,8 @@ __all__ = [
     "Status",
 ]
 
+RING_ABI = 1
+"""The meaning of a ring's words that the interpreter was compiled for."""
 FLAG = 20
 """A flag is (epoch << FLAG) + n."""
 PRIVATE = -1
@@ -94,7 +97,9 @@ class Header(enum.IntEnum):
     OUTPUT = 13
     INPUT_OFFSET = 14
     OUTPUT_OFFSET = 15
-    END = 16
+    KIND = 16
+    """What a recording calls this kind of call: a number."""
+    END = 17
 
 
 class SessionWord(enum.IntEnum):
@@ -131,7 +136,9 @@ class SessionWord(enum.IntEnum):
     HOP_PROGRESS = 18
     HOP_WAIT = 19
     HOP_BUSY = 20
-    END = 21
+    RING = 21
+    """Where calls are recorded (`stretto.trace`), or 0: nowhere."""
+    END = 22
 
 
 class Line(enum.IntEnum):

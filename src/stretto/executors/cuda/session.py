@@ -31,7 +31,9 @@ from stretto.executors.cuda.device.memory import open_slab
 from stretto.executors.cuda.device.space import AddressSpace, local_rank
 from stretto.executors.cuda.flags.enginewatch import EngineWatch
 from stretto.executors.cuda.flags.flagsets import FlagSets
+from stretto.executors.cuda.flags.recorded import Recorded
 from stretto.executors.cuda.flags.regions import regions
+from stretto.executors.cuda.flags.steps import memory_of
 from stretto.executors.cuda.flags.testimony import PAGE_BYTES, Testimony
 from stretto.executors.cuda.flags.watch import Watch
 from stretto.executors.cuda.hosts.way import FarWay, far_ranks
@@ -42,6 +44,7 @@ from stretto.executors.cuda.launching.prepare import OnCopy, prepare
 from stretto.ir import Verified
 from stretto.lower import Batched, why_not_in_halves
 from stretto.plan import Plan
+from stretto.trace import wants_steps
 
 __all__ = ["CudaSession"]
 
@@ -81,6 +84,7 @@ class CudaSession(Session):
         if self.far is not None:
             self.far.start(self.watch)
         self.flags = FlagSets(self.regions, channel=self._pair)
+        self.recorded = Recorded(group)
         self._engine_watch: EngineWatch | None = None
         self._proxy: Proxy | None = None
         self._sides: list[Side] = []
@@ -214,6 +218,7 @@ class CudaSession(Session):
 
         mine = self.group.rank
         both = (1 - mine, mine) if self._pair else (mine,)
+        steps = wants_steps()
         with self._kernels.turn:  # a transfer loads both ends before one runs
             for rank in both:
                 kernel = generate(
@@ -225,8 +230,12 @@ class CudaSession(Session):
                     rows=call.rows,
                     share=share,
                     counted=counted,
+                    steps=steps,
                 )
                 loaded = self.load_kernel(kernel)
+        if steps:
+            memory = memory_of(self.device)
+            self.recorded.write_to(memory, self.slab.base, self.regions)
         return loaded
 
     def load_kernel(self, kernel: Kernel) -> Loaded:
@@ -264,6 +273,10 @@ class CudaSession(Session):
         finally:
             ask("cuThreadExchangeStreamCaptureMode", before)
 
+    def asked(self, ns: int) -> None:
+        """Say when the next call was asked for, where that was before its start."""
+        self.recorded.asked(ns)
+
     def mark(self, stream: Any = None) -> Mark:
         """Return the point that a stream has come to; without one, the current."""
         ordinal = self.device.ordinal
@@ -287,6 +300,7 @@ class CudaSession(Session):
         self.device.enter()
         with contextlib.suppress(DeviceError):
             ask("cuCtxSynchronize")
+        self.recorded.close()
         if self._proxy is not None:
             self._proxy.close()
         if self.far is not None:

@@ -183,6 +183,8 @@ class Kernel:
     """The first architecture that has all of its instructions."""
     options: tuple[str, ...] = ()
     """Options for the compiler beside the architecture."""
+    steps: bool = False
+    """Whether it writes when its steps happened, where `stretto_steps` says."""
 
     @property
     def digest(self) -> str:

@@ -70,11 +70,13 @@ def generate(
     rows: tuple[int, int] = (0, 0),
     share: int = 0,
     counted: bool = False,
+    steps: bool = False,
 ) -> Kernel:
     """Return the kernel of one rank, or (`rank=None`) of all ranks in one launch.
 
     `share` blocks have each row of an epilogue together (rowwise.py: `shared_by`).
-    A `counted` kernel reads its sizes on the device (counts.py).
+    A `counted` kernel reads its sizes on the device (counts.py). With `steps` it writes
+    when they happened (kernels/steps.cuh).
     """
     plan = run.plan
     _refuse(plan)
@@ -101,6 +103,7 @@ def generate(
     readers = [table_reader(plan, r, operands.table) for r in ranks] if counted else []
     text = "\n".join(
         [
+            *(["#define STRETTO_STEPS"] if steps else []),
             *_head(plan, ranks, names, operands, epilogue, counted),
             *ends,
             *(_config(plan, r, i, names, depth) for r in ranks for i in range(lanes)),
@@ -117,6 +120,7 @@ def generate(
         table=COUNTED_TABLE if counted else operands.table,
         least_arch=(9, 0) if close else (7, 0),
         options=("--fmad=false",),
+        steps=steps,
     )
 
 

@@ -74,6 +74,7 @@ template <Round ROUND, u32 DEPTH, class Lane, class... P>
 __device__ __forceinline__ void await(Lane& lane, const Parts<P...>& all, Vec* v) {
   Patience patience;
   u32 taken = 0;
+  lane.diary.begin_wait();
   while (lane.ok && seen_parts<ROUND, DEPTH, Lane>(all, v, taken) == 0) {
     peek_again<ROUND, DEPTH, Lane>(all, v, taken);
     if (!patience.holds(lane.p, Lane::C::rank)) {
@@ -86,6 +87,7 @@ __device__ __forceinline__ void await(Lane& lane, const Parts<P...>& all, Vec* v
       if (taken != 0) peek_again<ROUND, DEPTH, Lane>(all, v, 0);
     }
   }
+  lane.diary.end_wait();
 }
 
 }  // namespace stretto

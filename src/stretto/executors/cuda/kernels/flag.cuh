@@ -71,18 +71,21 @@ __device__ __forceinline__ void signal(Lane& lane, F... flags) {
   FlagTask task;
   u32 k = 0;
   (choose<false>(lane, k++, task, flags), ...);
-  if (task.word == nullptr || !lane.ok) return;
-  if (task.release) {
-    store_release(task.word, flag_value(lane, task.n));
-  } else {
-    store_relaxed_word(task.word, flag_value(lane, task.n));
+  if (task.word != nullptr && lane.ok) {
+    if (task.release) {
+      store_release(task.word, flag_value(lane, task.n));
+    } else {
+      store_relaxed_word(task.word, flag_value(lane, task.n));
+    }
   }
+  lane.diary.end_step(STEP, lane.epoch);
 }
 
 template <int STEP, class Lane, class... F>
 __device__ __forceinline__ void wait(Lane& lane, F... flags) {
   static_assert(sizeof...(F) <= 32, "one warp waits");
   lane.step = STEP;
+  lane.diary.begin_wait();
   FlagTask task;
   u32 k = 0;
   (choose<true>(lane, k++, task, flags), ...);
@@ -98,6 +101,8 @@ __device__ __forceinline__ void wait(Lane& lane, F... flags) {
     fence();
   }
   lane.agree();
+  lane.diary.end_wait();
+  lane.diary.end_step(STEP, lane.epoch);
 }
 
 }  // namespace stretto

@@ -7,6 +7,7 @@
 
 #include "packet.cuh"
 #include "reduce.cuh"
+#include "steps.cuh"
 #include "stream.cuh"
 #include "vector.cuh"
 
@@ -27,6 +28,7 @@ struct Lane {
   bool entered = false;
   bool ok = true;
   int step = 0;
+  Diary diary;
   struct {
     int at;  // step << 8 | peer: it lives in a register to the end
     u64 got, want;
@@ -44,6 +46,7 @@ struct Lane {
     after_earlier_work();
     const u32 worker = block * C::lanes + C::lane;
     epoch = load_relaxed_word(control_word(p.control[C::rank], EPOCHS, worker));
+    diary.open(p.control[C::rank], p.fingerprint, epoch, block, C::lane, thread);
   }
 
   // --- where things are

@@ -25,6 +25,7 @@ template <int STEP, class Lane, class... P>
 __device__ __forceinline__ void together(Lane& lane, P... moves) {
   lane.step = STEP;
   move(lane, parts(moves...));
+  lane.diary.end_step(STEP, lane.epoch);
 }
 
 #define STRETTO_STEP(name)                                                           \
@@ -70,6 +71,7 @@ __device__ __forceinline__ void run(const Params& p, const Table& at, u32 block,
     lane.explain();
     ++lane.epoch;
   } while (++iteration < p.tiles);
+  lane.diary.close();
 }
 
 }  // namespace stretto

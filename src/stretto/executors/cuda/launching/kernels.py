@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 from stretto.errors import DeviceError, PlanError
 from stretto.executors.cuda.codegen.abi import Kernel
 from stretto.executors.cuda.device.driver import Device, api, ask, attempt
+from stretto.executors.cuda.flags.steps import CLOCK_KERNEL, memory_of
 from stretto.executors.cuda.launching.captured import capture_of
 
 __all__ = ["Kernels", "Loaded", "TooManyBlocks", "enqueue", "load"]
@@ -217,8 +218,15 @@ class Kernels:
             entry = shelf.get(key)
             if entry is None:
                 image = compile_kernel(kernel, arch=self._device.arch)
+                clock = b""
+                if kernel.steps:
+                    clock = compile_kernel(CLOCK_KERNEL, arch=self._device.arch)
                 with self._quiet():
                     entry = shelf[key] = [load(self._device, kernel, image), 0]
+                    if kernel.steps:
+                        memory = memory_of(self._device)
+                        memory.attach(entry[0].module)
+                        memory.load_clock(clock)
             entry[1] += 1
             found: Loaded = entry[0]
             return found

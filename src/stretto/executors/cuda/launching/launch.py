@@ -159,6 +159,8 @@ class BoundKernel:
         ]
         """Words of the parameters that a key says, and where it does."""
         self._watch.know(fingerprint, plan)
+        self._recorded = session.recorded
+        self._recorded.know(fingerprint, plan, where, self._watch.called(fingerprint))
 
     def parameters(self, region: Region) -> Parameters[Block]:
         """Return what is packed for calls with a set of flags; at first nothing."""
@@ -234,6 +236,7 @@ class BoundKernel:
             words[first + rank] = address
         fingerprint = mixed(self.fingerprint, tuple(offsets))
         self._watch.know(fingerprint, self.plan, self.fingerprint, offsets)
+        self._recorded.also(fingerprint, self.fingerprint)
         words[_MARK] = words[_MARK] & _TILES | fingerprint << 32
 
 
@@ -248,6 +251,8 @@ class Launch:
     ) -> None:
         """With `added` words the call takes extra arrays."""
         self.parts = parts
+        self.note: Callable[[int], None] | None = None
+        """Records that the call is enqueued, on a stream."""
         self._watch = session.watch
         self._state, self._inside = session.watch.state, session.watch.inside
         self._flags = session.flags
@@ -294,6 +299,8 @@ class Launch:
                 if stream is None
                 else stream_handle(stream)
             )
+            if self.note is not None:
+                self.note(handle)
             source = x if type(x) is int else pointer(x)
             key: Key = source, (source if out is x else pointer(out))
             if self._added is not None:
@@ -317,7 +324,7 @@ class Launch:
         """
         ordinal, key = self._ordinal, (source or 0, target or 0)
         state, watch, streams = self._state, self._watch, self._streams
-        launch, inside = self._launch, self._inside
+        launch, inside, note = self._launch, self._inside, self.note
 
         def again() -> None:
             if inside[0]:
@@ -327,6 +334,8 @@ class Launch:
                 if state[0] or watch.fault is not None:
                     watch.check()
                 handle = current_stream(ordinal)
+                if note is not None:
+                    note(handle)
                 parameters = streams.get(handle)
                 if parameters is None:
                     self._in_turn(handle, key, ())

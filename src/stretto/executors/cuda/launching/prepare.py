@@ -74,7 +74,9 @@ def prepare(
     mark = fingerprint(value, call.dtype, call.op.value, call.counts)
     session.watch.name(mark, describe(value, call))
     _refuse_hosts(session, value, call)
+    note = session.recorded.noter(mark, value, call)
     launch = _launch(session, plan, call, mark)
+    launch.note = note
     if not call.aside:
         return launch
     places = layout(value, symbol_sizes(value, call), 1)

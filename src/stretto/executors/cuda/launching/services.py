@@ -13,6 +13,7 @@ from stretto.executors.cuda.device.memory import Slab
 from stretto.executors.cuda.device.space import AddressSpace
 from stretto.executors.cuda.flags.enginewatch import EngineWatch
 from stretto.executors.cuda.flags.flagsets import FlagSets
+from stretto.executors.cuda.flags.recorded import Recorded
 from stretto.executors.cuda.flags.regions import Region
 from stretto.executors.cuda.flags.watch import Watch
 from stretto.executors.cuda.launching.kernels import Loaded
@@ -35,6 +36,7 @@ class SessionServices(Protocol):
     space: AddressSpace
     watch: Watch
     flags: FlagSets
+    recorded: Recorded
     far: FarWay | None
     """The way to ranks on other hosts, where there are such."""
 

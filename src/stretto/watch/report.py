@@ -1,0 +1,118 @@
+"""A summary as text: what people read in a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from stretto.trace import UNKNOWN_NS, Recording
+from stretto.watch.summary import Summary
+
+__all__ = ["head", "rows_of"]
+
+_MOST = 12
+
+
+def head(recording: Recording, summary: Summary) -> Iterator[str]:
+    """Yield what was recorded, in a few lines."""
+    run = recording.run
+    what = run.title or " ".join(run.command)
+    many = f"{len(recording.ranks)} rank{'s' * (len(recording.ranks) != 1)}"
+    if len(recording.hosts) > 1:
+        many += f" on {len(recording.hosts)} hosts"
+    yield (
+        f"{what or 'recording'}: {many}, {summary.num_calls} calls and "
+        f"{summary.num_steps} steps in {summary.span_s:.3f} s"
+    )
+    if run.machine:
+        yield f"machine {run.machine}"
+    if len(recording.hosts) > 1:
+        error = recording.error_ns
+        said = f"{error / 1e3:.1f} us"
+        if error == UNKNOWN_NS:
+            said = "nobody knows how much: no call bounds their clocks"
+        yield f"times of different hosts may be off by {said}"
+    for text in recording.cut:
+        yield f"cut: {text}"
+    lost = (
+        sum(d.calls for d in recording.dropped),
+        sum(d.steps for d in recording.dropped),
+    )
+    if any(lost):
+        yield f"lost before they were written: {lost[0]} calls, {lost[1]} steps"
+    if summary.unfinished or summary.failed:
+        yield f"not ended: {summary.unfinished} calls; failed: {summary.failed}"
+
+
+def rows_of(summary: Summary) -> dict[str, list[Mapping[str, Any]]]:
+    """Return the tables by their titles."""
+    tables: dict[str, list[Mapping[str, Any]]] = {"calls": _calls(summary)}
+    shares = sorted(summary.shares, key=lambda one: -one.exposed_s)
+    if shares:
+        tables["communication by rank, most exposed first"] = [
+            {
+                "rank": one.rank,
+                "span_s": one.span_s,
+                "exposed_s": one.exposed_s,
+                "exposed_%": 100 * one.exposed_s / one.span_s if one.span_s else 0.0,
+                "hidden_s": one.hidden_s,
+            }
+            for one in shares[:_MOST]
+        ]
+    late = [one for one in summary.late if one.mean_us]
+    if late:
+        tables["who arrives late: it alone kept the others"] = [
+            {
+                "rank": one.rank,
+                "kept_us": one.kept_us,
+                "last": one.last,
+                "of": one.meetings,
+                "mean_late_us": one.mean_us,
+                "p99_late_us": one.p99_us,
+            }
+            for one in late[:_MOST]
+        ]
+    if summary.links:
+        tables["links, slowest first"] = [
+            {
+                "from": one.src,
+                "to": one.dst,
+                "gbps": one.rate_gbps,
+                "slow": "slow" if one.is_slow else "",
+                "nbytes": one.nbytes,
+                "moves": one.moves,
+                "waited_ms": one.waited_s * 1e3,
+            }
+            for one in summary.links[:_MOST]
+        ]
+    return tables
+
+
+def _calls(summary: Summary) -> list[Mapping[str, Any]]:
+    several = len({row.comm for row in summary.rows}) > 1
+    has_model = any(row.model_us for row in summary.rows)
+    rows: list[Mapping[str, Any]] = []
+    for row in summary.rows:
+        said: dict[str, Any] = {"collective": row.collective, "size": _size(row.size)}
+        if several:
+            said["comm"] = row.comm
+        said |= {
+            "ranks": row.num_ranks,
+            "count": row.count,
+            "p50_us": row.p50_us or None,
+            "p99_us": row.p99_us or None,
+            "wait_us": row.wait_us if row.p50_us else None,
+            "busbw_gbps": row.busbw_gbps or None,
+        }
+        if has_model:
+            said |= {"model_us": row.model_us or None, "x_model": row.gap or None}
+        rows.append(said | {"algorithm": ", ".join(row.algorithms)})
+    return rows
+
+
+def _size(nbytes: int) -> str:
+    """Return a class of sizes: from 64K to less than 128K is `64K`."""
+    for unit, scale in (("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)):
+        if nbytes >= scale:
+            return f"{nbytes // scale}{unit}"
+    return str(nbytes)

@@ -1,0 +1,365 @@
+"""What a recording amounts to: how often, how long, how fast, and who was late.
+
+Everything is done by whole columns: ten million calls take seconds. Legend: g a group
+of calls of one kind and size; m a meeting: the calls of one number of a communicator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stretto.trace import CallKind, Recording
+from stretto.watch.links import Link, links
+
+__all__ = [
+    "Late",
+    "Model",
+    "RankShare",
+    "Row",
+    "Summary",
+    "bus_share",
+    "summarise",
+]
+
+Model: TypeAlias = Callable[[CallKind, int], float]
+"""What a call of a kind takes on so many ranks, in us, as a model says; 0: unknown."""
+
+_DONE = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Calls of one collective, in one class of sizes, in one communicator."""
+
+    collective: str
+    comm: str
+    num_ranks: int
+    size: int
+    """The largest power of two that is not larger than their bytes; 0: none."""
+    count: int
+    """Calls of all ranks; of those that have a start and an end the rest is said."""
+    p50_us: float = 0.0
+    p99_us: float = 0.0
+    total_s: float = 0.0
+    wait_us: float = 0.0
+    """Of an average call the time until the last rank came."""
+    busbw_gbps: float = 0.0
+    """By the median, as nccl-tests count; with reduction in switches it says more than
+    wires carry."""
+    model_us: float = 0.0
+    algorithms: tuple[str, ...] = ()
+
+    @property
+    def gap(self) -> float:
+        """Return by what factor the median is above the model; 0: there is none."""
+        return self.p50_us / self.model_us if self.model_us else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Late:
+    """How late a rank came to the meetings that it had with others."""
+
+    rank: int
+    meetings: int
+    last: int
+    """How often it was the last, and kept the others for more than its share."""
+    mean_us: float
+    """By how much it came after the first, on average."""
+    p99_us: float
+    kept_us: float
+    """How long others would not have waited without it: what it was later than the
+    last but one, summed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankShare:
+    """How a rank spent its time."""
+
+    rank: int
+    span_s: float
+    """From its first call to its last."""
+    exposed_s: float
+    """In calls that it waited for."""
+    hidden_s: float
+    """In calls that ran beside it, less what it was in others meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """A recording in numbers."""
+
+    rows: tuple[Row, ...] = ()
+    """The ones that took longest first."""
+    late: tuple[Late, ...] = ()
+    """Those who kept others longest first."""
+    shares: tuple[RankShare, ...] = ()
+    num_calls: int = 0
+    num_steps: int = 0
+    unfinished: int = 0
+    failed: int = 0
+    span_s: float = 0.0
+    links: tuple[Link, ...] = ()
+    """What steps have moved between ranks, the slowest first."""
+
+
+def bus_share(collective: str, num_ranks: int) -> float:
+    """Return bus over algorithm bandwidth, as nccl-tests count."""
+    part = (num_ranks - 1) / num_ranks if num_ranks else 0.0
+    match collective:
+        case "all_reduce":
+            return 2 * part
+        case "all_gather" | "reduce_scatter" | "all_to_all" | "gather" | "scatter":
+            return part
+        case _:
+            return 1.0
+
+
+def summarise(recording: Recording, *, model: Model | None = None) -> Summary:
+    """Return a recording in numbers, beside what a model says of each kind."""
+    calls = recording.calls
+    state = calls["state"]
+    done = state == _DONE
+    timed = done & (calls["start"] > 0)
+    all_timed = bool(timed.all())
+    some = calls if all_timed else calls[timed]
+    meetings = _Meetings(some)
+    return Summary(
+        rows=tuple(_rows(recording, some, meetings, model)),
+        late=tuple(_late(some, meetings)),
+        shares=tuple(_shares(some)),
+        num_calls=len(calls),
+        num_steps=len(recording.steps),
+        unfinished=int((state == 0).sum()),
+        failed=int((state == 2).sum()),
+        span_s=_span(some),
+        links=tuple(links(recording)),
+    )
+
+
+def _span(calls: NDArray[Any]) -> float:
+    if not len(calls):
+        return 0.0
+    return float(int(calls["end"].max()) - int(calls["start"].min())) / 1e9
+
+
+class _Meetings:
+    """Calls sorted by communicator and number: those of one meeting side by side."""
+
+    def __init__(self, calls: NDArray[Any]) -> None:
+        key = calls["comm"].astype(np.int64) << 40
+        key |= calls["seq"]
+        self.order = np.argsort(key, kind="stable")
+        key = key[self.order]
+        first = np.ones(len(key), bool)
+        np.not_equal(key[1:], key[:-1], out=first[1:])
+        del key
+        self.firsts = np.flatnonzero(first)
+        self.sizes = np.diff(self.firsts, append=len(first))
+        self.of_row = np.cumsum(first, dtype=np.int32)
+        self.of_row -= 1
+        self.start = np.ascontiguousarray(calls["start"])[self.order]
+        if len(self.firsts):
+            self.last = np.maximum.reduceat(self.start, self.firsts)
+            self.first = np.minimum.reduceat(self.start, self.firsts)
+        else:
+            self.last = self.first = np.zeros(0, np.int64)
+
+    def waited(self, calls: NDArray[Any]) -> NDArray[np.int64]:
+        """Return, by call, how much of it was before the last had come."""
+        waited = np.empty(len(calls), np.int64)
+        waited[self.order] = self.last[self.of_row] - self.start
+        length = calls["end"] - calls["start"]
+        return np.clip(waited, 0, length, out=waited)
+
+
+def _rows(
+    recording: Recording,
+    calls: NDArray[Any],
+    meetings: _Meetings,
+    model: Model | None,
+) -> list[Row]:
+    """Return the table: rows in the order of the time that they took."""
+    group, groups = _groups(recording, calls)
+    length = calls["end"] - calls["start"]
+    waited = meetings.waited(calls)
+    count = np.bincount(group, minlength=len(groups))
+    total = np.bincount(group, weights=length, minlength=len(groups))
+    waits = np.bincount(group, weights=waited, minlength=len(groups))
+    del waited
+    nbytes = np.bincount(group, weights=calls["nbytes"], minlength=len(groups))
+    order = np.argsort(group, kind="stable")
+    ends = np.cumsum(count)
+    untimed = _untimed(recording, groups)
+    rows = []
+    for g, (collective, comm, size, kinds) in enumerate(groups):
+        own = length[order[ends[g] - count[g] : ends[g]]]
+        p50, p99 = _quantiles(own, (0.5, 0.99)) if len(own) else (0.0, 0.0)
+        n = len(recording.comms[comm].members)
+        mean = nbytes[g] / max(1, count[g])
+        rate = mean / p50 * bus_share(collective, n) if p50 else 0.0
+        said = [recording.kinds[k] for k in kinds]
+        modelled = [model(kind, n) for kind in said] if model else []
+        rows.append(
+            Row(
+                collective=collective,
+                comm=recording.comms[comm].name,
+                num_ranks=n,
+                size=size,
+                count=int(count[g]) + untimed.get(g, 0),
+                p50_us=p50 / 1e3,
+                p99_us=p99 / 1e3,
+                total_s=total[g] / 1e9,
+                wait_us=waits[g] / max(1, count[g]) / 1e3,
+                busbw_gbps=rate,
+                model_us=max(modelled, default=0.0),
+                algorithms=tuple(
+                    dict.fromkeys(k.algorithm for k in said if k.algorithm)
+                ),
+            )
+        )
+    return sorted(rows, key=lambda r: (-r.total_s, -r.count, r.collective, r.size))
+
+
+def _groups(
+    recording: Recording, calls: NDArray[Any]
+) -> tuple[NDArray[np.int64], list[tuple[str, int, int, list[int]]]]:
+    """Return the group of each call, and what groups are: of all calls, timed or not.
+
+    Groups follow from the kind and the communicator, which are few.
+    """
+    kinds, comms = len(recording.kinds), max(1, len(recording.comms))
+    pair = calls["kind"].astype(np.int64) * comms + calls["comm"]
+    every = recording.calls
+    seen = np.zeros(max(1, kinds * comms), bool)
+    seen[every["kind"].astype(np.int64) * comms + every["comm"]] = True
+    numbers = np.zeros(len(seen), np.int64)
+    groups: dict[tuple[str, int, int], int] = {}
+    members: list[list[int]] = []
+    for place in np.flatnonzero(seen).tolist():
+        kind = recording.kinds[place // comms]
+        size = 1 << (kind.nbytes.bit_length() - 1) if kind.nbytes > 0 else 0
+        key = kind.collective, place % comms, size
+        number = groups.setdefault(key, len(groups))
+        if number == len(members):
+            members.append([])
+        members[number].append(place // comms)
+        numbers[place] = number
+    return numbers[pair], [(*key, members[n]) for key, n in groups.items()]
+
+
+def _untimed(
+    recording: Recording, groups: list[tuple[str, int, int, list[int]]]
+) -> dict[int, int]:
+    """Return how many calls of each group nobody timed, or have not ended."""
+    calls = recording.calls
+    rest = calls[(calls["state"] != _DONE) | (calls["start"] == 0)]
+    found: dict[int, int] = {}
+    if len(rest):
+        for g, (_, comm, _, kinds) in enumerate(groups):
+            mine = (rest["comm"] == comm) & np.isin(rest["kind"], kinds)
+            found[g] = int(mine.sum())
+    return found
+
+
+def _quantiles(values: NDArray[Any], shares: tuple[float, ...]) -> tuple[float, ...]:
+    """Return nearest-rank quantiles: each is a value that was there."""
+    places = [max(0, int(np.ceil(share * len(values))) - 1) for share in shares]
+    ordered = np.partition(values, places)
+    return tuple(float(ordered[place]) for place in places)
+
+
+def _late(calls: NDArray[Any], meetings: _Meetings) -> list[Late]:
+    """Return how late ranks came, of meetings that several were in."""
+    if not len(calls):
+        return []
+    several = (meetings.sizes > 1)[meetings.of_row]
+    rank = calls["rank"][meetings.order]
+    after = meetings.start - meetings.first[meetings.of_row]
+    last = _last_rows(meetings)
+    second = _second(meetings, last)
+    kept = np.where(meetings.sizes > 1, meetings.last - second, 0)
+    many = int(rank.max()) + 1
+    came = np.bincount(rank[several], minlength=many)
+    total = np.bincount(rank[several], weights=after[several], minlength=many)
+    late = last[meetings.sizes > 1]
+    was_last = np.bincount(rank[late], minlength=many)
+    cost = np.bincount(rank[last], weights=kept.astype(float), minlength=many)
+    after = after[several]
+    found = []
+    for r, mine in _by_rank(rank[several]):
+        (p99,) = _quantiles(after[mine], (0.99,))
+        found.append(
+            Late(
+                rank=r,
+                meetings=int(came[r]),
+                last=int(was_last[r]),
+                mean_us=float(total[r] / came[r] / 1e3),
+                p99_us=p99 / 1e3,
+                kept_us=float(cost[r] / 1e3),
+            )
+        )
+    return sorted(found, key=lambda one: (-one.kept_us, one.rank))
+
+
+def _last_rows(meetings: _Meetings) -> NDArray[np.int64]:
+    """Return, by meeting, the row (in its order) that came last."""
+    is_last = meetings.start == meetings.last[meetings.of_row]
+    rows = np.flatnonzero(is_last)
+    found = np.empty(len(meetings.firsts), np.int64)
+    found[meetings.of_row[rows]] = rows
+    return found
+
+
+def _second(meetings: _Meetings, last: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return, by meeting, when the last but one came."""
+    start = meetings.start.copy()
+    alone = meetings.sizes == 1
+    start[last[~alone]] = np.iinfo(np.int64).min
+    return np.maximum.reduceat(start, meetings.firsts)
+
+
+def _shares(calls: NDArray[Any]) -> list[RankShare]:
+    """Return how long each rank was in calls that it waited for, and in others."""
+    if not len(calls):
+        return []
+    found = []
+    for rank, rows in _by_rank(calls["rank"]):
+        mine = calls[rows]
+        started = mine["enqueue"] < mine["start"]
+        own = _union(mine["start"][~started], mine["end"][~started])
+        both = _union(mine["start"], mine["end"])
+        span = int(mine["end"].max()) - int(mine["start"].min())
+        found.append(
+            RankShare(
+                rank=rank,
+                span_s=span / 1e9,
+                exposed_s=own / 1e9,
+                hidden_s=(both - own) / 1e9,
+            )
+        )
+    return found
+
+
+def _by_rank(ranks: NDArray[Any]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Yield ranks, and the rows that each has."""
+    order = np.argsort(ranks, kind="stable")
+    ends = np.cumsum(np.bincount(ranks))
+    for rank, rows in enumerate(np.split(order, ends[:-1])):
+        if len(rows):
+            yield rank, rows
+
+
+def _union(start: NDArray[Any], end: NDArray[Any]) -> int:
+    """Return the length of the union of intervals."""
+    if not len(start):
+        return 0
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], end[order]
+    reach = np.maximum.accumulate(end)
+    before = np.concatenate([start[:1], reach[:-1]])
+    return int(np.maximum(reach - np.maximum(start, before), 0).sum())
