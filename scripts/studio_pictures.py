@@ -69,9 +69,14 @@ def runs(folder: Path) -> dict[str, Given]:
         8, 90, stretch=0.85, late=None, seed=9, title="the late rank mended"
     )
     many = recording(
-        1024, 60, machine="dgx_h200x128", late=611, slow=range(608, 616), steps_a_call=4,
+        1024,
+        60,
+        machine="dgx_h200x128",
+        late=611,
+        slow=range(608, 616),
+        steps_a_call=4,
         title="train.py, 1,024 ranks",
-    )  # fmt: skip
+    )
     for name, made in (("few", few), ("after", after), ("many", many)):
         write(folder / f"{name}.trace", made)
     report = folder / "report.json"

@@ -81,8 +81,11 @@ def wild(draw):
     )
     inside = [r for r in ranks if 0 <= r < 1 << 31] or [0]
     ranks = sorted({*ranks, *inside})
-    members = draw(st.lists(st.sampled_from([*ranks, 77]), max_size=4))
-    comms = (Comm(name="a", members=tuple(members)), Comm(name="", members=()))
+    others = draw(st.lists(st.sampled_from([*ranks, 77, -9, 1 << 50]), max_size=3))
+    comms = (
+        Comm(name="a", members=(*inside, *others)),
+        Comm(name="", members=tuple(reversed(inside))),
+    )
     kinds = (
         CallKind(collective="all_reduce", algorithm="all_reduce/ring", schedule="pull"),
         CallKind(collective="nonsense", algorithm="x", nbytes=-5),

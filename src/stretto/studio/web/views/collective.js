@@ -57,13 +57,13 @@ export function drawCollective(root, data, context) {
       data.ways.length > 1 ? chooser("Drawn from", data.ways.map((way) => ({ program: "the program", time: "measured times" })[way]), data.ways.indexOf(data.by), (i) => context.go({ by: data.ways[i], call: undefined })) : null,
       isProgram ? null : chooser("Collective", data.choices, data.call, (i) => context.go({ by: "time", call: i }), !context.isLive)),
     element("div", { class: "bar" }, play, isProgram ? [step(-1), step(1)] : null, element("div", { class: "grow" }, slider), when),
-    seriesLegend(isProgram ? [["a copy on its way", COPY], ["on its way into a sum", SUM]] : [["data on their way", COPY], ["line: from whom to whom", themed("idle"), "thin"]]),
+    seriesLegend(isProgram ? [["a copy on its way", COPY], ["on its way into a sum", SUM]] : [["data on their way", COPY], ["line: from whom to whom", "var(--idle)", "thin"]]),
     element("div", { class: "halves" }, element("div", {}, ring.root),
       element("div", {}, beside ? [
         element("h3", {}, isProgram ? "What ranks hold of the output" : "What ranks do"),
         isProgram
           ? rampLegend("ranks that have contributed to a chunk:", "1", String(beside.most), element("span", {}, "empty: nothing yet"))
-          : seriesLegend([...GROUPS.map(([name, colour]) => [name, colour]), ["waits", themed("idle")]]),
+          : seriesLegend([...GROUPS.map(([name, colour]) => [name, colour]), ["waits", "var(--idle)"]]),
         beside.root] : null)),
     element("h3", {}, isProgram ? "Operations of this step" : "On their way at this moment"), told);
   at(isProgram ? 0.5 : firstMoment(data));
