@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +11,7 @@ from numpy.typing import NDArray
 from stretto import executors
 from stretto.studio.index import Index, dense_ids
 
-__all__ = ["Group", "groups", "size_name"]
-
-_UNITS = ("", "K", "M", "G", "T", "P")
+__all__ = ["Group", "groups"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,19 +135,3 @@ def _quantiles(values: NDArray[np.float64]) -> tuple[float, float, float, float]
     parted = np.partition(values, np.unique(places))
     low, p50, high, p99 = parted[places].tolist()
     return low, p50, high, p99
-
-
-def size_name(nbytes: float) -> str:
-    """Return a number of bytes as people say it, binary: `1M`, `3.5K`."""
-    power = 0
-    while abs(nbytes) >= 1024 and power < len(_UNITS) - 1:
-        nbytes, power = nbytes / 1024, power + 1
-    return f"{nbytes:.4g}{_UNITS[power]}"
-
-
-def by_key(found: list[Group]) -> Iterator[tuple[tuple[str, int, int], list[Group]]]:
-    """Yield groups that differ in nothing but their algorithm, together."""
-    same: dict[tuple[str, int, int], list[Group]] = {}
-    for one in found:
-        same.setdefault((one.collective, one.num_ranks, one.low_nbytes), []).append(one)
-    yield from same.items()

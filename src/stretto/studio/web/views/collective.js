@@ -25,7 +25,7 @@ export function drawCollective(root, data, context) {
   const slider = element("input", { type: "range", min: 0, max: FRAMES, value: 0, "aria-label": isProgram ? "Step" : "Moment", input: () => at((Number(slider.value) / FRAMES) * end) });
   const play = element("button", { type: "button", click: toggle }, "Play");
   const when = element("output", { class: "readout" });
-  const told = element("div", { class: "scroll told" });
+  const told = element("div", { class: "scroll told", tabindex: 0, role: "region", "aria-label": "Moves" });
   const ring = makeCanvas(`Chunks moving between ${data.ranks.length} ranks`, (width) => Math.min(560, Math.max(300, width)),
     (pen, width, tall) => drawRing(pen, width, tall, data, state));
   const beside = isProgram ? heldCanvas(data, state) : barsCanvas(data, state, end);

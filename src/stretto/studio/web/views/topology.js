@@ -290,7 +290,7 @@ function drawNodes(pen, data, scene, view) {
 }
 
 function drawUse(pen, width, tall, data, state) {
-  const frame = { left: 62, top: 6, right: width - 12, bottom: tall - 40 };
+  const frame = { left: 92, top: 6, right: width - 12, bottom: tall - 40 };
   const links = data.src.length;
   const most = new Float32Array(data.bins);
   const mean = new Float32Array(data.bins);
