@@ -32,7 +32,7 @@ class Group:
     """Of a rank's call, from when it was made to its end."""
     p99_us: float
     low_us: float
-    """With `high_us` holds the median with 95 in 100."""
+    """With `high_us` holds the median with 95 in 100, were collectives independent."""
     high_us: float
     wait_p50_us: float
     """From a collective's first rank to its last."""
@@ -98,7 +98,7 @@ def _group(
 ) -> Group:
     lasted = index.lasted_us[calls]
     lasted = lasted[~np.isnan(lasted)]
-    low, p50, high, p99 = _quantiles(lasted)
+    low, p50, high, p99 = _quantiles(lasted, len(mine))
     first, last, end = index.first_us[mine], index.last_us[mine], index.end_us[mine]
     is_over = end > last
     transfer = (end - last)[is_over]
@@ -124,12 +124,17 @@ def _group(
     )
 
 
-def _quantiles(values: NDArray[np.float64]) -> tuple[float, float, float, float]:
-    """Return the median's 95 % interval around it, and p99: order statistics."""
+def _quantiles(
+    values: NDArray[np.float64], independent: int
+) -> tuple[float, float, float, float]:
+    """Return p50 between the ends of its 95 % interval, and p99: order statistics.
+
+    Calls of one collective depend on one another: as many count as there are collectives.
+    """
     n = len(values)
     if not n:
         return 0.0, 0.0, 0.0, 0.0
-    reach = 0.98 * n**0.5
+    reach = 0.98 * n / max(1, independent) ** 0.5
     wanted = [n / 2 - reach, (n - 1) / 2, n / 2 + reach, 0.99 * n]
     places = np.clip(np.round(wanted), 0, n - 1).astype(int)
     parted = np.partition(values, np.unique(places))
