@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from stretto.errors import CallError, TopologyError, UnknownNameError
+from stretto.synth.clusters import clustered, clusterings
 from stretto.synth.cuts import Cut, broadcast_cut, gather_cut, scatter_cut, weigh
 from stretto.synth.flows import exchange_flow
 from stretto.synth.gossip import gossip_rate
@@ -257,18 +258,25 @@ def _gossip_term(network: Network, known: Fraction) -> Iterator[Term]:
     """Yield what prices of links prove; of large networks they are not looked for."""
     if network.num_ranks * len(network.links) > _MOST_PRICED:
         return
-    found = gossip_rate(network, known)
-    if found is None:
-        return
-    rate, priced = found
-    yield Term(
-        alpha=Fraction(0),
-        algbw=rate,
-        why=f"prices of {priced} links: what is sent until somebody has the"
-        f" sum, and all have heard of it, fits {_gbps(rate)}",
-    )
+    for cluster in (*clusterings(network, _CLUSTERINGS), None):
+        small = network if cluster is None else clustered(network, cluster)
+        found = gossip_rate(small, known) if len(small.members) > 1 else None
+        if found is None:
+            continue
+        known, priced = found
+        whose = ""
+        if cluster is not None:
+            whose = f" between {small.num_ranks} clusters of ranks that share all"
+        yield Term(
+            alpha=Fraction(0),
+            algbw=known,
+            why=f"prices of {priced} links{whose}: what is sent until somebody has the"
+            f" sum, and all have heard of it, fits {_gbps(known)}",
+        )
 
 
+_CLUSTERINGS = 4
+"""How many ways to take ranks together are tried."""
 _MOST_PRICED = 20_000
 """Ranks times links up to which prices for all_reduce are looked for."""
 

@@ -7,6 +7,7 @@ times as fast. So it may come in at any moment of a search.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -275,6 +276,11 @@ def compiled() -> tuple[Callable[..., int], Callable[..., int]] | None:
             from numba import njit
         except ImportError:
             return None
+        try:
+            njit(cache=True)(_push)
+            njit = partial(njit, cache=True)  # kept for the next process
+        except RuntimeError:  # nowhere to keep it
+            pass
         space: dict[str, Any] = {"np": np, "__name__": __name__}
         for part in (
             _push,

@@ -146,7 +146,29 @@ def _range(turns: Iterable[int]) -> str:
 def _tables(body: Body) -> list[str]:
     lines: list[str] = []
     for name, legend, entries in body.tables:
+        whole = all(isinstance(value, int) for entry in entries for value in entry)
+        if whole and len(entries) > _MANY:
+            lines += _read_as_text(name, legend, entries)
+            continue
         lines.append(f"{name} = (  # {legend}")
         lines += [f"    {entry}," for entry in entries]
         lines.append(")")
     return lines
+
+
+def _read_as_text(
+    name: str, legend: str, entries: Sequence[tuple[object, ...]]
+) -> list[str]:
+    """Return a long table as text: Python needs ten times as much room for tuples."""
+    return [
+        f"{name} = [  # {legend}",
+        "    tuple(map(int, row.split()))",
+        '    for row in """\\',
+        *(" ".join(map(str, entry)) for entry in entries),
+        '""".splitlines()',
+        "]",
+    ]
+
+
+_MANY = 2000
+"""Rows of a table that nobody reads."""

@@ -9,6 +9,7 @@ from fractions import Fraction
 
 from stretto.synth.bounds import Bound
 from stretto.synth.clock import Clock
+from stretto.synth.lanes import Lane, partners
 from stretto.synth.packing import FILLED, Packing, Pool, Tree
 from stretto.synth.pieces import Owner, rounded, shared_out
 from stretto.synth.schedule import Chunk, Demand, Move
@@ -19,8 +20,9 @@ __all__ = ["Grove"]
 _AT_ONCE, _FEW_RANKS, _TURNS = 4, 40, 24
 """Trees of every root before the first plan, and prices for each time it gets better.
 """
-_FEW = (0.0, 0.03, 0.1, 0.3)
-"""What it may cost, of the whole, that trees share their ways: kinds of trees."""
+_PARTNERS = (0, 1, 2, 3)
+"""Kinds of trees: with how many partners ports may have over switches; 0: any."""
+_AS_GOOD = 1.01
 
 
 class Grove:
@@ -39,47 +41,97 @@ class Grove:
                 parts = {demand.root: 1.0}
             case _:
                 parts = None
-        self._pool = Pool(
-            network,
-            parts,
+        self._parts = parts
+        self._goal = 1 / float(limit.algbw)
+        self._pools = {0: self._pool(None)}
+        few = network.num_ranks <= _FEW_RANKS
+        self._filled = _AT_ONCE if few else 2
+        self._pools[0].fill(self._filled, Clock(None))  # one plan there will be
+        self._open = {0: True}
+        """Whether there may be better trees, by the number of partners."""
+        self._chosen: dict[int, int] = {}
+        """How many trees were known when partners were chosen."""
+        self._packings: dict[tuple[int, int], Packing] = {}
+
+    def _pool(self, lanes: tuple[Lane, ...] | None) -> Pool:
+        demand = self._demand
+        return Pool(
+            demand.network,
+            self._parts,
             spread=not demand.combines or demand.collective == "all_reduce",
             sums=demand.combines,
             nbytes=demand.nbytes,
+            lanes=lanes,
         )
-        self._goal = 1 / float(limit.algbw)
-        self._filled, self.open = (
-            _AT_ONCE if network.num_ranks <= _FEW_RANKS else 2,
-            True,
-        )
-        self._pool.fill(self._filled, Clock(None))  # one plan there will be
-        self._packings: dict[tuple[int, float], Packing] = {}
+
+    @property
+    def open(self) -> bool:
+        """Return whether there may be better trees."""
+        return any(self._open.values())
 
     def improve(self) -> bool:
         """Look for better trees; return whether there are any."""
         if not self.open:
             return False
         if self._filled < FILLED:
-            self._filled *= 2
-            self._pool.fill(min(self._filled, FILLED), self._clock)
-        else:
-            self.open = self._pool.grow(self._clock, self._goal, _TURNS)
+            self._filled = FILLED
+            self._pools[0].fill(FILLED, self._clock)
+        for many in sorted(self._open):
+            if self._open[many]:
+                self._grow(many)
+        self._forget()
         self._packings.clear()
         return True
 
+    def _forget(self) -> None:
+        """Forget partners that cost much, where more is known than when they met."""
+        known = self._pools[0]
+        for many, trees in list(self._chosen.items()):
+            dear = self._pools[many].fullest > known.fullest * _AS_GOOD
+            if dear and len(known.trees) > trees:
+                del self._pools[many], self._open[many], self._chosen[many]
+
+    def _grow(self, many: int) -> None:
+        self._open[many] = self._pools[many].grow(self._clock, self._goal, _TURNS)
+
     @property
     def variants(self) -> int:
-        """Return how many kinds of trees there are: with ever fewer ways."""
+        """Return how many kinds of trees there are: with ever more partners."""
         network = self._demand.network
         switched = network.num_nodes > network.num_ranks
-        return len(_FEW) if switched else 1
+        return len(_PARTNERS) if switched else 1
 
     def _packing(self, split: int, variant: int) -> Packing:
         """Return the trees for so many pieces: the fewer, the shallower."""
         scale = min(s for s in (4, 16, 64, 1 << 30) if split <= s)
-        key = scale, _FEW[variant]
-        if key not in self._packings:
-            self._packings[key] = self._pool.packing(min(scale, 256), key[1])
-        return self._packings[key]
+        many = _PARTNERS[variant]
+        if (scale, many) not in self._packings:
+            if many not in self._pools:
+                self._meet(many)
+            packing = self._pools[many].packing(min(scale, 256))
+            self._packings[scale, many] = packing
+        return self._packings[scale, many]
+
+    def _meet(self, many: int) -> None:
+        """Let ports have so many partners; look for trees that need no others."""
+        known = self._pools[0]
+        flows = known.packing(256).flows
+        self._chosen[many] = len(known.trees)
+        self._pools[many] = self._pool(partners(self._demand.network, flows, many))
+        self._grow(many)
+
+    def choose(self) -> int:
+        """Return the kind with the fewest partners that costs little."""
+        few = _PARTNERS[1 : self.variants]
+        for many in few:
+            if many not in self._pools:
+                self._meet(many)
+            known = max(self._goal, self._pools[0].fullest)
+            if self._pools[many].fullest <= known * _AS_GOOD:
+                return _PARTNERS.index(many)
+        return min(
+            range(self.variants), key=lambda v: self._pools[_PARTNERS[v]].fullest
+        )
 
     def prepare(self, split: int, variant: int) -> None:
         """Find the trees for such a cut, if they are not known yet."""

@@ -27,9 +27,9 @@ from stretto.synth.yard import Yard
 
 __all__ = ["General"]
 
-_MOST_MOVES = 40_000
+_MOST_MOVES = 64_000
 _MANY_MOVES = 5_000
-_TO_WRITE = 8e-5  # seconds that each move takes to be written and proved
+_TO_WRITE = 6e-5  # seconds that each move takes to be written and proved
 _LITTLE = 2000  # moves that cost as much as all that does not depend on their number
 _RATES_COUNT = 50  # times the latency: then few pieces need not be tried
 _MOST_RANKS = 100
@@ -52,6 +52,10 @@ class Source(Protocol):
     @property
     def variants(self) -> int:
         """Return how many kinds of works there are."""
+        ...
+
+    def choose(self) -> int:
+        """Return the kind of works that is likely the best."""
         ...
 
     def prepare(self, split: int, variant: int) -> None:
@@ -150,22 +154,32 @@ class General:
         try:
             self._source = self._sources()
             patience = 1 if self._source.open else 4
-            yield from self._climb(self._splits, patience, 0)
+            yield from self._climb(self._first(), patience, 0)
         except OutOfTimeError:
             pass
         yield from self._best_offer()
 
+    def _first(self) -> tuple[int, ...]:
+        """Return the numbers of pieces to begin with: all, or before lanes but few."""
+        assert self._source is not None  # begun
+        if self._source.variants == 1:
+            return self._splits
+        moves = len(self._demand.network.members) ** 2
+        few = tuple(k for k in self._splits if k * moves < _MANY_MOVES)
+        return few or self._splits[:1]
+
     def improve(self) -> Iterator[Schedule]:
-        """Yield what they give with better fractions, three times."""
+        """Yield what they give with few partners, then with better fractions."""
         try:
-            for _ in range(3):
+            for turn in range(4):
                 if self._source is None or self._is_done():
                     break
-                if not self._source.improve():
+                alike = self._source.variants == 1
+                if not self._source.improve() and (turn or alike):
                     break
+                variant = self._source.choose()
                 best = self._cuts[0].demand.split
                 finer = tuple(k for k in self._splits if 2 * k >= best)
-                variant = min(1, self._source.variants - 1)
                 yield from self._climb(finer, 2, variant)
         except OutOfTimeError:
             pass
@@ -281,6 +295,7 @@ class General:
         if self._cuts and (len(works.moves) > _MOST_MOVES or late):
             return None
         yard = Yard.of(self._demand.network, self._demand.nbytes, works.jobs)
+        works.jobs.clear()  # the yard knows them
         goal = int(self._goal * _NEAR / yard.us_per_tick)
         demand = replace(self._demand, split=split, owners=works.owners)
         timing = Timing(yard, seed=seed, goal=goal)

@@ -19,6 +19,7 @@ import numpy as np
 from stretto.synth.arborescence import Edges, shallow, spanning, steiner
 from stretto.synth.clock import Clock
 from stretto.synth.extras import optimize, sparse
+from stretto.synth.lanes import Lane, Lanes
 from stretto.synth.model import Network
 from stretto.synth.reach import Reach
 
@@ -27,10 +28,8 @@ __all__ = ["FILLED", "Packing", "Pool", "Tree"]
 Way: TypeAlias = tuple[int, ...]
 _CLOSE = 1.0005
 _QUICK = -1.0
-FILLED = 16
+FILLED = 4
 """Trees of every root before the first prices."""
-_REWEIGHED, _RARE = 5, 0.01
-"""How often ways are made rarer, and the part of the most that still is rare."""
 _GAINS, _PATIENCE = 0.998, 6
 """What counts as better, and how long it may be waited for."""
 
@@ -56,6 +55,15 @@ class Packing:
     """What the fullest link takes, in units of its rate."""
     least: float
     """What no packing of trees goes below; 0 when that is not known."""
+
+    @property
+    def flows(self) -> dict[Way, float]:
+        """Return what flows over every way between two ranks."""
+        flows: dict[Way, float] = {}
+        for tree, weight in zip(self.trees, self.weights, strict=True):
+            for _, _, way in tree.ways:
+                flows[way] = flows.get(way, 0.0) + weight
+        return flows
 
     def loads(self, network: Network) -> Any:
         """Return what one unit down every tree takes of every link."""
@@ -87,12 +95,14 @@ class Pool:
         spread: bool,
         sums: bool,
         nbytes: int,
+        lanes: tuple[Lane, ...] | None = None,
     ) -> None:
         self._network, self._parts, self._nbytes = network, parts, nbytes
-        self._reach = Reach(network)
+        self._reach = Reach(network) if lanes is None else Lanes(network, lanes)
         self._kinds = [kind for kind, asked in ((False, spread), (True, sums)) if asked]
         self._rates = np.array([float(k.rate) for k in network.links])
         self._alphas = np.array([float(k.alpha) for k in network.links])
+        self._confined = lanes is not None
         self._whole = len(network.members) == network.num_ranks
         self.roots = sorted(parts) if parts else list(range(network.num_ranks))
         self.trees: list[Tree] = []
@@ -104,6 +114,8 @@ class Pool:
         self._late: list[float] = []
         """Latency on the longest way of each tree, us."""
         self.least = 0.0
+        self.fullest = math.inf
+        """What the fullest link takes, when trees were last looked for."""
         self._filled = 0
         self._load = np.zeros(len(self._rates))
         """What every link takes of the trees that were filled in."""
@@ -199,6 +211,7 @@ class Pool:
         """
         self.fill(FILLED, clock)
         best = self._weigh(64)
+        self.fullest = best.fullest
         center = best.prices if self._center is None else self._center
         slow, mark = 0, best.fullest
         for _ in range(turns):
@@ -213,6 +226,7 @@ class Pool:
             if not fresh:
                 return False
             best = self._weigh(64)
+            self.fullest = best.fullest
             center = 0.5 * center + 0.5 * best.prices
             slow += 1
             if best.fullest < mark * _GAINS:
@@ -220,17 +234,9 @@ class Pool:
         self._center = center
         return True
 
-    def packing(self, pieces: int, few: float = 0.0) -> Packing:
-        """Return the best packing of so many pieces a part: the fewer, the flatter.
-
-        Transfers over a switch wait for two ranks to be free at once, and the fewer
-        partners a rank has, the less they wait. So with `few`, ways that carry little
-        cost a little, again and again, until most of what flows shares some ways; it
-        may cost that part of the whole.
-        """
+    def packing(self, pieces: int) -> Packing:
+        """Return the best packing of so many pieces a part: the fewer, the flatter."""
         best = self._weigh(pieces)
-        for _ in range(_REWEIGHED if few else 0):
-            best = self._weigh(pieces, few * best.fullest * self._rare(best.weights))
         kept = [i for i, w in enumerate(best.weights) if w > 1e-9]
         return Packing(
             trees=tuple(self.trees[i] for i in kept),
@@ -238,21 +244,6 @@ class Pool:
             fullest=best.fullest,
             least=self.least,
         )
-
-    def _rare(self, weights: Any) -> Any:
-        """Return what trees cost for ways that carry little; 1 for those in use."""
-        used: dict[Way, float] = {}
-        for tree, weight in zip(self.trees, weights, strict=True):
-            for _, _, way in tree.ways:
-                if len(way) > 1:
-                    used[way] = used.get(way, 0.0) + float(weight)
-        top = max(used.values(), default=0.0)
-        if not top:
-            return np.zeros(len(self.trees))
-        slowest = {w: float(self._rates[list(w)].min()) for w in used}
-        rare = {w: 1 / (x / top + _RARE) / slowest[w] for w, x in used.items()}
-        costs = [sum(rare.get(w, 0.0) for *_, w in t.ways) for t in self.trees]
-        return np.array(costs) / float(np.dot(costs, weights))
 
     def _price(self, prices: Any) -> int:
         """Add every root's cheapest trees for some prices; note what they prove."""
@@ -268,7 +259,7 @@ class Pool:
                 cost += sum(prices[e] for _, _, way in tree.ways for e in way)
                 fresh += self._add(tree)
             cheapest[root] = cost
-        if self._whole and volume:
+        if self._whole and volume and not self._confined:
             if self._parts is None:
                 worth = min(cheapest.values())
             else:
@@ -276,11 +267,8 @@ class Pool:
             self.least = max(self.least, worth / volume * (1 - 1e-6))
         return fresh
 
-    def _weigh(self, pieces: int, extra: Any = 0.0) -> _Weighed:
-        """Return the best weights of the known trees, cut into pieces.
-
-        `extra` is what trees cost beside.
-        """
+    def _weigh(self, pieces: int) -> _Weighed:
+        """Return the best weights of the known trees, cut into pieces."""
         chunk = 1 / (pieces * len(self._network.members))
         sp, rates = sparse(), self._rates
         count, kinds = len(self.trees), self._kinds
@@ -316,7 +304,7 @@ class Pool:
         equal = sp.csr_matrix((what, (at, which)), shape=(len(wanted), width))
         price = np.zeros(width)
         late = np.array(self._late) * 1000.0 / self._nbytes
-        price[:count] = np.array(self._slow) * chunk + late + extra
+        price[:count] = np.array(self._slow) * chunk + late
         price[count] = 1.0
         result = optimize().linprog(
             price,

@@ -6,7 +6,9 @@ receives. Shortest paths for some prices of links are found for all ranks at onc
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,19 +25,8 @@ class Hops:
 
     cost: Any
     """By source and destination; infinite where there is none."""
-    before: Any
-    reach: Reach
-
-    def way(self, src: int, dst: int) -> tuple[int, ...]:
-        """Return the links of the cheapest hop."""
-        shift = self.reach.network.num_nodes
-        path = []
-        node = shift + dst
-        while node != src:
-            prior = int(self.before[src, node])
-            path.append(self.reach.link_of[prior, node])
-            node = prior
-        return tuple(reversed(path))
+    way: Callable[[int, int], tuple[int, ...]]
+    """Returns the links of the cheapest hop."""
 
 
 class Reach:
@@ -51,6 +42,15 @@ class Reach:
         }
         self._size = shift + n
 
+    def _way(self, before: Any, src: int, dst: int) -> tuple[int, ...]:
+        path = []
+        node = self.network.num_nodes + dst
+        while node != src:
+            prior = int(before[src, node])
+            path.append(self.link_of[prior, node])
+            node = prior
+        return tuple(reversed(path))
+
     def hops(self, prices: Any) -> Hops:
         """Return the cheapest hops; prices are above 0."""
         n, shift = self.network.num_ranks, self.network.num_nodes
@@ -61,4 +61,4 @@ class Reach:
         cost, before = csgraph().dijkstra(
             graph, indices=np.arange(n), return_predecessors=True
         )
-        return Hops(cost[:, shift : shift + n], before, self)
+        return Hops(cost[:, shift : shift + n], partial(self._way, before))

@@ -164,6 +164,10 @@ class Roads:
         """Return whose part a pair carries."""
         return pair[0] if self._back else pair[1]
 
+    def choose(self) -> int:
+        """Return the kind of works that is likely the best: there is one."""
+        return 0
+
     def prepare(self, split: int, variant: int) -> None:
         """Weigh the paths for such a cut, if they are not weighed yet."""
         self._shares(split)

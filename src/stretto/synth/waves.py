@@ -51,11 +51,11 @@ def rows_of(schedule: Schedule, *, combine: bool) -> list[Row]:
 def in_waves(schedule: Schedule, us: Fraction) -> Schedule:
     """Return the schedule in the order of a loop, or as it is when that is slower.
 
-    `us` is its time, which the loop must reach.
+    `us` is its time, which the loop must reach. A plan that is only a list stays one.
     """
     demand, symmetry = schedule.demand, schedule.symmetry
     whole = len(demand.network.members) == demand.network.num_ranks
-    if schedule.waves or symmetry is None or not whole:
+    if schedule.waves or schedule.listed or symmetry is None or not whole:
         return schedule
     if demand.collective not in _LOOPED:
         return schedule

@@ -101,7 +101,7 @@ class Way:
         self._hop.connect(shares, self.peers, within_s, check)
         calls = self._hop.calls
         if calls is not None:
-            self._words[SessionWord.HOP : SessionWord.END] = calls
+            self._words[SessionWord.HOP : SessionWord.HOP_BUSY + 1] = calls
         else:
             from stretto.executors.cpu.interpreter_numpy import HOPS
 

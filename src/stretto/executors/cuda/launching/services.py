@@ -36,9 +36,9 @@ class SessionServices(Protocol):
     space: AddressSpace
     watch: Watch
     flags: FlagSets
-    recorded: Recorded
     far: FarWay | None
     """The way to ranks on other hosts, where there are such."""
+    recorded: Recorded
 
     def empty(self, shape: Sequence[int], dtype: str) -> DeviceArray:
         """Return registered memory, at the same offset on every rank (collective)."""
