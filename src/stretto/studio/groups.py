@@ -129,7 +129,7 @@ def _quantiles(
 ) -> tuple[float, float, float, float]:
     """Return p50 between the ends of its 95 % interval, and p99: order statistics.
 
-    Calls of one collective depend on one another: as many count as there are collectives.
+    Calls of one collective depend on one another: only collectives are counted.
     """
     n = len(values)
     if not n:
