@@ -58,7 +58,7 @@ def serve(given):
     studio = Studio(given)
     studio.refresh()
     server = StudioServer(studio)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     return server
 
 
