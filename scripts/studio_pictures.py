@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from tests.host.studio.browser import Page, browser
-from tests.pure.studio.made import recording, tuning
+from tests.pure.studio.made import hanging, recording, tuning
 
 from stretto import algorithms
 from stretto.studio import Given, Studio, StudioServer
@@ -61,6 +61,7 @@ PICTURES = (  # name, run, view, theme, script
     ("program_8_dark", "few", "program", "dark", HOVER),
     ("compare_8_light", "few", "compare", "light", ""),
     ("tuning_dark", "few", "tune", "dark", ""),
+    ("waiting_8_light", "hangs", "waiting", "light", ""),
     ("question_8_light", "few", "overview", "light", ASK),
 )
 
@@ -80,7 +81,9 @@ def runs(folder: Path) -> dict[str, Given]:
         steps_a_call=4,
         title="train.py, 1,024 ranks",
     )
-    for name, made in (("few", few), ("after", after), ("many", many)):
+    hangs = hanging(8, 30, absent=2)
+    every = {"few": few, "after": after, "many": many, "hangs": hangs}
+    for name, made in every.items():
         write(folder / f"{name}.trace", made)
     report = folder / "report.json"
     report.write_text(json.dumps(tuning()))
@@ -93,6 +96,7 @@ def runs(folder: Path) -> dict[str, Given]:
             reports=(report,),
         ),
         "many": Given(recordings=(folder / "many.trace",)),
+        "hangs": Given(recordings=(folder / "hangs.trace",)),
     }
 
 

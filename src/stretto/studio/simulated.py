@@ -16,7 +16,7 @@ from stretto.verify import verify, verify_plan
 
 __all__ = ["simulated"]
 
-_MOST_EVENTS = 4_000_000
+_MOST_EVENTS = 2_000_000
 _FEW_EPOCHS = 2
 """Tiles that are simulated: the first shows how the pipeline fills, the next how it
 runs."""
@@ -31,6 +31,12 @@ def simulated(given: Given, machine: Machine | None) -> Recording:
     proved = verify(program)
     plan = verify_plan(lower(proved, Schedule.parse(given.schedule)), proved)
     recorder = Recorder(_MOST_EVENTS)
+    events = 2 * _FEW_EPOCHS * sum(1 for _ in plan.value.steps())  # steps, and waits
+    if events > _MOST_EVENTS:
+        raise CallError(
+            f"{program.name} for {program.num_ranks} ranks: up to {events:,} events; "
+            f"want {_MOST_EVENTS:,} at most: show it for fewer ranks"
+        )
     simulate = executors.get("sim").simulate
     simulate(
         plan,
