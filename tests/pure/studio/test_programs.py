@@ -85,10 +85,11 @@ def test_a_plan_that_cannot_be_made_is_said():
     assert found.notes
 
 
-def test_what_is_too_long_to_simulate_is_said_before_it_is_tried():
+def test_what_is_too_long_to_simulate_is_said_before_it_is_tried(monkeypatch):
     """The program is shown without its times."""
-    program = algorithms.get("all_reduce/two_shot").build(256)
-    loaded = load(Given(program=program, machine="dgx_h200x32"))
+    monkeypatch.setattr("stretto.studio.simulated._MOST_EVENTS", 100)
+    program = algorithms.get("all_reduce/two_shot").build(4)
+    loaded = load(Given(program=program, machine="h200x4"))
 
     assert loaded.recording is None
     assert "show it for fewer ranks" in loaded.notes[0]
