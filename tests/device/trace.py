@@ -118,8 +118,7 @@ def costs(comm: Any) -> dict[str, float]:
         replays.append(begin.elapsed_time(end) * 1e3 / 50)
         on = bool(turn % 2)
         launch.note = note if on else None
-        comm._table.clear()
-        comm._by_layout.clear()
+        comm._calls.clear()
         comm.all_reduce(x)
         comm.all_reduce(x)
         torch.cuda.synchronize()

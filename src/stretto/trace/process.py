@@ -23,7 +23,8 @@ from typing import Any
 
 from stretto._version import __version__
 from stretto.trace.collector import Collector, Taken, take
-from stretto.trace.rings import Ring, RingFile, RingWord
+from stretto.trace.ringfile import RingFile
+from stretto.trace.rings import Ring, RingWord
 from stretto.trace.tables import Comm, RankInfo, Recording, Run
 
 __all__ = ["Seen", "add_source", "close_ring", "open_ring", "record", "wants_steps"]

@@ -104,7 +104,8 @@ def diagnose(recording: Recording, now_ns: int = 0) -> Diagnosis:
         if (found := view.finding(number, each)) is not None
     ]
     blamed = Counter(c.cause for f in findings for c in f.chains)
-    blamed.update(m.rank for f in findings for m in f.odd if m.how != "stuck")
+    if not blamed:
+        blamed.update(m.rank for f in findings for m in f.odd if m.how != "stuck")
     findings.sort(key=lambda f: (f.kind == STUCK, f.kind == LEFT, -f.inside))
     return Diagnosis(
         findings=tuple(findings),
@@ -190,9 +191,7 @@ class _View:
         said = one.call
         if how == "elsewhere":
             said = self._kind_at(one, seq) or one.call
-        waits = {
-            self.recording.comms[w.comm].members[p] for w in one.waits for p in w.peers
-        }
+        waits = set(self._awaited(one))
         return Member(
             rank=one.world,
             how=how,
@@ -203,6 +202,12 @@ class _View:
             for_s=max(0.0, (self.now_ns - since) / 1e9) if since else 0.0,
             doing=self._doing(one) if how in ("absent", "gone") else "",
         )
+
+    def _awaited(self, one: Stand) -> list[int]:
+        """Return whom a rank waits for, as ranks of the world."""
+        members = self.recording.comms[one.comm].members
+        peers = (p for w in one.waits for p in w.peers)
+        return [members[p] for p in peers if 0 <= p < len(members)]
 
     def _kind_at(self, one: Stand, seq: int) -> str:
         """Return the call that a rank made by that number, if it is still known."""
@@ -275,7 +280,7 @@ class _View:
     def _after(self, here: Stand, seen: set[int]) -> int | None:
         """Return whom a rank waits for: one that is not inside before one that is."""
         members = self.recording.comms[here.comm].members
-        peers = [members[p] for w in here.waits for p in w.peers if p < len(members)]
+        peers = self._awaited(here)
         known = {s.world: s for s in self.by_comm[here.comm]}
 
         def inside(rank: int) -> bool:

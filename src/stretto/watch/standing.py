@@ -30,8 +30,11 @@ class Stand:
 
     @property
     def is_inside(self) -> bool:
-        """Return whether it is in the call, as far as anybody knows."""
-        return self.state in ("running", "enqueued")
+        """Return whether it is in the call, as far as anybody knows.
+
+        Who gave up was in it, and makes no other.
+        """
+        return self.state != "done" and self.seq > 0
 
     @property
     def call(self) -> str:

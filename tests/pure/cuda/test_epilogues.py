@@ -9,9 +9,8 @@ import pytest
 from cuda_fakes import generated
 
 from stretto import algorithms, epilogues
-from stretto.calls.fused import fused_choice
-from stretto.calls.launch_keys import LaunchKey
 from stretto.choice import Choice, Profile
+from stretto.choice.fused import fused_choice
 from stretto.collectives import Operator, narrow, storage
 from stretto.epilogues import Form, Named, evaluate, resolve
 from stretto.errors import CallError, PlanError
@@ -299,14 +298,17 @@ def test_what_the_runtime_chooses_compiles(rows, spilled):
     Two rows of a thread take more than its 96 registers, and are faster all the same.
     """
     spec = spec_of(add_rms_norm, "bfloat16", 8192, FORMS)
-    kind = LaunchKey(
-        *("cuda", "all_reduce", "bfloat16", Operator.SUM, (rows * 8192,), ()),
-        *("staged", True, None),
-        epilogue=spec,
-    )
     any_choice = Choice(algorithms.get("all_reduce/ring"), Schedule())
     rule = Profile.shipped("cuda").rows_of(4)
-    choice = fused_choice(any_choice, kind, 4, rule)
+    choice = fused_choice(
+        any_choice,
+        rule,
+        collective="all_reduce",
+        num_ranks=4,
+        nbytes=rows * 8192 * 2,
+        epilogue=spec,
+        pitched=False,
+    )
     program = verify(choice.algorithm.build(4))
     plan = verify_plan(lower(program, choice.schedule)).value
     part = rows if choice.algorithm.name.endswith("one_shot") else -(-rows // 4)

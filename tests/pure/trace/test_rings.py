@@ -25,7 +25,8 @@ from stretto.trace import (
 )
 from stretto.trace.collector import take
 from stretto.trace.process import _Process
-from stretto.trace.rings import RingFile, RingWord
+from stretto.trace.ringfile import RingFile
+from stretto.trace.rings import RingWord
 
 WORLD = Comm(name="world", members=(0, 1, 2))
 KIND = CallKind(collective="all_reduce", nbytes=4096, dtype="float32", text="a call")

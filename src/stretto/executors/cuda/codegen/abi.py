@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -186,10 +186,13 @@ class Kernel:
     steps: bool = False
     """Whether it writes when its steps happened, where `stretto_steps` says."""
 
-    @property
-    def digest(self) -> str:
-        """Return the identity of the text."""
-        return hashlib.sha256(self.text.encode()).hexdigest()[:12]
+    digest: str = field(init=False)
+    """The identity of the text."""
+
+    def __post_init__(self) -> None:
+        """Take it."""
+        digest = hashlib.sha256(self.text.encode()).hexdigest()[:12]
+        object.__setattr__(self, "digest", digest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
