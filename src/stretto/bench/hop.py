@@ -14,9 +14,9 @@ from stretto.calls.spawn import connect, spawn
 from stretto.errors import MissingExtraError
 from stretto.hop.measure import open_pair, trips
 
-__all__ = ["measure_hop", "measured_machine", "rows_of"]
+__all__ = ["HOP_SIZES", "measure_hop", "measured_machine", "rows_of"]
 
-SIZES = (8, 4096, 1 << 16, 1 << 20)
+HOP_SIZES = (8, 4096, 1 << 16, 1 << 20)
 _BUDGET_BYTES = 1 << 28
 
 
@@ -26,7 +26,7 @@ def rounds_of(nbytes: int) -> int:
 
 
 def measure_hop(
-    sizes: Sequence[int] = SIZES, towards: str = "127.0.0.1", carrier: str = ""
+    sizes: Sequence[int] = HOP_SIZES, towards: str = "127.0.0.1", carrier: str = ""
 ) -> list[dict[str, Any]]:
     """Return rows of two ranks: those of a launcher, or of this host's loopback.
 

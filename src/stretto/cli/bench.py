@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "tests",
         nargs="*",
         metavar="TEST",
-        help=f"{', '.join((*_GROUPS, 'matrix', 'hop', *bench.TESTS))}",
+        help=f"{', '.join((*_GROUPS, 'matrix', 'hop', 'transfer', *bench.TESTS))}",
     )
     _what(parser)
     _how(parser)
@@ -57,6 +57,8 @@ def _what(parser: argparse.ArgumentParser) -> None:
     add("--traffic", metavar="FILE", help="who sends how much to whom, for matrix")
     add("--machine-file", metavar="FILE", help="of hop: a machine as it was measured")
     add("--carrier", default="", help="of hop: tcp or ucx [all that are ready]")
+    add("--paths", metavar="P,P", help="of transfer: shared, cross-memory, tcp [all]")
+    add("--model", metavar="NAME", help="of transfer: whose cache [llama-3.1-8b]")
     add("--hosts", type=int, default=2, help="that it has, of --ranks each [2]")
 
 
@@ -99,6 +101,8 @@ def run(args: argparse.Namespace) -> int:
         return int(any(v.is_regression for v in verdicts))
     if args.tests == ["hop"]:
         return _hop(args)
+    if args.tests[:1] == ["transfer"]:
+        return _transfer(args)
     task = task_of(args)
     if args.plot:
         bench.open_figure(args.plot)
@@ -120,8 +124,8 @@ def run(args: argparse.Namespace) -> int:
 def _hop(args: argparse.Namespace) -> int:
     """Measure the way between hosts, beside a bare socket."""
     _warn_of_load()
-    asked = {"sizes": parse_sizes(args.sizes)} if args.sizes else {}
-    rows = bench.measure_hop(**asked, carrier=args.carrier)
+    sizes = parse_sizes(args.sizes) if args.sizes else bench.HOP_SIZES
+    rows = bench.measure_hop(sizes, carrier=args.carrier)
     if not rows:  # only rank 0 shows anything
         return 0
     if args.machine_file:
@@ -129,6 +133,37 @@ def _hop(args: argparse.Namespace) -> int:
         Path(args.machine_file).write_text(text, encoding="utf-8")
     if args.json:
         document = json.dumps({"command": "bench hop", "rows": rows}, indent=2)
+        if args.json == "-":
+            print(document)
+        else:
+            Path(args.json).write_text(document + "\n", encoding="utf-8")
+    else:
+        print(table(rows))
+    return 0
+
+
+def _transfer(args: argparse.Namespace) -> int:
+    """Measure point to point: the words after `transfer` are schemes."""
+    from stretto.bench import transfers
+
+    _warn_of_load()
+    how: dict[str, Any] = {"peers": [p for p in args.peers.split(",") if p]}
+    if args.sizes:
+        how["sizes"] = parse_sizes(args.sizes)
+    if args.paths:
+        how["paths"] = args.paths.split(",")
+    if args.model:
+        how["model"] = args.model
+    rows = [
+        {
+            "scheme": r.scheme, "what": r.what, "who": r.who, "path": r.path,
+            "pieces": r.pieces, "us": round(r.us, 3), "p99_us": round(r.p99_us, 2),
+            "GB/s": round(r.gb_per_s, 2),
+        }
+        for r in transfers.measure(args.tests[1:], **how)
+    ]  # fmt: skip
+    if args.json:
+        document = json.dumps({"command": "bench transfer", "rows": rows}, indent=2)
         if args.json == "-":
             print(document)
         else:

@@ -108,6 +108,10 @@ class Hop(Protocol):
     def busy(self) -> int:
         """Return whether sources of puts are still to be read."""
 
+    @property
+    def descriptors(self) -> Sequence[int]:
+        """Return what turns readable when something comes, for selectors."""
+
     def faults(self) -> Mapping[int, str]:
         """Return the peers whose connection has ended, and how."""
 

@@ -110,7 +110,7 @@ def test_a_kernel_touches_nothing_beyond_its_bytes():
 
 
 def test_a_kernel_is_compiled_once_for_all_processes(monkeypatch, tmp_path):
-    """A file has its code, under all that it depends on; one that is damaged is none."""
+    """A file has its code, under all it depends on; one that is damaged is none."""
     monkeypatch.setenv("STRETTO_CACHE_DIR", str(tmp_path))
     kernel = kernels.Kernel(dtype="int16", op=Operator.MIN, num_srcs=3, divide=(1,))
     compiled, ask = [], kernels._compiled

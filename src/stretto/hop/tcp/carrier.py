@@ -99,6 +99,11 @@ class TcpHop:
         """Return the compiled calls, where they are."""
         return self._engine.calls if isinstance(self._engine, _Compiled) else None
 
+    @property
+    def descriptors(self) -> Sequence[int]:
+        """Return the numbers of the sockets."""
+        return [sock.fileno() for sock in self._sockets.values() if sock.fileno() >= 0]
+
     def close(self) -> None:
         """End all connections; what was sent still arrives."""
         if self._listener is not None:
