@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -149,13 +148,9 @@ def toolchain() -> str:
 
 def lacks(num_ranks: int, *, several_hosts: bool) -> str:
     """Return why so many ranks cannot be served, alike on every rank, or ""."""
-    from stretto.executors.cuda.codegen.abi import MAX_RANKS
+    from stretto.executors.cuda.limits import lacks as found
 
-    if num_ranks > MAX_RANKS:
-        return f"{num_ranks} ranks; the cuda executor serves {MAX_RANKS}"
-    if several_hosts and importlib.util.find_spec("numba") is None:
-        return "GPU ranks on several hosts need Numba: pip install 'stretto[cpu]'"
-    return ""
+    return found(num_ranks, several_hosts=several_hosts)
 
 
 def between_hosts() -> str:
