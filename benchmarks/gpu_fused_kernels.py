@@ -15,10 +15,8 @@ from typing import Any
 
 from stretto import algorithms
 from stretto import epilogues as ep
-from stretto.calls.fused import fused_choice
-from stretto.calls.launch_keys import LaunchKey
 from stretto.choice import Choice, Profile
-from stretto.collectives import Operator
+from stretto.choice.fused import fused_choice
 from stretto.epilogues import Form, Named, resolve
 from stretto.executors import Call
 from stretto.executors.cuda.codegen import rowwise
@@ -70,15 +68,18 @@ def call_of(rows: int, hidden: int = HIDDEN) -> Call:
 def chosen(rows: int, ranks: int, hidden: int = HIDDEN) -> str:
     """Return what a communicator runs when nobody says how."""
     call = call_of(rows, hidden)
-    kind = LaunchKey(
-        *("cuda", "all_reduce", call.dtype, Operator.SUM, call.counts, ()),
-        *("staged", True, None),
-        epilogue=call.epilogue,
-    )
     plain = Choice(algorithms.get("all_reduce/one_shot"), Schedule())
     rule = Profile.shipped("cuda").rows_of(ranks)
     assert rule is not None, "what is shipped is for all numbers of ranks"
-    choice = fused_choice(plain, kind, ranks, rule)
+    choice = fused_choice(
+        plain,
+        rule,
+        collective="all_reduce",
+        num_ranks=ranks,
+        nbytes=rows * hidden * 2,
+        epilogue=call.epilogue,
+        pitched=False,
+    )
     words = f"blocks={choice.schedule.blocks} threads={choice.schedule.threads}"
     return f"{choice.algorithm.name}|push packets staged {words}"
 

@@ -37,15 +37,18 @@ contract in `pyproject.toml`; a test keeps it in step.*
 ## The walk of `comm.all_reduce(x)`
 
 ```text
-   calls/verb.py            makes the method: is this call known?
-      | by_identity.py        the very same arrays: the launch, and nothing else
-      | by_layout.py          arrays like those of an earlier call: their addresses
-      v                       (arrays/array_readers.py)
-   calls/described.py       the verb's description and the arguments: a checked request
-      |                       (request.py; arrays/operands.py, arrays/view.py)
-   calls/runner.py          one thread; the session; the launch of its key, if any
-      |                       (launch_keys.py)
-   calls/choosing.py        choice: which plan, proved once
+   calls/verb.py            makes the method: are these very arrays known?
+      | known.py              then the launch, and nothing else
+      v
+   calls/layout.py          do its arrays look like an earlier call's? (known.py then
+      |                       launches; arrays/array_readers.py reads them)
+      v
+   calls/request.py         the verb's description and the arguments: a checked request
+      |                       (arrays/operands.py reads arrays; overlap.py, axes.py)
+      v
+   calls/runner.py          one thread; the session; afterwards the call is known
+      |
+   calls/choosing.py        the launch of its key; else choice: which plan, proved once
       |
       +--> executors/cpu/session.py               a table of words (encode.py), and a
       |      | interpreter.py                       closure: one call of compiled code
@@ -57,14 +60,15 @@ contract in `pyproject.toml`; a test keeps it in step.*
 ```
 
 Modules of these rooms that a walk enters, and how often it returns to one that it has
-left, counted where functions are entered; before, when a verb was written out in full:
+left, counted where functions are entered (`tests/walks.py`; codegen is one place). At
+first is when these rooms were one folder; before is when a request was made by three:
 
-| walk | modules | returns | modules before | returns before |
+| walk | modules | returns | before | at first |
 | --- | --- | --- | --- | --- |
-| a known call on CPUs | 3 | 0 | 4 | 0 |
-| a new call on CPUs, of a known launch | 13 | 25 | 12 | 20 |
-| the first of its kind on CPUs | 20 | 34 | 19 | 29 |
-| the first of its kind on GPUs | 27 | 37 | 26 | 31 |
+| a known call on CPUs | 1 | 0 | 0 | 0 |
+| a new call on CPUs, of a known launch | 10 | 7 | 25 | 18 |
+| the first of its kind on CPUs | 21 | 13 | 49 | 41 |
+| the first of its kind on GPUs, as launches are recorded | 32 | 35 | 65 | 51 |
 
 A room imports rooms of lower layers, never of its own or above.
 Rooms of one layer do not know one another; nor do executors.

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from stretto import algorithms, collectives
-from stretto.choice.plans import frozen, proved_plan, touches_callers
+from stretto.choice.plans import frozen, proved_plan
 from stretto.choice.select import STAGED, Choice, Question
 from stretto.choice.selector import Selector
 from stretto.collectives import Operator, Shape, storage
@@ -121,7 +121,7 @@ def _jobs(cases: Iterable[Case], pins: Sequence[str]) -> dict[str, tuple[Any, ..
         moves = not collectives.get(case.collective).reduces
         size = storage(case.dtype).itemsize
         kind = f"{size}" if moves else f"{case.dtype} {case.op}"
-        in_place = case.in_place or not touches_callers(choice.schedule)
+        in_place = case.in_place
         key = f"{choice} {case.params} {in_place} {kind}"
         found[key] = (case, str(choice), in_place)
     for pin in pins:

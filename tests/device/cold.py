@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "src"))
 
 from stretto import collectives  # noqa: E402
-from stretto.choice.plans import frozen, proved_plan, touches_callers  # noqa: E402
+from stretto.choice.plans import frozen, proved_plan  # noqa: E402
 from stretto.choice.select import STAGED, ZERO_COPY, Question  # noqa: E402
 from stretto.choice.selector import Selector  # noqa: E402
 from stretto.collectives import Operator  # noqa: E402
@@ -65,7 +65,7 @@ def kernels(num_ranks: int, rank: int) -> list[Kernel]:
                     params=frozen(params),
                 )
                 choice = selector.choose(asked)
-                in_place = asked.in_place or not touches_callers(choice.schedule)
+                in_place = asked.in_place
                 plan = proved_plan(
                     choice.algorithm, num_ranks, asked.params, choice.schedule, in_place
                 )

@@ -53,24 +53,20 @@ class Operand:
     """What the executor takes: the same memory, or a contiguous copy of it."""
     dtype: str
     shape: tuple[int, ...]
+    count: int
+    """Its elements."""
     device: str
     view: Array | None = None
     """The memory itself, when `flat` is a copy of it."""
-
-    @property
-    def count(self) -> int:
-        """Return the number of elements."""
-        return math.prod(self.shape)
-
-    @property
-    def staged(self) -> bool:
-        """Return whether the executor works on a copy."""
-        return self.view is not None
+    place: tuple[int, int] | None = None
+    """Where it begins, and its bytes, at least 1, when that was read."""
+    staged: bool = False
+    """Whether the executor works on a copy."""
 
     @property
     def span(self) -> tuple[int, int]:
         """Return the first byte that the executor touches, and the one after."""
-        start = address(self.flat)
+        start = address(self.flat) if self.place is None else self.place[0]
         return start, start + self.count * storage(self.dtype).itemsize
 
     def write_back(self) -> None:
@@ -97,7 +93,14 @@ def operand(given: Any, what: str, *, written: bool, dtype: str | None) -> Opera
     else:
         flat, target = np.array(bits, stored, order="C").reshape(-1), bits
     return Operand(
-        given=given, flat=flat, dtype=name, shape=view.shape, device=CPU, view=target
+        given=given,
+        flat=flat,
+        dtype=name,
+        shape=view.shape,
+        count=view.size,
+        device=CPU,
+        view=target,
+        staged=target is not None,
     )
 
 
@@ -236,10 +239,19 @@ def _on_gpu(given: Any, what: str, dtype: str | None) -> Operand:
     else:
         if seen.dtype not in DTYPES:
             raise _unknown(seen.dtype, what)
-        name = _renamed(seen.dtype, dtype, what)
+        name = seen.dtype if dtype is None else _renamed(seen.dtype, dtype, what)
     if not seen.start and seen.nbytes:
         raise _nowhere(given, what)
-    return Operand(given=given, flat=given, dtype=name, shape=seen.shape, device=GPU)
+    place = seen.start, max(1, seen.nbytes)
+    return Operand(
+        given=given,
+        flat=given,
+        dtype=name,
+        shape=seen.shape,
+        count=math.prod(seen.shape),
+        device=GPU,
+        place=place,
+    )
 
 
 def _nowhere(given: Any, what: str) -> CallError:

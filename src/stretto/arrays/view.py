@@ -91,15 +91,18 @@ def dense(face: Mapping[str, Any]) -> tuple[int, int, bool]:
     return int(face["data"][0] or 0), math.prod(shape) * itemsize, packed
 
 
-def pointer(array: Any) -> int:
+def pointer(array: Any, ordinal: int | None = None) -> int:
     """Return the address of a contiguous array on the GPU; None has none.
 
-    An address stands for an array that was looked at before.
+    An address stands for an array that was looked at before. With the `ordinal` of a
+    GPU, an array on another one is refused.
     """
     if type(array) is int:
         return array
     if array is None:
         return 0
+    if ordinal is not None:
+        require_near(array, ordinal)
     data_ptr = getattr(array, "data_ptr", None)
     if data_ptr is not None:
         if not array.is_contiguous():

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from stretto.arrays.operands import Operand
-from stretto.calls.by_identity import MISS
+from stretto.calls.known import Passed
+from stretto.calls.layout import MISS
 from stretto.calls.request import Caller
 from stretto.calls.runner import CallRunner
 from stretto.calls.work import Work
@@ -64,7 +65,9 @@ class Transfers:
             return
         who = self._runner._caller("send", dtype)
         taken = who.take(x, "x")
-        self._transfer(who, self._rank, to, taken, algorithm, stream, (key, x, None))
+        self._transfer(
+            who, self._rank, to, taken, algorithm, stream, (key, x, None, None)
+        )
 
     def recv(
         self, out: Any, source: int, *, algorithm: Pin, stream: Any, dtype: str | None
@@ -82,7 +85,7 @@ class Transfers:
         ):
             return done
         who = self._runner._caller("recv", dtype)
-        taken, seen = who.take(out, "out", written=True), (key, None, out)
+        taken, seen = who.take(out, "out", written=True), (key, None, out, None)
         return self._transfer(who, source, self._rank, taken, algorithm, stream, seen)
 
     def start(self, verb: str, call: Any, array: Any, peer: int, options: Any) -> Work:
@@ -104,7 +107,7 @@ class Transfers:
         operand: Operand,
         pin: Pin,
         stream: Any,
-        seen: tuple[tuple[Any, ...], Any, Any],
+        seen: Passed,
     ) -> Any:
         self._runner._check_fault(who.verb)
         channel = self._channel(who, source, target)

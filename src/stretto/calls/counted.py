@@ -14,7 +14,7 @@ from stretto.arrays.operands import GPU, Operand, operand
 from stretto.arrays.view import address
 from stretto.calls.request import Caller
 from stretto.calls.runner import CallRunner
-from stretto.choice.plans import proved_plan, touches_callers
+from stretto.choice.plans import proved_plan
 from stretto.choice.select import Choice, Pin, Question, dtype_class, parse_pin
 from stretto.choice.selector import Selector
 from stretto.collectives import Operator, storage
@@ -63,7 +63,7 @@ class CountedCalls:
         *,
         max_count: Any,
         out: Any,
-        received: Any,
+        received: Any = None,
         algorithm: Pin,
         stream: Any,
         op: str | Operator = Operator.SUM,
@@ -154,8 +154,7 @@ class CountedCalls:
 
     def _plan(self, choice: Choice) -> Any:
         n = self._runner.num_ranks
-        staged = not touches_callers(choice.schedule)  # others are refused, in words
-        return proved_plan(choice.algorithm, n, (), choice.schedule, staged)
+        return proved_plan(choice.algorithm, n, (), choice.schedule, False)
 
 
 def _gathers(collective: str) -> bool:

@@ -14,21 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from stretto import algorithms
 from stretto.arrays.operands import CPU, GPU, Operand, fresh, operand
-from stretto.calls.launch_keys import LaunchKey, full_size
 from stretto.calls.request import Caller, Request
-from stretto.choice.rowrules import RowRule
-from stretto.choice.select import Choice
 from stretto.collectives import storage
 from stretto.epilogues import CASTS, Bound, Form, Named, Spec, form_of, resolve
 from stretto.errors import CallError
-from stretto.plan import Schedule
 
-__all__ = ["Fused", "fuse", "fused_choice"]
-
-PACKETS_UP_TO = 8 << 20
-"""Bytes up to which data announce themselves."""
+__all__ = ["Fused", "fuse"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,61 +205,3 @@ def _keep_apart(
                     "its own, or all of an input of the same shape and type"
                 )
         held.append((f"output {named.name}", out, False))
-
-
-def fused_choice(
-    choice: Choice, kind: LaunchKey, num_ranks: int, rule: RowRule
-) -> Choice:
-    """Return how a GPU had better run a call that is more than its collective.
-
-    Copy engines compute nothing and know no pitch; rows of an epilogue stay whole, so
-    there blocks are rows.
-    """
-    spec, pitched = kind.epilogue, any(kind.rows)
-    if spec is None and not pitched:
-        return choice
-    size = full_size(kind, num_ranks)
-    protocol = "packets" if size <= PACKETS_UP_TO else "bulk"
-    if spec is not None and spec.row:
-        return _by_rows(kind.collective, spec, size, num_ranks, protocol, rule)
-    phases = (choice.schedule, *map(choice.schedule.of, choice.schedule.phases))
-    by_threads = all(how.protocol in ("packets", "bulk") for how in phases)
-    if by_threads and not pitched:
-        return choice
-    blocks = max(4, min(64, size // num_ranks >> 14))
-    schedule = Schedule(protocol=protocol, blocks=blocks)
-    if pitched:  # each part by itself
-        return Choice(algorithms.get(f"{kind.collective}/one_shot"), schedule)
-    return Choice(choice.algorithm, schedule)
-
-
-def _by_rows(
-    collective: str,
-    spec: Spec,
-    size: int,
-    num_ranks: int,
-    protocol: str,
-    rule: RowRule,
-) -> Choice:
-    """Return a schedule whose threads have one cell of one row, as long as it can.
-
-    Several blocks have a row together (codegen/rowwise.py). Of two shots, which give
-    everybody all parts, each thread keeps a cell of one of them, or of few.
-    """
-    received = size * (num_ranks - 1)
-    small = collective == "all_reduce" and received <= rule.one_shot_up_to
-    two_shot = collective == "all_reduce" and not small
-    name = f"{collective}/{'two_shot' if two_shot else 'one_shot'}"
-    row_bytes = spec.row * storage(spec.dtype).itemsize
-    rows = max(1, -(-(size if small else size // num_ranks) // row_bytes))
-    cells = -(-row_bytes // 16)
-    share = rule.share(spec, rows, cells, alone=small)
-    part = -(-cells // share)
-    parts = min(num_ranks if two_shot else 1, max(1, rule.most_threads // part))
-    most = rule.most_in_pairs if small and part <= rule.most_threads else 0
-    schedule = Schedule(
-        protocol=protocol,
-        blocks=min(rows * share, max(most, rule.most_blocks)),
-        threads=min(rule.most_threads, -(-parts * part // 32) * 32),
-    )
-    return Choice(algorithms.get(name), schedule)

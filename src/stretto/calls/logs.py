@@ -10,19 +10,16 @@ import logging
 import os
 import warnings
 
-from stretto.calls.launch_keys import LaunchKey, full_size
-from stretto.choice.select import Choice
-
-__all__ = ["say_chosen"]
+__all__ = ["logger"]
 
 _VARIABLE = "STRETTO_LOG"
 _LEVELS = {"": 0, "info": logging.INFO, "debug": logging.DEBUG}
 
 
 @functools.cache
-def _logger() -> logging.Logger:
+def logger() -> logging.Logger:
     """Return the logger `stretto`, with the level that STRETTO_LOG says."""
-    logger = logging.getLogger("stretto")
+    found = logging.getLogger("stretto")
     given = os.environ.get(_VARIABLE, "")
     if given.lower() not in _LEVELS:
         warnings.warn(
@@ -31,33 +28,9 @@ def _logger() -> logging.Logger:
             stacklevel=2,
         )
     elif level := _LEVELS[given.lower()]:
-        logger.setLevel(level)
-        if not logger.hasHandlers():  # else the program says where logs go
+        found.setLevel(level)
+        if not found.hasHandlers():  # else the program says where logs go
             handler = logging.StreamHandler()
             handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
-            logger.addHandler(handler)
-    return logger
-
-
-def say_chosen(kind: LaunchKey, choice: Choice, rank: int, num_ranks: int) -> None:
-    """Log what serves a kind of call: rank 0 at info, the others at debug."""
-    level = logging.DEBUG if rank else logging.INFO
-    logger = _logger()
-    if not logger.isEnabledFor(level):
-        return
-    place = "in place" if kind.in_place else "out of place"
-    logger.log(
-        level,
-        "rank %d of %d: %s of %d bytes, %s %s, on %s, arrays %s, %s: %s (%s)",
-        rank,
-        num_ranks,
-        kind.collective,
-        full_size(kind, num_ranks),
-        kind.dtype,
-        kind.op.value,
-        kind.device,
-        kind.memory,
-        place,
-        choice,
-        "chosen" if kind.pin is None else "pinned",
-    )
+            found.addHandler(handler)
+    return found

@@ -1,27 +1,30 @@
-"""What a call asks for: checked arguments, counts, and whether it is in place.
+"""From a verb's description and what a caller gave to a request, all of it checked.
 
 Everything is checked before anything is sent, and every message says what was given,
-what was wanted and what to do. Legend: n ranks.
+what was wanted and what to do. Legend: n ranks, or the members among them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from stretto import collectives
 from stretto.arrays.operands import CPU, Operand, fresh, operand
 from stretto.calls.arguments import read, spell
+from stretto.calls.axes import exchanged
+from stretto.calls.overlap import in_place, parts_match
+from stretto.calls.verb import Holds, Verb
 from stretto.collectives import Operator, Shape, check, storage
 from stretto.errors import CallError, UnknownNameError
 from stretto.ir import Params, freeze
 
-__all__ = ["Caller", "Exchanged", "Request"]
+__all__ = ["Caller", "Request", "request_of"]
 
 _MOST_ELEMENTS = 1 << 47
 
@@ -49,11 +52,6 @@ class Request:
     rows: tuple[int, int] = (0, 0)
     """Elements of a part that lie together, in the input and in the output; 0: all."""
 
-    @property
-    def operands(self) -> list[Operand]:
-        """Return the arrays that the executor touches."""
-        return [o for o in (self.x, self.out) if o is not None]
-
     def deliver(self) -> Any:
         """Return what the caller gets, with staged results copied back."""
         if self.idle is not None:
@@ -61,7 +59,8 @@ class Request:
         result = self.out or self.idle
         if result is None:
             return None
-        result.write_back()
+        if result.staged:
+            result.write_back()
         return result.given
 
 
@@ -71,13 +70,6 @@ def _whole(number: Any) -> int | None:
     Calls are known by their arguments the next time.
     """
     return int(number) if isinstance(number, Integral) else None
-
-
-class Exchanged(NamedTuple):
-    """What an all_to_all along axes makes."""
-
-    shape: tuple[int, ...]
-    rows: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,40 +173,6 @@ class Caller:
             )
         return (x.shape[0] // n, *x.shape[1:])
 
-    def axis(self, given: int, x: Operand, name: str) -> int:
-        """Return an axis of `x`, counted from its first."""
-        at = _whole(given)
-        if at is not None and at < 0:
-            at += len(x.shape)
-        if at is None or not 0 <= at < len(x.shape):
-            raise self.wrong(
-                f"{name}={spell(given)}; x has shape {x.shape}: want an axis below "
-                f"{len(x.shape)}"
-            )
-        return at
-
-    def exchanged(self, x: Operand, split: int, concat: int) -> Exchanged:
-        """Return the shape of an all_to_all's result, and how parts lie in arrays.
-
-        `x` is split along one axis; what comes is joined along another.
-        """
-        n, part = self.num_members, list(x.shape)
-        split, concat = self.axis(split, x, "split"), self.axis(concat, x, "concat")
-        if part[split] % n:
-            raise self.wrong(
-                f"x has shape {x.shape}; its axis {split}, {part[split]}, is not "
-                f"divisible by {n} ranks"
-            )
-        part[split] //= n
-        result = list(part)
-        result[concat] *= n
-        rows = [math.prod(part[axis:]) for axis in (split, concat)]
-        whole = [math.prod(part[:axis]) == 1 for axis in (split, concat)]
-        return Exchanged(
-            shape=tuple(result),
-            rows=(0 if whole[0] else rows[0], 0 if whole[1] else rows[1]),
-        )
-
     def part(self, counts: Sequence[int]) -> int:
         """Return this rank's of the members' counts; who only relays has none."""
         return 0 if self.place is None else int(counts[self.place])
@@ -254,11 +212,13 @@ class Caller:
             params = freeze({**params, "members": self.members})
         if self.place is None:
             x = out = None
-        in_place = False
-        if x is out and x is not None:
-            in_place = True
-        elif x is not None and out is not None:
-            in_place = self._in_place(collective, x, out, counts, params)
+        over = x is not None and x is out
+        shape = Shape(num_ranks=self.num_ranks, params=params)
+        if x is not None and out is not None and not over:
+            try:
+                over = in_place(collective, shape, self.rank, x, out, counts)
+            except CallError as e:
+                raise self.wrong(str(e)) from None
         return Request(
             collective=collective,
             dtype=one.dtype if one else "uint8",
@@ -268,58 +228,169 @@ class Caller:
             params=params,
             x=x,
             out=out,
-            in_place=in_place,
-            aside=in_place and not self._paired(collective, counts, params),
+            in_place=over,
+            aside=over and not parts_match(collective, shape, self.rank, counts),
             equal=equal,
             idle=idle,
         )
 
-    def _paired(self, collective: str, counts: tuple[int, ...], params: Params) -> bool:
-        """Return whether each part of the output lies over one of its own size.
 
-        Only then are they the same elements, as plans in place are proved for.
-        """
-        kind = collectives.get(collective)
-        shape = Shape(num_ranks=self.num_ranks, params=params)
-        if kind.splits_whole or len(set(counts)) <= 1:
-            return True
-        if kind.in_place(shape, self.rank) != 0:
-            return True  # one is the rank's own part of the other: the same counts
-        runs = kind.input_runs(shape, self.rank), kind.output_runs(shape, self.rank)
-        inputs, outputs = (
-            [first + i for start, stop, first in side for i in range(stop - start)]
-            for side in runs
-        )
-        return all(
-            counts[a] == counts[b] for a, b in zip(inputs, outputs, strict=False)
-        )
+def request_of(verb: Verb, who: Caller, given: Mapping[str, Any]) -> Request:
+    """Return the request that a call makes."""
+    if verb.x is Holds.NOTHING:
+        return who.request(verb.collective, None, None, counts=())
+    if "pairs" in given:
+        return _permutation(who, given)
+    if "split" in given:
+        return _exchange(who, given)
+    kind = collectives.get(verb.collective)
+    root = given.get("root", who.rank)
+    params = who.root(root) if kind.rooted else None
+    source = _source(verb, who, given, root)
+    sizes = _sizes(verb, who, given, source)
+    target = _target(verb, who, given, source, sizes, root)
+    one = source or target
+    assert one is not None, "a rank has an input or an output"
+    op = Operator.SUM
+    if kind.reduces:
+        op = who.operator(given["op"], one)
+    if sizes is None:
+        counts = _equal_counts(verb, who, one, root == who.rank)
+    else:
+        counts = sizes[0]
+    return who.request(
+        verb.collective,
+        source,
+        target,
+        counts=counts,
+        op=op,
+        params=params,
+        equal=not verb.unequal,
+    )
 
-    def _in_place(
-        self,
-        collective: str,
-        x: Operand,
-        out: Operand,
-        counts: tuple[int, ...],
-        params: Params,
-    ) -> bool:
-        """Return whether output and input are the same memory, as is allowed."""
-        (a, a_end), (b, b_end) = x.span, out.span
-        if a >= b_end or b >= a_end:
-            return False
-        kind = collectives.get(collective)
-        shape = Shape(num_ranks=self.num_ranks, params=params)
-        at = kind.in_place(shape, self.rank)
-        own_part = kind.num_parts(shape) == self.num_members and collective != "permute"
-        before = sum(counts[: self.place]) * storage(x.dtype).itemsize
-        if not own_part:
-            right, rule = a == b, "the same memory"
-        elif at is None:
-            right, rule = b == a + before, "its own part of x"
-        else:
-            right, rule = a == b + before, "x in its own part of out"
-        if not right:
-            raise self.wrong(
-                f"out overlaps x, {b - a:+d} bytes from its start; want {rule} (in "
-                f"place), or no overlap"
+
+def _source(
+    verb: Verb, who: Caller, given: Mapping[str, Any], root: int
+) -> Operand | None:
+    """Return the input; the result replaces it where a call has no other output."""
+    at_root = root == who.rank
+    if verb.x_at_root and not at_root:
+        return None
+    replaced = verb.x is verb.out is Holds.WHOLE and given["out"] is None
+    written = replaced and (at_root or not verb.out_at_root)
+    return who.take(given["x"], "x", written=written)
+
+
+def _sizes(
+    verb: Verb, who: Caller, given: Mapping[str, Any], source: Operand | None
+) -> tuple[tuple[int, ...], int] | None:
+    """Return the counts of unequal parts, and of the output, when the input fits."""
+    if not verb.unequal:
+        return None
+    n, has = who.num_members, None if source is None else source.count
+    if verb.x is verb.out is Holds.PARTS:
+        counts = who.counts(given["counts"], n * n)
+        matrix = np.reshape(counts, (n, n))
+        sent, received = (who.part(matrix.sum(axis=axis)) for axis in (1, 0))
+        if sent != has:
+            raise who.wrong(f"counts sum to {sent}; x has {has} elements")
+        return counts, received
+    counts = who.counts(given["counts"], n)
+    if verb.x is Holds.PART:
+        if who.part(counts) != has:
+            raise who.wrong(
+                f"counts[{who.place}] is {who.part(counts)}; x has {has} elements"
             )
-        return True
+        return counts, sum(counts)
+    if has is not None and who.place is not None and sum(counts) != has:
+        raise who.wrong(f"counts sum to {sum(counts)}; x has {has}")
+    return counts, who.part(counts)
+
+
+def _target(
+    verb: Verb,
+    who: Caller,
+    given: Mapping[str, Any],
+    source: Operand | None,
+    sizes: tuple[tuple[int, ...], int] | None,
+    root: int,
+) -> Operand | None:
+    """Return the output: what was given, the input itself, or a new array."""
+    if verb.out_at_root and root != who.rank:
+        return None
+    out, in_x = given["out"], verb.x is verb.out is Holds.WHOLE
+    if source is None:
+        name, array = ("x", given["x"]) if in_x and out is None else ("out", out)
+        if sizes is not None and array is None:
+            if given["dtype"] is None:
+                raise who.wrong("neither out nor dtype; want one, to know the elements")
+            array = np.empty(sizes[1], storage(given["dtype"]))
+        target = who.take(array, name, written=True)
+        if sizes is not None and target.count != sizes[1]:
+            raise who.wrong(f"out has {target.count} elements; want {sizes[1]}")
+        return target
+    if in_x and out is None:
+        return source
+    if sizes is not None:
+        return who.target(source, out, (sizes[1],))
+    if verb.out is Holds.PART:
+        return who.target(source, out, who.divide(source))
+    many = (who.num_members,) if verb.out is Holds.PARTS else ()
+    return who.target(source, out, (*many, *source.shape))
+
+
+def _equal_counts(
+    verb: Verb, who: Caller, one: Operand, at_root: bool
+) -> tuple[int, ...]:
+    """Return the counts of equal parts; `one` is the input, or else the output."""
+    if verb.x is verb.out is Holds.WHOLE:
+        return (one.count,)
+    holds = verb.out if verb.x_at_root and not at_root else verb.x
+    count = one.count if holds is Holds.PART else math.prod(who.divide(one))
+    return (count,) * who.num_members
+
+
+def _exchange(who: Caller, given: Mapping[str, Any]) -> Request:
+    """Return an all_to_all: each rank's part along one axis, joined along another."""
+    split, concat = given["split"], given["concat"]
+    source = who.take(given["x"], "x")
+    if not split and not concat:
+        who.divide(source)
+    try:
+        shape, rows = exchanged(source.shape, who.num_members, split, concat)
+    except CallError as e:
+        raise who.wrong(str(e)) from None
+    target = who.target(source, given["out"], shape)
+    n = who.num_members
+    counts = (target.count // n,) * n**2
+    request = who.request("all_to_all", source, target, counts=counts)
+    if any(rows) and who.members:
+        raise who.wrong(
+            f"axes that move, by an algorithm among {who.members}; want split=0 and "
+            f"concat=0"
+        )
+    if any(rows) and request.in_place:
+        raise who.wrong("out overlaps x, with axes that move; want memory of its own")
+    return replace(request, rows=rows if source.count else (0, 0))
+
+
+def _permutation(who: Caller, given: Mapping[str, Any]) -> Request:
+    """Return a permute: who sends to whom; ranks that nobody targets get zeros."""
+    x, out = given["x"], given["out"]
+    pairs = who.read("pairs", given["pairs"])
+    moves = tuple((who.peer(a, "source"), who.peer(b, "target")) for a, b in pairs)
+    for side, ranks in enumerate(zip(*moves, strict=True)):
+        if len(set(ranks)) < len(ranks):
+            role = ("source", "target")[side]
+            raise who.wrong(f"pairs={moves}: a rank is a {role} more than once")
+    source = who.take(x, "x", written=out is x and out is not None)
+    target = who.target(source, out, source.shape)
+    targeted = any(b == who.rank for _, b in moves)
+    return who.request(
+        "permute",
+        source if any(a == who.rank for a, _ in moves) else None,
+        target if targeted else None,
+        counts=(source.count,) * who.num_ranks,
+        params=freeze({"pairs": moves}),
+        idle=None if targeted else target,
+    )

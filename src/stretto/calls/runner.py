@@ -1,9 +1,9 @@
 """From a checked request to a launch: sessions, plans, caches, faults.
 
-A call seen before costs one dictionary look-up (by_identity.py), one on arrays like
-those seen two more (by_layout.py). What differs in anything is checked, and served by a
-launch that is known (`_launches`). For a new kind of call an algorithm is chosen,
-proved, lowered and bound to the executor, once.
+A call seen before costs one dictionary look-up, one on arrays like those seen one more
+(known.py). What differs in anything is checked (request.py), and served by a launch
+that is known; for a new kind of call an algorithm is chosen, proved, lowered and bound
+to the executor, once (choosing.py).
 """
 
 from __future__ import annotations
@@ -15,26 +15,23 @@ from typing import Any
 from stretto import executors
 from stretto.arrays.operands import CPU
 from stretto.calls.arguments import read
-from stretto.calls.by_identity import MISS, KnownCall
-from stretto.calls.by_layout import LayoutCalls
 from stretto.calls.choosing import Chooser
 from stretto.calls.fused import fuse
-from stretto.calls.launch_keys import LaunchKey, launch_key, shared_arrays
+from stretto.calls.known import KnownCall, KnownCalls, Passed
+from stretto.calls.layout import MISS, look
 from stretto.calls.request import Caller, Request
 from stretto.calls.started import Starter
 from stretto.calls.work import Work
 from stretto.choice.measured import Measured
-from stretto.choice.plans import frozen
 from stretto.choice.select import (
-    STAGED,
-    ZERO_COPY,
     Pin,
     members_of_pin,
 )
-from stretto.epilogues import Bound, Spec
+from stretto.epilogues import Bound
 from stretto.errors import CallError, CommunicationError, CommunicatorBroken
-from stretto.executors import Group, Launch, Session
+from stretto.executors import Group, Session
 from stretto.plan import settled_hosts
+from stretto.watch import tell_why
 
 __all__ = ["CallRunner"]
 
@@ -62,14 +59,18 @@ class CallRunner:
         self._group = group
         self._sessions: dict[str, Session] = {}
         self._profiles = profiles or Measured()
+        self._calls = KnownCalls(self._sessions)
+        self._known: dict[Any, KnownCall] = self._calls.by_arrays
+        """Those known by their arrays; empty while anything is unusual."""
         self._chooser = Chooser(
-            self.rank, self.num_ranks, self._sessions, self._profiles, self.hosts
+            self.rank,
+            self.num_ranks,
+            self._sessions,
+            self._profiles,
+            self.hosts,
+            full=self._calls.clear,
         )
-        self._launches: dict[LaunchKey, Launch] = {}
-        self._table: dict[Any, KnownCall] = {}
-        self._known: dict[Any, KnownCall] = self._table
-        """The table of known calls; empty while anything is unusual."""
-        self._by_layout = LayoutCalls(self._table, self._sessions)
+        self._launches = self._chooser.launches
         self._starter = Starter(
             f"stretto-{self.rank}",
             self._sessions,
@@ -119,10 +120,10 @@ class CallRunner:
         request: Request,
         pin: Pin,
         stream: Any,
-        seen: tuple[tuple[Any, ...], Any, Any] | None = None,
+        seen: Passed | None = None,
         epilogue: Bound | None = None,
     ) -> Any:
-        """Run a request; `seen` is what to know it by next time: a key, x and out."""
+        """Run a request; `seen` is what to know it by the next time."""
         claim = Claim()
         try:
             self._enter(request.collective, claim)
@@ -137,10 +138,12 @@ class CallRunner:
         request: Request,
         pin: Pin,
         stream: Any,
-        seen: tuple[tuple[Any, ...], Any, Any] | None,
+        seen: Passed | None,
         epilogue: Bound | None,
     ) -> Any:
-        session = self._session(request.device)
+        session = self._sessions.get(request.device)
+        if session is None:
+            session = self._session(request.device)
         fused = None
         if epilogue is not None:
             who = self._caller(request.collective, None, pin)
@@ -151,9 +154,14 @@ class CallRunner:
                 )
             fused = fuse(request, epilogue, who)
         spec = None if fused is None else fused.spec
-        launch = self._launch(request, session, pin, spec)
+        launch = self._chooser.launch(request, session, pin, spec)
         if stream is not None:
-            launch = self._on(stream, request, launch)
+            if request.device == CPU:
+                raise CallError(
+                    f"rank {self.rank}: {request.collective}: stream={stream!r} with "
+                    f"arrays on the CPU, where calls block; leave it out"
+                )
+            launch = functools.partial(launch, stream=stream)  # type: ignore[call-arg]
         call = launch
         if fused is not None:
             call = functools.partial(launch, extra=fused.extra)  # type: ignore[call-arg]
@@ -163,13 +171,11 @@ class CallRunner:
             call(x, out)
         except BaseException as e:
             raise self._broke(e) from e.__cause__
-        result = request.deliver()
-        if fused is not None and epilogue is not None:
-            if seen is not None:
-                self._by_layout.fused.learn(*seen, epilogue, launch, self._broke)
-            return fused.deliver()
-        if seen is not None:
-            self._by_layout.learn(*seen, request, launch, session, self._broke)
+        result = request.deliver() if fused is None else fused.deliver()
+        if seen is not None and epilogue is not None:
+            self._calls.epilogues.learn(*seen[:3], epilogue, launch, self._broke)
+        elif seen is not None:
+            self._calls.learn(seen, request, session, launch, self._broke)
         return result
 
     def _ready(self, what: str) -> None:
@@ -210,7 +216,7 @@ class CallRunner:
     def _choose_table(self) -> None:
         """While anything is unusual every call goes the long way, and hears why."""
         usual = not (self._is_busy or self._inside or self._closed or self._fault)
-        self._known = self._table if usual else {}
+        self._known = self._calls.by_arrays if usual else {}
         if self._group.broken[0]:  # also just now
             self._known = {}
 
@@ -219,59 +225,13 @@ class CallRunner:
         if isinstance(error, CallError) and not self._group.broken[0]:
             return error
         if self._fault is None:
+            tell_why(error)
             self._fault = error
-            self._table.clear()
+            self._calls.clear()
             self._known = {}
             if not isinstance(error, CommunicationError):
                 self._group.abandon(f"raised {type(error).__name__}: {error}"[:1000])
         return error
-
-    # Launches, and how they are found.
-
-    def _on(self, stream: Any, request: Request, launch: Launch) -> Launch:
-        """Return the launch on a stream of the GPU."""
-        if request.device == CPU:
-            raise CallError(
-                f"rank {self.rank}: {request.collective}: stream={stream!r} with "
-                f"arrays on the CPU, where calls block; leave it out"
-            )
-        on_stream: Launch = functools.partial(launch, stream=stream)  # type: ignore[call-arg]
-        return on_stream
-
-    def _launch(
-        self,
-        request: Request,
-        session: Session,
-        pin: Pin,
-        epilogue: Spec | None = None,
-    ) -> Launch:
-        memory = self._memory(request, session)
-        kind = launch_key(request, memory, pin, epilogue)
-        launch = self._launches.get(kind)
-        if launch is None:
-            if len(self._launches) >= _MOST_KINDS:
-                self._launches.clear()
-                self._table.clear()
-                self._by_layout.clear()
-            launch = self._launches[kind] = self._chooser.prepare(kind, session)
-        return launch
-
-    def _memory(self, request: Request, session: Session) -> str:
-        """Return zero_copy when all that peers may touch is registered.
-
-        Only where every rank can tell what the others do: not when parts differ in
-        size, as an empty array lies nowhere.
-        """
-        params = frozen(request.params)
-        shared = shared_arrays(request.collective, params, self.num_ranks)
-        if not (shared and request.equal and any(request.counts)):
-            return STAGED
-        for name in shared:
-            operand = request.x if name == "x" else request.out
-            assert operand is not None, "every rank has what is shared"
-            if operand.staged or session.offset(operand.flat) is None:
-                return STAGED
-        return ZERO_COPY
 
     def explain(
         self,
@@ -313,7 +273,12 @@ class CallRunner:
             raise self._odd(key) from None
         if known is not None and (done := known(x, out)) is not MISS:
             return done
-        return self._alike(key, x, out)
+        if self._known is not self._calls.by_arrays:
+            return MISS
+        seen = look(key, x, out, self._sessions)
+        if seen is None or (how := self._calls.by_layout.get(seen[0])) is None:
+            return MISS
+        return self._calls.repeat(how, key, x, out, seen)
 
     def _odd(self, key: tuple[Any, ...]) -> CallError:
         """Return the error of a call by an argument that may change."""
@@ -329,16 +294,6 @@ class CallRunner:
             f"rank {self.rank}: {key[0]}: {what}; want a name, a number, a tuple or "
             "None, which stay what they are"
         )
-
-    def _alike(
-        self, key: tuple[Any, ...], x: Any, out: Any, epilogue: Bound | None = None
-    ) -> Any:
-        """Repeat a call on arrays like those of an earlier one, or return MISS."""
-        if self._known is not self._table:
-            return MISS
-        if epilogue is not None:
-            return self._by_layout.fused.repeat(key, x, out, epilogue)
-        return self._by_layout.repeat(key, x, out)
 
     # Calls beside the caller.
 
@@ -369,8 +324,7 @@ class CallRunner:
         self._starter.stop()
         self._closed = True
         self._known = {}
-        self._table.clear()
-        self._by_layout.clear()
+        self._calls.clear()
         self._launches.clear()
         for session in self._sessions.values():
             session.close()

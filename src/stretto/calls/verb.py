@@ -2,7 +2,7 @@
 
 A method is written as its signature, its words, and which arrays have what. `verb`
 makes the rest, as a dataclass makes `__init__`: calls that are known are repeated at
-once, others become a request (described.py) and are run.
+once, others become a request (request.py) and are run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from stretto.arrays.operands import on_gpu
-from stretto.calls.by_identity import MISS
+from stretto.calls.layout import MISS
 from stretto.calls.work import Work
 
 __all__ = ["VERBS", "Holds", "Verb", "as_key", "call_of", "started", "verb"]
@@ -92,11 +92,11 @@ def _text(one: Verb, method: Any) -> str:
     rest = [n for n in names if n not in NO_PART_OF_A_KEY]
     known = "epilogue is None" if "epilogue" in names else ""
     lines = [f"def {one.name}({', '.join(['self', *before, '*', *after])}):"]
-    given = "{" + ", ".join(f"{n!r}: {n}" for n in names) + "}"
+    values = f"({', '.join(names)},)"
     if "max_count" in names:
         lines += [
             " if type(counts) is not tuple and on_gpu(counts):",
-            f"  return self._call_counted(verb, {given})",
+            f"  return self._call_counted(verb, {values})",
         ]
     if one.unequal:
         lines += _counts(one)
@@ -114,17 +114,16 @@ def _text(one: Verb, method: Any) -> str:
         " except TypeError:",
         "  raise self._odd(key) from None",
     ]
-    if not arrays:
-        lines += [" if known is not None:", "  return known(None, None)"]
-    else:
-        also = ", epilogue" if known else ""
+    if arrays:
         lines += [
             " if known is not None and (done := known(x, out)) is not MISS:",
             "  return done",
-            f" if (done := self._alike(key, x, out{also})) is not MISS:",
-            "  return done",
         ]
-    return "\n".join([*lines, f" return self._call(verb, key, {given})"])
+    else:
+        lines += [" if known is not None:", "  return known(None, None)"]
+    two = "x, out" if arrays else "None, None"
+    also = ", epilogue" if known else ""
+    return "\n".join([*lines, f" return self._call(verb, key, {two}, {values}{also})"])
 
 
 def _counts(one: Verb) -> list[str]:

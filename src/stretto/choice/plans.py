@@ -23,7 +23,6 @@ __all__ = [
     "proved_plan",
     "proved_program",
     "serves",
-    "touches_callers",
 ]
 
 FrozenParams: TypeAlias = tuple[tuple[str, object], ...]
@@ -52,7 +51,6 @@ def proved_program(
     return verify(algorithm.build(num_ranks, **options))
 
 
-@functools.lru_cache(maxsize=512)
 def proved_plan(
     algorithm: Algorithm,
     num_ranks: int,
@@ -63,12 +61,29 @@ def proved_plan(
 ) -> Verified[Plan]:
     """Return the plan of an algorithm under a schedule, proved.
 
+    `in_place`: whether it must serve calls in place, as every staged plan does.
+    """
+    in_place = in_place or not schedule.zero_copy
+    return _proved(algorithm, num_ranks, params, schedule, in_place, hosts)
+
+
+@functools.lru_cache(maxsize=512)
+def _proved(
+    algorithm: Algorithm,
+    num_ranks: int,
+    params: FrozenParams,
+    schedule: Schedule,
+    in_place: bool,
+    hosts: tuple[int, ...] = (),
+) -> Verified[Plan]:
+    """Lower and prove it.
+
     A staged plan that allows calls in place serves the others too (ranks may differ in
     it), so it is proved for both.
     """
     program = proved_program(algorithm, num_ranks, params, hosts)
     plan = lower(program, schedule, in_place=in_place, hosts=hosts)
-    if touches_callers(schedule):
+    if schedule.zero_copy:
         _see_peers(plan)
     elif in_place:
         verify_plan(replace(plan, in_place=False), program)
@@ -93,12 +108,6 @@ def _see_peers(plan: Plan) -> None:
                     f"{name} of rank {loc.rank} and has no {name} of its own to tell "
                     f"where that lies; want another direction, or staged memory"
                 )
-
-
-def touches_callers(schedule: Schedule) -> bool:
-    """Return whether peers touch the caller's memory in some phase."""
-    phases = (schedule, *(schedule.of(phase) for phase in schedule.phases))
-    return any(how.memory == "zero_copy" for how in phases)
 
 
 def serves(

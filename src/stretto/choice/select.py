@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from stretto import algorithms
 from stretto.arrays.operands import CPU
-from stretto.choice.plans import FrozenParams, serves, touches_callers
+from stretto.choice.plans import FrozenParams, serves
 from stretto.choice.rowrules import RowRule
 from stretto.choice.sizes import parse_size
 from stretto.errors import (
@@ -260,8 +260,12 @@ class Profile:
         return found
 
     @classmethod
+    @functools.cache
     def shipped(cls, executor: str) -> Profile:
-        """Return what comes with the library: a file for each kind of machine."""
+        """Return what comes with the library: a file for each kind of machine.
+
+        It is read once a process, however many groups there are.
+        """
         folder = resources.files("stretto.topology") / "profiles"
         rules: list[Rule] = []
         rows: list[RowRule] = []
@@ -314,8 +318,7 @@ def _working(pin: str, asked: Question) -> Choice | None:
     if algorithm.members:  # nobody asked for a part of the ranks
         return None
     schedule = schedule or plain_schedule(asked)
-    in_place = asked.in_place or not touches_callers(schedule)
-    args = (algorithm, asked.num_ranks, asked.params, schedule, in_place)
+    args = (algorithm, asked.num_ranks, asked.params, schedule, asked.in_place)
     if serves(*args, asked.hosts):
         return Choice(algorithm, schedule)
     return None
@@ -361,7 +364,6 @@ def candidates(asked: Question) -> Iterable[Choice]:
         if algorithm.knows_hosts and not asked.hosts:  # others do that better
             continue
         for schedule in schedules:
-            in_place = asked.in_place or not touches_callers(schedule)
-            args = (algorithm, asked.num_ranks, asked.params, schedule, in_place)
+            args = (algorithm, asked.num_ranks, asked.params, schedule, asked.in_place)
             if serves(*args, asked.hosts):
                 yield Choice(algorithm, schedule)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from stretto import executors, topology
-from stretto.choice.plans import proved_plan, serves, touches_callers
+from stretto.choice.plans import proved_plan, serves
 from stretto.choice.rowrules import RowRule
 from stretto.choice.select import (
     PACKETS_UP_TO,
@@ -80,9 +80,8 @@ class Selector:
             raise CallError(reason)
         if schedule is None:
             schedule = plain_schedule(asked)
-            in_place = asked.in_place or not touches_callers(schedule)
             args = (algorithm, asked.num_ranks, asked.params)
-            if not serves(*args, schedule, in_place, asked.hosts):
+            if not serves(*args, schedule, asked.in_place, asked.hosts):
                 schedule = plain_schedule(replace(asked, memory=STAGED))
                 if not serves(*args, schedule, True, asked.hosts):
                     schedule = Schedule()
@@ -146,13 +145,12 @@ def _for_many(options: Iterable[Choice], asked: Question) -> Iterable[Choice]:
 
 
 def _plan(option: Choice, asked: Question) -> Verified[Plan]:
-    in_place = asked.in_place or not touches_callers(option.schedule)
     return proved_plan(
         option.algorithm,
         asked.num_ranks,
         asked.params,
         option.schedule,
-        in_place,
+        asked.in_place,
         asked.hosts,
     )
 

@@ -57,6 +57,12 @@ class Schedule:
         changes = self.phases.get(phase)
         return replace(self, phases={}, **changes) if changes else self  # type: ignore[arg-type]
 
+    @property
+    def zero_copy(self) -> bool:
+        """Return whether peers touch the caller's memory in some phase."""
+        phases = (changes.get("memory", "") for changes in self.phases.values())
+        return "zero_copy" in (self.memory, *phases)
+
     def __str__(self) -> str:
         """Return the text form, such as `push packets staged blocks=4`."""
         words = [self.direction, self.protocol, self.memory]

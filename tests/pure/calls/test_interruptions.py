@@ -106,8 +106,7 @@ class Alone(Group):
 
 def by_the_long_way(comm, x):
     """Make a call that is known, but not by its arrays."""
-    comm._table.clear()
-    comm._by_layout.clear()
+    comm._calls.clear()
     comm.all_reduce(x)
 
 
@@ -149,7 +148,7 @@ def test_an_interrupted_call_raises_that_and_leaves_nobody_inside(verb):
 def chosen():
     """Return whether there is such a plan, asked for the first time."""
     plans.proved_program.cache_clear()
-    plans.proved_plan.cache_clear()
+    plans._proved.cache_clear()
     args = (algorithms.get("reduce/flat"), 2, (("root", 0),))
     return plans.serves(*args, Schedule(protocol="packets"), True)
 

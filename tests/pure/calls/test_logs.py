@@ -5,8 +5,7 @@ import logging
 import pytest
 
 from stretto.calls import logs
-from stretto.calls.choosing import Chooser
-from stretto.calls.launch_keys import LaunchKey
+from stretto.calls.choosing import Chooser, LaunchKey
 from stretto.choice.measured import Measured
 from stretto.collectives import Operator
 
@@ -31,10 +30,10 @@ def ask(monkeypatch):
 
     def ask(text):
         monkeypatch.setenv("STRETTO_LOG", text)
-        logs._logger.cache_clear()
+        logs.logger.cache_clear()
 
     yield ask
-    logs._logger.cache_clear()
+    logs.logger.cache_clear()
     logger.setLevel(before[0])
     logger.handlers[:] = before[1]
 

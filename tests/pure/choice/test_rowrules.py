@@ -4,10 +4,8 @@ import pytest
 
 from stretto import algorithms, epilogues
 from stretto.bench import tune
-from stretto.calls.fused import fused_choice
-from stretto.calls.launch_keys import LaunchKey
 from stretto.choice import Choice, Profile, Selector
-from stretto.collectives import Operator
+from stretto.choice.fused import fused_choice
 from stretto.epilogues import Form, Named, resolve
 from stretto.errors import TopologyError
 from stretto.executors.cuda.codegen.rowwise import shared_by
@@ -41,14 +39,17 @@ def spec_of(row):
 
 
 def choice_of(row, rows, num_ranks, rule=None):
-    kind = LaunchKey(
-        *("cuda", "all_reduce", "bfloat16", Operator.SUM, (rows * row,), ()),
-        *("staged", True, None),
-        epilogue=spec_of(row),
-    )
     plain = Choice(algorithms.get("all_reduce/ring"), Schedule())
     rule = rule or Profile.shipped("cuda").rows_of(num_ranks)
-    return fused_choice(plain, kind, num_ranks, rule)
+    return fused_choice(
+        plain,
+        rule,
+        collective="all_reduce",
+        num_ranks=num_ranks,
+        nbytes=rows * row * 2,
+        epilogue=spec_of(row),
+        pitched=False,
+    )
 
 
 @pytest.mark.parametrize("num_ranks", range(1, 9))
@@ -136,6 +137,7 @@ def test_a_norm_is_in_the_kernel_up_to_what_was_measured(num_ranks, up_to):
     shipped = Profile.shipped("cuda").rows_of(num_ranks)
     assert up_to == shipped.fused_up_to
     assert 8 << 20 == shipped.fused_of_many_up_to
+    assert {2: 8 << 20, 4: 16 << 20}[num_ranks] == shipped.beside_from
     assert 8 << 20 == Profile.parse(ROWS, "a test").rows[0].fused_up_to
     said = Profile.parse(ROWS + 'fused_up_to = "3K"', "a test").rows[0]
     assert 3 << 10 == said.fused_up_to

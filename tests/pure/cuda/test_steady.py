@@ -10,7 +10,8 @@ from cuda_fakes import OK, on_ranks
 from tests.stand_ins import TensorLike
 
 from stretto import algorithms
-from stretto.calls.by_identity import MISS, Again, known_places
+from stretto.calls.known import Again, Form, by_arrays
+from stretto.calls.layout import MISS
 from stretto.collectives import Operator
 from stretto.errors import CallError, CollectiveTimeout
 from stretto.executors import Call, Session
@@ -199,13 +200,9 @@ def test_a_tensor_that_changed_is_not_repeated():
         session=Bound(),
         launch=lambda x, out: calls.append("launch"),
         broke=lambda e: e,
-        reads=True,
-        writes=True,
-        idle=False,
-        in_place=True,
-        make=None,
+        form=Form(reads=True, writes=True, in_place=True),
     )
-    known = known_places(again, x, None, 4096, 0)
+    known = by_arrays(again, x, None, 4096, 0)
 
     assert known(x, None) is x
     assert [(4096, 4096)] == calls

@@ -147,8 +147,7 @@ def _observed(pin: str, row: Mapping[str, Any], us: float) -> Observation | None
         params["pairs"] = tuple((r, (r + 1) % n) for r in range(n))
     try:
         algorithm, schedule = algorithms.get(name), Schedule.parse(words)
-        in_place = schedule.memory == "staged"
-        plan = proved_plan(algorithm, n, frozen(freeze(params)), schedule, in_place)
+        plan = proved_plan(algorithm, n, frozen(freeze(params)), schedule, False)
     except StrettoError:
         return None
     return Observation(plan=plan, nbytes=int(row["nbytes"]), us=float(us))

@@ -146,10 +146,9 @@ def _plan(pin: str, asked: Question) -> Verified[Plan] | None:
     """Return the plan of a pin; None where it does not serve the call."""
     name, _, words = pin.partition(" ")
     how = Schedule.parse(words)
-    in_place = asked.in_place or "zero_copy" not in str(how)
     try:
         return proved_plan(
-            algorithms.get(name), asked.num_ranks, asked.params, how, in_place
+            algorithms.get(name), asked.num_ranks, asked.params, how, asked.in_place
         )
     except StrettoError:
         return None

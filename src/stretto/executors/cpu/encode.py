@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from stretto.collectives import Operator, Shape, storage
 from stretto.collectives import get as get_collective
 from stretto.errors import PlanError
-from stretto.executors import Call, describe
+from stretto.executors import Call
 from stretto.executors.cpu.slab import (
     MAX_LANES,
     MAX_SLOT,
@@ -32,8 +32,10 @@ from stretto.plan import Layout, Loc, Move, Plan, Signal, Space, layout
 
 __all__ = ["Encoded", "KernelOf", "Memory", "encode", "fingerprint"]
 
-KernelOf = Callable[[str, Operator, int, tuple[int, ...], bool], int]
-"""Gives a kernel: type, operator, sources, divisors of destinations, streaming."""
+Addition: TypeAlias = tuple[str, Operator, int, tuple[int, ...], bool]
+"""What a kernel does: type, operator, sources, divisors of destinations, streaming."""
+KernelOf: TypeAlias = Callable[[str, Operator, int, tuple[int, ...], bool], int]
+"""Gives such a kernel."""
 
 
 class Memory(NamedTuple):
@@ -67,29 +69,66 @@ def fingerprint(text: str) -> int:
     return int.from_bytes(digest[:8], "little") >> 1 | 1
 
 
-def encode(plan: Plan, call: Call, memory: Memory, kernel_of: KernelOf) -> Encoded:
-    """Return the table of one rank."""
-    return _Encoder(plan, call, memory, kernel_of).encoded()
+def encode(
+    plan: Plan, call: Call, text: str, memory: Memory, kernel_of: KernelOf
+) -> Encoded:
+    """Return the table of one rank; `text` is the call, in words."""
+    return _Encoder(plan, call, text, memory, kernel_of).encoded()
 
 
 class _Encoder:
     def __init__(
-        self, plan: Plan, call: Call, memory: Memory, kernel_of: KernelOf
+        self, plan: Plan, call: Call, text: str, memory: Memory, kernel_of: KernelOf
     ) -> None:
-        self.call, self.memory, self.kernel_of = call, memory, kernel_of
+        self.call, self.memory, self.text = call, memory, text
         self.plan = replace(plan, schedule=replace(plan.schedule, blocks=1))
-        self.text = describe(plan, call)
         self.itemsize = storage(call.dtype).itemsize
         self.rank = memory.rank
         self.lanes = plan.ranks[self.rank]
         moves = [s for _, _, _, s in plan.steps() if isinstance(s, Move)]
         self.slots = any(loc.packets for m in moves for loc in (*m.dsts, *m.srcs))
-        self.layout = self._layout()
-        payload = self.layout.tile * self.itemsize
-        self.slot_class = slot_class(payload + PACKET_HEADER)
         self.writers = self._writers() if self.slots else {}
         self.reached = self._reached()
         self._check()
+        ends = self._ends()
+        self.layout = self._layout()
+        payload = self.layout.tile * self.itemsize
+        # Where all lies, and what adds it up, is looked up before words are laid out.
+        self.slot_class = slot_class(payload + PACKET_HEADER)
+        places, parities = memory.layout, (0, 1)
+        self.stages = [places.stage(parity) for parity in parities]
+        self.packets = [places.packets(self.slot_class, p) for p in parities]
+        self.flags = {one: places.flag(*one) for one in ends}
+        self.kernels = {one: kernel_of(*one) for one in sorted(self._additions())}
+
+    def _ends(self) -> list[tuple[int, int, int]]:
+        """Return rank, lane, and lane of its owner, of every flag that is touched."""
+        return [
+            (self.rank, lane, step.lane)
+            if isinstance(step, Signal)
+            else (step.rank, step.lane, lane)
+            for lane, steps in enumerate(self.lanes)
+            for step in steps
+            if not isinstance(step, Move)
+        ]
+
+    def _additions(self) -> set[Addition]:
+        """Return what kernels this rank's moves take."""
+        return {
+            self._addition(step, streaming=streaming)
+            for lane in self.lanes
+            for step in lane
+            if isinstance(step, Move) and self.memory.slabs[step.dsts[0].rank]
+            for start, stop in self._runs(step)
+            for streaming in {False, self._streams(step, self._bytes(start, stop))}
+        }
+
+    def _addition(self, step: Move, *, streaming: bool) -> Addition:
+        divide = tuple(self._divisor(step, dst) for dst in step.dsts)
+        return self.call.dtype, self.call.op, len(step.srcs), divide, streaming
+
+    def _bytes(self, start: int, stop: int) -> int:
+        return int(self.layout.atom_sizes[start:stop].sum()) * self.itemsize
 
     def _layout(self) -> Layout:
         """Choose the largest tile that the schedule allows and staging holds."""
@@ -204,7 +243,7 @@ class _Encoder:
         )
 
     def _lane(self, lane: int) -> Iterator[list[int]]:
-        flags = self.memory.layout
+        flags = self.flags
         for index, step in enumerate(self.lanes[lane]):
             match step:
                 case Signal(rank=q) if not self.memory.slabs[q]:
@@ -213,20 +252,20 @@ class _Encoder:
                     for atom in range(step.start, step.stop):
                         yield self._put(step, lane, index, atom)
                 case Signal(rank=q, lane=to, n=n):
-                    flag = self.memory.slabs[q] + flags.flag(self.rank, lane, to)
+                    flag = self.memory.slabs[q] + flags[self.rank, lane, to]
                     yield [int(Code.SIGNAL), flag, n]
                 case Move():
                     for start, stop in self._runs(step):
                         yield self._move(step, index, start, stop)
                 case wait:
                     own = self.memory.slabs[self.rank]
-                    flag = own + flags.flag(wait.rank, wait.lane, lane)
+                    flag = own + flags[wait.rank, wait.lane, lane]
                     far = int(not self.memory.slabs[wait.rank])
                     yield [int(Code.WAIT), flag, wait.n, wait.rank, index, far]
 
     def _raise(self, step: Signal, lane: int, index: int) -> list[int]:
         """Return the instruction that signals a rank on another host."""
-        flag = self.memory.layout.flag(self.rank, lane, step.lane)
+        flag = self.flags[self.rank, lane, step.lane]
         words = [int(Code.RAISE), step.rank, lane, flag, 0, flag + 8]
         return [*words, 0, 0, 0, step.n, index]
 
@@ -238,7 +277,7 @@ class _Encoder:
         unit = (dst.pos + skip) * self.layout.unit_bytes
         nbytes = int(self.layout.atom_sizes[atom]) * self.itemsize
         words = [int(Code.PUT), dst.rank, lane, 0, 0, 0, base, value]
-        return [*words, self.memory.layout.stage() + unit, nbytes, index]
+        return [*words, self.stages[0] + unit, nbytes, index]
 
     def _runs(self, step: Move) -> Iterator[tuple[int, int]]:
         """Cut a move into contiguous pieces: as many atoms as lie side by side."""
@@ -249,11 +288,10 @@ class _Encoder:
             yield from ((a, a + 1) for a in range(step.start, step.stop))
 
     def _move(self, step: Move, index: int, start: int, stop: int) -> list[int]:
-        nbytes = int(self.layout.atom_sizes[start:stop].sum()) * self.itemsize
-        divide = tuple(self._divisor(step, dst) for dst in step.dsts)
-        common = self.call.dtype, self.call.op, len(step.srcs), divide
-        kernel = self.kernel_of(*common, False)
-        streaming = self.kernel_of(*common, True) if self._streams(step, nbytes) else 0
+        nbytes, streaming = self._bytes(start, stop), 0
+        kernel = self.kernels[self._addition(step, streaming=False)]
+        if self._streams(step, nbytes):
+            streaming = self.kernels[self._addition(step, streaming=True)]
         skip = start - step.start
         words = [int(Code.MOVE), kernel, streaming, nbytes]
         words += [len(step.dsts), len(step.srcs), index]
@@ -278,11 +316,11 @@ class _Encoder:
         slab = self.memory.slabs[loc.rank]
         if loc.packets:
             assert loc.space is Space.STAGE
-            slots = slab + self.memory.layout.packets(self.slot_class)
+            slots = slab + self.packets[0]
             peer = self.writers.get(pos, loc.rank)
             return [int(Base.PACKET), slots + pos * (64 << self.slot_class), peer]
         if loc.space is Space.STAGE:
-            stage = slab + self.memory.layout.stage()
+            stage = slab + self.stages[0]
             return [int(Base.STAGE), stage + pos * self.layout.unit_bytes, loc.rank]
         ours = loc.space is Space.INPUT
         offsets = (self.layout.inputs if ours else self.layout.outputs)[loc.rank]
@@ -292,14 +330,14 @@ class _Encoder:
 
     def _touched(self) -> Iterator[tuple[int, int]]:
         """Yield the memory of every rank that this call's staging takes."""
-        slabs, places = self.memory.slabs, self.memory.layout
+        slabs = self.memory.slabs
         for q, units in enumerate(self.plan.stage_units):
             for parity in (0, 1) if units and slabs[q] else ():
                 if self.slots:
-                    slots = slabs[q] + places.packets(self.slot_class, parity)
+                    slots = slabs[q] + self.packets[parity]
                     yield slots, units * (64 << self.slot_class)
                 if self._bulk_units:
-                    stage = slabs[q] + places.stage(parity)
+                    stage = slabs[q] + self.stages[parity]
                     yield stage, units * self.layout.unit_bytes
 
     @property

@@ -21,9 +21,10 @@ from stretto.executors import (
     Session,
     call_kind,
     comm_of,
+    describe,
     hosts_of,
 )
-from stretto.executors.cpu.encode import Encoded, Memory, encode
+from stretto.executors.cpu.encode import Memory, encode
 from stretto.executors.cpu.explain import explained
 from stretto.executors.cpu.far import FarSlab, Way
 from stretto.executors.cpu.faults import Watch
@@ -53,7 +54,7 @@ class CpuSession(Session):
     def __init__(self, group: Group, *, interpreter: str | None = None) -> None:
         """Make this rank's slab and map everybody's (collective)."""
         require_shared_memory()
-        self._group = group
+        self._group, self._hosts = group, hosts_of(group)
         self._interpreter: Interpreter = interpreter_named(
             interpreter, warn=group.rank == 0
         )
@@ -145,18 +146,19 @@ class CpuSession(Session):
                 f"want {self._group.num_ranks}"
             )
         assert self._memory is not None, "it is open"
-        if plan.value.hosts != settled_hosts(
-            hosts_of(self._group), self._group.num_ranks
-        ):
+        if plan.value.hosts != settled_hosts(self._hosts, self._group.num_ranks):
             raise CallError(
                 f"plan {plan.value.name} is for hosts {plan.value.hosts or 'in one'}; "
-                f"ranks are on {hosts_of(self._group)}: lower it with hosts=comm.hosts"
+                f"ranks are on {self._hosts}: lower it with hosts=comm.hosts"
             )
         check(call.op, call.dtype)
-        encoded = encode(plan.value, call, self._memory, self._interpreter.kernel_of)
+        text, kernel_of = describe(plan.value, call), self._interpreter.kernel_of
+        encoded = encode(plan.value, call, text, self._memory, kernel_of)
         for address, nbytes in encoded.touched:
             prefault(address, nbytes)
-        self._publish(encoded)
+        if text not in self._known:
+            self._known.add(text)
+            self._mine.register(int(encoded.table[Header.FINGERPRINT]), text)
         if self._ring is not None:
             said = plan.value, self._group.rank, encoded.table
             encoded.table[Header.KIND] = self._ring.define(
@@ -190,11 +192,6 @@ class CpuSession(Session):
         if any(call.rows):
             return _repacking(launch, call.rows, self._group.num_ranks)
         return launch if call.epilogue is None else _ending(launch, call.epilogue)
-
-    def _publish(self, encoded: Encoded) -> None:
-        if encoded.text not in self._known:
-            self._known.add(encoded.text)
-            self._mine.register(int(encoded.table[Header.FINGERPRINT]), encoded.text)
 
     def close(self) -> None:
         """Give memory back; what launchers and arrays still hold goes with them."""

@@ -46,8 +46,7 @@ def open_session(group: Group) -> CudaSession:
 
 def stream_here(stream: Any = None) -> int:
     """Return the handle of a stream; without one, of what the caller works on."""
-    from stretto.executors.cuda.device.driver import current_stream, here
-    from stretto.executors.cuda.launching.launch import stream_handle
+    from stretto.executors.cuda.device.driver import current_stream, here, stream_handle
 
     device = here()
     return current_stream(device) if stream is None else stream_handle(stream)

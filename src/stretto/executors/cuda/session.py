@@ -25,6 +25,7 @@ from stretto.executors.cuda.device.driver import (
     ask,
     current_stream,
     open_device,
+    stream_handle,
 )
 from stretto.executors.cuda.device.mark import Mark
 from stretto.executors.cuda.device.memory import open_slab
@@ -38,8 +39,8 @@ from stretto.executors.cuda.flags.testimony import PAGE_BYTES, Testimony
 from stretto.executors.cuda.flags.watch import Watch
 from stretto.executors.cuda.hosts.way import FarWay, far_ranks
 from stretto.executors.cuda.launching.counted import prepare_counted
-from stretto.executors.cuda.launching.kernels import Kernels, Loaded
-from stretto.executors.cuda.launching.launch import Launch, stream_handle
+from stretto.executors.cuda.launching.kernels import TURN, Kernels, Loaded
+from stretto.executors.cuda.launching.launch import Launch
 from stretto.executors.cuda.launching.prepare import OnCopy, prepare
 from stretto.ir import Verified
 from stretto.lower import Batched, why_not_in_halves
@@ -219,7 +220,7 @@ class CudaSession(Session):
         mine = self.group.rank
         both = (1 - mine, mine) if self._pair else (mine,)
         steps = wants_steps()
-        with self._kernels.turn:  # a transfer loads both ends before one runs
+        with TURN:  # a transfer loads both ends before one runs
             for rank in both:
                 kernel = generate(
                     plan,

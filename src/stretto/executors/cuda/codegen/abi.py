@@ -35,8 +35,9 @@ The way from a plan to a launch, with nothing here that needs a GPU:
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,7 @@ __all__ = [
     "fingerprint",
     "flag_offset",
     "footprint",
+    "mixed",
     "pack",
 ]
 
@@ -186,10 +188,13 @@ class Kernel:
     steps: bool = False
     """Whether it writes when its steps happened, where `stretto_steps` says."""
 
-    @property
-    def digest(self) -> str:
-        """Return the identity of the text."""
-        return hashlib.sha256(self.text.encode()).hexdigest()[:12]
+    digest: str = field(init=False)
+    """The identity of the text."""
+
+    def __post_init__(self) -> None:
+        """Take it."""
+        digest = hashlib.sha256(self.text.encode()).hexdigest()[:12]
+        object.__setattr__(self, "digest", digest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,6 +241,15 @@ def fingerprint(plan: Plan, dtype: str, op: str, counts: Sequence[int]) -> int:
     """Return 32 bits that calls of one kind share; not 0."""
     text = f"{plan.digest} {dtype} {op} {tuple(int(c) for c in counts)}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little") or 1
+
+
+def mixed(fingerprint: int, also: tuple[int | None, ...]) -> int:
+    """Return a fingerprint that says more: a form, or where zero-copy arrays lie.
+
+    Ranks whose arrays lie at different offsets then differ, and are told so.
+    """
+    text = repr((fingerprint, also)).encode()
+    return zlib.crc32(text) or 1
 
 
 def pack(

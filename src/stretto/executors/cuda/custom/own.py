@@ -14,8 +14,7 @@ import numpy as np
 from stretto.arrays.view import pointer
 from stretto.errors import CallError
 from stretto.executors.cuda.codegen.abi import Kernel
-from stretto.executors.cuda.device.driver import api, ask, current_stream
-from stretto.executors.cuda.launching.launch import stream_handle
+from stretto.executors.cuda.device.driver import api, ask, current_stream, stream_handle
 from stretto.executors.cuda.launching.services import SessionServices
 
 __all__ = ["OwnKernel"]

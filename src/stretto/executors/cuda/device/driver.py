@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.errors import DeviceError, MissingExtraError
+from stretto.errors import CallError, DeviceError, MissingExtraError
 
 __all__ = [
     "Device",
@@ -30,6 +30,7 @@ __all__ = [
     "here",
     "open_device",
     "require_no_multicast",
+    "stream_handle",
     "stream_number",
 ]
 
@@ -184,6 +185,17 @@ def _attribute(handle: Any, name: str) -> int:
 
 _torch: list[Callable[[int], int]] = []
 """How to ask torch for its stream, once torch is there."""
+
+
+def stream_handle(stream: Any) -> int:
+    """Return the handle of a stream: an int, torch's, or any `__cuda_stream__`."""
+    if isinstance(stream, int):
+        return stream
+    if hasattr(stream, "cuda_stream"):
+        return int(stream.cuda_stream)
+    if hasattr(stream, "__cuda_stream__"):
+        return int(stream.__cuda_stream__()[1])
+    raise CallError(f"stream={stream!r}; want an int or a CUDA stream object")
 
 
 def current_stream(ordinal: int) -> int:

@@ -6,7 +6,8 @@ Which launches use which set, and in what order, `flagsets.py` says.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -59,9 +60,13 @@ class Region:
     share: int = 1
     """Its staging is this part of HALVES."""
 
-    def half(self, kind: str) -> int:
-        """Return the bytes of one half of its staging."""
-        return HALVES[kind] // self.share
+    halves: Mapping[str, int] = field(init=False, compare=False)
+    """Bytes of one half of each kind of its staging."""
+
+    def __post_init__(self) -> None:
+        """Divide them."""
+        halves = {kind: whole // self.share for kind, whole in HALVES.items()}
+        object.__setattr__(self, "halves", halves)
 
 
 def regions(
@@ -117,7 +122,7 @@ def fit(
     `share`, a slice is one row, or a part of it: so many blocks that follow one another
     have a row together.
     """
-    rooms = {kind: region.half(kind) if region else HALVES[kind] for kind in HALVES}
+    rooms = region.halves if region else HALVES
     sizes, grain = sizes * max(1, share), grain // max(1, share)
     nbytes = itemsize * grain
     tile_bytes = nbytes if share else min(plan.schedule.tile_bytes, MOST_TILE)

@@ -112,7 +112,7 @@ class FarWay:
         self._group, self._device = group, device
         self.far_ranks = far_ranks(group)
         self.layout = FarLayout(
-            sets=len(regions), half=regions[0].half("stage"), far_ranks=self.far_ranks
+            sets=len(regions), half=regions[0].halves["stage"], far_ranks=self.far_ranks
         )
         self._regions = list(regions)
         self._pinned = Pinned(-(-self.layout.nbytes // 8))

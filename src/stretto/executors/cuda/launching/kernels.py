@@ -22,15 +22,18 @@ from stretto.executors.cuda.device.driver import Device, api, ask, attempt
 from stretto.executors.cuda.flags.steps import CLOCK_KERNEL, memory_of
 from stretto.executors.cuda.launching.captured import capture_of
 
-__all__ = ["Kernels", "Loaded", "TooManyBlocks", "enqueue", "load"]
+__all__ = ["TURN", "Kernels", "Loaded", "TooManyBlocks", "enqueue", "load"]
 
 LEGACY = 1
 """The greatest handle of the legacy stream, which cannot be captured."""
 _Shelf: TypeAlias = dict[tuple[int, str], list[Any]]
 _shelves: weakref.WeakKeyDictionary[Any, _Shelf] = weakref.WeakKeyDictionary()
 """Kernels and how many sessions use them, by GPU and text; a shelf for each driver."""
-_turn = threading.RLock()
-"""Whoever loads has it: the others then find what was loaded."""
+TURN = threading.RLock()
+"""Whoever loads has it: the others then find what was loaded.
+
+Held while several are loaded that must all be there before one runs.
+"""
 
 
 class TooManyBlocks(PlanError):
@@ -192,11 +195,6 @@ class Kernels:
         self._quiet = quiet
         self._mine: dict[str, Loaded] = {}
 
-    @property
-    def turn(self) -> AbstractContextManager[bool]:
-        """Hold while several are loaded that must all be there before one runs."""
-        return _turn
-
     def load(self, kernel: Kernel) -> Loaded:
         """Return a kernel, compiled and loaded."""
         found = self._mine.get(kernel.digest)
@@ -213,7 +211,7 @@ class Kernels:
         )
 
         key = self._device.ordinal, kernel.digest
-        with _turn:
+        with TURN:
             shelf = _shelves.setdefault(api(), {})
             entry = shelf.get(key)
             if entry is None:
@@ -233,7 +231,7 @@ class Kernels:
 
     def close(self) -> None:
         """Unload what no other session uses."""
-        with _turn:
+        with TURN:
             shelf = _shelves.setdefault(api(), {})
             for digest in self._mine:
                 key = self._device.ordinal, digest

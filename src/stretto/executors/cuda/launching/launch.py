@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
@@ -20,8 +19,9 @@ from numpy.typing import NDArray
 
 from stretto.arrays.view import pointer, require_near
 from stretto.errors import CallError
+from stretto.executors.cuda.codegen import abi
 from stretto.executors.cuda.codegen.abi import PARAMS, Footprint, footprint, pack
-from stretto.executors.cuda.device.driver import current_stream
+from stretto.executors.cuda.device.driver import current_stream, stream_handle
 from stretto.executors.cuda.flags.regions import Region
 from stretto.executors.cuda.launching.kernels import Loaded, enqueue
 from stretto.executors.cuda.launching.peers import peer_spaces
@@ -36,8 +36,6 @@ __all__ = [
     "Launch",
     "Parameters",
     "Part",
-    "mixed",
-    "stream_handle",
 ]
 
 _INPUT, _OUTPUT, _MARK = (
@@ -192,8 +190,8 @@ class BoundKernel:
                 "fingerprint": self.fingerprint,
                 "stage_unit": self._needs.stage_unit,
                 "packet_unit": self._needs.packet_unit,
-                "stage_half": region.half("stage"),
-                "packet_half": region.half("packets"),
+                "stage_half": region.halves["stage"],
+                "packet_half": region.halves["packets"],
             },
             self._words or (0,) * len(self.kernel.table),
         )
@@ -234,7 +232,7 @@ class BoundKernel:
             for q in range(self._space.num_ranks):
                 words[first + q] = self._space.peer_address(q, offset)
             words[first + rank] = address
-        fingerprint = mixed(self.fingerprint, tuple(offsets))
+        fingerprint = abi.mixed(self.fingerprint, tuple(offsets))
         self._watch.know(fingerprint, self.plan, self.fingerprint, offsets)
         self._recorded.also(fingerprint, self.fingerprint)
         words[_MARK] = words[_MARK] & _TILES | fingerprint << 32
@@ -251,7 +249,7 @@ class Launch:
     ) -> None:
         """With `added` words the call takes extra arrays."""
         self.parts = parts
-        self.note: Callable[[int], None] | None = None
+        self.note: Callable[[int], object] | None = None
         """Records that the call is enqueued, on a stream."""
         self._watch = session.watch
         self._state, self._inside = session.watch.state, session.watch.inside
@@ -301,17 +299,21 @@ class Launch:
             )
             if self.note is not None:
                 self.note(handle)
-            source = x if type(x) is int else pointer(x)
-            key: Key = source, (source if out is x else pointer(out))
+            source = x if type(x) is int else pointer(x, self._ordinal)
+            target = source if out is x else pointer(out, self._ordinal)
+            key: Key = source, target
             if self._added is not None:
+                if type(x) is not int:
+                    for array in extra:
+                        require_near(array, self._ordinal)
                 key = (*key, *self._added(key, x, out, extra))
             parameters = self._streams.get(handle)
             if parameters is None:
-                self._in_turn(handle, key, (x, out, *extra))
+                self._in_turn(handle, key)
                 return
             found = parameters.kept.get(key)
             if found is None:
-                found = self._look(parameters, key, (x, out, *extra))
+                found = parameters.pack(key)
             if self._launch(handle, found):
                 self._kernel.enqueue(handle, found)
         finally:
@@ -338,7 +340,7 @@ class Launch:
                     note(handle)
                 parameters = streams.get(handle)
                 if parameters is None:
-                    self._in_turn(handle, key, ())
+                    self._in_turn(handle, key)
                     return
                 found = parameters.kept.get(key)
                 if found is None:
@@ -350,34 +352,25 @@ class Launch:
 
         return again
 
-    def _in_turn(self, handle: int, key: Key, arrays: Sequence[Any]) -> None:
+    def _in_turn(self, handle: int, key: Key) -> None:
         """Launch on a stream that is new here, or whose flags others use too."""
         flags = self._flags.of(handle)
+        alone = flags.is_owned_by(handle)
         opened = self._opened.get(flags.nth)
         if opened is None:
             opened = tuple(part.parameters(flags.region) for part in self.parts)
             self._opened[flags.nth] = opened
         if not self._is_one_kernel:
             self._device.require_context()
-        elif flags.is_owned_by(handle):
+        elif alone:
             self._streams[handle] = opened[0]
         placed = []
         for parameters in opened:
             found = parameters.kept.get(key)
-            placed.append(
-                self._look(parameters, key, arrays) if found is None else found
-            )
+            placed.append(parameters.pack(key) if found is None else found)
         with flags.turn(handle) as early:
             for part, packed in zip(self.parts, placed, strict=True):
                 part.enqueue(handle, packed, early)
-
-    def _look(
-        self, parameters: Parameters[Any], key: Key, arrays: Sequence[Any]
-    ) -> Any:
-        """Pack for arrays that are new here; refuse what is not on this rank's GPU."""
-        for array in arrays:
-            require_near(array, self._ordinal)
-        return parameters.pack(key)
 
 
 def _second_thread() -> CallError:
@@ -386,23 +379,3 @@ def _second_thread() -> CallError:
         "this communicator; one thread at a time may use it: give each one of its own, "
         "by split(0)"
     )
-
-
-def stream_handle(stream: Any) -> int:
-    """Return the handle of a stream: an int, torch's, or any `__cuda_stream__`."""
-    if isinstance(stream, int):
-        return stream
-    if hasattr(stream, "cuda_stream"):
-        return int(stream.cuda_stream)
-    if hasattr(stream, "__cuda_stream__"):
-        return int(stream.__cuda_stream__()[1])
-    raise CallError(f"stream={stream!r}; want an int or a CUDA stream object")
-
-
-def mixed(fingerprint: int, also: tuple[int | None, ...]) -> int:
-    """Return a fingerprint that says more: a form, or where zero-copy arrays lie.
-
-    Ranks whose arrays lie at different offsets then differ, and are told so.
-    """
-    text = repr((fingerprint, also)).encode()
-    return zlib.crc32(text) or 1

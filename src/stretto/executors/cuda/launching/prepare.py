@@ -19,11 +19,11 @@ from stretto.collectives import storage
 from stretto.epilogues import Spec
 from stretto.errors import CallError, PlanError
 from stretto.executors import Call, describe, hosts_of
-from stretto.executors.cuda.codegen.abi import fingerprint
+from stretto.executors.cuda.codegen.abi import fingerprint, footprint, mixed
 from stretto.executors.cuda.codegen.byhand import hand_kernel
 from stretto.executors.cuda.codegen.epilogue import words_of
 from stretto.executors.cuda.codegen.rowwise import EACH_ITS_OWN, shared_by
-from stretto.executors.cuda.device.driver import api, ask, current_stream
+from stretto.executors.cuda.device.driver import api, ask, current_stream, stream_handle
 from stretto.executors.cuda.flags.regions import fit, symbol_sizes
 from stretto.executors.cuda.launching.byhand import (
     hand_footprint,
@@ -36,8 +36,6 @@ from stretto.executors.cuda.launching.launch import (
     BoundKernel,
     Key,
     Launch,
-    mixed,
-    stream_handle,
 )
 from stretto.executors.cuda.launching.peers import peer_spaces
 from stretto.executors.cuda.launching.services import SessionServices
@@ -161,8 +159,18 @@ def bind_plan(
 ) -> BoundKernel:
     """Bind a plan to a kernel of its own."""
     places = places_of(session, plan.value, call)
-    plan = closed(plan) if places.tiles > 1 else plan
-    return bind_kernel(session, batched(plan), call, places, mark, **more)
+    run = batched(closed(plan) if places.tiles > 1 else plan)
+    needs = footprint(run.plan, places, session.group.rank)
+    loaded = session.load_call(run, call, share=0, counted=False)
+    return BoundKernel(
+        session,
+        run.plan,
+        loaded,
+        where=places,
+        needs=needs,
+        fingerprint=mark,
+        **more,
+    )
 
 
 def bind_kernel(

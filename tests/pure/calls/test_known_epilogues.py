@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from tests.pure.calls.test_by_layout import Group, Session, Tensor
+from tests.pure.calls.test_known import Group, Session, Tensor
 
 from stretto.arrays import array_readers as readers_module
 from stretto.calls import Communicator
-from stretto.calls.by_identity import MISS
+from stretto.calls.layout import MISS
 from stretto.epilogues import cast, epilogue, row_mean, rsqrt
 from stretto.errors import CallError
 
@@ -151,7 +151,7 @@ def test_after_a_fault_nothing_is_known(comm, session):
 
 def test_arrays_on_the_cpu_go_the_long_way(comm):
     """There PyTorch or NumPy does it after the collective."""
-    known, key = comm._by_layout.fused, ("all_reduce", 0, 0)
+    known, key = comm._calls.epilogues, ("all_reduce", 0, 0)
     x = np.zeros(SHAPE, np.float32)
     bound = doubled(by=2.0).into(out=np.zeros(SHAPE, np.float32))
     known.learn(key, x, None, bound, lambda *_: None, lambda e: e)

@@ -375,7 +375,7 @@ def test_arrays_that_come_again_are_soon_known_themselves(comm, session):
         for x in pair:
             comm.all_reduce(x)
 
-    known = {key[1] for key in comm._table}
+    known = {key[1] for key in comm._calls.by_arrays}
     assert known == {id(x) for x in pair}
 
 
@@ -384,5 +384,5 @@ def test_the_table_of_known_arrays_stays_small(comm, session):
     for _ in range(12000):
         comm.all_reduce(np.ones(6))
 
-    assert 512 >= len(comm._table)
-    assert 1 == len(comm._by_layout._known)
+    assert 512 >= len(comm._calls.by_arrays)
+    assert 1 == len(comm._calls.by_layout)
