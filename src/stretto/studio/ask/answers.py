@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -208,26 +209,34 @@ def _instance_row(index: Index, one: int) -> tuple[Any, ...]:
 
 
 def _times(scene: Scene, question: Question, window: _Window) -> Answer:
+    found = groups(scene.index, window.instances)[: question.top]
+    if not found:
+        return _nothing()
     rows = tuple(
         (
             one.collective,
             size_name(one.mean_nbytes),
             one.num_ranks,
             one.count,
-            round(one.p50_us, 3),
-            round(one.p99_us, 3),
-            round(one.busbw_gbps, 3),
+            *(_timed(value) for value in (one.p50_us, one.p99_us, one.busbw_gbps)),
         )
-        for one in groups(scene.index, window.instances)[: question.top]
+        for one in found
     )
-    if not rows:
-        return _nothing()
-    text = (
-        f"{rows[0][0]} of {rows[0][1]} takes most time; half of its calls end within "
-        f"{time_name(rows[0][4])}, 99 of 100 within {time_name(rows[0][5])}."
+    top = found[0]
+    text = f"{top.collective} of {size_name(top.mean_nbytes)} takes most time; "
+    text += (
+        "nobody timed its calls."
+        if math.isnan(top.p50_us)
+        else f"half of its calls end within {time_name(top.p50_us)}, 99 of 100 within "
+        f"{time_name(top.p99_us)}."
     )
     columns = ("collective", "size", "ranks", "count", "p50, us", "p99, us", "bus GB/s")
     return Answer(text=text, columns=columns, rows=rows, view="table")
+
+
+def _timed(value: float) -> float | None:
+    """Return a figure as a page takes it; None: there is none."""
+    return None if math.isnan(value) else round(value, 3)
 
 
 def _why_step(scene: Scene, question: Question, window: _Window) -> Answer:
