@@ -25,12 +25,6 @@ from torch_ranks import Ranks, inner, launch, outer, write
 CLOSE = 0.02
 POOL = 3 << 30
 """Bytes of the pool of a variant whose buffers peers reach: two modules, gradients."""
-FEW = {
-    "all_gather": "all_gather/one_shot push engine zero_copy blocks=2",
-    "reduce_scatter": "reduce_scatter/ring push bulk zero_copy threads=512 "
-    "tile_bytes=1073741824 blocks=16",
-}
-"""What spares SMs: copy engines where nothing is summed, and 16 blocks where it is."""
 
 
 class Rank(Ranks):
@@ -56,17 +50,15 @@ class Rank(Ranks):
     def divided(self, variant: str) -> Any:
         """Return the model of a variant, and its optimizer.
 
-        "stretto+placed": its buffers lie in memory that peers reach; "stretto+few": on
-        few SMs, too.
+        "stretto+placed": its buffers lie in memory that peers reach, and its large
+        calls leave most SMs to others.
         """
         name, _, how = variant.partition("+")
         if not how:
             return self.model(self.group(name))
         import stretto.torch
 
-        pins = FEW if how == "few" else {}
-        options = stretto.torch.Options(algorithms=pins)
-        group = self.dist.new_group(backend=name, pg_options=options)
+        group = self.dist.new_group(backend=name)
         made = self.model(group)
         pool = stretto.torch.pool(POOL, group=group)
         stretto.torch.place_buffers(made[0], pool)
@@ -162,7 +154,7 @@ def work(words: list[str]) -> int:
     said: dict[str, Any] = {"rows": [], "failed": {}, "losses": {}, "kernels": {}}
     said["torch"] = rank.torch.__version__
     steps: dict[str, Callable[[], Any]] = {}
-    more = ("stretto+placed", "stretto+few") if rank.is_gpu else ()
+    more = ("stretto+placed",) if rank.is_gpu else ()
     for name in (rank.baseline, "stretto", *more):
         step, wrong = rank.tried(lambda name=name: rank.step(name))
         losses: Any = None

@@ -9,6 +9,8 @@ import pytest
 from stretto.testing.golden import Golden
 
 TESTS = Path(__file__).parent
+LONGEST = ("chaos", "host/bench", "host/torch_ops", "host/torch", "host/hop")
+"""Folders whose files take longest: begun first, so that none runs alone at the end."""
 
 # No deadline: on shared cores a slow example means nothing. In CI a failure must come
 # back when the same commit is run again, so examples are not drawn at random there.
@@ -29,6 +31,12 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.path.is_relative_to(TESTS / "host"):
             item.add_marker("host")
+    items.sort(key=lambda item: _begun(item.path.relative_to(TESTS).parent.as_posix()))
+
+
+def _begun(folder):
+    """Return the place of a folder among those that are begun first."""
+    return LONGEST.index(folder) if folder in LONGEST else len(LONGEST)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@
     |  |- RanksError           it is not for so many ranks, and says so
     |  `- PlanError            the compiled form races, hangs or does not fit
     |- CallError               a call was given what it cannot take
+    |  `- LayoutError          a layout is malformed, or two do not fit each other
     |- TopologyError           a machine is unknown or its file malformed
     |- UnknownNameError        no such algorithm, machine, executor...
     |- LaunchEnvironmentError  the launcher's environment cannot be read
@@ -17,6 +18,12 @@
     |- SharedMemoryError       this system gives processes no common memory
     |- TraceError              a recording cannot be read
     |- RankFailed              a rank started by spawn raised or died
+    |- TransferError           bytes did not get from one engine to another
+    |  |- TransferTimeout      not before the deadline
+    |  |- TransferCancelled    somebody took it back
+    |  |- StaleMemory          that memory has been given to someone else since
+    |  |- ChecksumError        what arrived is not what was sent
+    |  `- EngineLost           the peer, or the connection to it, is gone
     `- CommunicationError      the group cannot go on
        |- PeerLost             a rank died
        |- CollectiveTimeout    a rank did not come in time
@@ -80,12 +87,15 @@ def _given(frame: FrameType) -> list[object]:
 __all__ = [
     "BoundsError",
     "CallError",
+    "ChecksumError",
     "CollectiveMismatch",
     "CollectiveTimeout",
     "CommunicationError",
     "CommunicatorBroken",
     "DeviceError",
+    "EngineLost",
     "LaunchEnvironmentError",
+    "LayoutError",
     "MissingExtraError",
     "ParseError",
     "PeerLost",
@@ -96,9 +106,13 @@ __all__ = [
     "RanksError",
     "RendezvousError",
     "SharedMemoryError",
+    "StaleMemory",
     "StrettoError",
     "TopologyError",
     "TraceError",
+    "TransferCancelled",
+    "TransferError",
+    "TransferTimeout",
     "UndefinedError",
     "UnknownNameError",
     "WireError",
@@ -151,6 +165,10 @@ class CallError(StrettoError):
     """A call was given arguments it cannot take."""
 
 
+class LayoutError(CallError):
+    """A layout is malformed, or two layouts are not of one tensor."""
+
+
 class TopologyError(StrettoError):
     """A machine file is malformed, or a machine cannot do what is asked."""
 
@@ -181,6 +199,38 @@ class RankFailed(StrettoError):
     rank: int = -1
     results: dict[int, object] = {}  # noqa: RUF012 - replaced, never changed
     """What the ranks that did return gave, by rank."""
+
+
+class TransferError(StrettoError):
+    """Bytes did not get from one engine to another."""
+
+    peer: str = ""
+    """The engine at the other end."""
+    path: str = ""
+    """Which way the bytes went: `engine.explain(peer)` lists them."""
+    bytes_done: int = 0
+    blocks_done: int = 0
+    """Blocks that have arrived in full, from the first on."""
+
+
+class TransferTimeout(TransferError):
+    """A transfer, or a notification, did not come before its deadline."""
+
+
+class TransferCancelled(TransferError):
+    """A transfer was taken back."""
+
+
+class StaleMemory(TransferError):
+    """Memory has been given to someone else since its name was handed out."""
+
+
+class ChecksumError(TransferError):
+    """What arrived is not what was sent."""
+
+
+class EngineLost(TransferError):
+    """The peer, or the connection to it, is gone."""
 
 
 class CommunicationError(StrettoError):

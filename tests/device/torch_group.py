@@ -12,6 +12,7 @@ come what only GPUs have, two training stacks, and what a call costs the host.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import os
 import sys
@@ -45,6 +46,8 @@ CPU_ALONE = {
     "check_two_threads_may_use_one_group",  # a thread has its own current device
     "check_any_order_of_groups_in_two_threads",  # first calls meet on the host
 }
+GRACE_S = 20.0
+"""After the checks' time: the last check, host times, the end."""
 SLOW = 20_000_000
 """GPU cycles, about ten milliseconds: what must be waited for."""
 
@@ -257,10 +260,16 @@ def check_compiled(rank: int, n: int) -> None:
     torch.testing.assert_close(compiled(x), layer(x))
 
 
-def serve(comm: Any, folder: str, only: str) -> dict[str, Any]:
-    """Be a rank: run all checks, in groups that are made anew after a failure."""
+def serve(comm: Any, folder: str, only: str, budget_s: float) -> dict[str, Any]:
+    """Be a rank: run all checks, in groups that are made anew after a failure.
+
+    What does not begin in time is left out, on all ranks alike; a rank that hangs says
+    where, and ends.
+    """
     from tests.host.torch import collective_checks, group_checks
 
+    began = time.monotonic()
+    faulthandler.dump_traceback_later(budget_s + GRACE_S, exit=True)
     device = torch.device("cuda", comm.rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
     torch.set_default_device(device)
@@ -271,8 +280,11 @@ def serve(comm: Any, folder: str, only: str) -> dict[str, Any]:
         if name.startswith("check_") and name not in CPU_ALONE and only in name
     }
     said: dict[str, Any] = {}
-    groups = 0
+    groups, is_late = 0, False
     for name, call in checks.items():
+        if is_late:
+            said[name] = f"left out: {budget_s:g} s are over"
+            continue
         if not dist.is_initialized():
             groups += 1
             dist.init_process_group(
@@ -293,7 +305,9 @@ def serve(comm: Any, folder: str, only: str) -> dict[str, Any]:
         if comm.rank == 0:
             word = "FAILED" if text else "right"
             print(f"{word:7} {time.monotonic() - begin:6.2f} s  {name}", flush=True)
-        if any(comm.all_gather(_flag(text)).ravel().tolist()):
+        flags = _flags(text, time.monotonic() - began > budget_s)
+        any_failed, is_late = comm.all_gather(flags).any(axis=0).tolist()
+        if any_failed:
             dist.destroy_process_group()
     if dist.is_initialized():
         said["host time"] = host_times(dist.group.WORLD)
@@ -301,10 +315,10 @@ def serve(comm: Any, folder: str, only: str) -> dict[str, Any]:
     return said
 
 
-def _flag(text: str) -> Any:
+def _flags(text: str, is_late: bool) -> Any:
     import numpy as np
 
-    return np.array([int(bool(text))])
+    return np.array([bool(text), is_late])
 
 
 def main() -> None:
@@ -312,12 +326,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--only", default="", help="checks with this in their name")
+    parser.add_argument("--time-budget", type=float, default=180.0, help="of checks")
     parser.add_argument("--out", default="")
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory() as folder:
+        words = folder, options.only, options.time_budget
         found = stretto.spawn(
-            serve, folder, options.only, num_ranks=options.ranks, deadline_s=300
+            serve,
+            *words,
+            num_ranks=options.ranks,
+            deadline_s=options.time_budget + GRACE_S,
         )
     bad = {
         f"{name}, rank {rank}": text

@@ -10,7 +10,7 @@ import pytest
 
 HERE = Path(__file__).parent
 WITHOUT = str(HERE / "without_scipy")
-KEEP = ("synth", "torch", "torch_ops", "bench")
+KEEP = ("synth", "torch", "torch_ops")
 
 
 @pytest.fixture(autouse=True)

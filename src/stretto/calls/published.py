@@ -6,6 +6,7 @@ where mpi4py is. With the address goes a secret that was made for this meeting.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import secrets
 import socket
@@ -16,6 +17,7 @@ from datetime import timedelta
 from itertools import count
 from typing import Any, Protocol
 
+from stretto.calls import pmix, slurm
 from stretto.errors import LaunchEnvironmentError, RendezvousError
 from stretto.meeting.environment import ADDRESS, Place, find_place
 from stretto.meeting.process import host_id
@@ -51,6 +53,10 @@ def agree(
     """
     if not place.is_spread or place.address is not None:
         return place, None
+    if place.launcher == "srun" and os.environ.get(VARIABLE):
+        where = slurm.address(os.environ)
+        if where is not None:  # the file says the secret
+            return replace(place, address=where, job=f"at {where}"), None
     return _publish(place, _board(place, deadline_s, modules))
 
 
@@ -111,6 +117,9 @@ def _board(place: Place, deadline_s: float, modules: Mapping[str, Any]) -> Board
     if place.launcher == "mpirun" and "mpi4py.MPI" in modules:
         world = modules["mpi4py.MPI"].COMM_WORLD
         return lambda text: str(world.bcast(text, root=0))
+    has_mpi = importlib.util.find_spec("mpi4py") is not None  # MPI wants PMIx then
+    if place.launcher == "mpirun" and not has_mpi and (found := pmix.library()):
+        return _by_pmix(found, deadline_s)
     by = {"torchrun": " or import torch first,", "mpirun": " or import mpi4py first,"}
     raise LaunchEnvironmentError(
         f"{place.num_ranks} ranks on several hosts ({place.launcher} says "
@@ -118,6 +127,21 @@ def _board(place: Place, deadline_s: float, modules: Mapping[str, Any]) -> Board
         f"address='tcp://HOST:PORT' of rank 0's host, or set {ADDRESS}; and name a "
         f"file with a secret in {VARIABLE}"
     )
+
+
+def _by_pmix(library: str, deadline_s: float) -> Board:
+    key = f"stretto/{next(_meetings)}"
+
+    def publish(text: str | None) -> str:
+        try:
+            return pmix.share(library, key, text, deadline_s)
+        except pmix.PmixError as e:
+            raise RendezvousError(
+                f"no address of rank 0 by mpirun's PMIx: {e}; read the log of rank 0, "
+                f"or give address='tcp://HOST:PORT' and {VARIABLE}"
+            ) from None
+
+    return publish
 
 
 def _on_store(place: Place, deadline_s: float, torch: Any) -> Board:
@@ -163,7 +187,7 @@ def _store(place: Place, deadline_s: float, torch: Any) -> Any:
 
 def _own_address(towards: str = "") -> str:
     """Return the address of this host that other hosts reach."""
-    from stretto.hop.tcp.interface import INTERFACE, address_towards
+    from stretto.hop.tcp.interface import INTERFACE, address_towards, addresses
 
     master = towards or os.environ.get("MASTER_ADDR", "") or _ELSEWHERE
     for towards in (master, _ELSEWHERE):
@@ -173,7 +197,11 @@ def _own_address(towards: str = "") -> str:
             continue
         if not found.startswith("127.") and found != "::1":
             return found
+    known = addresses()
+    if len(known) == 1:
+        return next(iter(known.values()))
+    has = ", ".join(f"{name} {address}" for name, address in known.items()) or "none"
     raise RendezvousError(
         f"{socket.gethostname()}: {master} resolves to loopback, and there is no route "
-        f"to the world; name the network's interface in {INTERFACE}"
+        f"to the world; name the network's interface in {INTERFACE}: it has {has}"
     )

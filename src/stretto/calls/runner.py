@@ -31,6 +31,7 @@ from stretto.epilogues import Bound
 from stretto.errors import CallError, CommunicationError, CommunicatorBroken
 from stretto.executors import Group, Session
 from stretto.plan import settled_hosts
+from stretto.watch import tell_why
 
 __all__ = ["CallRunner"]
 
@@ -224,6 +225,7 @@ class CallRunner:
         if isinstance(error, CallError) and not self._group.broken[0]:
             return error
         if self._fault is None:
+            tell_why(error)
             self._fault = error
             self._calls.clear()
             self._known = {}

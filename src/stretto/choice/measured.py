@@ -7,6 +7,7 @@ rank knew it as the communicator was made; rows without such names are passed ov
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -55,5 +56,6 @@ def _named(texts: Mapping[str, str]) -> set[str]:
     return found
 
 
+@functools.lru_cache(maxsize=8)
 def _parse(text: str) -> Profile:
     return Profile.parse(text, "of rank 0")

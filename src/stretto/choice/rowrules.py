@@ -42,6 +42,10 @@ class RowRule:
     kernel after it, as that of a norm."""
     fused_of_many_up_to: int = 8 << 20
     """The same where several kernels would come after it."""
+    beside_from: int = 8 << 20
+    """Bytes of a rank's part from which copies beside a matmul pay for their calls."""
+    by_parts_from: int = 128 << 20
+    """The same from which what is scattered is multiplied part by part."""
 
     @classmethod
     def parse(cls, row: Mapping[str, Any]) -> RowRule:

@@ -260,8 +260,12 @@ class Profile:
         return found
 
     @classmethod
+    @functools.cache
     def shipped(cls, executor: str) -> Profile:
-        """Return what comes with the library: a file for each kind of machine."""
+        """Return what comes with the library: a file for each kind of machine.
+
+        It is read once a process, however many groups there are.
+        """
         folder = resources.files("stretto.topology") / "profiles"
         rules: list[Rule] = []
         rows: list[RowRule] = []

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "tests",
         nargs="*",
         metavar="TEST",
-        help=f"{', '.join((*_GROUPS, 'matrix', 'hop', *bench.TESTS))}",
+        help=f"{', '.join((*_GROUPS, 'matrix', 'hop', 'transfer', *bench.TESTS))}",
     )
     _what(parser)
     _how(parser)
@@ -56,6 +56,8 @@ def _what(parser: argparse.ArgumentParser) -> None:
     add("--skew", type=float, default=1.0, help="of routed experts, 0: uniform [1]")
     add("--traffic", metavar="FILE", help="who sends how much to whom, for matrix")
     add("--machine-file", metavar="FILE", help="of hop: a machine as it was measured")
+    add("--paths", metavar="P,P", help="of transfer: shared, cross-memory, tcp [all]")
+    add("--model", metavar="NAME", help="of transfer: whose cache [llama-3.1-8b]")
     add("--hosts", type=int, default=2, help="that it has, of --ranks each [2]")
 
 
@@ -98,6 +100,8 @@ def run(args: argparse.Namespace) -> int:
         return int(any(v.is_regression for v in verdicts))
     if args.tests == ["hop"]:
         return _hop(args)
+    if args.tests[:1] == ["transfer"]:
+        return _transfer(args)
     task = task_of(args)
     if args.plot:
         bench.open_figure(args.plot)
@@ -130,6 +134,37 @@ def _hop(args: argparse.Namespace) -> int:
         Path(args.machine_file).write_text(text, encoding="utf-8")
     if args.json:
         document = json.dumps({"command": "bench hop", "rows": rows}, indent=2)
+        if args.json == "-":
+            print(document)
+        else:
+            Path(args.json).write_text(document + "\n", encoding="utf-8")
+    else:
+        print(table(rows))
+    return 0
+
+
+def _transfer(args: argparse.Namespace) -> int:
+    """Measure point to point: the words after `transfer` are schemes."""
+    from stretto.bench import transfers
+
+    _warn_of_load()
+    how: dict[str, Any] = {"peers": [p for p in args.peers.split(",") if p]}
+    if args.sizes:
+        how["sizes"] = parse_sizes(args.sizes)
+    if args.paths:
+        how["paths"] = args.paths.split(",")
+    if args.model:
+        how["model"] = args.model
+    rows = [
+        {
+            "scheme": r.scheme, "what": r.what, "who": r.who, "path": r.path,
+            "pieces": r.pieces, "us": round(r.us, 3), "p99_us": round(r.p99_us, 2),
+            "GB/s": round(r.gb_per_s, 2),
+        }
+        for r in transfers.measure(args.tests[1:], **how)
+    ]  # fmt: skip
+    if args.json:
+        document = json.dumps({"command": "bench transfer", "rows": rows}, indent=2)
         if args.json == "-":
             print(document)
         else:

@@ -13,12 +13,14 @@ from stretto.choice import parse_sizes, spell_size
 from stretto.cli.output import Progress, add_json, print_rows
 from stretto.cli.targets import add_target, build, find, group_of, params_of, ranks_of
 from stretto.collectives import storage
-from stretto.errors import PlanError
+from stretto.errors import CallError, PlanError
 from stretto.ir import Program, Verified, members_of
 from stretto.lower import lower
 from stretto.plan import Plan, Schedule
 from stretto.topology import Costs, Machine
+from stretto.trace import CallKind, Recorder, write
 from stretto.verify import verify, verify_plan
+from stretto.watch import simulated
 
 __all__ = ["add_arguments", "fastest", "run"]
 
@@ -58,11 +60,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LINK",
         help="a link that does not work, such as '0->1'; may be repeated",
     )
+    parser.add_argument(
+        "--trace", metavar="FILE", help="write the steps of the last size there"
+    )
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print time and bandwidth by size."""
+    if args.trace and args.schedule == _WRITTEN:
+        raise CallError(f"--trace {args.trace} --schedule {_WRITTEN}: want a plan's")
     sizes = parse_sizes(args.sizes)
     machine = topology.load(args.machine)
     if args.dead_link:
@@ -78,7 +85,42 @@ def run(args: argparse.Namespace) -> int:
             rows.append(_timed(args, program, machine, nbytes, itemsize, group))
     name, digest = program.value.name, program.value.digest
     print_rows(args, rows, f"{name} ({digest}) on {machine.name}, {ranks} ranks")
+    if args.trace:
+        _record(args, program, machine, sizes[-1], itemsize, group)
     return 0
+
+
+def _record(
+    args: argparse.Namespace,
+    program: Verified[Program],
+    machine: Machine,
+    nbytes: int,
+    itemsize: int,
+    group: Sequence[int],
+) -> None:
+    """Write what the lanes did, as `stretto trace` writes what ranks do."""
+    plan, _ = fastest(program, machine, nbytes, itemsize, args.schedule, group)
+    recorder = Recorder(1 << 20)
+    found = executors.get("sim").simulate(
+        verify_plan(plan, program),
+        machine,
+        nbytes=nbytes,
+        itemsize=itemsize,
+        ranks=group,
+        recorder=recorder,
+    )
+    kind = CallKind(
+        collective=plan.collective,
+        nbytes=found.nbytes,
+        dtype=args.dtype,
+        algorithm=plan.name,
+        schedule=str(plan.schedule),
+        plan=plan.digest,
+        executor="sim",
+        text=f"{plan.collective} of {nbytes} bytes by {plan.name} {plan.schedule}",
+    )
+    seen = simulated(recorder.events(), kind, plan.num_ranks, machine=args.machine)
+    write(args.trace, seen)
 
 
 _WRITTEN = "written"

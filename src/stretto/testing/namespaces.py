@@ -54,11 +54,9 @@ class TwoHosts:
         try:
             for space in self._spaces:
                 _ip("netns", "add", space)
-            a, b = self._ends
-            _ip("link", "add", a, "type", "veth", "peer", "name", b)
+            self._join()
             ends = zip(self._spaces, self._ends, self.addresses, strict=True)
             for space, end, address in ends:
-                _ip("link", "set", end, "netns", space)
                 _ip("-n", space, "addr", "add", f"{address}/24", "dev", end)
                 _ip("-n", space, "link", "set", end, "up")
                 _ip("-n", space, "link", "set", "lo", "up")
@@ -70,6 +68,13 @@ class TwoHosts:
             self._remove()
             raise
         return self
+
+    def _join(self) -> None:
+        """Lay a wire between the hosts: an end in each, not up yet."""
+        a, b = self._ends
+        _ip("link", "add", a, "type", "veth", "peer", "name", b)
+        for space, end in zip(self._spaces, self._ends, strict=True):
+            _ip("link", "set", end, "netns", space)
 
     def __exit__(
         self,

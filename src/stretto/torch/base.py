@@ -11,7 +11,7 @@ import contextlib
 import functools
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -71,6 +71,18 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
 
     def _hear(self) -> None:
         self._comm.check()
+
+    @contextlib.contextmanager
+    def pinned(self, algorithms: Mapping[str, Any]) -> Iterator[None]:
+        """Let this thread's calls be run by named algorithms, by collective."""
+        with self._lock:
+            before = self._comm
+            if self._communicator is not None and type(before) is not Gone:
+                self._comm = _Pinned(before, Options(algorithms=algorithms))
+            try:
+                yield
+            finally:
+                self._comm = before
 
     # How a call is run.
 

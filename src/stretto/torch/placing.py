@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from stretto.errors import CallError
+from stretto.torch.base import GroupBase
 from stretto.torch.fallback import say_once
 from stretto.torch.memory import deregister, register
 
-__all__ = ["place_buffers"]
+__all__ = ["FEW_SMS", "FROM_BYTES", "place_buffers"]
+
+FEW_SMS = {
+    "all_gather": "all_gather/one_shot push engine zero_copy blocks=2",
+    "reduce_scatter": "reduce_scatter/ring push bulk zero_copy threads=512 "
+    "tile_bytes=1073741824 blocks=16",
+}
+"""What leaves SMs to the matmuls beside it: copy engines where nothing is summed, and
+16 blocks where it is. As fast as what has all SMs in a step of a model, which then has
+them itself (benchmarks/results/torch_fsdp_h200x2_202611.md)."""
+FROM_BYTES = 32 << 20
+"""Bytes of everybody's parts from which that is so; smaller calls are soon over."""
 
 
 def place_buffers(model: Any, pool: Any = None) -> int:
@@ -19,7 +33,8 @@ def place_buffers(model: Any, pool: Any = None) -> int:
 
     Of DistributedDataParallel every bucket is registered when it is first reduced.
     Modules that `fully_shard` made take their buffers from `pool`, of
-    `stretto.torch.pool`, which is to hold the largest two modules and their gradients.
+    `stretto.torch.pool`, which is to hold the largest two modules and their gradients;
+    their large calls leave most SMs to the matmuls beside them.
     On the CPU, whose memory cannot be registered afterwards, calls stay as they are.
     """
     if isinstance(model, torch.nn.parallel.DistributedDataParallel):
@@ -82,14 +97,30 @@ class _Placed:
             return torch.empty(*size, dtype=dtype, device=device)
 
 
+def _on_few_sms(call: Callable[[], Any], whole: Any, group: Any) -> Any:
+    """Make a call that others run beside, on few SMs when it is large."""
+    large = whole.is_cuda and whole.nbytes >= FROM_BYTES
+    if not large or not isinstance(group, GroupBase):
+        return call()
+    try:
+        with group.pinned(FEW_SMS):
+            return call()
+    except CallError:  # memory that peers do not reach
+        return call()
+
+
 class _AllGather(_Placed):
     def __call__(
         self, output_tensor: Any, input_tensor: Any, group: Any, async_op: bool = False
     ) -> Any:
         """Gather parameters."""
-        return _newest("all_gather_single", "all_gather_into_tensor")(
-            output_tensor, input_tensor, group=group, async_op=async_op
+        call = functools.partial(
+            _newest("all_gather_single", "all_gather_into_tensor"),
+            *(output_tensor, input_tensor),
+            group=group,
+            async_op=async_op,
         )
+        return _on_few_sms(call, output_tensor, group)
 
 
 class _ReduceScatter(_Placed):
@@ -102,9 +133,14 @@ class _ReduceScatter(_Placed):
         async_op: bool = False,
     ) -> Any:
         """Combine gradients."""
-        return _newest("reduce_scatter_single", "reduce_scatter_tensor")(
-            output_tensor, input_tensor, op=op, group=group, async_op=async_op
+        call = functools.partial(
+            _newest("reduce_scatter_single", "reduce_scatter_tensor"),
+            *(output_tensor, input_tensor),
+            op=op,
+            group=group,
+            async_op=async_op,
         )
+        return _on_few_sms(call, input_tensor, group)
 
 
 def _newest(name: str, older: str) -> Any:

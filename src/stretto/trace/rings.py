@@ -15,18 +15,13 @@ Steps are in memory of the process alone: only it reads them (recording.py).
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import json
 import mmap
-import os
 import struct
-import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,9 +37,9 @@ __all__ = [
     "CallWord",
     "FileWord",
     "Ring",
-    "RingFile",
     "RingWord",
     "StepWord",
+    "size_of",
 ]
 
 ABI = 1
@@ -65,10 +60,6 @@ WAITS_BYTES = 8192
 KINDS = 256
 KIND_BYTES = 1024
 PAGE = mmap.ALLOCATIONGRANULARITY
-SEGMENT_BYTES = 1 << 25
-"""By so much the file grows; what is not touched takes no memory."""
-KEPT_CLOSED = 8
-"""Rings of closed communicators that stay as they are."""
 
 
 class FileWord(enum.IntEnum):
@@ -110,6 +101,8 @@ class RingWord(enum.IntEnum):
     """Where records of steps begin, as an address; it stays when they end."""
     BEGAN = 16
     """`MOST_LANES` words: when each lane came to the step that it waits in."""
+    CLOCK = 24
+    """Two words for the system's clock."""
 
 
 class CallWord(enum.IntEnum):
@@ -291,113 +284,3 @@ def size_of(comm: Comm, capacity: int) -> int:
 
 def _comm_text(comm: Comm) -> bytes:
     return json.dumps(asdict(comm), separators=(",", ":")).encode()
-
-
-class RingFile:
-    """The file of a process: its rings, found by whoever may read the process."""
-
-    def __init__(self, about: Mapping[str, Any], folder: Path | None = None) -> None:
-        """Make it; in a folder it has a name, and is there until it is closed."""
-        self.path: Path | None = None
-        self._fd = self._make(folder)
-        self._segment, self._used = self._map(0, HEAD_BYTES + DIRECTORY_BYTES)
-        self._start = 0
-        """Where in the file the last segment begins."""
-        self._words: NDArray[np.int64] = self._segment[:HEAD_BYTES].view(np.int64)
-        self._entries: NDArray[np.int64] = (
-            self._segment[HEAD_BYTES : HEAD_BYTES + DIRECTORY_BYTES]
-            .view(np.int64)
-            .reshape(-1, ENTRY_WORDS)
-        )
-        self._words[FileWord.PID] = os.getpid()
-        text = json.dumps(about, separators=(",", ":")).encode()
-        text = text[: HEAD_BYTES - TEXT_AT - 8]
-        body = self._segment[TEXT_AT + 8 :]
-        body[: len(text)] = np.frombuffer(text, np.uint8)
-        self._words[TEXT_AT // 8] = len(text)
-        self._segment[: len(MAGIC)] = np.frombuffer(MAGIC, np.uint8)
-        self.rings: list[Ring] = []
-        self._free: list[tuple[int, NDArray[np.uint8]]] = []
-        self._places: dict[int, tuple[int, NDArray[np.uint8]]] = {}
-        self._lock = threading.Lock()
-
-    def _make(self, folder: Path | None) -> int:
-        if folder is not None:
-            self.path = folder / f"{os.getpid()}.rings"
-            flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-            return os.open(self.path, flags, 0o600)
-        if hasattr(os, "memfd_create"):
-            return os.memfd_create(NAME, os.MFD_CLOEXEC)
-        with tempfile.TemporaryFile() as file:
-            return os.dup(file.fileno())
-
-    def _map(self, at: int, nbytes: int) -> tuple[NDArray[np.uint8], int]:
-        """Return a new segment of the file that has such room, and how much it has."""
-        size = max(SEGMENT_BYTES, -(-nbytes // PAGE) * PAGE)
-        os.ftruncate(self._fd, at + size)
-        return np.frombuffer(mmap.mmap(self._fd, size, offset=at), np.uint8), nbytes
-
-    def open(self, comm: Comm, rank: int, capacity: int) -> Ring | None:
-        """Return a new ring, or None: there are too many, or there is no memory.
-
-        The place of one that was closed is used again, when others were closed since.
-        """
-        assert capacity & capacity - 1 == 0, "a power of two"
-        with self._lock:
-            try:
-                place = self._place(size_of(comm, capacity))
-            except (OSError, ValueError):
-                return None
-            if place is None:
-                return None
-            entry, memory = place
-            ring = Ring(memory, comm, rank, capacity)
-            self._places[id(ring)] = place
-            self._entries[entry, 2] = 1
-            self._words[FileWord.RINGS] = max(
-                int(self._words[FileWord.RINGS]), entry + 1
-            )
-            self.rings.append(ring)
-            return ring
-
-    def _place(self, nbytes: int) -> tuple[int, NDArray[np.uint8]] | None:
-        """Return an entry of the directory, and memory of zeros."""
-        if len(self._free) > KEPT_CLOSED:
-            for i, (entry, memory) in enumerate(self._free):
-                if nbytes <= len(memory) <= 4 * nbytes:
-                    del self._free[i]
-                    self._entries[entry, 2] = 0
-                    memory[:] = 0
-                    return entry, memory
-        entry = int(self._words[FileWord.RINGS])
-        if entry >= MOST_RINGS:
-            return None
-        if self._used + nbytes > len(self._segment):
-            start = self._start + len(self._segment)
-            self._segment, self._used = self._map(start, nbytes)
-            self._start, at = start, 0
-        else:
-            at, self._used = self._used, self._used + nbytes
-        self._entries[entry, :2] = self._start + at, nbytes
-        return entry, self._segment[at : at + nbytes]
-
-    def close_ring(self, ring: Ring) -> None:
-        """Let a ring's place be used again, some time; until then it can be read."""
-        with self._lock:
-            place = self._places.pop(id(ring), None)
-            if place is None:
-                return
-            ring.closed = True
-            ring.decoders.clear()
-            self.rings.remove(ring)
-            self._entries[place[0], 2] = 2
-            self._free.append(place)
-
-    def close(self) -> None:
-        """Forget the file; rings that somebody holds stay in memory."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-        if self.path is not None:
-            with contextlib.suppress(OSError):
-                self.path.unlink()

@@ -1,6 +1,6 @@
 """See what ranks did: summaries, diagnoses, and what other tools read."""
 
-from stretto.watch.attach import attached, look_at
+from stretto.watch.attach import attached, tell_why
 from stretto.watch.diagnose import Chain, Diagnosis, Finding, Member, diagnose
 from stretto.watch.inspector import inspector_lines, read_inspector
 from stretto.watch.links import Link, links
@@ -8,6 +8,7 @@ from stretto.watch.page import page, spell_ranks
 from stretto.watch.perfetto import flows, write_perfetto
 from stretto.watch.prometheus import prometheus_lines
 from stretto.watch.report import head, rows_of
+from stretto.watch.simulated import simulated
 from stretto.watch.standing import Stand, stands
 from stretto.watch.summary import (
     Late,
@@ -38,13 +39,14 @@ __all__ = [
     "head",
     "inspector_lines",
     "links",
-    "look_at",
     "page",
     "prometheus_lines",
     "read_inspector",
     "rows_of",
+    "simulated",
     "spell_ranks",
     "stands",
     "summarise",
+    "tell_why",
     "write_perfetto",
 ]

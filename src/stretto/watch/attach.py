@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+import os
 from pathlib import Path
 
-from stretto.errors import TraceError
-from stretto.trace import Recording, merge, snapshot_of_pid
+from stretto.errors import CollectiveTimeout, TraceError
+from stretto.trace import MONOTONIC, Recording, merge, snapshot_of_pid
+from stretto.watch.diagnose import diagnose
+from stretto.watch.page import page
 
-__all__ = ["attached", "look_at"]
+__all__ = ["attached", "tell_why"]
 
 
 def attached(pid: int) -> Recording:
@@ -35,17 +38,26 @@ def attached(pid: int) -> Recording:
     return merge(found)
 
 
-def look_at(pids: Iterable[int]) -> Recording:
-    """Return the last calls of processes of this host, of those that are there."""
-    found: list[Recording] = []
-    for pid in pids:
-        try:
-            one = snapshot_of_pid(pid)
-        except TraceError:
-            continue
-        if not {i.rank for i in one.ranks} & {i.rank for r in found for i in r.ranks}:
-            found.append(one)
-    return merge(found)
+def tell_why(error: BaseException) -> None:
+    """Add to a timeout what the ranks of this host were doing, as a note.
+
+    Where recordings go to a folder (`STRETTO_TRACE`), the page goes there, too.
+    """
+    if not isinstance(error, CollectiveTimeout) or getattr(error, "__notes__", []):
+        return
+    try:
+        recording = attached(os.getpid())
+        found = diagnose(recording, round(MONOTONIC.now_us() * 1e3))
+    except (TraceError, OSError):
+        return  # nothing is recorded here: the error says what it can
+    if not found.findings:
+        return
+    text = page(found, recording)
+    error.add_note(text)
+    folder = os.environ.get("STRETTO_TRACE", "")
+    if folder and Path(folder).is_dir():
+        with contextlib.suppress(OSError):
+            Path(folder, f"hang-{os.getpid()}.txt").write_text(f"{text}\n", "utf-8")
 
 
 def _processes() -> list[int]:

@@ -20,6 +20,8 @@ from stretto.watch.standing import Stand, current, stands
 __all__ = ["Chain", "Diagnosis", "Finding", "Member", "diagnose"]
 
 _MOST_CHAIN = 32
+_FRESH_NS = {False: 1_000_000, True: 1_000_000_000}
+"""What has lasted no longer is no finding; hosts may enqueue far ahead of others."""
 MISSING, MISMATCH, STUCK, LEFT = "missing_enter", "mismatch", "stuck", "missing_exit"
 TRANSFER = "p2p_missing_counterpart"
 
@@ -104,7 +106,8 @@ def diagnose(recording: Recording, now_ns: int = 0) -> Diagnosis:
         if (found := view.finding(number, each)) is not None
     ]
     blamed = Counter(c.cause for f in findings for c in f.chains)
-    blamed.update(m.rank for f in findings for m in f.odd if m.how != "stuck")
+    if not blamed:
+        blamed.update(m.rank for f in findings for m in f.odd if m.how != "stuck")
     findings.sort(key=lambda f: (f.kind == STUCK, f.kind == LEFT, -f.inside))
     return Diagnosis(
         findings=tuple(findings),
@@ -132,7 +135,9 @@ class _View:
         if not inside:
             return None
         comm = self.recording.comms[number]
-        seq = min(one.seq for one in inside)
+        of_gpu = [one.seq for one in inside if one.is_enqueued]
+        # who has enqueued less is behind; who is in an earlier call holds the others
+        seq = max(of_gpu) if of_gpu else min(one.seq for one in inside)
         here = [one for one in inside if one.seq == seq]
         if len(here) < len(comm.members) and self._is_fresh(here):
             return None
@@ -172,7 +177,8 @@ class _View:
     def _is_fresh(self, here: Sequence[Stand]) -> bool:
         """Return whether nobody has waited for as much as an eye needs to see it."""
         return all(
-            one.start and self.now_ns - one.start < 1_000_000 and not one.waits
+            self.now_ns - (one.start or one.enqueue) < _FRESH_NS[one.is_enqueued]
+            and not one.waits
             for one in here
         )
 
@@ -190,9 +196,7 @@ class _View:
         said = one.call
         if how == "elsewhere":
             said = self._kind_at(one, seq) or one.call
-        waits = {
-            self.recording.comms[w.comm].members[p] for w in one.waits for p in w.peers
-        }
+        waits = set(self._awaited(one))
         return Member(
             rank=one.world,
             how=how,
@@ -203,6 +207,12 @@ class _View:
             for_s=max(0.0, (self.now_ns - since) / 1e9) if since else 0.0,
             doing=self._doing(one) if how in ("absent", "gone") else "",
         )
+
+    def _awaited(self, one: Stand) -> list[int]:
+        """Return whom a rank waits for, as ranks of the world."""
+        members = self.recording.comms[one.comm].members
+        peers = (p for w in one.waits for p in w.peers)
+        return [members[p] for p in peers if 0 <= p < len(members)]
 
     def _kind_at(self, one: Stand, seq: int) -> str:
         """Return the call that a rank made by that number, if it is still known."""
@@ -226,7 +236,8 @@ class _View:
         if last is None:
             return "it has made no call"
         ago = (self.now_ns - (last.end or last.enqueue)) / 1e9
-        return f"it is in no call; its last ended {ago:.1f} s ago: {last.call}"
+        was = "was enqueued" if last.is_enqueued else "ended"
+        return f"it is in no call; its last {was} {ago:.1f} s ago: {last.call}"
 
     def _chains(self, alike: Sequence[Stand], unknown: Sequence[int]) -> list[Chain]:
         """Return a chain for each first cause: the longest that leads to it."""
@@ -275,7 +286,7 @@ class _View:
     def _after(self, here: Stand, seen: set[int]) -> int | None:
         """Return whom a rank waits for: one that is not inside before one that is."""
         members = self.recording.comms[here.comm].members
-        peers = [members[p] for w in here.waits for p in w.peers if p < len(members)]
+        peers = self._awaited(here)
         known = {s.world: s for s in self.by_comm[here.comm]}
 
         def inside(rank: int) -> bool:

@@ -59,7 +59,7 @@ def rows_of(summary: Summary) -> dict[str, list[Mapping[str, Any]]]:
             }
             for one in shares[:_MOST]
         ]
-    late = [one for one in summary.late if one.meetings]
+    late = [one for one in summary.late if one.mean_us]
     if late:
         tables["who arrives late: it alone kept the others"] = [
             {

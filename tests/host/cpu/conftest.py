@@ -16,8 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stretto import algorithms, executors
 from stretto.errors import CollectiveMismatch, CollectiveTimeout, PeerLost
-from stretto.executors import Group
+from stretto.executors import Call, Group
+from stretto.lower import lower
+from stretto.plan import Schedule
+from stretto.verify import verify, verify_plan
 
 
 class LocalGroup(Group):
@@ -137,6 +141,20 @@ def _collect(children: dict[int, tuple[int, int]], cell: Any, until: float) -> A
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
     return [results[rank] for rank in sorted(results)]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled_code_is_loaded() -> None:
+    """Load it once, before ranks are forked: it would take each of them a second."""
+    cell = np.zeros(1, np.int64)
+    session = executors.get("cpu").open_session(
+        LocalGroup(0, {}, cell), interpreter="numba"
+    )
+    program = verify(algorithms.get("all_reduce/one_shot").build(1))
+    call = Call(dtype="float32", counts=(4,))
+    x = np.ones(4, np.float32)
+    session.prepare(verify_plan(lower(program, Schedule())), call)(x, x)
+    session.close()
 
 
 @pytest.fixture

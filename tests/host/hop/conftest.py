@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from stretto.testing.namespaces import NoNamespaces, TwoHosts
+from stretto.testing.wire import SlowHosts
 
 ROOT = Path(__file__).parents[3]
 BEGIN = """
@@ -82,8 +84,22 @@ def hosts():
 
 
 @pytest.fixture
-def start(hosts, tmp_path):
-    """Start a job: `start((0, 0, 1, 1), code, VARIABLE=value)`."""
+def slow_hosts():
+    """Make hosts that a slow wire joins: `slow_hosts(Wire(delay_s=0.005))`."""
+    with contextlib.ExitStack() as made:
+
+        def join(wire):
+            try:
+                return made.enter_context(SlowHosts(wire))
+            except NoNamespaces as e:
+                pytest.skip(f"no such wire here: {e}")
+
+        yield join
+
+
+@pytest.fixture
+def start(tmp_path, request):
+    """Start a job: `start((0, 0, 1, 1), code, VARIABLE=value)`, or on hosts `on`."""
     secret = tmp_path / "secret"
     secret.write_text("0123456789abcdef" * 2)
     secret.chmod(0o600)
@@ -96,7 +112,8 @@ def start(hosts, tmp_path):
     }
     jobs = []
 
-    def begin(placed, code, **variables):
+    def begin(placed, code, on=None, **variables):
+        hosts = on or request.getfixturevalue("hosts")
         jobs.append(Job(hosts, environment, placed, code, variables))
         return jobs[-1]
 

@@ -87,6 +87,29 @@ def test_everything_works_over_two_hosts(start, placed):
     assert [True] * 4 == [line.startswith(str(placed)) for line in out], err
 
 
+SLURM = """
+comm = stretto.connect()
+say(comm.rank, comm.hosts, comm.all_reduce(np.ones(1))[0])
+comm.close()
+"""
+
+
+def test_a_slurm_step_meets_at_its_first_host(start, hosts):
+    """By srun's variables, set here in its place, and the file with a secret."""
+    step = {
+        "SLURM_JOB_ID": "31",
+        "SLURM_STEP_ID": "0",
+        "SLURM_NTASKS": "2",
+        "SLURM_STEP_NUM_NODES": "2",
+        "SLURM_STEP_NODELIST": ",".join(hosts.addresses),
+        "SLURM_LOCALID": "0",
+    }
+    own = {f"rank{r}": {"SLURM_PROCID": str(r)} for r in (0, 1)}
+    job = start((0, 1), SLURM, **step, **own)
+
+    assert ["0 (0, 1) 2.0", "1 (0, 1) 2.0"] == job.hear_all()
+
+
 @pytest.mark.slow
 def test_a_rank_without_numba_understands_the_others(start):
     """Interpreters differ, the wire is one."""

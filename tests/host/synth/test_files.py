@@ -25,7 +25,14 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("found")
 
 
-@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter", "all_reduce"])
+@pytest.mark.parametrize(
+    "collective",
+    [
+        "all_gather",
+        pytest.param("reduce_scatter", marks=pytest.mark.slow),
+        pytest.param("all_reduce", marks=pytest.mark.slow),
+    ],
+)
 def test_a_found_file_goes_everywhere(capsys, folder, collective):
     """One file: written, proved, simulated, run on four processes, shown as CUDA."""
     file = str(folder / f"{collective}.py")

@@ -271,3 +271,27 @@ def check_algorithms_may_be_named(rank, n):
         kind.pin for kind in kinds if kind.collective == "all_reduce"
     ]
     dist.destroy_process_group(group)
+
+
+def check_calls_may_be_pinned_for_a_while(rank, n):
+    """A pin is for the calls within; what it names is checked as any algorithm is."""
+    group = dist.group.WORLD
+    x = torch.ones(1000)
+    with group.pinned({"all_reduce": "all_reduce/ring"}):
+        dist.all_reduce(x)
+    wrong = group.pinned({"all_reduce": "all_reduce/nonsense"})
+    with wrong, raises(stretto.StrettoError, "nonsense"):
+        dist.all_reduce(x)
+    dist.all_reduce(x)
+    same(torch.full((1000,), float(n * n)), x)
+
+
+def check_a_monitored_barrier_names_who_is_late(rank, n):
+    """Gloo's, within our group: rank 0 says who has not come."""
+    dist.group.WORLD.monitored_barrier(timedelta(seconds=10))
+    group = dist.new_group()
+    if rank < n - 1:
+        with raises(RuntimeError, f"Ranks {n - 1} failed" if rank == 0 else "rank 0"):
+            group.monitored_barrier(timedelta(seconds=1), wait_all_ranks=True)
+    dist.barrier()
+    dist.destroy_process_group(group)

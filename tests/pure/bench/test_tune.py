@@ -1,5 +1,6 @@
 """Searching, writing profiles, fitting: on times that are made up."""
 
+import functools
 import json
 from dataclasses import asdict, replace
 
@@ -13,6 +14,8 @@ from stretto.bench import tune
 from stretto.bench.tune.fit import Observation
 from stretto.choice import Profile, Question, dtype_class, proved_plan
 from stretto.errors import CallError, TopologyError
+
+at_night = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 class Bench:
@@ -342,12 +345,12 @@ def test_where_nothing_of_the_search_works_what_is_shipped_is_kept():
     ("nbytes", "algorithm", "shape"),
     [  # the fastest on four H200 GPUs, and none of it is named in the space
         (1 << 10, "all_reduce/one_shot", "threads=128"),
-        (1 << 14, "all_reduce/one_shot", "blocks=8 threads=128"),
         (1 << 14, "all_reduce/one_shot", "blocks=32 threads=64"),
-        (1 << 16, "all_reduce/one_shot", "blocks=64 threads=128"),
-        (1 << 18, "all_reduce/two_shot", "blocks=128 threads=64"),
         (1 << 20, "all_reduce/two_shot", "blocks=96 threads=256"),
-        (1 << 22, "all_reduce/two_shot", "blocks=132"),
+        at_night(1 << 14, "all_reduce/one_shot", "blocks=8 threads=128"),
+        at_night(1 << 16, "all_reduce/one_shot", "blocks=64 threads=128"),
+        at_night(1 << 18, "all_reduce/two_shot", "blocks=128 threads=64"),
+        at_night(1 << 22, "all_reduce/two_shot", "blocks=132"),
     ],
 )
 def test_the_numbers_of_a_family_hold_what_was_fast_when_picked_by_hand(

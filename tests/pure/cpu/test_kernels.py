@@ -107,3 +107,21 @@ def test_a_kernel_touches_nothing_beyond_its_bytes():
         assert (room[:100] == 7).all()
         assert (room[100 + count :] == 7).all()
         assert (room[100 : 100 + count] == source).all()
+
+
+def test_a_kernel_is_compiled_once_for_all_processes(monkeypatch, tmp_path):
+    """A file has its code, under all it depends on; one that is damaged is none."""
+    monkeypatch.setenv("STRETTO_CACHE_DIR", str(tmp_path))
+    kernel = kernels.Kernel(dtype="int16", op=Operator.MIN, num_srcs=3, divide=(1,))
+    compiled, ask = [], kernels._compiled
+    monkeypatch.setattr(kernels, "_compiled", lambda k: compiled.append(k) or ask(k))
+    address_of = kernels.address_of.__wrapped__  # as a new process has it
+    first, again = address_of(kernel), address_of(kernel)
+    (file,) = (tmp_path / "loops").iterdir()
+
+    assert first != again
+    assert [kernel] == compiled
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.warns(RuntimeWarning, match="checksum is wrong"):
+        address_of(kernel)
+    assert [kernel] * 2 == compiled

@@ -1,7 +1,8 @@
 """Every shipped algorithm is compiled under every protocol, types and ranks in turn.
 
 The product of all four would take minutes (scripts/compile-kernels); here each class of
-type meets each protocol, and each algorithm is compiled once under each.
+type meets each protocol, and each algorithm is compiled once under each: under one of
+them in every run, under the other one at night.
 """
 
 import itertools
@@ -52,7 +53,18 @@ def cases():
             yield name, protocol, dtype, op, (nth + turn) % 2 * (RANKS - 1)
 
 
-@pytest.mark.parametrize(("name", "protocol", "dtype", "op", "rank"), list(cases()))
+def in_turn(found):
+    """Return cases, every second one (another one of each protocol) for the night."""
+    half = len(found) // 2
+    return [
+        pytest.param(*case, marks=pytest.mark.slow if (nth + nth // half) % 2 else ())
+        for nth, case in enumerate(found)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "protocol", "dtype", "op", "rank"), in_turn(list(cases()))
+)
 def test_shipped_algorithms_compile(name, protocol, dtype, op, rank):
     """For sm_90, without a warning and with nothing left in local memory."""
     pairs = {"pairs": ((0, 1), (1, 2), (3, 0))} if name.startswith("permute/") else {}

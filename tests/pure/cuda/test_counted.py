@@ -1,11 +1,10 @@
 """Counts on the device: kernels that read their sizes in the call."""
 
 import ctypes
-import importlib.util
 import shutil
 import time
-from pathlib import Path
 
+import cuda_emulate as emulate
 import numpy as np
 import pytest
 from cuda_fakes import generated, on_ranks
@@ -30,16 +29,6 @@ from stretto.verify import verify, verify_plan
 MOST = 200
 
 
-@pytest.fixture
-def emulate():
-    """Return a fresh copy of what runs kernels on this CPU."""
-    path = Path(__file__).parent / "emulate.py"
-    spec = importlib.util.spec_from_file_location("cuda_emulate_counted", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def proved(name, ranks, words, **params):
     """Return a proved plan."""
     program = algorithms.get(name).build(ranks, **params)
@@ -49,7 +38,7 @@ def proved(name, ranks, words, **params):
 class Counted:
     """All ranks of a plan in one launch on this CPU, with counts in memory."""
 
-    def __init__(self, emulate, monkeypatch, folder, name, ranks, words):
+    def __init__(self, monkeypatch, folder, name, ranks, words):
         program = algorithms.get(name).build(ranks)
         plan = closed(proved(name, ranks, words)).value
         monkeypatch.setattr(
@@ -117,9 +106,9 @@ def drawn(rng, n, most):
         "pull bulk staged threads=32 tile_bytes=128",
     ],
 )
-def test_counts_may_differ_in_every_launch(emulate, monkeypatch, tmp_path, words):
+def test_counts_may_differ_in_every_launch(monkeypatch, tmp_path, words):
     """Parts lie one after the other; what is received is told; nothing else is hit."""
-    call = Counted(emulate, monkeypatch, tmp_path, "all_to_all/one_shot", 3, words)
+    call = Counted(monkeypatch, tmp_path, "all_to_all/one_shot", 3, words)
     rng = np.random.default_rng(1)
     for most in (MOST, 1, 0, 40, MOST):
         counts, given = drawn(rng, 3, most)
@@ -136,12 +125,10 @@ def test_counts_may_differ_in_every_launch(emulate, monkeypatch, tmp_path, words
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
-def test_parts_of_an_all_gather_may_differ_in_every_launch(
-    emulate, monkeypatch, tmp_path
-):
+def test_parts_of_an_all_gather_may_differ_in_every_launch(monkeypatch, tmp_path):
     """One count a rank, known to all; a ring passes parts of any size on."""
     words = "push packets staged threads=32 tile_bytes=256"
-    call = Counted(emulate, monkeypatch, tmp_path, "all_gather/ring", 3, words)
+    call = Counted(monkeypatch, tmp_path, "all_gather/ring", 3, words)
     rng = np.random.default_rng(5)
     for counts in ([5, 0, MOST], [0, 0, 0], [MOST, 17, 1]):
         given = [rng.integers(-99, 99, c + 3, dtype=np.int32) for c in counts]
@@ -154,12 +141,10 @@ def test_parts_of_an_all_gather_may_differ_in_every_launch(
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
-def test_parts_of_a_reduce_scatter_may_differ_in_every_launch(
-    emulate, monkeypatch, tmp_path
-):
+def test_parts_of_a_reduce_scatter_may_differ_in_every_launch(monkeypatch, tmp_path):
     """Sums of as much of everybody's array as a rank is to get."""
     words = "push packets staged threads=32 blocks=2 tile_bytes=256"
-    call = Counted(emulate, monkeypatch, tmp_path, "reduce_scatter/one_shot", 3, words)
+    call = Counted(monkeypatch, tmp_path, "reduce_scatter/one_shot", 3, words)
     rng = np.random.default_rng(6)
     for counts in ([5, 0, MOST], [0, 0, 0], [MOST, 17, 1]):
         size, starts = sum(counts), np.cumsum([0, *counts])
@@ -173,12 +158,10 @@ def test_parts_of_a_reduce_scatter_may_differ_in_every_launch(
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
-def test_a_count_that_is_too_large_is_told_and_moves_nothing(
-    emulate, monkeypatch, tmp_path
-):
+def test_a_count_that_is_too_large_is_told_and_moves_nothing(monkeypatch, tmp_path):
     """Everybody finds it, says whose it is, and leaves the outputs alone."""
     words = "push packets staged threads=32"
-    call = Counted(emulate, monkeypatch, tmp_path, "all_to_all/one_shot", 2, words)
+    call = Counted(monkeypatch, tmp_path, "all_to_all/one_shot", 2, words)
     counts = np.array([[1, 2], [MOST + 1, 4]])
     given = [np.arange(2 * MOST + 9, dtype=np.int32)] * 2
     outputs, _ = call(counts, given, 2 * MOST)
@@ -193,10 +176,10 @@ def test_a_count_that_is_too_large_is_told_and_moves_nothing(
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
-def test_an_output_that_is_too_small_is_told(emulate, monkeypatch, tmp_path):
+def test_an_output_that_is_too_small_is_told(monkeypatch, tmp_path):
     """Each count may be allowed and their sum too much. That only its owner knows."""
     words = "push packets staged threads=32"
-    call = Counted(emulate, monkeypatch, tmp_path, "all_to_all/one_shot", 2, words)
+    call = Counted(monkeypatch, tmp_path, "all_to_all/one_shot", 2, words)
     given = [np.arange(200, dtype=np.int32)] * 2
     outputs, _ = call(np.array([[100, 1], [100, 1]]), given, 150)
 

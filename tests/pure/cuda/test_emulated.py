@@ -64,8 +64,15 @@ def test_kernels_keep_the_promise(tmp_path, name, ranks, words, dtype):
 ODD = [
     ("all_reduce/two_shot", 1, "packets threads=32", "float32"),
     ("all_reduce/two_shot", 5, "packets threads=32 tile_bytes=256", "float8_e4m3fn"),
-    ("all_reduce/ring", 6, "bulk threads=32", "bfloat16"),
-    ("reduce_scatter/one_shot", 7, "pull bulk zero_copy threads=32", "float8_e5m2"),
+    pytest.param(
+        *("all_reduce/ring", 6, "bulk threads=32", "bfloat16"),
+        marks=pytest.mark.slow,
+    ),
+    pytest.param(
+        *("reduce_scatter/one_shot", 7),
+        *("pull bulk zero_copy threads=32", "float8_e5m2"),
+        marks=pytest.mark.slow,
+    ),
 ]
 
 

@@ -1,11 +1,9 @@
 """Epilogues in generated kernels: run on this CPU, the bits of NumPy."""
 
-import importlib.util
 import shutil
-import sys
 import time
-from pathlib import Path
 
+import cuda_emulate as _emulate
 import numpy as np
 import pytest
 from cuda_fakes import generated
@@ -21,13 +19,6 @@ from stretto.executors.cuda.codegen.rowwise import shared_by
 from stretto.lower import closed, lower
 from stretto.plan import Schedule
 from stretto.verify import verify, verify_plan
-
-_spec = importlib.util.spec_from_file_location(
-    "cuda_emulate", Path(__file__).parent / "emulate.py"
-)
-_emulate = importlib.util.module_from_spec(_spec)
-sys.modules.setdefault("cuda_emulate", _emulate)
-_spec.loader.exec_module(_emulate)
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 
@@ -138,6 +129,16 @@ CASES = {
 }
 """Function, algorithm, schedule, ranks, type, row, rows of a part, forms of inputs; and
 how many blocks share a row."""
+QUICK = (
+    "several rows at a time",
+    "rows that are no whole cells",
+    "rows that stay in registers",
+    "a row of four blocks that stays, with idle warps",
+    "a row that is read again and replaces what it was made of",
+    "whole rows of parts with warps of their own",
+    "no rows",
+)
+"""The cases of every run; the others are for the night."""
 
 
 def planned(name, words, ranks):
@@ -183,7 +184,13 @@ def words_of(spec, given, rooms):
 
 
 @needs_compiler
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=() if case in QUICK else pytest.mark.slow)
+        for case in CASES
+    ],
+)
 def test_kernels_give_the_bits_of_numpy(tmp_path, case):
     """On every rank, launch after launch, whatever the threads."""
     function, name, words, ranks, dtype, row, rows, forms, *share = CASES[case]
@@ -278,7 +285,13 @@ def test_whatever_can_be_said_compiles(function, forms, row):
     )
 
 
-@pytest.mark.parametrize(("rows", "spilled"), [(1, 0), (16, 0), (32, 0), (64, 32)])
+@pytest.mark.parametrize(
+    ("rows", "spilled"),
+    [
+        *((1, 0), (64, 32)),
+        *(pytest.param(rows, 0, marks=pytest.mark.slow) for rows in (16, 32)),
+    ],
+)
 def test_what_the_runtime_chooses_compiles(rows, spilled):
     """With the blocks to a row that a launch would give it; hardly anything spilled.
 
@@ -311,8 +324,12 @@ def test_what_the_runtime_chooses_compiles(rows, spilled):
     ("name", "words", "dtype", "row"),
     [
         ("all_reduce/one_shot", "packets blocks=64 threads=512", "bfloat16", 8192),
-        ("all_reduce/two_shot", "packets blocks=16 threads=1024", "bfloat16", 8192),
         ("all_gather/one_shot", "packets threads=256", "bfloat16", 4096),
+        pytest.param(
+            *("all_reduce/two_shot", "packets blocks=16 threads=1024"),
+            *("bfloat16", 8192),
+            marks=pytest.mark.slow,
+        ),
         ("all_reduce/ring", "bulk threads=512", "float32", 2885),
     ],
 )

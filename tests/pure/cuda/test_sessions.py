@@ -20,6 +20,9 @@ from stretto.lower import lower
 from stretto.plan import Schedule
 from stretto.verify import verify, verify_plan
 
+SLAB = str(64 << 20)
+"""Bytes, in place of a gigabyte more than is needed: this memory is the host's."""
+
 
 class Tensor(TensorLike):
     """What a GPU tensor answers."""
@@ -101,8 +104,9 @@ def test_memory_is_given_again_only_when_all_ranks_let_go(fake):
     assert [(False, True)] * 2 == on_ranks(fake, 2, work)
 
 
-def test_without_file_descriptors_legacy_ipc_serves(fake):
+def test_without_file_descriptors_legacy_ipc_serves(fake, monkeypatch):
     """Where cuMem is refused, one allocation is shared by its IPC handle."""
+    monkeypatch.setenv("STRETTO_CUDA_SLAB_BYTES", SLAB)
     fake.vmm = False
 
     def work(group):
@@ -120,8 +124,9 @@ def test_without_file_descriptors_legacy_ipc_serves(fake):
     assert [("ipc", 41), ("ipc", 40)] == on_ranks(fake, 2, work)
 
 
-def test_descriptors_are_closed_whatever_becomes_of_them(fake):
+def test_descriptors_are_closed_whatever_becomes_of_them(fake, monkeypatch):
     """Rank 1 cannot share by descriptors: legacy IPC serves; rank 0's are closed."""
+    monkeypatch.setenv("STRETTO_CUDA_SLAB_BYTES", SLAB)
     create = fake.cuMemCreate
 
     def refuse(nbytes, properties, flags):

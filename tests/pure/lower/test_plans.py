@@ -13,7 +13,9 @@ from stretto.verify import verify, verify_plan
 PUSHED = "push packets staged"
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 7, 8, 9])
+@pytest.mark.parametrize(
+    "n", [1, 2, 3, 4, 7, 8, pytest.param(9, marks=pytest.mark.slow)]
+)
 def test_every_algorithm_has_a_proved_plan_under_every_schedule(n):
     """Out of place everything is proved; in place everything staged is."""
     refused = set()

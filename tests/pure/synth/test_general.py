@@ -90,7 +90,9 @@ def found_on(network, collective, nbytes, seconds=0.3):
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(s, marks=pytest.mark.slow) for s in (2, 3))]
+)
 def test_any_machine_is_served(collective, seed):
     """Proved, not below the bound, and simulated to take what was planned."""
     network = from_machine(machine(seed))
@@ -109,7 +111,7 @@ def test_any_machine_is_served(collective, seed):
 def test_groups_without_rank_0_are_served_with_relays(collective):
     """What `bound` accepts is synthesised."""
     network = from_machine(topology.load("dgx1")).group((1, 4, 6), relays=True)
-    found, us = found_on(network, collective, 10**9, 3)
+    found, us = found_on(network, collective, 10**9, 1)
 
     assert us == pytest.approx(float(found.us), rel=1e-7)
     assert found.gap < 0.5
@@ -121,9 +123,14 @@ def test_groups_without_rank_0_are_served_with_relays(collective):
         ("dgx1", (), (0, 1, 2, 3), "all_gather", 0.03),
         ("dgx1", (), (0, 1, 2, 3), "all_to_all", 0.08),
         ("dgx1", ("0->1",), (), "reduce_scatter", 0.03),
-        ("dgx_a100x2", ("0->ib0", "ib0->0"), (), "all_to_all", 0.05),
-        ("mi250x", (), tuple(range(8)), "all_gather", 0.10),
-        ("dgx1", ("0->1", "1->0"), (), "all_reduce", 0.15),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("dgx_a100x2", ("0->ib0", "ib0->0"), (), "all_to_all", 0.05),
+                ("mi250x", (), tuple(range(8)), "all_gather", 0.10),
+                ("dgx1", ("0->1", "1->0"), (), "all_reduce", 0.15),
+            )
+        ),
     ],
 )
 def test_altered_machines_are_near_their_bound(name, hurt, group, collective, most):
@@ -143,7 +150,7 @@ def test_more_budget_is_never_worse():
     )
     times = [
         synthesize("all_gather", network, 10**9, budget=Budget.within(s)).us
-        for s in (0.4, 0.8, 1.6, 3.2)
+        for s in (0.2, 0.4, 0.8, 1.6)
     ]
 
     assert all(b <= a for a, b in pairwise(times))
@@ -169,7 +176,7 @@ def test_wherever_the_clock_ends_the_general_way_more_is_never_worse(
     network = from_machine(machine(3))
     demand = Demand(collective=collective, network=network, nbytes=10**8)
     limit, times = bound(collective, network), []
-    for looks in (1, 15, 40, 120, 400, 1200):
+    for looks in (1, 15, 40, 120, 300):
         monkeypatch.setattr(clock, "now", Ticks())
         search = General(
             demand, find_symmetry(network), limit, clock=Clock(looks), seed=0
@@ -317,7 +324,7 @@ def test_the_cheapest_tree_to_some_is_no_dearer_than_any_subset_of_relays():
         assert sum(cost[u, v] for u, v in edges) == least
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_prices_never_refuse_what_is_done(seed):
     """No schedule of all_reduce takes less than prices of links prove."""
     network = from_machine(machine(seed, switches=1))

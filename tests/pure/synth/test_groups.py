@@ -158,7 +158,13 @@ def test_relays_lend_their_nics():
     assert us[1] < us[0] / 2
 
 
-@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize(
+    "collective",
+    [
+        pytest.param(c, marks=pytest.mark.slow if c == "all_reduce" else ())
+        for c in COLLECTIVES
+    ],
+)
 def test_images_of_ways_over_relays_are_ways(collective):
     """Symmetries send members to members, and relays to relays."""
     group = [0, 2, 5, 7, 8, 10, 13, 15]

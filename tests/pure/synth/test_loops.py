@@ -27,10 +27,10 @@ def lines_of(found):
     ("collective", "most"),
     [
         ("all_gather", 300),
-        ("reduce_scatter", 300),
-        ("all_reduce", 420),
         ("broadcast", 150),
-        ("reduce", 150),
+        pytest.param("reduce_scatter", 300, marks=pytest.mark.slow),
+        pytest.param("all_reduce", 420, marks=pytest.mark.slow),
+        pytest.param("reduce", 150, marks=pytest.mark.slow),
     ],
 )
 def test_a_pipelined_program_is_a_short_proved_file(collective, most):
@@ -52,7 +52,9 @@ def test_a_pipelined_program_is_a_short_proved_file(collective, most):
     assert found.us == replay(flat).us <= min(t.us for t in found.trials)
 
 
-@pytest.mark.parametrize("collective", ["all_gather", "all_reduce"])
+@pytest.mark.parametrize(
+    "collective", ["all_gather", pytest.param("all_reduce", marks=pytest.mark.slow)]
+)
 def test_a_loop_is_its_moves_in_their_order(collective):
     """Operation by operation, so simulated times are the same, too."""
     network = from_machine(topology.load("ndv2x2"))

@@ -12,14 +12,18 @@ no optimiser, and does not depend on whether one can prove that operands do not 
 from __future__ import annotations
 
 import functools
+import hashlib
 import platform
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from llvmlite import binding as llvm
 from llvmlite import ir
 
+from stretto import caches
 from stretto.collectives import Operator
+from stretto.executors.cpu import elements
 from stretto.executors.cpu.elements import Element, element
 
 __all__ = ["Kernel", "address_of", "supports", "vector_bytes"]
@@ -73,15 +77,41 @@ def supports(dtype: str) -> bool:
 
 @functools.cache
 def address_of(kernel: Kernel) -> int:
-    """Return the address of a kernel, compiled at the first request."""
+    """Return the address of a kernel, compiled at the first request of any process."""
+    path = caches.folder("loops") / f"{_identity(kernel)}.o"
+    code = caches.load(path)
+    if code is None:
+        code = _compiled(kernel)
+        caches.store(path, code)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    _ENGINES.append(engine)
+    return int(engine.get_function_address("kernel"))
+
+
+def _compiled(kernel: Kernel) -> bytes:
+    """Return an object file with a kernel."""
     machine = _machine()
     module = llvm.parse_assembly(str(_module(kernel)))
     module.triple = machine.triple
     module.data_layout = str(machine.target_data)
-    engine = llvm.create_mcjit_compiler(module, machine)
-    engine.finalize_object()
-    _ENGINES.append(engine)
-    return int(engine.get_function_address("kernel"))
+    code: bytes = machine.emit_object(module)
+    return code
+
+
+def _identity(kernel: Kernel) -> str:
+    """Return a digest of all that a kernel's code depends on."""
+    return hashlib.sha256(f"{_toolchain()} {kernel}".encode()).hexdigest()
+
+
+@functools.cache
+def _toolchain() -> str:
+    """Return what all kernels depend on: the processor, LLVM, and what writes them."""
+    texts = [Path(file).read_bytes() for file in (__file__, elements.__file__)]
+    written = hashlib.sha256(b"".join(texts)).hexdigest()
+    versions = llvm.llvm_version_info, llvm.get_default_triple()
+    return f"{versions} {llvm.get_host_cpu_name()} {_features().flatten()} {written}"
 
 
 class _Builder:

@@ -17,13 +17,16 @@ if TYPE_CHECKING:
     from stretto.executors.cuda.codegen.abi import Kernel
     from stretto.executors.cuda.launching.side_stream import SideStream
     from stretto.executors.cuda.session import CudaSession
+    from stretto.executors.cuda.transfers.mover import Boxes, Mover
 
 __all__ = [
     "arch_here",
     "between_hosts",
+    "boxes",
     "doctor",
     "include_path",
     "lacks",
+    "mover",
     "open_session",
     "show",
     "side_stream",
@@ -55,6 +58,20 @@ def side_stream() -> SideStream:
     from stretto.executors.cuda.launching.side_stream import SideStream
 
     return SideStream(open_device(here()))
+
+
+def mover() -> Mover:
+    """Return this process's GPU as transfers use it."""
+    from stretto.executors.cuda.transfers.mover import Mover
+
+    return Mover()
+
+
+def boxes(**what: Any) -> Boxes:
+    """Return what a mover moves: see `transfers.mover.Boxes`."""
+    from stretto.executors.cuda.transfers.mover import Boxes
+
+    return Boxes(**what)
 
 
 def doctor() -> Mapping[str, str]:

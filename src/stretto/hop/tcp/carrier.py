@@ -17,6 +17,7 @@ from stretto.hop.tcp.interface import address_towards, listen
 from stretto.hop.tcp.meet import Meet, Way
 from stretto.hop.tcp.plain import PlainEngine
 from stretto.hop.tcp.words import BUFFER, ENTRIES, Context, End, Link
+from stretto.meeting import tls
 
 __all__ = ["TcpHop", "missing"]
 
@@ -39,6 +40,8 @@ def missing() -> str:
 def tune(sock: socket.socket) -> None:
     """Send small frames at once, and notice a host that is gone."""
     sock.setblocking(False)
+    if sock.family == getattr(socket, "AF_UNIX", None):  # of TLS's thread
+        return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
@@ -56,6 +59,7 @@ class TcpHop:
 
     def __init__(self, window: Window, *, compiled: bool | None = None) -> None:
         """Listen at the address that the other hosts reach."""
+        tls.require()
         self._window = window
         self._compiled = not missing() if compiled is None else compiled
         self._host = address_towards(window.towards or "127.0.0.1")
@@ -94,6 +98,11 @@ class TcpHop:
     def calls(self) -> Calls | None:
         """Return the compiled calls, where they are."""
         return self._engine.calls if isinstance(self._engine, _Compiled) else None
+
+    @property
+    def descriptors(self) -> Sequence[int]:
+        """Return the numbers of the sockets."""
+        return [sock.fileno() for sock in self._sockets.values() if sock.fileno() >= 0]
 
     def close(self) -> None:
         """End all connections; what was sent still arrives."""

@@ -6,10 +6,11 @@ import os
 import socket
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 
 from stretto.errors import RendezvousError
 
-__all__ = ["INTERFACE", "PORTS", "address_towards", "listen"]
+__all__ = ["INTERFACE", "PORTS", "address_towards", "addresses", "listen"]
 
 INTERFACE, PORTS = "STRETTO_INTERFACE", "STRETTO_PORTS"
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR
@@ -49,17 +50,33 @@ def _address_of(named: str) -> str:
                 f"{INTERFACE}={named}: {socket.gethostname()} has no such interface or "
                 f"address; it has {', '.join(known)}"
             ) from None
+    try:
+        return _address_at(named)
+    except OSError as e:
+        raise RendezvousError(
+            f"{INTERFACE}={named}: it has no IPv4 address ({e.strerror}); give the "
+            f"address itself"
+        ) from None
+
+
+def addresses() -> dict[str, str]:
+    """Return the addresses of this host by interface, but for loopback."""
+    found = {}
+    for _, name in socket.if_nameindex():
+        with suppress(OSError):
+            address = _address_at(name)
+            if not address.startswith("127."):
+                found[name] = address
+    return found
+
+
+def _address_at(interface: str) -> str:
+    """Return the IPv4 address of an interface, or raise OSError."""
     import fcntl
 
+    asked = struct.pack("256s", interface.encode()[:15])
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            asked = struct.pack("256s", named.encode()[:15])
-            answer = fcntl.ioctl(probe.fileno(), _GET_ADDRESS, asked)
-        except OSError as e:
-            raise RendezvousError(
-                f"{INTERFACE}={named}: it has no IPv4 address ({e.strerror}); give the "
-                f"address itself"
-            ) from None
+        answer = fcntl.ioctl(probe.fileno(), _GET_ADDRESS, asked)
     return socket.inet_ntoa(answer[20:24])
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from stretto.errors import RendezvousError
 from stretto.hop.tcp.proof import Comer, Refused, Server
+from stretto.meeting import tls
 
 __all__ = ["Meet", "Way"]
 
@@ -132,6 +133,7 @@ class Meet:
         strangers = [talk for talk in self._talks.values() if talk.way is None]
         if len(strangers) >= _MOST_STRANGERS:
             self._drop(strangers[0])
+        sock = tls.secured(sock, server=True)
         sock.setblocking(False)
         end = Server(self._secret, self.rank)
         self._talks[sock.fileno()] = _Talk(sock, end, time.monotonic())
@@ -142,8 +144,12 @@ class Meet:
         if error:
             raise OSError(error, os.strerror(error))
         assert isinstance(talk.end, Comer), "we called"
+        self._selector.unregister(talk.sock)
+        del self._talks[talk.sock.fileno()]
+        talk.sock = tls.secured(talk.sock, server=False)
+        self._talks[talk.sock.fileno()] = talk
+        self._selector.register(talk.sock, selectors.EVENT_READ)
         talk.sock.send(talk.end.begin())  # short enough for an empty buffer
-        self._selector.modify(talk.sock, selectors.EVENT_READ)
 
     def _hear(self, talk: _Talk) -> None:
         data = talk.sock.recv(talk.end.want - len(talk.heard))
@@ -168,10 +174,10 @@ class Meet:
             self._made[talk.way] = talk.sock
 
     def _note(self, talk: _Talk, error: Exception) -> None:
-        why = getattr(error, "strerror", None) or str(error)
+        why = tls.reason(talk.sock) or getattr(error, "strerror", None) or str(error)
         if isinstance(talk.end, Comer) and talk.way is not None:
             self._why[talk.way] = why
-        elif isinstance(error, Refused):
+        elif isinstance(error, Refused) or tls.reason(talk.sock):
             self._stranger = f"somebody came, but {why}"
 
     def _drop(self, talk: _Talk) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from stretto.errors import CollectiveTimeout, RendezvousError
-from stretto.meeting import messages
+from stretto.meeting import messages, tls
 from stretto.meeting.faults import Fault
 from stretto.meeting.hosting.events import (
     TurnedAway,
@@ -53,6 +53,7 @@ class Door:
         listener: socket.socket | None = None,
     ) -> None:
         """Listen at an address, unless somebody did."""
+        tls.require()
         self._hub, self._path, self._secret = hub, path, secret
         self._knocking: dict[Connection, _Knock] = {}
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
@@ -98,7 +99,7 @@ class Door:
             return
         if len(self._knocking) >= MOST_KNOCKING:
             self._drop_one()
-        connection, nonce = Connection(sock), new_nonce()
+        connection, nonce = Connection(tls.secured(sock, server=True)), new_nonce()
         until = time.monotonic() + ANSWER_S
         where = str(address[0])
         self._knocking[connection] = _Knock(nonce=nonce, address=where, until=until)
@@ -124,6 +125,9 @@ class Door:
         try:
             frames = connection.receive()
         except (EOFError, OSError):
+            if why := tls.reason(connection):
+                who = f"somebody at {knock.address}"
+                self._hub.feed(TurnedAway(who=who, why=f"failed, {why}"))
             self._hang_up(connection)
             return
         if not frames:
@@ -188,13 +192,16 @@ def knock(
     where = f"{address[0]}:{address[1]}"
     try:
         left_s = min(1.0, max(0.01, until - time.monotonic()))
-        connection = Connection(socket.create_connection(address, timeout=left_s))
+        sock = socket.create_connection(address, timeout=left_s)
+        connection = Connection(tls.secured(sock, server=False))
     except (OSError, UnicodeError):
         time.sleep(_PAUSE_S)
         return None
     kept = False
     try:
         answer = _ask(connection, where, secret, until, stays)
+        if answer is None and (why := tls.reason(connection)):
+            raise RendezvousError(f"{where}: {why}")
         kept = stays and answer is not None
         if answer is not None and kept and not is_same_host(host_id(), answer.host):
             return replace(answer, connection=connection)

@@ -54,6 +54,7 @@ FUSED_UP_TO: int | None = None
 """Bytes up to which GPUs do it in one kernel; None: as the machine's profile says.
 Larger ones, as in prefill, are moved by the plans that are tuned for plain calls, and
 PyTorch's own kernels follow."""
+_MOST_KNOWN = 4096
 _limits: weakref.WeakKeyDictionary[Communicator, tuple[int, int]] = (
     weakref.WeakKeyDictionary()
 )
@@ -101,7 +102,8 @@ def fused_up_to(comm: Communicator, *, quantised: bool = False) -> int:
         return FUSED_UP_TO
     found = _limits.get(comm)
     if found is None:
-        found = _limits[comm] = comm.fused_up_to()
+        rule = comm.measured()
+        found = _limits[comm] = rule.fused_up_to, rule.fused_of_many_up_to
     return found[quantised]
 
 
@@ -182,6 +184,11 @@ def normed(
 
     Without `keep` a contiguous `x` becomes the sum over ranks.
     """
+    known = comm.memo.get((id(weight), x.shape, keep, False))
+    if known is not None and residual is not None:
+        made = known(x, residual, weight, eps)
+        if made is not None:
+            return made  # type: ignore[no-any-return]
     check(x, residual, weight)
     x = plain(x)
     into = torch.empty_like(x) if keep else None
@@ -195,7 +202,46 @@ def normed(
     total = torch.empty_like(x)
     made, given = {"out": out, "residual": total}, {"residual": residual}
     run_fused(comm, add_norm, x, made, into=into, weight=weight, eps=eps, **given)
+    _remember(comm, x, weight, {**given, "weight": weight, "eps": eps}, made, into)
     return out, total
+
+
+def _remember(
+    comm: Communicator,
+    x: Tensor,
+    weight: Tensor,
+    inputs: dict[str, Any],
+    outputs: dict[str, Tensor],
+    into: Tensor | None = None,
+) -> None:
+    """Know a call again by its weight and shape, with as few questions as are safe."""
+    repeat = comm.repeated(x, _bound(add_norm, inputs, outputs), out=into)
+    if repeat is None or type(x) is not Tensor or len(comm.memo) >= _MOST_KNOWN:
+        return
+    its: Any = weakref.ref(weight)
+    at, keep = weight.data_ptr(), into is not None
+    in_place = outputs["residual"] is inputs["residual"]
+    shape, dtype, index, nbytes = x.shape, x.dtype, x.get_device(), x.nbytes
+
+    def again(x: Tensor, residual: Tensor, weight: Any, eps: float) -> Any:
+        if its() is not weight or type(eps) is not float:
+            return None
+        if weight.data_ptr() != at:
+            return None
+        for one in (x, residual):
+            if type(one) is not Tensor or one.dtype is not dtype or one.shape != shape:
+                return None
+            if one.get_device() != index or not one.is_contiguous() or one.is_neg():
+                return None
+        out = torch.empty_like(x)
+        total = residual if in_place else torch.empty_like(x)
+        a, b, o, t = x.data_ptr(), residual.data_ptr(), out.data_ptr(), total.data_ptr()
+        y = torch.empty_like(x).data_ptr() if keep else a
+        if (a | b | o | t | y) % 16 or -nbytes < a - b < nbytes:
+            return None
+        return (out, total) if repeat(a, y, (b, at, eps, o, t)) else None
+
+    comm.memo[id(weight), shape, keep, in_place] = again
 
 
 def _by_torch(
@@ -263,6 +309,11 @@ def normed_(
     comm: Communicator, x: Tensor, residual: Tensor, weight: Tensor, eps: float
 ) -> Tensor:
     """Return the norm; the sum replaces `residual`, and `x` is used up."""
+    known = comm.memo.get((id(weight), x.shape, False, True))
+    if known is not None:
+        both = known(x, residual, weight, eps)
+        if both is not None:
+            return both[0]
     check(x, residual, weight)
     if in_kernel(x, residual, weight) and x.nbytes <= fused_up_to(comm):
         out = torch.empty_like(x)
@@ -270,6 +321,7 @@ def normed_(
         outputs = {"out": out, "residual": residual}
         try:
             comm.all_reduce(x, epilogue=_bound(add_norm, inputs, outputs))
+            _remember(comm, x, weight, inputs, outputs)
             return out
         except CallError:
             pass  # strided, or not at a multiple of 16 bytes

@@ -8,7 +8,9 @@ replay it: nobody writes what a peer still reads.
 
 from __future__ import annotations
 
+import contextlib
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -19,9 +21,10 @@ from stretto.errors import CallError
 
 __all__ = ["HOW", "gather_then_multiply", "multiply_then_scatter"]
 
-HOW = "whole"
+HOW = ""
 """How parts of the others are multiplied: "each" by itself, as it comes or is wanted;
-or as a "whole", in as few matmuls as there are rows one after another."""
+or as a "whole", in as few matmuls as there are rows one after another. Empty: gathered
+ones as a whole, and others as the profile says."""
 
 
 class _Room:
@@ -33,6 +36,10 @@ class _Room:
         self._nbytes = 0
         self._mine: Any = None
         self._peers: list[Any] = []
+        self._views: dict[Any, tuple[Tensor, list[Tensor]]] = {}
+        """By element type and shape: to make them anew costs more than a copy."""
+        self._last: tuple[int, Any] | None = None
+        """The stream of the last call that was not captured, and its end."""
 
     def arrays(
         self, comm: Communicator, like: Tensor, shape: list[int]
@@ -50,15 +57,36 @@ class _Room:
                 )
             torch.cuda.synchronize()
             comm.barrier()
+            self._views.clear()
             self._mine, self._peers, self._nbytes = None, [], nbytes
             made = comm.empty(nbytes, "uint8", device="cuda")
             self._mine = torch.from_dlpack(made)
             self._peers = [torch.from_dlpack(one) for one in comm.peers(made)]
-        mine, *theirs = (
-            one[:nbytes].view(like.dtype).view(shape)
-            for one in (self._mine, *self._peers)
-        )
-        return mine, theirs
+        key = like.dtype, *shape
+        found = self._views.get(key)
+        if found is None:
+            mine, *theirs = (
+                one[:nbytes].view(like.dtype).view(shape)
+                for one in (self._mine, *self._peers)
+            )
+            found = self._views[key] = mine, theirs
+        return found
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[tuple[Any, Any]]:
+        """Give the caller's stream and that of copies, after the call before this one.
+
+        Calls on two streams use the same memory. What a graph holds follows within it;
+        a graph is replayed after what was enqueued before.
+        """
+        here = torch.cuda.current_stream()
+        captured = torch.cuda.is_current_stream_capturing()
+        last = self._last
+        if not captured and last is not None and last[0] != here.cuda_stream:
+            here.wait_event(last[1])
+        yield here, self.stream
+        if not captured:
+            self._last = here.cuda_stream, here.record_event()
 
     def barrier(self, comm: Communicator) -> None:
         """Let the caller's stream wait until everybody's has come here."""
@@ -80,9 +108,9 @@ def _others(n: int, me: int) -> list[int]:
     return [(me + s) % n for s in range(1, n)]
 
 
-def _runs(n: int, me: int) -> list[slice]:
-    """Return the others' parts as slices of parts that follow one another."""
-    both = slice(0, me), slice(me + 1, n)
+def _runs(n: int, me: int, rows: int) -> list[slice]:
+    """Return the rows of the others' parts, as slices."""
+    both = slice(0, me * rows), slice((me + 1) * rows, n * rows)
     return [one for one in both if one.start < one.stop]
 
 
@@ -93,31 +121,45 @@ def gather_then_multiply(
 
     This rank's part is multiplied while it pulls those of the others.
     """
-    n, me, room = comm.num_ranks, comm.rank, _room_of(comm)
-    here, copies = torch.cuda.current_stream(), room.stream
+    room = _room_of(comm)
+    with room.turn() as (here, copies):
+        _gather(room, comm, here, copies, x, w, y, whole)
+
+
+def _gather(
+    room: _Room,
+    comm: Communicator,
+    here: Any,
+    copies: Any,
+    x: Tensor,
+    w: Tensor,
+    y: Tensor,
+    whole: Tensor | None,
+) -> None:
+    n, me = comm.num_ranks, comm.rank
     mine, theirs = room.arrays(comm, x, list(x.shape))
-    came = x.new_empty(n, *x.shape) if whole is None else whole.view(n, *x.shape)
-    out = y.view(n, x.shape[0], -1)
+    rows, each = x.shape[0], HOW == "each"
+    came = x.new_empty(n * rows, x.shape[1]) if whole is None else whole
+    parts, outs = came.split(rows), y.split(rows)
     mine.copy_(x)
     room.barrier(comm)  # everybody's part can be pulled
     copies.wait_stream(here)
     ends = []
     with torch.cuda.stream(copies):
         for q in _others(n, me):
-            came[q].copy_(theirs[q])
-            ends.append(copies.record_event())
-    torch.mm(x, w, out=out[me])
-    if HOW == "each":
-        for q, end in zip(_others(n, me), ends, strict=True):
-            here.wait_event(end)
-            torch.mm(came[q], w, out=out[q])
-    here.wait_event(ends[-1])
+            parts[q].copy_(theirs[q])
+            if each:
+                ends.append(copies.record_event())
+    torch.mm(x, w, out=outs[me])
+    for q, end in zip(_others(n, me), ends, strict=False):
+        here.wait_event(end)
+        torch.mm(parts[q], w, out=outs[q])
+    here.wait_stream(copies)
     room.barrier(comm)  # nobody pulls any more
-    if HOW != "each":
-        for run in _runs(n, me):
-            torch.mm(came[run].flatten(0, 1), w, out=out[run].flatten(0, 1))
+    for run in () if each else _runs(n, me, rows):
+        torch.mm(came[run], w, out=y[run])
     if whole is not None:
-        came[me].copy_(x)
+        parts[me].copy_(x)
 
 
 def multiply_then_scatter(
@@ -127,21 +169,41 @@ def multiply_then_scatter(
 
     Parts of the others are multiplied first, and pushed while this rank's own is.
     """
-    n, me, room = comm.num_ranks, comm.rank, _room_of(comm)
-    here, copies = torch.cuda.current_stream(), room.stream
-    mine, theirs = room.arrays(comm, x, [n, *shape])
-    made = x.new_empty(n, *shape)
+    room = _room_of(comm)
+    with room.turn() as (here, copies):
+        return _scatter(room, comm, here, copies, x, w, shape)
+
+
+def _scatter(
+    room: _Room,
+    comm: Communicator,
+    here: Any,
+    copies: Any,
+    x: Tensor,
+    w: Tensor,
+    shape: list[int],
+) -> Tensor:
+    n, me = comm.num_ranks, comm.rank
+    rows, each = shape[0], HOW == "each"
+    if not HOW:
+        nbytes = rows * shape[1] * x.element_size()
+        each = nbytes >= comm.measured().by_parts_from
+    mine, theirs = room.arrays(comm, x, [n * rows, shape[1]])
+    made = x.new_empty(n * rows, shape[1])
+    x = x.view(n * rows, -1)
+    xs, parts, own = x.split(rows), made.split(rows), mine.split(rows)
     room.barrier(comm)  # everybody has summed what came before
-    if HOW != "each":
-        for run in _runs(n, me):
-            torch.mm(x[run].flatten(0, 1), w, out=made[run].flatten(0, 1))
+    for run in () if each else _runs(n, me, rows):
+        torch.mm(x[run], w, out=made[run])
+    if not each:
+        copies.wait_stream(here)
     for q in _others(n, me):
-        if HOW == "each":
-            torch.mm(x[q], w, out=made[q])
-        copies.wait_event(here.record_event())
+        if each:
+            torch.mm(xs[q], w, out=parts[q])
+            copies.wait_stream(here)
         with torch.cuda.stream(copies):
-            theirs[q][me].copy_(made[q])
-    torch.mm(x[me], w, out=mine[me])
+            theirs[q][me * rows : (me + 1) * rows].copy_(parts[q])
+    torch.mm(xs[me], w, out=own[me])
     here.wait_stream(copies)
     room.barrier(comm)  # everything has come
-    return mine[0] + mine[1] if n == 2 else mine.sum(0)  # rounded once
+    return own[0] + own[1] if n == 2 else mine.view(n, *shape).sum(0)  # rounded once

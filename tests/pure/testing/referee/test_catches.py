@@ -68,7 +68,7 @@ def test_lanes_that_run_ahead_are_right_in_one_tile():
     assert Outcome.HANG is judge([Call(plan=plan, counts=(3, 3), most=1)]).outcome
 
 
-@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("n", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_every_plan_of_the_catalogue_is_right(n):
     """Counts unequal and not, one to three tiles, blocks, threads, several calls."""
     for label, program in programs(n):

@@ -7,6 +7,7 @@ reduction or an output needs them. Legend: v<i> is node i; k an element of a cel
 
 from __future__ import annotations
 
+import functools
 import math
 import struct
 from collections.abc import Callable, Iterator, Sequence
@@ -110,9 +111,9 @@ def words_of(spec: Spec) -> Callable[[Sequence[Any]], tuple[int, ...]]:
         found: list[int] = []
         for one, (name, is_number, whole) in zip(given, looks, strict=True):
             if is_number:
-                found.append(_bits(one))
+                found.append(_known_bits(one) if one else _bits(one))  # 0 is not -0
                 continue
-            at = pointer(one)
+            at = one if type(one) is int else pointer(one)
             if whole and at % 16:
                 raise CallError(
                     f"epilogue: {name.name} begins {at % 16} bytes after a multiple of "
@@ -134,6 +135,7 @@ def _bits(number: Any) -> int:
     return bits
 
 
+_known_bits = functools.lru_cache(maxsize=256)(_bits)
 _FLOAT, _WORD = struct.Struct("f"), struct.Struct("I")
 
 

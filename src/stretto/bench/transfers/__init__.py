@@ -1,0 +1,6 @@
+"""Point to point: pairs, many to one, unequal shards, and caches of known models."""
+
+from stretto.bench.transfers.models import MODELS
+from stretto.bench.transfers.schemes import SCHEMES, Row, measure
+
+__all__ = ["MODELS", "SCHEMES", "Row", "measure"]

@@ -1,0 +1,319 @@
+"""A GPU's part in transfers: memory that peers map, and copies on streams.
+
+Runs that are long, or lie so that many of them are one, are left to the copy engines,
+which take no SM; short ones are moved by one kernel that reads where they lie.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stretto.errors import CallError, DeviceError
+from stretto.executors.cuda.codegen.compile import compile_kernel
+from stretto.executors.cuda.device.driver import (
+    api,
+    ask,
+    attempt,
+    capturing,
+    current_stream,
+    here,
+    open_device,
+)
+from stretto.executors.cuda.device.sharing import Imports, describe
+from stretto.executors.cuda.transfers.text import THREADS, Shape, kernel_of, shape_of
+
+__all__ = ["ENGINE_BYTES", "Boxes", "Move", "Mover"]
+
+ENGINE_BYTES = 64 << 10
+"""Bytes of a piece from which copy engines move it, by default."""
+_MOST_PIECES = 4096
+"""Pieces that copy engines are given for one transfer, at most."""
+_BLOCKS_PER_SM = 8
+_DEPTH = 8
+_PARAMETERS = struct.Struct(f"=4q4I{_DEPTH}I{_DEPTH}q{_DEPTH}q")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boxes:
+    """What is moved: boxes that are alike but for where they begin."""
+
+    src_box: NDArray[np.int64]
+    """The address of each box's first element, of chunk 0."""
+    dst_box: NDArray[np.int64]
+    src_chunk: NDArray[np.int64]
+    """How far each chunk begins from chunk 0."""
+    dst_chunk: NDArray[np.int64]
+    axes: tuple[tuple[int, int, int], ...]
+    """The slowest first: how many, bytes apart at the source, at the destination."""
+    run: int
+    """Elements of a run."""
+    src_dtype: str
+    dst_dtype: str
+    src_item: int
+    dst_item: int
+
+    @property
+    def box_runs(self) -> int:
+        """Return how many runs a box has."""
+        return math.prod(count for count, _, _ in self.axes)
+
+    @property
+    def runs(self) -> int:
+        """Return how many there are."""
+        return self.box_runs * len(self.src_box) * len(self.src_chunk)
+
+    @property
+    def nbytes(self) -> int:
+        """Return how many bytes are stored."""
+        return self.runs * self.run * self.dst_item
+
+
+def pieces(boxes: Boxes) -> tuple[NDArray[np.int64], ...]:
+    """Return sources, destinations and bytes of all runs; neighbours are one piece."""
+    src = boxes.src_chunk[:, None] + boxes.src_box[None, :]
+    dst = boxes.dst_chunk[:, None] + boxes.dst_box[None, :]
+    for count, a, b in boxes.axes:
+        steps = np.arange(count, dtype=np.int64)
+        src, dst = src[..., None] + a * steps, dst[..., None] + b * steps
+    src, dst = src.reshape(-1), dst.reshape(-1)
+    nbytes = boxes.run * boxes.src_item
+    joins = (np.diff(src) == nbytes) & (np.diff(dst) == nbytes)
+    first = np.flatnonzero(np.concatenate([[True], ~joins]))
+    counts = np.diff(np.append(first, len(src)))
+    return src[first], dst[first], counts * nbytes
+
+
+class Mover:
+    """The GPU of this process, as transfers use it."""
+
+    def __init__(self) -> None:
+        self.device = open_device(here())
+        self._imports = Imports(self.device)
+        self._functions: dict[Shape, Any] = {}
+
+    def describe(
+        self, address: int, nbytes: int
+    ) -> tuple[dict[str, Any], tuple[int, ...]]:
+        """Return what peers must know to map memory, and descriptors for them."""
+        told, fds = describe(address, nbytes)
+        if told["kind"] == "none":
+            raise DeviceError(f"this memory cannot be shared: {told['why']}")
+        return {**told, "uuid": self.device.uuid}, fds
+
+    def open(self, told: Mapping[str, Any], fds: Sequence[int]) -> int:
+        """Return where a peer's memory is mapped here."""
+        self.device.enter()
+        return self._imports.open(told, fds)
+
+    def close_all(self) -> None:
+        """Give all of peers' memory back."""
+        self.device.enter()
+        self._imports.close_all()
+
+    def register(self, address: int, nbytes: int) -> None:
+        """Let the GPU reach host memory without help, at the speed of the link."""
+        self.device.enter()
+        flags = int(api().CU_MEMHOSTREGISTER_PORTABLE)
+        try:
+            ask("cuMemHostRegister", address, nbytes, flags)
+        except DeviceError as e:
+            if "ALREADY_REGISTERED" not in str(e):
+                raise
+
+    def unregister(self, address: int) -> None:
+        """Undo that."""
+        attempt("cuMemHostUnregister", address)
+
+    def stream(self) -> int:
+        """Return the stream that the caller works on."""
+        return current_stream(self.device.ordinal)
+
+    def prepare(self, boxes: Boxes, *, by: str = "") -> Move:
+        """Prepare to move boxes: `by` "engines" or "kernel", or as it is faster."""
+        self.device.enter()
+        if boxes.runs >= 1 << 31:
+            raise CallError(f"{boxes.runs} runs at once; want fewer than 2^31")
+        converts = boxes.src_dtype != boxes.dst_dtype
+        if not by:
+            found = None if converts else pieces(boxes)
+            few = found is not None and len(found[0]) <= _MOST_PIECES
+            large = found is not None and found[2].min(initial=0) >= ENGINE_BYTES
+            by = "engines" if few and large else "kernel"
+        if by == "engines":
+            if converts:
+                raise CallError("copy engines do not convert elements")
+            return _ByEngines(self, boxes)
+        return _ByKernel(self, boxes)
+
+    def function(self, shape: Shape) -> Any:
+        """Return a kernel of a shape, compiled and loaded once."""
+        found = self._functions.get(shape)
+        if found is None:
+            kernel = kernel_of(shape, blocks=self.blocks)
+            image = compile_kernel(kernel, arch=self.device.arch)
+            module = ask("cuModuleLoadData", image)
+            function = ask("cuModuleGetFunction", module, kernel.symbol.encode())
+            found = self._functions[shape] = function, module
+        return found[0]
+
+    @property
+    def blocks(self) -> int:
+        """Return how many blocks fill the GPU."""
+        return self.device.num_sms * _BLOCKS_PER_SM
+
+
+class Move:
+    """One transfer's copies, enqueued as often as wanted."""
+
+    by = ""
+
+    def __init__(self, mover: Mover, boxes: Boxes) -> None:
+        self.mover, self.boxes = mover, boxes
+        self._event: Any = None
+
+    def enqueue(self, stream: int) -> None:
+        """Enqueue the copies on a stream; a graph that is captured keeps them."""
+        raise NotImplementedError
+
+    def record(self, stream: int) -> None:
+        """Note where the stream has come to, for `done` and `wait`."""
+        if self._event is None:
+            disable = int(api().CUevent_flags.CU_EVENT_DISABLE_TIMING)
+            self._event = ask("cuEventCreate", disable)
+        ask("cuEventRecord", self._event, api().CUstream(stream))
+
+    def done(self) -> bool:
+        """Return whether the copies that were recorded have been done."""
+        driver = api()
+        self.mover.device.require_context()
+        (error,) = driver.cuEventQuery(self._event)
+        if error == driver.CUresult.CUDA_ERROR_NOT_READY:
+            return False
+        if int(error):
+            raise DeviceError(f"cuEventQuery: {error.name}")
+        return True
+
+    def close(self) -> None:
+        """Free what it needs on the GPU; its copies have been done."""
+        if self._event is not None:
+            attempt("cuEventDestroy", self._event)
+            self._event = None
+
+
+class _ByKernel(Move):
+    """One kernel; the tables lie on the GPU, behind each other."""
+
+    by = "kernel"
+
+    def __init__(self, mover: Mover, boxes: Boxes) -> None:
+        super().__init__(mover, boxes)
+        axes = boxes.axes[-_DEPTH:]
+        nbytes = boxes.run * boxes.src_item
+        places = [
+            *boxes.src_box.tolist(), *boxes.dst_box.tolist(),
+            *(step for _, a, b in axes for step in (a, b)),
+            *np.unique(boxes.src_chunk % 16).tolist(),
+            *np.unique(boxes.dst_chunk % 16).tolist(),
+        ]  # fmt: skip
+        shape = shape_of(
+            nbytes, len(axes), places, boxes.src_dtype, boxes.dst_dtype, boxes.src_item
+        )
+        self._function = mover.function(shape)
+        units = boxes.run if not shape.vector else nbytes // shape.vector
+        tables = [boxes.src_chunk, boxes.dst_chunk, boxes.src_box, boxes.dst_box]
+        joined = np.concatenate(tables)
+        self._table = int(ask("cuMemAlloc", joined.nbytes))
+        ask("cuMemcpyHtoD", self._table, joined.ctypes.data, joined.nbytes)
+        starts = np.cumsum([0, *(8 * len(t) for t in tables[:-1])]) + self._table
+        fill = [(1, 0, 0)] * (_DEPTH - len(axes))
+        counts, src, dst = zip(*fill, *axes, strict=True)
+        packed = _PARAMETERS.pack(
+            *starts.tolist(), boxes.runs, len(boxes.src_box), boxes.box_runs, units,
+            *counts, *src, *dst,
+        )  # fmt: skip
+        self._parameters = ctypes.create_string_buffer(packed, len(packed))
+        self._argument = (ctypes.c_void_p * 1)(ctypes.addressof(self._parameters))
+        groups = THREADS // shape.lanes
+        self._grid = max(1, min(mover.blocks, -(-boxes.runs // groups)))
+
+    def enqueue(self, stream: int) -> None:
+        """Enqueue the kernel."""
+        if not self.boxes.runs:
+            return
+        ask(
+            "cuLaunchKernel", self._function, self._grid, 1, 1, THREADS, 1, 1, 0,
+            api().CUstream(stream), ctypes.addressof(self._argument), 0,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Free the tables."""
+        super().close()
+        if self._table:
+            attempt("cuMemFree", self._table)
+            self._table = 0
+
+
+class _ByEngines(Move):
+    """Copies by engines: a batch where the driver takes one, else one by one."""
+
+    by = "engines"
+
+    def __init__(self, mover: Mover, boxes: Boxes) -> None:
+        super().__init__(mover, boxes)
+        src, dst, sizes = pieces(boxes)
+        self._src = np.ascontiguousarray(src)
+        self._dst = np.ascontiguousarray(dst)
+        self._sizes = np.ascontiguousarray(sizes)
+        self._single = list(
+            zip(dst.tolist(), src.tolist(), sizes.tolist(), strict=True)
+        )
+
+    def enqueue(self, stream: int) -> None:
+        """Enqueue the copies."""
+        batch = _batch()
+        if batch is None or stream in (0, 1, 2) or capturing(stream):
+            handle = api().CUstream(stream)
+            for dst, src, nbytes in self._single:
+                ask("cuMemcpyAsync", dst, src, nbytes, handle)
+            return
+        error = batch(
+            int(self._dst.ctypes.data), int(self._src.ctypes.data),
+            int(self._sizes.ctypes.data), len(self._sizes), stream,
+        )  # fmt: skip
+        if error:
+            raise DeviceError(f"cuMemcpyBatchAsync of {len(self._sizes)}: {error}")
+
+
+@functools.cache
+def _batch() -> Any:
+    """Return how to enqueue a batch of copies, where the driver has that."""
+    if int(ask("cuDriverGetVersion")) < 13000:
+        return None
+    address, _ = ask("cuGetProcAddress", b"cuMemcpyBatchAsync", 13000, 0)
+    if not int(address):
+        return None
+    pointer, size = ctypes.c_void_p, ctypes.c_size_t
+    kind = ctypes.CFUNCTYPE(
+        ctypes.c_int, pointer, pointer, pointer, size, pointer, pointer, size, pointer
+    )
+    call = kind(int(address))
+    attributes = api().CUmemcpyAttributes()
+    orders = api().CUmemcpySrcAccessOrder
+    attributes.srcAccessOrder = orders.CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
+    first = (ctypes.c_size_t * 1)(0)
+
+    def batch(dst: int, src: int, sizes: int, count: int, stream: int) -> int:
+        where = int(attributes.getPtr())
+        at = ctypes.addressof(first)
+        return int(call(dst, src, sizes, count, where, at, 1, stream))
+
+    return batch

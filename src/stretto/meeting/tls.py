@@ -1,0 +1,274 @@
+"""TLS between hosts, on request: a certificate and a key for each host, and one CA.
+
+    STRETTO_TLS=FOLDER    of cert.pem, key.pem and ca.pem
+
+Both ends show a certificate that the CA has signed; the CA is the job's own, so names
+are not looked at. Whoever has a connection is given one end of a pair of sockets in its
+place, and a thread carries bytes between the other end and the network. So nothing else
+knows of TLS: neither messages nor the engine that sends frames without the interpreter
+lock. It costs: every byte goes through this thread.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import select
+import selectors
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from stretto.errors import RendezvousError
+from stretto.meeting.forks import close_quietly, forget_in_children
+
+__all__ = ["VARIABLE", "is_asked", "reason", "require", "secured"]
+
+VARIABLE = "STRETTO_TLS"
+_FILES = ("cert.pem", "key.pem", "ca.pem")
+_ROOM = 1 << 18
+"""Bytes that wait at most, each way."""
+_PIECE = 1 << 16
+_LINGER_S = 2.0
+"""How long a process that ends waits for what it has still to send."""
+_ALIVE = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 2,
+          "TCP_USER_TIMEOUT": 1500}  # fmt: skip
+
+
+def is_asked(environment: Mapping[str, str] | None = None) -> bool:
+    """Return whether connections between hosts are to be encrypted."""
+    env = os.environ if environment is None else environment
+    return bool(env.get(VARIABLE))
+
+
+def secured(sock: socket.socket, *, server: bool) -> socket.socket:
+    """Return what stands for a connected socket: itself where TLS is not asked for."""
+    if not is_asked():
+        return sock
+    folder = os.environ[VARIABLE]
+    sock.setblocking(False)
+    _keep_alive(sock)
+    tls = _context(folder, server).wrap_socket(
+        sock, server_side=server, do_handshake_on_connect=False
+    )
+    ours, theirs = socket.socketpair()
+    for end in (ours, theirs):
+        end.setblocking(False)
+    _pump().add(_Link(tls, theirs, ours.fileno()))
+    return ours
+
+
+def require() -> None:
+    """Raise what is wrong with the files, where TLS is asked for."""
+    if is_asked():
+        for server in (True, False):
+            _context(os.environ[VARIABLE], server)
+
+
+class _HasNumber(Protocol):
+    def fileno(self) -> int: ...
+
+
+def reason(sock: _HasNumber) -> str:
+    """Return why a socket that `secured` gave has ended, if TLS was to blame."""
+    why = _reasons.get(sock.fileno(), "") if is_asked() else ""
+    return why and f"{why}; give all hosts {VARIABLE} with certificates of one CA"
+
+
+_reasons: dict[int, str] = {}
+"""By the number of the socket that was given."""
+
+
+@functools.cache
+def _context(folder: str, server: bool) -> ssl.SSLContext:
+    role = ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT
+    context = ssl.SSLContext(role)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    cert, key, authority = (Path(folder) / name for name in _FILES)
+    try:
+        if key.stat().st_mode & 0o077:
+            raise RendezvousError(
+                f"{VARIABLE}={folder}: others may read key.pem; run chmod 600"
+            )
+        context.load_cert_chain(cert, key)
+        context.load_verify_locations(authority)
+    except (OSError, ssl.SSLError) as e:
+        raise RendezvousError(
+            f"{VARIABLE}={folder}: {e}; want a folder of {', '.join(_FILES)}"
+        ) from None
+    return context
+
+
+def _keep_alive(sock: socket.socket) -> None:
+    """Notice within about two seconds when the host at the other end is gone."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _ALIVE.items():
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+class _Link:
+    """One connection: its TLS, and our end of the pair."""
+
+    def __init__(self, tls: ssl.SSLSocket, near: socket.socket, number: int) -> None:
+        self.tls, self.near, self._number = tls, near, number
+        _reasons.pop(number, None)
+        self.out, self.back = bytearray(), bytearray()
+        self._is_up = self._wants_write = False
+        self._near_ended = self._far_ended = False
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether nothing is left to carry."""
+        if not self._is_up and self._near_ended:
+            return True
+        return (self._far_ended and not self.back) or (
+            self._near_ended and not self.out
+        )
+
+    @property
+    def is_flushing(self) -> bool:
+        """Return whether something waits for the network."""
+        if self._far_ended:
+            return False
+        with suppress(OSError, ValueError):
+            return bool(self.out) or bool(select.select([self.near], (), (), 0)[0])
+        return False
+
+    def wants(self) -> tuple[int, int]:
+        """Return the events to look for: of the network's end, and of ours."""
+        read, write = selectors.EVENT_READ, selectors.EVENT_WRITE
+        far = read if len(self.back) < _ROOM and not self._far_ended else 0
+        far |= write if self._wants_write or (self._is_up and self.out) else 0
+        near = read if len(self.out) < _ROOM and not self._near_ended else 0
+        near = (near | (write if self.back else 0)) if self._is_up else 0
+        return far, near
+
+    def move(self) -> None:
+        """Carry what can be carried."""
+        try:
+            if not self._is_up:
+                self._wants_write = False
+                self.tls.do_handshake()
+                self._is_up = True
+            self._move_in()
+            self._move_back()
+            self._move_out()
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLWantWriteError:
+            self._wants_write = True
+        except (OSError, ssl.SSLError) as e:
+            if not self._is_up or isinstance(e, ssl.SSLError):
+                why = getattr(e, "verify_message", "") or getattr(e, "reason", "")
+                _reasons[self._number] = f"TLS: {why or e}"
+            self._far_ended = True
+            self.out.clear()
+
+    def _move_in(self) -> None:
+        with suppress(BlockingIOError):
+            while len(self.out) < _ROOM and not self._near_ended:
+                data = self.near.recv(_PIECE)
+                self._near_ended = not data
+                self.out += data
+
+    def _move_out(self) -> None:
+        while self.out:
+            del self.out[: self.tls.send(self.out[:_PIECE])]
+
+    def _move_back(self) -> None:
+        with suppress(ssl.SSLWantReadError):
+            while len(self.back) < _ROOM and not self._far_ended:
+                data = self.tls.recv(_PIECE)
+                self._far_ended = not data
+                self.back += data
+        try:
+            while self.back:
+                del self.back[: self.near.send(self.back)]
+        except BlockingIOError:
+            return
+        except OSError:  # whoever had the other end has closed it
+            self._near_ended = True
+            self.back.clear()
+
+    def close(self) -> None:
+        """End both ends."""
+        self.tls.close()
+        self.near.close()
+
+
+class _Pump:
+    """The thread that carries all connections of this process."""
+
+    def __init__(self) -> None:
+        self._links: list[_Link] = []
+        self._new: list[_Link] = []
+        self._bell, self._rung = socket.socketpair()
+        self._rung.setblocking(False)
+        self._thread = threading.Thread(
+            target=self._run, name="stretto-tls", daemon=True
+        )
+        self._thread.start()
+        atexit.register(self._finish)
+        forget_in_children(self)
+
+    def add(self, link: _Link) -> None:
+        """Carry one more."""
+        self._new.append(link)
+        self._bell.send(b"!")
+
+    def forget(self) -> None:
+        """Close what a forked child has of it."""
+        numbers = [self._bell.detach(), self._rung.detach()]
+        for link in (*self._links, *self._new):
+            numbers += [link.tls.detach(), link.near.detach()]
+        close_quietly(numbers)
+        _pump.cache_clear()
+
+    def _run(self) -> None:
+        while True:
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._rung, selectors.EVENT_READ)
+                for link in self._links:
+                    for end, events in zip(
+                        (link.tls, link.near), link.wants(), strict=True
+                    ):
+                        if events:
+                            selector.register(end, events, link)
+                ready = selector.select()
+            for link in {key.data for key, _ in ready if key.data is not None}:
+                link.move()
+            self._sort_out()
+
+    def _sort_out(self) -> None:
+        with suppress(BlockingIOError):
+            self._rung.recv(4096)
+        while self._new:
+            link = self._new.pop(0)
+            link.move()
+            self._links.append(link)
+        for link in [one for one in self._links if one.is_over]:
+            self._links.remove(link)
+            link.close()
+
+    def _finish(self) -> None:
+        """Wait, when the process ends, for what is still to be sent."""
+        until = time.monotonic() + _LINGER_S
+        while time.monotonic() < until:
+            if not any(link.is_flushing for link in (*self._links, *self._new)):
+                return
+            time.sleep(0.005)
+
+
+@functools.cache
+def _pump() -> _Pump:
+    return _Pump()

@@ -1,0 +1,1 @@
+"""Move a plan's bytes: compiled where Numba is, by NumPy elsewhere."""

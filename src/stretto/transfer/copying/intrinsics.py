@@ -1,0 +1,105 @@
+"""What the copying loops need of the processor, and Numba does not offer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from stretto.jit.atomics import compiled
+
+__all__ = ["add", "fence", "load8", "load16", "load32", "store8", "store16", "store32",
+           "stream"]  # fmt: skip
+
+_WORD = ir.IntType(64)
+_LINE = 64
+_AT_ONCE = 4
+_memcpy: Callable[[int, int, int], int] = types.ExternalFunction(
+    "memcpy", types.int64(types.int64, types.int64, types.int64)
+)
+
+
+def _lines(typing: Any, dst: Any, src: Any) -> Any:
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        line = ir.VectorType(_WORD, _LINE // 8)
+        past = builder.module.add_metadata([ir.IntType(32)(1)])
+        for at in range(0, _LINE * _AT_ONCE, _LINE):
+            begin, end = (builder.add(one, _WORD(at)) for one in (args[1], args[0]))
+            value = builder.load(builder.inttoptr(begin, line.as_pointer()), align=1)
+            place = builder.inttoptr(end, line.as_pointer())
+            stored = builder.store(value, place, align=_LINE)
+            stored.set_metadata("nontemporal", past)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), emit
+
+
+def _fence(typing: Any) -> Any:
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), emit
+
+
+def _add(typing: Any, address: Any, value: Any) -> Any:
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], _WORD.as_pointer())
+        return builder.atomic_rmw("add", pointer, args[1], "seq_cst")
+
+    return types.int64(types.int64, types.int64), emit
+
+
+def _loader(bits: int) -> Any:
+    def _load(typing: Any, address: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            pointer = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
+            return builder.zext(builder.load(pointer, align=1), _WORD)
+
+        return types.int64(types.int64), emit
+
+    return intrinsic(_load)
+
+
+def _storer(bits: int) -> Any:
+    def _store(typing: Any, address: Any, value: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            pointer = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
+            builder.store(builder.trunc(args[1], ir.IntType(bits)), pointer, align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64), emit
+
+    return intrinsic(_store)
+
+
+_four_lines: Callable[[int, int], None] = intrinsic(_lines)
+fence: Callable[[], None] = intrinsic(_fence)
+"""Let nothing after it begin before all before it is seen by everybody."""
+add: Callable[[int, int], int] = intrinsic(_add)
+"""Add to a word at once; return what it was."""
+load8: Callable[[int], int] = _loader(8)
+load16: Callable[[int], int] = _loader(16)
+load32: Callable[[int], int] = _loader(32)
+store8: Callable[[int, int], None] = _storer(8)
+store16: Callable[[int, int], None] = _storer(16)
+store32: Callable[[int, int], None] = _storer(32)
+
+
+@compiled("void(int64,int64,int64)")
+def stream(dst: int, src: int, nbytes: int) -> None:
+    """Copy past the caches: what is large is not read again soon.
+
+    Whoever announces it fences first.
+    """
+    at = -dst & (_LINE - 1)
+    if at:
+        _memcpy(dst, src, at)
+    while at + _LINE * _AT_ONCE <= nbytes:
+        _four_lines(dst + at, src + at)
+        at += _LINE * _AT_ONCE
+    if at < nbytes:
+        _memcpy(dst + at, src + at, nbytes - at)

@@ -1,0 +1,142 @@
+"""A transfer's words, made once and run as a whole, or part by part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stretto.transfer import loader
+from stretto.transfer.copying import plain
+from stretto.transfer.copying.convert import converted, sizes, table
+from stretto.transfer.copying.words import AXES_AT, PIECES, Job, Mode, Status, boxes_of
+from stretto.transfer.plans import Plan, Run
+
+__all__ = ["Work", "never"]
+
+_LARGE = 4 << 20
+"""Bytes from which copies go past the caches."""
+_CHECK = 1 << 20
+
+never = np.zeros(1, np.int64)
+"""The word of what is never cancelled."""
+
+
+class Work:
+    """One run of boxes between two lists of tensors."""
+
+    def __init__(
+        self, plan: Plan, run: Run, src: Sequence[int], dst: Sequence[int], *,
+        mode: Mode = Mode.COPY, pid: int = 0, cancel: NDArray[np.int64] = never,
+    ) -> None:  # fmt: skip
+        """Prepare to move what `run` says; addresses are those of whoever has them."""
+        boxes, each = boxes_of(run.boxes, plan.src.itemsize, plan.dst.itemsize)
+        self._plan, self._boxes, self._chunks = plan, boxes, run.src_at
+        self.rows = each * len(run.src_at)
+        self.chunk_rows = max(1, each)
+        self.nbytes = run.nbytes
+        self._src = np.array(src, np.int64)
+        self._dst = np.array(dst, np.int64)
+        self._held: list[Any] = [boxes, run, cancel]
+        job = self.job = np.zeros(Job.END, np.int64)
+        job[Job.MODE], job[Job.PID] = mode, pid
+        job[Job.BOXES], job[Job.NUM_BOXES] = boxes.ctypes.data, len(run.boxes)
+        job[Job.SRC_BASES] = self._src.ctypes.data
+        job[Job.DST_BASES] = self._dst.ctypes.data
+        job[Job.SRC_AT] = run.src_at.ctypes.data
+        job[Job.DST_AT] = run.dst_at.ctypes.data
+        job[Job.CHUNK_ROWS], job[Job.STOP] = self.chunk_rows, self.rows
+        job[Job.SRC_ITEM], job[Job.DST_ITEM] = plan.src.itemsize, plan.dst.itemsize
+        job[Job.STREAM] = run.nbytes >= _LARGE
+        job[Job.CHECK], job[Job.CANCEL] = _CHECK, cancel.ctypes.data
+        self._convert(plan, mode)
+        if mode in (Mode.WRITE, Mode.READ):
+            lists = np.zeros((2, 2 * PIECES), np.int64)
+            self._held.append(lists)
+            job[Job.LOCAL], job[Job.REMOTE] = lists[0].ctypes.data, lists[1].ctypes.data
+        self._at = int(job.ctypes.data)
+
+    def _convert(self, plan: Plan, mode: Mode) -> None:
+        src, dst = plan.src.dtype, plan.dst.dtype
+        self._turn: Callable[[Any], Any] | None = None
+        if src == dst or mode is Mode.PACK:
+            return
+        found = table(src, dst)
+        self._held.append(found)
+        self.job[Job.CONVERT] = sizes(src, dst)
+        self.job[Job.TABLE] = found.ctypes.data
+
+        def turn(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
+            flat = rows.reshape(-1).view(plan.src.storage)
+            return np.ascontiguousarray(converted(flat, src, dst)).view(np.uint8)
+
+        self._turn = turn
+
+    def guard(self, mark: int, epoch: int, want: int) -> None:
+        """Say at an address that we write, if the epoch at another is still so."""
+        self.job[Job.MARK], self.job[Job.EPOCH], self.job[Job.WANT] = mark, epoch, want
+
+    def run(self) -> Status:
+        """Move what is left."""
+        compiled = loader.current()
+        if compiled is None:
+            return Status(plain.run(self.job, self._turn))
+        return Status(compiled.run(self._at))
+
+    def part(self, first: int, stop: int, cursor: int) -> Status:
+        """Move these runs only, from or to a dense piece of memory."""
+        job = self.job
+        job[Job.ROW], job[Job.STOP], job[Job.CURSOR] = first, stop, cursor
+        return self.run()
+
+    @property
+    def row_bytes(self) -> int:
+        """Return how long a run is at the source: all runs of a plan are alike."""
+        return int(self._boxes[0, 4])
+
+    @property
+    def packed_bytes(self) -> int:
+        """Return how many bytes all runs have at the source."""
+        return self.rows * self.row_bytes
+
+    def source_of(self, row: int) -> int:
+        """Return where a run lies at the source."""
+        chunk, inside = divmod(row, self.chunk_rows)
+        for box in self._boxes:
+            if inside >= box[6]:
+                inside -= int(box[6])
+                continue
+            at = int(self._src[box[0]] + box[2] + self._chunks[chunk])
+            for count, step, _ in box[AXES_AT:].reshape(-1, 3)[::-1]:
+                inside, nth = divmod(inside, int(count))
+                at += nth * int(step)
+            return at
+        raise AssertionError("there is no such run")
+
+    def summed(self, mode: Mode) -> int:
+        """Return the sum of all bytes of a side, in the order of the runs."""
+        held = self.job.copy()
+        self.job[Job.MODE], self.job[Job.ROW], self.job[Job.SUM] = mode, 0, 0
+        self.job[Job.STOP] = self.rows
+        self.job[Job.MARK] = self.job[Job.EPOCH] = 0
+        self.run()
+        total = int(self.job[Job.SUM])
+        self.job[:] = held
+        return total
+
+    @property
+    def chunks_done(self) -> int:
+        """Return how many chunks have been moved in full."""
+        return int(self.job[Job.ROW]) // self.chunk_rows
+
+    @property
+    def moved(self) -> int:
+        """Return how many bytes have been stored at the destination."""
+        return int(self.job[Job.MOVED])
+
+    @property
+    def error(self) -> int:
+        """Return the system's number of what the kernel refused."""
+        return int(self.job[Job.ERROR])

@@ -1,0 +1,1 @@
+"""Engines: who shares memory, who is connected, and what is under way."""

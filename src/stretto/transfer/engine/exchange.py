@@ -1,0 +1,222 @@
+"""The records between two engines, and the transfers that go by them."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from stretto.errors import (
+    CallError,
+    ChecksumError,
+    StaleMemory,
+    TransferError,
+    UnknownNameError,
+)
+from stretto.transfer.copying.words import Status
+from stretto.transfer.engine.staged import Receiving, Sending, copied, read_request
+from stretto.transfer.engine.transfer import Transfer
+from stretto.transfer.links.link import Link, Record
+from stretto.transfer.links.words import STAGE_BYTES, TAG_BYTES, Kind
+from stretto.transfer.ports import EngineLike
+
+__all__ = ["Exchange"]
+
+_MOST_OPEN = 4096
+
+
+class Exchange(ABC):
+    """What goes by a link; whose link it is, says `Peer`."""
+
+    def __init__(self, engine: EngineLike, name: str, link: Link, parity: int) -> None:
+        self.engine, self.name, self.link = engine, name, link
+        self.lost = ""
+        """Why it is gone, or nothing."""
+        self._numbers = itertools.count(parity, 2)
+        self._transfers: dict[int, Transfer] = {}
+        self._sending: dict[int, Sending] = {}
+        self._receiving: dict[int, tuple[Receiving, dict[str, Any]]] = {}
+
+    @abstractmethod
+    def give_up(self) -> None:
+        """Raise when it is of no use to wait for it."""
+
+    @abstractmethod
+    def tell(self, body: Mapping[str, Any], fds: tuple[int, ...] = ()) -> None:
+        """Tell it something by its connection."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise when it is gone."""
+
+    def post(self, record: bytes) -> None:
+        """Post a record; EngineLost: there is nobody who could read it."""
+        self.check()
+        self.link.post(record, self.give_up)
+
+    def say(self, kind: Kind, *words: int) -> None:
+        """Post a record of words."""
+        self.check()
+        self.link.say(kind, *words, give_up=self.give_up)
+
+    def begin(
+        self, transfer: Transfer, body: bytes, work: Sending | Receiving, number: int
+    ) -> None:
+        """Ask for a transfer by stages; its bytes go, or come, from then on."""
+        self._transfers[number] = transfer
+        if isinstance(work, Receiving):
+            self._receiving[number] = work, {}
+        self._open(number, body)
+        if isinstance(work, Sending) and not work.is_over:
+            self._sending[number] = work
+            self.engine.loop.wake()
+            if not self.engine.loop.is_here:
+                self.engine.loop.drain()
+
+    def number(self) -> int:
+        """Return a transfer's number, unique for this link."""
+        return next(self._numbers)
+
+    def _open(self, number: int, body: bytes) -> None:
+        link = self.link
+        with link.staging:
+            while (place := link.place(len(body))) is None:
+                self.give_up()
+                link.progress()
+                os.sched_yield()
+            at = link.out_address(place)
+            link.fill(at, body)
+            link.carry(at, place, len(body), self.give_up)
+            self.say(Kind.OPEN, number, place, len(body))
+
+    def drop(self, number: int) -> None:
+        """Say that a transfer is not wanted any more."""
+        transfer = self._transfers.pop(number, None)
+        self._sending.pop(number, None)
+        self._receiving.pop(number, None)
+        if transfer is not None and not self.lost:
+            with contextlib.suppress(TransferError):
+                self.say(Kind.DROP, number)
+
+    def pump(self) -> None:
+        """Send what there is room for."""
+        with self.link.staging:
+            for number, sending in list(self._sending.items()):
+                if sending.pump():
+                    self._sending.pop(number, None)
+
+    def take(self, record: Record) -> None:
+        """Deal with a record; ValueError and such end the connection."""
+        kind, number = Kind(record[0]), record[1]
+        match kind:
+            case Kind.NOTIFY:
+                size = record[3]
+                if not 0 < size <= TAG_BYTES or not 0 < record[2] <= 1 << 32:
+                    raise ValueError("a notification of no name")
+                raw = b"".join(w.to_bytes(8, "little", signed=True) for w in record[4:])
+                if why := self.engine.counts.add(raw[:size], record[2]):
+                    raise ValueError(why)
+            case Kind.OPEN:
+                self._opened(number, record[2], record[3])
+            case Kind.DATA:
+                self._data(number, *record[2:7])
+            case Kind.END:
+                self._ended(number, record[2], record[3])
+            case Kind.DROP:
+                self._sending.pop(number, None)
+                self._receiving.pop(number, None)
+
+    def _opened(self, number: int, place: int, nbytes: int) -> None:
+        if not 0 < nbytes <= STAGE_BYTES - place % STAGE_BYTES:
+            raise ValueError("a request outside of the stage")
+        body = copied(self.link.in_address(place), nbytes)
+        self.link.give_back(place, nbytes)
+        if len(self._sending) + len(self._receiving) > _MOST_OPEN:
+            raise ValueError("more transfers at once than anybody needs")
+        header, pages, data = read_request(body)
+        try:
+            made = self.engine.asked(self, number, header, pages)
+        except (CallError, TransferError, UnknownNameError) as e:
+            if isinstance(e, StaleMemory):
+                self.say(Kind.END, number, int(Status.STALE), 0)
+            else:
+                self.tell({"say": "refused", "number": number, "why": str(e)[:2000]})
+            return
+        if isinstance(made, Sending):
+            self._sending[number] = made
+            return
+        if header.get("inline"):
+            made.inline(data)
+            self._arrived(number, made, header, None)
+        else:
+            self._receiving[number] = made, header
+
+    def _data(
+        self, number: int, part: int, first: int, last: int, place: int, nbytes: int
+    ) -> None:
+        found = self._receiving.get(number)
+        if found is None:  # it was dropped: only the room is given back
+            if not 0 <= nbytes <= STAGE_BYTES - place % STAGE_BYTES:
+                raise ValueError("a part of no size")
+            self.link.give_back(place, nbytes)
+            return
+        receiving, _ = found
+        transfer = self._transfers.get(number)
+        if transfer is None:
+            receiving.take(part, first, last, place, nbytes)
+            return
+        with transfer.turn:  # who takes it back waits for this
+            if transfer.done():
+                self.link.give_back(place, nbytes)
+                return
+            receiving.take(part, first, last, place, nbytes)
+            transfer.bytes_done = receiving.moved
+            transfer.blocks_done = receiving.chunks_done
+
+    def _ended(self, number: int, status: int, total: int) -> None:
+        found = self._receiving.pop(number, None)
+        transfer = self._transfers.pop(number, None)
+        if found is None:
+            self._answered(transfer, Status(status))
+            return
+        receiving, header = found
+        if transfer is None:
+            self._arrived(number, receiving, header, total)
+        elif status == Status.DONE and receiving.is_full:
+            if transfer.checked and receiving.summed() != total:
+                transfer.stop(ChecksumError, "what arrived is not what was sent")
+            else:
+                transfer.complete()
+        else:
+            self._answered(transfer, Status(status))
+
+    def _answered(self, transfer: Transfer | None, status: Status) -> None:
+        """End a transfer of ours as the peer says."""
+        if transfer is None:
+            return
+        if status is Status.DONE:
+            transfer.complete()
+        elif status is Status.STALE:
+            transfer.stop(StaleMemory, "the memory was given to someone else meanwhile")
+        elif status is Status.CANCELLED:
+            transfer.stop(ChecksumError, "what arrived is not what was sent")
+        else:
+            transfer.stop(TransferError, "the peer refuses it")
+
+    def _arrived(
+        self, number: int, made: Receiving, header: Mapping[str, Any], total: int | None
+    ) -> None:
+        """End a put of the peer's."""
+        status = made.status if made.is_full else Status.FAILED
+        checked = status is Status.DONE and header.get("sum") and total is not None
+        if checked and made.summed() != total:
+            status = Status.CANCELLED
+        if status is Status.DONE and (tag := header.get("notify")):
+            raw = bytes.fromhex(str(tag))
+            if not 0 < len(raw) <= TAG_BYTES:
+                raise ValueError("a notification of no name")
+            self.engine.counts.add(raw, 1)
+        self.say(Kind.END, number, int(status), 0)

@@ -1,0 +1,246 @@
+"""Transfers to and from memory on GPUs: enqueued on a stream, by this process alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from stretto import executors
+from stretto.errors import (
+    CallError,
+    EngineLost,
+    StaleMemory,
+    StrettoError,
+    TransferCancelled,
+    TransferError,
+    TransferTimeout,
+)
+from stretto.transfer.copying.plain import fence
+from stretto.transfer.engine.transfer import Transfer
+from stretto.transfer.links.link import notice
+from stretto.transfer.links.words import MARKS
+from stretto.transfer.memory.mapping import word_at
+from stretto.transfer.memory.region import ARENA, GPU, Region, View
+from stretto.transfer.plans import Plan, Run
+from stretto.transfer.ports import EngineLike, LoopLike, PeerLike
+
+__all__ = ["Enqueued", "Gpu", "GpuTransfer", "handle_of"]
+
+_LOOK_S = 0.00002
+
+
+def handle_of(stream: Any) -> int:
+    """Return the handle of a stream, whatever library it is of."""
+    if isinstance(stream, int):
+        return stream
+    for name in ("cuda_stream", "ptr", "handle"):
+        if (found := getattr(stream, name, None)) is not None:
+            return int(found)
+    raise CallError(f"stream={stream!r:.60}; want a CUDA stream, or its handle")
+
+
+class Gpu:
+    """What an engine has of the GPU of its process; made when it is first needed."""
+
+    def __init__(self, engine: EngineLike) -> None:
+        self._engine = engine
+        self.mover = executors.get("cuda").mover()
+        self._mapped: dict[tuple[int, str, int], list[int]] = {}
+        self._registered: dict[int, int] = {}
+
+    def share(
+        self, tensors: Any, region: dict[str, Any], sizes: Sequence[int]
+    ) -> tuple[Region, tuple[int, ...]]:
+        """Return a region on the GPU, and the descriptors that go with it."""
+        parts, fds = [], []
+        for address, nbytes in zip(region["addresses"], sizes, strict=True):
+            told, held = self.mover.describe(address, nbytes)
+            parts.append({**told, "fds": len(held)})
+            fds += held
+        made = Region(**region, kind=GPU, holds=tensors, gpu=parts)
+        return made, tuple(fds)
+
+    def addresses(self, view: View) -> list[int]:
+        """Return where a view's tensors are, for a kernel of this process."""
+        region = view.region
+        peer = region.peer
+        if region.kind != GPU:
+            if peer is not None and (region.kind != ARENA or peer.is_far):
+                raise CallError(
+                    f"{region.name!r} of engine {peer.name!r} is in its own memory, "
+                    "which no GPU here reaches; it has to share an engine.arena()"
+                )
+            self._register(view)
+            return view.addresses
+        if peer is None or peer.is_self:
+            return view.addresses
+        if peer.is_far:
+            raise CallError(
+                f"{region.name!r} of engine {peer.name!r} is on a GPU of another "
+                "host; it has to share host memory, and copy it on"
+            )
+        key = (id(peer), region.name, region.epoch)
+        found = self._mapped.get(key)
+        if found is None:
+            found, at = [], 0
+            for told in region.gpu:
+                count = int(told["fds"])
+                fds = [d.number for d in region.holds[at : at + count]]  # type: ignore[index]
+                found.append(self.mover.open(told, fds))
+                at += count
+            self._mapped[key] = found
+        return [at + view.shift for at in found]
+
+    def _register(self, view: View) -> None:
+        """Let the GPU reach a view's host memory: once for each tensor, or arena."""
+        for at in view.region.addresses:
+            start, nbytes = self._engine.mapping_of(view.region, at)
+            if self._registered.get(start, 0) < nbytes:
+                self.mover.register(start, nbytes)
+                self._registered[start] = nbytes
+
+    def prepare(self, made: Plan, run: Run, a: View, b: View, by: str) -> Any:
+        """Return what moves a run of boxes, as often as wanted."""
+        src, dst = self.addresses(a), self.addresses(b)
+        box = run.boxes[0]
+        module = executors.get("cuda")
+        boxes = module.boxes(
+            src_box=np.array([src[x.src_part] + x.src_at for x in run.boxes], np.int64),
+            dst_box=np.array([dst[x.dst_part] + x.dst_at for x in run.boxes], np.int64),
+            src_chunk=run.src_at, dst_chunk=run.dst_at, axes=box.axes, run=box.run,
+            src_dtype=made.src.dtype, dst_dtype=made.dst.dtype,
+            src_item=made.src.itemsize, dst_item=made.dst.itemsize,
+        )  # fmt: skip
+        return self.mover.prepare(boxes, by=by)
+
+    def close(self) -> None:
+        """Give everything back."""
+        self.mover.close_all()
+        for start in self._registered:
+            self.mover.unregister(start)
+
+
+class GpuTransfer(Transfer):
+    """Copies on a stream: done when the stream has come past them."""
+
+    def __init__(
+        self, loop: LoopLike, peer: PeerLike | None, path: str, moves: Sequence[Any],
+        stream: int, free: Callable[[], None], **how: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(loop, peer, path, **how)
+        self._moves, self._stream = moves, stream
+        self._free = free
+        self._guard: tuple[Any, Any, int] | None = None
+
+    def guard(self, peer: PeerLike, mark: int, slot: int, epoch: int) -> None:
+        """Say that we write, while the copies are under way."""
+        assert peer.board is not None, "the memory is of this host"
+        word = word_at(peer.link.out + MARKS + 8 * mark)
+        word[0] = epoch
+        fence()
+        self._guard = word, None, epoch
+        if peer.board.epoch(slot) != epoch:
+            word[0] = 0
+            self.stop(StaleMemory, "the memory was given to someone else meanwhile")
+
+    def enqueue(self) -> None:
+        """Enqueue the copies, and note where the stream is then."""
+        if self._is_done:
+            return
+        for move in self._moves:
+            move.enqueue(self._stream)
+        self._moves[-1].record(self._stream)
+
+    def _help(self, until: float | None) -> None:
+        self.settle(until)
+
+    def settle(self, until: float | None = None) -> None:
+        """Look until the copies are done; several threads may."""
+        while not self._is_done:
+            if self.turn.acquire(blocking=False):
+                try:
+                    self._look()
+                finally:
+                    self.turn.release()
+            if until is not None and time.monotonic() > until:
+                return
+            if not self._is_done:
+                time.sleep(_LOOK_S)
+
+    def _look(self) -> None:
+        if self._is_done:
+            return
+        late = self.until is not None and time.monotonic() > self.until
+        lost = self.peer is not None and self.peer.lost
+        try:
+            if not self._moves[-1].done():
+                if late or lost or self.word[0]:
+                    self._give_up(late)
+                return
+        except StrettoError as e:
+            self.stop(TransferError, str(e))
+            return
+        self._release()
+        if self.notify and self.peer is not None:
+            try:
+                self.peer.post(notice(self.notify))
+            except EngineLost as e:
+                self.fail(e)
+                return
+        self.complete()
+
+    def _give_up(self, late: bool) -> None:
+        """End it in vain; what the stream has is not called back, so it stays marked.
+
+        The mark is taken away when the copies have been done after all.
+        """
+        kind = TransferTimeout if late else TransferCancelled
+        why = (
+            "the stream has not come to it before its deadline" if late else "cancelled"
+        )
+        if self.peer is not None and self.peer.lost:
+            kind, why = EngineLost, self.peer.lost  # type: ignore[assignment]
+        self.stop(kind, why)
+        self._loop.move(self._see_off)
+
+    def _see_off(self) -> None:
+        while not self._moves[-1].done():
+            time.sleep(0.001)
+        self._release()
+
+    def _release(self) -> None:
+        if self._guard is not None:
+            self._guard[0][0] = 0
+            self._guard = None
+        self._free()
+
+    def cancel(self) -> bool:
+        """Take it back: nobody is notified; what the stream has is still copied."""
+        self.word[0] = 1
+        ended = self.stop(TransferCancelled, "cancelled")
+        self._loop.move(self._see_off)
+        return ended
+
+
+class Enqueued:
+    """A prepared transfer on a GPU: each call enqueues it on a stream, or in a graph.
+
+    Whoever orders the streams knows when it is done, and notifies.
+    """
+
+    def __init__(self, moves: Sequence[Any], mover: Any, holds: object) -> None:
+        self._moves, self._mover, self._holds = moves, mover, holds
+
+    @property
+    def by(self) -> str:
+        """Return who copies: "kernel" or "engines"."""
+        return str(self._moves[0].by) if self._moves else ""
+
+    def __call__(self, stream: Any = None) -> None:
+        """Enqueue it; without a stream, on the current one."""
+        handle = self._mover.stream() if stream is None else handle_of(stream)
+        for move in self._moves:
+            move.enqueue(handle)

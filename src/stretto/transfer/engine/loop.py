@@ -1,0 +1,303 @@
+"""An engine's one thread: it sleeps until a peer, a socket or a deadline stirs.
+
+Whoever waits looks for itself first, for some microseconds, and takes what has come:
+so what is quick needs no second thread. Then it sleeps, and this thread wakes it. While
+others look, peers need not wake anybody; this thread makes sure every half millisecond
+that nothing is left lying.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import os
+import queue
+import selectors
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from stretto.errors import is_interruption
+from stretto.meeting.process import start_thread
+from stretto.transfer.links.link import Link, Record, functions
+from stretto.transfer.ports import Ended
+
+__all__ = ["Loop", "Taker"]
+
+SPIN_NS = 40_000
+_HOT_S, _HOT_LOOK_S = 0.004, 0.0005
+_HELP_S = 0.0002
+
+
+class Taker(Protocol):
+    """Who takes what comes by a link."""
+
+    link: Link
+
+    def take(self, record: Record) -> None:
+        """Deal with a record; whatever it raises ends the connection."""
+
+    def pump(self) -> None:
+        """Go on with what waited for room."""
+
+    def lose(self, why: str) -> None:
+        """End the connection."""
+
+
+class Loop:
+    """See the module."""
+
+    def __init__(self, name: str) -> None:
+        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(self._wake_fd, selectors.EVENT_READ, self._woken)
+        self._tasks: deque[Callable[[], None]] = deque()
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._number = itertools.count()
+        self._takers: tuple[Taker, ...] = ()
+        self._spin_ns = SPIN_NS if (os.cpu_count() or 1) > 1 else 0
+        self._table = np.zeros(4, np.int64)
+        self._look_at = int(self._table.ctypes.data)
+        self._held: deque[Any] = deque(maxlen=64)
+        """Earlier tables: somebody may be looking at one."""
+        self._draining: dict[int, threading.RLock] = {}
+        self._is_hot, self._looked = False, 0.0
+        self.is_over = False
+        self._lock = threading.Lock()
+        self._moves: queue.SimpleQueue[Callable[[], None] | None] | None = None
+        self._thread = threading.Thread(
+            target=self._run, name=f"stretto-transfer-{name}", daemon=True
+        )
+
+    def start(self) -> None:
+        """Start the thread."""
+        start_thread(self._thread)
+
+    @property
+    def is_here(self) -> bool:
+        """Return whether this is the loop's thread."""
+        return threading.current_thread() is self._thread
+
+    @property
+    def wake_fd(self) -> int:
+        """Return the descriptor that peers write to."""
+        return self._wake_fd
+
+    def wake(self) -> None:
+        """Have the thread look around."""
+        if not self.is_over:
+            os.eventfd_write(self._wake_fd, 1)
+
+    def call(self, task: Callable[[], None]) -> None:
+        """Have the thread call something soon."""
+        self._tasks.append(task)
+        self.wake()
+
+    def at(self, when: float, task: Callable[[], None]) -> None:
+        """Have the thread call something at a time of the monotonic clock."""
+        with self._lock:
+            heapq.heappush(self._timers, (when, next(self._number), task))
+            first = self._timers[0][0] == when
+        if first and not self.is_here:
+            self.wake()
+
+    def move(self, task: Callable[[], None]) -> None:
+        """Have a thread beside the loop's call something that takes long."""
+        with self._lock:
+            if self._moves is None:
+                self._moves = queue.SimpleQueue()
+                mover = threading.Thread(target=self._mover, daemon=True)
+                mover.name = f"{self._thread.name}-mover"
+                start_thread(mover)
+        self._moves.put(task)
+
+    def _mover(self) -> None:
+        assert self._moves is not None, "it was made before the thread"
+        while (task := self._moves.get()) is not None:
+            task()
+
+    # Links.
+
+    def add(self, taker: Taker) -> None:
+        """Listen to a link."""
+        with self._lock:
+            self._draining[id(taker)] = threading.RLock()
+            self._set((*self._takers, taker))
+        taker.link.asleep[0] = not self._is_hot
+        if taker.link.hop is not None:
+            for number in taker.link.hop.descriptors:
+                self.selector.register(number, selectors.EVENT_READ, _nothing)
+        self.wake()
+
+    def remove(self, taker: Taker) -> None:
+        """Listen to it no more."""
+        with self._lock:
+            self._set(tuple(t for t in self._takers if t is not taker))
+        if taker.link.hop is not None:
+            for number in taker.link.hop.descriptors:
+                try:
+                    self.selector.unregister(number)
+                except (KeyError, ValueError):
+                    continue
+
+    def _set(self, takers: tuple[Taker, ...]) -> None:
+        self._takers = takers
+        table = [taker.link.at for taker in takers]
+        before = self._table
+        self._table = np.array([self._spin_ns, 0, 0, len(table), *table], np.int64)
+        self._look_at = int(self._table.ctypes.data)
+        self._held.append(before)
+
+    def drain(self) -> bool:
+        """Deal with all records that have come; return whether there were any."""
+        found = False
+        for taker in self._takers:
+            lock = self._draining.get(id(taker))
+            if lock is None or not lock.acquire(blocking=False):
+                continue
+            try:
+                taker.link.progress()
+                for record in taker.link.records():
+                    found = True
+                    taker.take(record)
+                taker.pump()
+            except Exception as e:
+                if is_interruption(e):
+                    raise
+                taker.lose(f"what it sent makes no sense: {type(e).__name__}: {e}")
+            finally:
+                lock.release()
+        return found
+
+    # Waiting.
+
+    def look(self, number: int) -> int:
+        """Look for records for a short while; see `await_record`.
+
+        Peers need not wake anybody as long as somebody does it again and again.
+        """
+        self._looked = time.monotonic()
+        if not self._is_hot:
+            self._is_hot = True
+            for taker in self._takers:
+                taker.link.asleep[0] = 0
+            self.wake()
+        return int(functions().await_record(self._look_at, number))
+
+    def spin_for(self, number: int, tag: bytes, counts: Any) -> bool:
+        """Look for a notification for a short while; return whether it was taken."""
+        if not self._takers or not self._spin_ns:
+            return False
+        for _ in range(64):
+            said = self.look(number)
+            if said == 1:
+                return True
+            if said == 0:
+                break
+            self.drain()
+            if counts.take(tag, 1):
+                return True
+        self._rest()
+        return bool(counts.take(tag, 1))
+
+    def _rest(self) -> None:
+        """Say that peers must wake somebody, and see that nothing came before that."""
+        for taker in self._takers:
+            taker.link.asleep[0] = 1
+        functions().fence_now()
+        self.drain()
+
+    def wait_for(self, pending: Ended, until: float | None) -> bool:
+        """Wait until something has ended; return whether it has."""
+        if self.is_here:
+            return self._turn_until(pending, until)
+        if self._takers and self._spin_ns:
+            end = time.monotonic() + _HELP_S
+            while not pending.done() and time.monotonic() < end:
+                if self.look(0):
+                    end = time.monotonic() + _HELP_S
+                self.drain()
+            self._rest()
+        left = None if until is None else max(0.0, until - time.monotonic())
+        return pending.done() or pending.event().wait(left)
+
+    def _turn_until(self, pending: Ended, until: float | None) -> bool:
+        while not pending.done():
+            if until is not None and time.monotonic() >= until:
+                return False
+            self._turn(0.001)
+        return True
+
+    # The thread.
+
+    def _run(self) -> None:
+        while not self.is_over:
+            try:
+                self._turn(None)
+            except Exception as e:
+                if is_interruption(e):
+                    raise
+                # A fault of ours: nobody may wait for what will not come.
+                threading.excepthook(threading.ExceptHookArgs([type(e), e, None, None]))
+                for taker in self._takers:
+                    taker.lose(f"this engine failed: {type(e).__name__}: {e}")
+        self.selector.close()
+        os.close(self._wake_fd)
+        if self._moves is not None:
+            self._moves.put(None)
+
+    def _turn(self, most: float | None) -> None:
+        now = time.monotonic()
+        if self._is_hot and now - self._looked > _HOT_S:
+            self._is_hot = False
+        wait = _HOT_LOOK_S if self._is_hot else most
+        if not self._is_hot:
+            for taker in self._takers:
+                taker.link.asleep[0] = 1
+            functions().fence_now()
+            if any(taker.link.has_records for taker in self._takers):
+                wait = 0.0
+        if any(taker.link.is_busy for taker in self._takers):
+            wait = 0.0002 if wait is None else min(wait, 0.0002)
+        if self._timers:
+            first = max(0.0, self._timers[0][0] - now)
+            wait = first if wait is None else min(wait, first)
+        if self._tasks:
+            wait = 0.0
+        for key, events in self.selector.select(wait):
+            key.data(events)
+        while self._tasks:
+            self._tasks.popleft()()
+        self.drain()
+        self._ring()
+
+    def _ring(self) -> None:
+        now = time.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            with self._lock:
+                _, _, task = heapq.heappop(self._timers)
+            task()
+
+    def _woken(self, events: int) -> None:
+        try:
+            os.eventfd_read(self._wake_fd)
+        except BlockingIOError:
+            return
+
+    def stop(self) -> None:
+        """End the thread, and wait until it has ended."""
+
+        def over() -> None:
+            self.is_over = True
+
+        self.call(over)
+        if not self.is_here:
+            self._thread.join(5.0)
+
+
+def _nothing(events: int) -> None:
+    """Do nothing: links are looked at in every turn."""

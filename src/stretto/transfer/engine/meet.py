@@ -1,0 +1,358 @@
+"""How engines meet: by name on one host, by address and the job's secret elsewhere.
+
+    comer: hello, with memory for the link     server: welcome
+    both:  arenas, what is shared, ready
+
+Over TCP both first prove that they know the secret, as ranks do; then their hop
+connects. Whoever says something else, or nothing, is hung up on.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from stretto import hop as hops
+from stretto.errors import RendezvousError, StrettoError, is_interruption
+from stretto.hop import Window
+from stretto.meeting import address
+from stretto.meeting.process import open_pidfd, peer_uid, uid_refusal
+from stretto.meeting.secret import is_proof, new_nonce, prove
+from stretto.meeting.wire import Connection, Descriptor, Refused
+from stretto.transfer import loader
+from stretto.transfer.engine.peer import Peer
+from stretto.transfer.engine.pending import Pending
+from stretto.transfer.links.link import Link
+from stretto.transfer.links.words import HALF_BYTES, RING
+from stretto.transfer.memory.across import why_not
+from stretto.transfer.memory.board import BOARD_BYTES
+from stretto.transfer.memory.mapping import Shared
+from stretto.transfer.ports import EngineLike
+
+__all__ = ["Door", "come"]
+
+_STRANGER_S = 5.0
+_HOP_S = 30.0
+_MOST_STRANGERS = 64
+_ABI = 1
+_COMER, _DOOR = "transfer comer", "transfer door"
+
+
+class Door:
+    """Where others come to an engine."""
+
+    def __init__(self, engine: EngineLike, listen: str | None) -> None:
+        self._engine = engine
+        self.path = address.socket_path(f"transfer {engine.job} {engine.name}")
+        self._near = address.listen(self.path)
+        self._inode = self.path.lstat().st_ino
+        self._far: socket.socket | None = None
+        self.address = ""
+        if listen is not None:
+            host, port = split(listen)
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            try:
+                self._far = socket.create_server((host, port), family=family)
+            except (OSError, UnicodeError) as e:
+                self._near.close()
+                raise RendezvousError(f"cannot listen at {listen}: {e}") from e
+            self.address = f"{host}:{self._far.getsockname()[1]}"
+        self._talks: list[_Talk] = []
+        for sock in (self._near, self._far):
+            if sock is not None:
+                sock.setblocking(False)
+                engine.loop.selector.register(
+                    sock, selectors.EVENT_READ, lambda _, s=sock: self._accept(s)
+                )
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            sock, _ = listener.accept()
+        except OSError:
+            return
+        self._talks = [talk for talk in self._talks if not talk.is_over]
+        if len(self._talks) >= _MOST_STRANGERS:
+            self._talks[0].end("too many came at once")
+        is_near = listener is self._near
+        if is_near and uid_refusal(peer_uid(sock), os.getuid()):
+            sock.close()
+            return
+        talk = _Talk(self._engine, sock, is_near=is_near, is_comer=False)
+        self._talks.append(talk)
+        self._engine.loop.at(time.monotonic() + _STRANGER_S, talk.expire)
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+        for sock in (self._near, self._far):
+            if sock is not None:
+                with suppress(KeyError, ValueError):
+                    self._engine.loop.selector.unregister(sock)
+                sock.close()
+        for talk in self._talks:
+            talk.end("this engine closes")
+        address.end(self.path, self._inode, 0, None)
+
+
+def split(where: str) -> tuple[str, int]:
+    """Return the host and port of an address; RendezvousError: it is none."""
+    host, _, port = where.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise RendezvousError(f"{where!r} is no address; want HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def come(engine: EngineLike, name: str, found: Pending[Peer]) -> None:
+    """Begin to connect with an engine of this host by name, or elsewhere."""
+    is_near = ":" not in name
+    try:
+        if is_near:
+            path = address.socket_path(f"transfer {engine.job} {name}")
+            sock = address.reach(path)
+            if sock is None:
+                raise RendezvousError(
+                    f"no engine named {name!r} on this host, of job {engine.job!r}; "
+                    "start it, or pass the HOST:PORT at which it listens"
+                )
+        else:
+            sock = socket.create_connection(split(name), timeout=5.0)
+    except (OSError, RendezvousError) as e:
+        why = e if isinstance(e, RendezvousError) else RendezvousError(f"{name}: {e}")
+        found.fail(why)
+        return
+
+    def begin() -> None:
+        talk = _Talk(engine, sock, is_near=is_near, is_comer=True, found=found)
+        talk.name = name
+
+    engine.loop.call(begin)
+
+
+class _Talk:
+    """A connection whose ends are not peers yet; it lives in the loop's thread."""
+
+    def __init__(
+        self, engine: EngineLike, sock: socket.socket, *, is_near: bool, is_comer: bool,
+        found: Pending[Peer] | None = None,
+    ) -> None:  # fmt: skip
+        self._engine, self._is_near, self._is_comer = engine, is_near, is_comer
+        self._sock, self._found = sock, found
+        self._connection = Connection(sock)
+        self._towards = "" if is_near else str(sock.getpeername()[0])
+        self.is_over = False
+        self.name = ""
+        self._nonce = new_nonce()
+        self._shared: Shared | None = None
+        self._hop: Any = None
+        self._peer: Peer | None = None
+        self._is_proved = is_near
+        self._connection.keep_alive()
+        if is_near:
+            self._connection.trust()
+        engine.loop.selector.register(sock, selectors.EVENT_READ, self._hear)
+        try:
+            if is_comer and is_near:
+                self._hello()
+            elif not is_comer and not is_near:
+                engine.secret()
+                self._connection.post({"say": "challenge", "nonce": self._nonce})
+        except (OSError, RendezvousError) as e:
+            self.end(str(e))
+
+    def expire(self) -> None:
+        """Hang up on who has not said what he should by now."""
+        if self._hop is None:
+            self.end("it said nothing")
+
+    def end(self, why: str) -> None:
+        """Hang up, unless they are peers by now."""
+        if self.is_over:
+            return
+        self.is_over = True
+        with suppress(KeyError, ValueError):
+            self._engine.loop.selector.unregister(self._sock)
+        self._connection.close()
+        if self._hop is not None:
+            self._hop.close()
+        if self._found is not None:
+            self._found.fail(RendezvousError(f"engine {self.name!r}: {why}"))
+
+    def _hear(self, events: int) -> None:
+        try:
+            self._connection.flush()
+            frames = self._connection.receive()
+            for nth, frame in enumerate(frames):
+                if isinstance(frame, Refused):
+                    raise ValueError(frame.why)
+                self._heard(frame.body, list(frame.descriptors))
+                if self._peer is not None:
+                    self._peer.told(frames[nth + 1 :])
+                    return
+        except EOFError:
+            self.end("it hung up: it does not know our secret, or is of another job")
+        except Exception as e:
+            if is_interruption(e):
+                raise
+            self.end(f"{type(e).__name__}: {str(e)[:300]}")
+
+    def _heard(self, said: Mapping[str, Any], fds: list[Descriptor]) -> None:
+        what = said.get("say")
+        if not self._is_proved:
+            self._prove(what, said)
+        elif what == "hello" and not self._is_comer:
+            self._welcome(said, fds)
+        elif what == "welcome" and self._is_comer:
+            self._welcomed(said, fds)
+        else:
+            raise ValueError(f"it says {str(what)[:40]!r}")
+
+    def _prove(self, what: Any, said: Mapping[str, Any]) -> None:
+        secret, mine = self._engine.secret(), self._nonce
+        nonce, mac = str(said.get("nonce")), str(said.get("mac"))
+        if what == "challenge" and self._is_comer:
+            self._theirs = nonce
+            mac = prove(secret, _COMER, nonce, mine)
+            self._connection.post({"say": "proof", "nonce": mine, "mac": mac})
+        elif what == "proof" and not self._is_comer:
+            if not is_proof(mac, secret, _COMER, mine, nonce):
+                raise ValueError("it does not know this job's secret")
+            mac = prove(secret, _DOOR, nonce, mine)
+            self._connection.post({"say": "proved", "mac": mac})
+            self._trust()
+        elif what == "proved" and self._is_comer:
+            if not is_proof(mac, secret, _DOOR, mine, self._theirs):
+                raise ValueError("it does not know this job's secret")
+            self._trust()
+            self._hello()
+        else:
+            raise ValueError(f"it says {str(what)[:40]!r}")
+
+    def _trust(self) -> None:
+        self._is_proved = True
+        self._connection.trust()
+
+    # Hello and welcome.
+
+    def _about(self) -> dict[str, Any]:
+        return {
+            "name": self._engine.name, "pid": os.getpid(), "abi": _ABI,
+            "witness": self._engine.witness.told(),
+        }  # fmt: skip
+
+    def _open_hop(self, rank: int) -> dict[str, Any]:
+        self._shared = Shared(2 * HALF_BYTES)
+        window = Window(
+            rank=rank, num_ranks=2, address=self._shared.address,
+            puts=(RING, HALF_BYTES), words=(0, HALF_BYTES + RING),
+            secret=self._engine.secret(), towards=self._towards,
+        )  # fmt: skip
+        self._hop = hops.get(self._engine.hop).open_hop(
+            window, compiled=not loader.missing()
+        )
+        return dict(self._hop.share())
+
+    def _hello(self) -> None:
+        body = {"say": "hello", **self._about()}
+        fds: list[int] = []
+        if self._is_near:
+            self._shared = Shared(2 * HALF_BYTES)
+            engine = self._engine
+            fds = [self._shared.fd, engine.board.shared.fd, engine.loop.wake_fd]
+        else:
+            body["hop"] = self._open_hop(0)
+        self._connection.post(body, [Descriptor(os.dup(fd)) for fd in fds])
+
+    def _check(self, said: Mapping[str, Any]) -> str:
+        if said.get("abi") != _ABI:
+            raise ValueError(f"its links are of version {said.get('abi')}, ours {_ABI}")
+        name = said["name"]
+        if not isinstance(name, str) or not 0 < len(name) <= 200:
+            raise ValueError("it has no name")
+        return name
+
+    def _welcome(self, said: Mapping[str, Any], fds: list[Descriptor]) -> None:
+        self.name = self._check(said)
+        engine, body = self._engine, {"say": "welcome", **self._about()}
+        if self._is_near:
+            memory, board, wake = fds
+            self._shared = Shared(2 * HALF_BYTES, memory.take())
+            held = [engine.board.shared.fd, engine.loop.wake_fd]
+            self._connection.post(body, [Descriptor(os.dup(fd)) for fd in held])
+            self._near_peer(said, board, wake)
+            return
+        body["hop"] = self._open_hop(1)
+        self._connection.post(body)
+        self._far_peer([said["hop"], body["hop"]], 0)
+
+    def _welcomed(self, said: Mapping[str, Any], fds: list[Descriptor]) -> None:
+        self.name = self._check(said)
+        if self._is_near:
+            board, wake = fds
+            self._near_peer(said, board, wake)
+        else:
+            self._far_peer([{}, said["hop"]], 1)
+
+    def _near_peer(
+        self, said: Mapping[str, Any], board: Descriptor, wake: Descriptor
+    ) -> None:
+        assert self._shared is not None, "it came with the hello"
+        pid, witness = int(said["pid"]), said["witness"]
+        link = Link(self._shared, is_first=self._is_comer, wake=wake.take())
+        self._engine.witness.admit(pid)
+        want = bytes.fromhex(str(witness["bytes"]))
+        why = why_not(pid, int(witness["address"]), want)
+        self._become(
+            link, pid=pid, pidfd=open_pidfd(pid), reaches=not why, why_not=why,
+            board=Shared(BOARD_BYTES, board.take()),
+        )  # fmt: skip
+
+    def _far_peer(self, shares: list[Any], other: int) -> None:
+        hop, loop = self._hop, self._engine.loop
+        with suppress(KeyError, ValueError):
+            loop.selector.unregister(self._sock)
+
+        def meet() -> None:
+            loader.load()  # a hop is for the compiled functions, or for Python's
+            try:
+                hop.connect(shares, [other], _HOP_S)
+            except StrettoError as e:
+                why = str(e)
+                loop.call(lambda: self.end(why))
+                return
+            loop.call(self._far_met)
+
+        loop.move(meet)
+
+    def _far_met(self) -> None:
+        if self.is_over:
+            return
+        assert self._shared is not None, "it was made for the hop"
+        link = Link(self._shared, is_first=self._is_comer, hop=self._hop)
+        self._become(link)
+
+    def _become(self, link: Link, **about: Any) -> None:
+        """Hand the connection over to a peer."""
+        self.is_over = True
+        engine, loop = self._engine, self._engine.loop
+        with suppress(KeyError, ValueError):
+            loop.selector.unregister(self._sock)
+        peer = self._peer = Peer(
+            engine, self.name, link, self._connection, is_first=self._is_comer,
+            address=self._towards, **about,
+        )  # fmt: skip
+        loop.selector.register(self._sock, selectors.EVENT_READ, peer.hear)
+        found = self._found
+        if found is not None:
+            peer.ready.then(lambda: _pass_on(peer, found))
+        engine.welcome(peer)
+
+
+def _pass_on(peer: Peer, found: Pending[Peer]) -> None:
+    if peer.lost:
+        found.fail(peer.error())
+    else:
+        found.finish(peer)

@@ -1,0 +1,267 @@
+"""Another engine: its memory, the link to it, and what is under way with it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stretto.errors import (
+    CallError,
+    EngineLost,
+    TransferError,
+    UnknownNameError,
+)
+from stretto.meeting.wire import Connection, Descriptor, Frame, Refused
+from stretto.transfer.engine.exchange import Exchange
+from stretto.transfer.engine.pending import Pending
+from stretto.transfer.engine.transfer import Transfer, failure
+from stretto.transfer.links.link import Link, functions, notice
+from stretto.transfer.links.words import NUM_MARKS
+from stretto.transfer.memory.board import PeerBoard
+from stretto.transfer.memory.mapping import Shared
+from stretto.transfer.memory.region import Region, untold
+from stretto.transfer.ports import EngineLike
+
+__all__ = ["Peer"]
+
+_MOST_OPEN = 4096
+_MOST_NOTES = 256
+_MOST_ARENAS = 4096
+
+
+class Peer(Exchange):
+    """What `engine.connect(...)` gives: `peer["kv"]` is its memory of that name."""
+
+    def __init__(
+        self, engine: EngineLike, name: str, link: Link, connection: Connection, *,
+        is_first: bool, pid: int = 0, pidfd: Descriptor | None = None,
+        board: Shared | None = None, reaches: bool = False, why_not: str = "",
+        address: str = "",
+    ) -> None:  # fmt: skip
+        super().__init__(engine, name, link, int(is_first))
+        self._connection = connection
+        self.pid, self._pidfd, self.address = pid, pidfd, address
+        self.board = None if board is None else PeerBoard(board)
+        self.reaches, self.why_not = reaches, why_not
+        """Whether the kernel copies between our memories, and why not."""
+        self.ready: Pending[Peer] = Pending(engine.loop, f"connection to {name!r}")
+        self._regions: dict[str, Region] = {}
+        self._wanted: dict[str, list[Pending[Region]]] = {}
+        self._arenas: dict[int, Shared] = {}
+        self._marks = list(range(1, NUM_MARKS))
+        self.begun: set[Transfer] = set()
+        self._notes: dict[tuple[bytes, int], tuple[int, NDArray[np.int64]]] = {}
+
+    @property
+    def is_far(self) -> bool:
+        """Return whether it is on another host, or is treated so."""
+        return self.link.hop is not None
+
+    @property
+    def is_self(self) -> bool:
+        """Return whether it lives in this process."""
+        return self.pid == os.getpid() and not self.is_far
+
+    def __getitem__(self, name: str) -> Region:
+        """Return its memory of a name."""
+        self.check()
+        found = self._regions.get(name)
+        if found is None:
+            raise UnknownNameError.among(
+                f"memory of engine {self.name!r}", name, self._regions
+            )
+        return found
+
+    def region(self, name: str) -> Pending[Region]:
+        """Return its memory of a name, which it may still have to share."""
+        pending: Pending[Region] = Pending(
+            self.engine.loop, f"memory {name!r} of engine {self.name!r}"
+        )
+        with self.engine.lock:
+            found = self._regions.get(name)
+            if found is None and not self.lost:
+                self._wanted.setdefault(name, []).append(pending)
+        if found is not None:
+            pending.finish(found)
+        elif self.lost:
+            pending.fail(self.error())
+        return pending
+
+    @property
+    def arenas(self) -> list[Shared]:
+        """Return its arenas, as they are mapped here."""
+        return list(self._arenas.values())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of its memory, sorted."""
+        return tuple(sorted(self._regions))
+
+    def notify(self, tag: bytes, count: int = 1) -> None:
+        """Send a notification; `engine.notified(tag)` waits for it there."""
+        known = self._notes.get((tag, count))
+        if known is None:
+            known = self._note(tag, count)
+        if self.lost or self.link.hop is not None:
+            self.post(known[1].tobytes())
+            return
+        said = functions().post(self.link.at, known[0])
+        if said > 1:
+            self.link.wake()
+        elif not said:
+            self.post(known[1].tobytes())
+
+    def _note(self, tag: bytes, count: int) -> tuple[int, NDArray[np.int64]]:
+        """Return a notification's record and its address, and remember them."""
+        if len(self._notes) >= _MOST_NOTES:
+            self._notes.clear()
+        record = np.frombuffer(notice(tag, count), np.int64).copy()
+        known = self._notes[tag, count] = int(record.ctypes.data), record
+        return known
+
+    def explain(self) -> str:
+        """Return which way bytes go to each of its memories, and why no better one."""
+        return self.engine.explain(self)
+
+    def error(self) -> EngineLost:
+        """Return the error of a peer that is gone."""
+        error = EngineLost(f"engine {self.name!r} is gone: {self.lost}")
+        error.peer = self.name
+        return error
+
+    def check(self) -> None:
+        """Raise when it is gone."""
+        if self.lost:
+            raise self.error()
+
+    def give_up(self) -> None:
+        """Raise when it is of no use to wait for it."""
+        if not self.lost and self.is_dead():
+            self.lose("its process has ended")
+        self.check()
+
+    def is_dead(self) -> bool:
+        """Return whether its process is known to have ended."""
+        if self._pidfd is None:
+            return False
+        poll = select.poll()
+        poll.register(self._pidfd.number, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def tell(self, body: Mapping[str, Any], fds: tuple[int, ...] = ()) -> None:
+        """Tell it something by its connection; descriptors stay ours."""
+        if self.lost:
+            return
+        held = [Descriptor(os.dup(fd)) for fd in fds]
+        with contextlib.suppress(OSError), self.engine.lock:
+            self._connection.post(body, held)
+
+    # Marks: where we say that we write to its memory.
+
+    def take_mark(self) -> int | None:
+        """Return a mark that nobody uses."""
+        with self.engine.lock:
+            return self._marks.pop() if self._marks else None
+
+    def give_mark(self, mark: int) -> None:
+        """Let a mark be used again."""
+        with self.engine.lock:
+            self._marks.append(mark)
+
+    # Its connection.
+
+    def hear(self, events: int) -> None:
+        """Deal with what came by the connection."""
+        try:
+            self._connection.flush()
+            frames = self._connection.receive()
+        except (EOFError, OSError):
+            self.lose(
+                "its process has ended" if self.is_dead() else "it hung up",
+            )
+            return
+        self.told(frames)
+
+    def told(self, frames: Sequence[Frame | Refused]) -> None:
+        """Deal with frames that came by the connection."""
+        for frame in frames:
+            try:
+                self._heard(frame)
+            except (CallError, KeyError, TypeError, ValueError, UnknownNameError) as e:
+                self.lose(f"what it told makes no sense: {type(e).__name__}: {e}")
+                return
+
+    def _heard(self, frame: Frame | Refused) -> None:
+        if isinstance(frame, Refused):
+            raise ValueError(frame.why)
+        said = frame.body
+        match said.get("say"):
+            case "arena":
+                (fd,) = frame.descriptors
+                if len(self._arenas) >= _MOST_ARENAS:
+                    raise ValueError("too many arenas")
+                self._arenas[int(said["id"])] = Shared(int(said["nbytes"]), fd.take())
+            case "share":
+                self._share(untold(said, self, self._arenas, frame.descriptors))
+            case "unshare":
+                self._regions.pop(str(said["name"]), None)
+            case "refused":
+                self._refused(int(said["number"]), str(said["why"]))
+            case "ready":
+                self.ready.finish(self)
+            case "bye":
+                self.lose(f"it closed: {str(said.get('why', ''))[:200]}")
+            case other:
+                raise ValueError(f"{str(other)[:40]!r}")
+
+    def _share(self, region: Region) -> None:
+        with self.engine.lock:
+            self._regions[region.name] = region
+            wanted = self._wanted.pop(region.name, [])
+        for pending in wanted:
+            pending.finish(region)
+
+    def _refused(self, number: int, why: str) -> None:
+        transfer = self._transfers.pop(number, None)
+        self._sending.pop(number, None)
+        self._receiving.pop(number, None)
+        if transfer is not None:
+            transfer.fail(
+                failure(TransferError, why, peer=self.name, path=transfer.path)
+            )
+
+    def lose(self, why: str) -> None:
+        """End it: everything under way fails, and says why."""
+        with self.engine.lock:
+            if self.lost:
+                return
+            self.lost = why or "it is gone"
+            wanted = [p for some in self._wanted.values() for p in some]
+            begun = [*self.begun, *self._transfers.values()]
+        self.link.gone[0] = 1
+        self.engine.drop(self, self._connection)
+        self.ready.fail(self.error())
+        for pending in wanted:
+            pending.fail(self.error())
+        for transfer in begun:
+            transfer.word[0] = 1
+            transfer.stop(EngineLost, self.lost)
+        self._transfers.clear()
+        self._sending.clear()
+        self._receiving.clear()
+        self.engine.loop.call(self._close)
+
+    def _close(self) -> None:
+        self.link.close()
+        self._connection.close()
+
+    def close(self, why: str = "") -> None:
+        """End the connection; the peer hears of it."""
+        self.tell({"say": "bye", "why": why})
+        self.lose("this engine closed the connection")

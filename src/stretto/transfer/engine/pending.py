@@ -1,0 +1,144 @@
+"""What is under way: awaited, waited for, polled by a descriptor, or taken back."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from stretto.errors import TransferCancelled, TransferTimeout
+from stretto.transfer.ports import LoopLike
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+__all__ = ["Pending"]
+
+T = TypeVar("T")
+
+
+class Pending(Generic[T]):
+    """Something that will have a result, or an error: the same for all that wait."""
+
+    def __init__(self, loop: LoopLike, what: str) -> None:
+        self._loop, self.what = loop, what
+        self._is_done = False
+        self._result: T | None = None
+        self._error: BaseException | None = None
+        self._news: list[Callable[[], None]] = []
+        self._lock = threading.Lock()
+        self._event: threading.Event | None = None
+        self._fd = -1
+
+    def done(self) -> bool:
+        """Return whether it has ended, well or not."""
+        return self._is_done
+
+    @property
+    def error(self) -> BaseException | None:
+        """Return the error that it has ended with, if it has."""
+        return self._error
+
+    def wait(self, timeout: float | None = None) -> T:
+        """Return the result, or raise the error; TransferTimeout: neither in time.
+
+        It goes on after a time-out, until its own deadline.
+        """
+        if not self._is_done:
+            until = None if timeout is None else time.monotonic() + timeout
+            self._help(until)
+            if not self._is_done and not self._loop.wait_for(self, until):
+                raise TransferTimeout(f"{self.what}: not within {timeout:g} s")
+        if self._error is not None:
+            raise self._error
+        return self._result  # type: ignore[return-value]
+
+    def cancel(self) -> bool:
+        """Take it back; return whether it had not ended yet."""
+        return self.fail(TransferCancelled(f"{self.what}: cancelled"))
+
+    def fileno(self) -> int:
+        """Return a descriptor that turns readable when it ends; it is ours."""
+        with self._lock:
+            if self._fd < 0:
+                flags = os.EFD_CLOEXEC | os.EFD_NONBLOCK
+                self._fd = os.eventfd(int(self._is_done), flags)
+        return self._fd
+
+    def then(self, call: Callable[[], None]) -> None:
+        """Call something when it ends, from whatever thread; at once if it has."""
+        with self._lock:
+            if not self._is_done:
+                self._news.append(call)
+                return
+        call()
+
+    def finish(self, result: T) -> bool:
+        """Give it a result, unless it has ended."""
+        return self._end(result, None)
+
+    def fail(self, error: BaseException) -> bool:
+        """Give it an error, unless it has ended."""
+        return self._end(None, error)
+
+    def _end(self, result: T | None, error: BaseException | None) -> bool:
+        with self._lock:
+            if self._is_done:
+                return False
+            self._result, self._error = result, error
+            self._is_done = True
+            news, self._news = self._news, []
+            if self._fd >= 0:
+                os.eventfd_write(self._fd, 1)
+            if self._event is not None:
+                self._event.set()
+        for call in news:
+            call()
+        return True
+
+    def _help(self, until: float | None) -> None:
+        """Do what can be done of it in the thread that waits."""
+
+    def event(self) -> threading.Event:
+        """Return what is set when it ends."""
+        with self._lock:
+            if self._event is None:
+                self._event = threading.Event()
+                if self._is_done:
+                    self._event.set()
+            return self._event
+
+    def __await__(self) -> Generator[Any, None, T]:
+        """Wait in an event loop; being cancelled there cancels it."""
+        if not self._is_done:
+            import asyncio  # late: who does not await does not pay for it
+
+            loop = asyncio.get_running_loop()
+            future: asyncio.Future[None] = loop.create_future()
+
+            def tell() -> None:
+                if not loop.is_closed():
+                    loop.call_soon_threadsafe(_set, future)
+
+            self.then(tell)
+            try:
+                yield from future
+            except asyncio.CancelledError:
+                self.cancel()
+                raise
+        if self._error is not None:
+            raise self._error
+        return self._result  # type: ignore[return-value]
+
+    def __del__(self) -> None:
+        """Give the descriptor back."""
+        if getattr(self, "_fd", -1) >= 0:
+            os.close(self._fd)
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

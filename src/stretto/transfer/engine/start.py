@@ -1,0 +1,325 @@
+"""Begin transfers: find the plan and the way, and who does what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from stretto.errors import (
+    CallError,
+    TransferTimeout,
+)
+from stretto.transfer.copying.words import Mode
+from stretto.transfer.copying.work import Work
+from stretto.transfer.engine.gpu import Enqueued, Gpu, GpuTransfer, handle_of
+from stretto.transfer.engine.leases import read_token
+from stretto.transfer.engine.paths import Path, choose
+from stretto.transfer.engine.staged import (
+    INLINE,
+    PART,
+    Receiving,
+    Sending,
+    pack_request,
+)
+from stretto.transfer.engine.transfer import Prepared, Transfer
+from stretto.transfer.layouts import Layout
+from stretto.transfer.links.link import notice
+from stretto.transfer.links.words import MARKS
+from stretto.transfer.memory.region import GPU, Region, View, addresses_of
+from stretto.transfer.plans import Plan, Run, plan, split
+from stretto.transfer.ports import EngineLike, PeerLike
+
+__all__ = ["Starter"]
+
+_AT_ONCE = 1 << 20
+"""Bytes that are moved by who asks for it, before it is told of the transfer."""
+
+
+class Starter:
+    """What an engine does to begin a transfer, or to answer a peer that begins one."""
+
+    def __init__(self, engine: EngineLike) -> None:
+        self._engine = engine
+        self._gpu: Gpu | None = None
+
+    # Ours.
+
+    def start(
+        self, src: Any, dst: Any, *, notify: bytes = b"", lease: bytes = b"",
+        deadline: float | None = None, checksum: bool = False, stream: Any = None,
+        by: str = "",
+    ) -> Transfer:  # fmt: skip
+        """Begin a transfer; see `View.put`."""
+        a, b = self._views(src, dst)
+        peer, theirs, is_put = self._sides(a, b)
+        made = _planned(a, b)
+        runs = made.runs(a.pages, b.pages, _tokens(a, b))
+        converts = a.layout.dtype != b.layout.dtype
+        path = choose(peer, theirs, is_put=is_put, touched=converts or checksum)
+        if checksum and converts:
+            raise CallError("checksum=True of elements that are converted on their way")
+        how: dict[str, Any] = {
+            "nbytes": sum(r.nbytes for r in runs),
+            "pieces": _pieces(runs),
+            "notify": notify,
+            "deadline": deadline,
+        }
+        if notify:
+            notice(notify)
+        slot, epoch = read_token(lease) if lease else (-1, 0)
+        if theirs is not None and slot < 0:
+            slot, epoch = theirs.slot, theirs.epoch
+        if GPU in (a.region.kind, b.region.kind):
+            if checksum:
+                raise CallError("checksum=True of memory on a GPU")
+            return self._on_gpu(a, b, made, runs, (slot, epoch), stream, by, **how)
+        transfer = Transfer(self._engine.loop, peer, path.name, **how)
+        transfer.checked = checksum
+        if deadline is not None:
+            assert transfer.until is not None, "there is a deadline"
+            self._engine.loop.at(transfer.until, lambda: _late(transfer))
+        if path.mode is not None:
+            self._direct(transfer, path, a, b, made, runs, (slot, epoch))
+        else:
+            assert peer is not None, "only a peer is reached by a stage"
+            self._staged(transfer, a, b, made, runs, (slot, epoch), is_put=is_put)
+        return transfer
+
+    def prepare(self, src: Any, dst: Any, **how: Any) -> Prepared | Enqueued:
+        """Prepare a transfer that is done again and again."""
+        a, b = self._views(src, dst)
+        peer, theirs, is_put = self._sides(a, b)
+        notify = how.get("notify", b"")
+        record = np.frombuffer(notice(notify), np.int64).copy() if notify else None
+        converts = a.layout.dtype != b.layout.dtype
+        touched = converts or bool(how.get("checksum"))
+        path = choose(peer, theirs, is_put=is_put, touched=touched)
+        made = _planned(a, b)
+        runs = made.runs(a.pages, b.pages, _tokens(a, b))
+        if GPU in (a.region.kind, b.region.kind):
+            moves = [
+                self.gpu.prepare(made, run, a, b, how.get("by", "")) for run in runs
+            ]
+            return Enqueued(moves, self.gpu.mover, (a, b))
+        idle = Transfer(
+            self._engine.loop, peer, path.name, nbytes=sum(r.nbytes for r in runs),
+            pieces=_pieces(runs), notify=notify,
+        )  # fmt: skip
+        idle.checked = bool(how.get("checksum"))
+        lease = how.get("lease", b"")
+        if path.mode is not None:
+            where = (theirs.slot, theirs.epoch) if theirs is not None else (-1, 0)
+            where = read_token(lease) if lease else where
+            self._works(idle, path, a, b, made, runs, where)
+        return Prepared(idle, record, lambda: self.start(src, dst, **how))
+
+    def _views(self, src: Any, dst: Any) -> tuple[View, View]:
+        a, b = _view(src), _view(dst)
+        if a is None and b is None:
+            raise CallError("neither side of this transfer is shared by an engine")
+        if a is None:
+            assert b is not None, "one of them is a view"
+            a = self._wrapped(src, b, written=False)
+        if b is None:
+            b = self._wrapped(dst, a, written=True)
+        return a, b
+
+    def _wrapped(self, given: Any, other: View, *, written: bool) -> View:
+        """Return an array as a view, of the layout that the other side has."""
+        layout, addresses, _, kind = addresses_of(
+            given, str(_dense(other.layout)), "the array", written=written
+        )
+        region = Region(
+            name="an array", layout=layout, kind=kind, addresses=tuple(addresses),
+            engine=self._engine, holds=given,
+        )  # fmt: skip
+        return View(region=region, layout=layout)
+
+    def _sides(self, a: View, b: View) -> tuple[PeerLike | None, Region | None, bool]:
+        """Return the peer, its memory, and whether that is written."""
+        from_, to = a.region.peer, b.region.peer
+        if from_ is not None and to is not None:
+            raise CallError(
+                f"from engine {from_.name!r} to engine {to.name!r}: one of them has to "
+                "move it; this engine moves to and from its own memory"
+            )
+        if b.region.read_only:
+            raise CallError(f"{b.region.name!r} is shared to be read only")
+        if to is not None:
+            to.give_up()
+            return to, b.region, True
+        if from_ is not None:
+            from_.give_up()
+            return from_, a.region, False
+        return None, None, True
+
+    # By this process alone.
+
+    def _direct(
+        self, transfer: Transfer, path: Path, a: View, b: View, made: Plan,
+        runs: tuple[Run, ...], where: tuple[int, int],
+    ) -> None:  # fmt: skip
+        self._works(transfer, path, a, b, made, runs, where)
+        peer = transfer.peer
+        if peer is not None:
+            peer.begun.add(transfer)
+            transfer.then(lambda: peer.begun.discard(transfer))
+        if transfer.nbytes <= _AT_ONCE:
+            transfer.move()
+        else:
+            self._engine.loop.move(transfer.move)
+
+    def _works(
+        self, transfer: Transfer, path: Path, a: View, b: View, made: Plan,
+        runs: tuple[Run, ...], where: tuple[int, int],
+    ) -> None:  # fmt: skip
+        peer, mode = transfer.peer, path.mode
+        assert mode is not None, "one side does it all"
+        transfer.works = [
+            Work(
+                made, run, a.addresses, b.addresses, mode=mode,
+                pid=0 if peer is None else peer.pid, cancel=transfer.word,
+            )
+            for run in runs
+        ]  # fmt: skip
+        transfer.holds = (a, b)
+        if peer is None or peer.board is None:
+            return
+        mark = peer.take_mark()
+        if mark is None:
+            raise CallError(f"too many transfers with engine {peer.name!r} at once")
+        transfer.then(lambda: peer.give_mark(mark))
+        for work in transfer.works:
+            at = peer.link.out + MARKS + 8 * mark
+            work.guard(at, peer.board.address(where[0]), where[1])
+
+    # By both.
+
+    def _staged(
+        self, transfer: Transfer, a: View, b: View, made: Plan, runs: tuple[Run, ...],
+        where: tuple[int, int], *, is_put: bool,
+    ) -> None:  # fmt: skip
+        peer = transfer.peer
+        assert peer is not None, "the other half of it"
+        ours, theirs = (a, b) if is_put else (b, a)
+        tokens = _moved_tokens(a, b)
+        header: dict[str, Any] = {
+            "op": "put" if is_put else "get", "region": theirs.region.name,
+            "layout": str(theirs.layout), "shift": theirs.shift,
+            "other": str(ours.layout), "only": [list(r) for r in made.only],
+            "tokens": tokens, "lease": list(where), "sum": transfer.checked,
+        }  # fmt: skip
+        if transfer.notify and is_put:
+            header["notify"] = transfer.notify.hex()
+        pages = None if theirs.pages is None else theirs.pages.astype(np.int64)
+        mode = Mode.PACK if is_put else Mode.UNPACK
+        works = [
+            Work(made, run, ours.addresses, ours.addresses, mode=mode)
+            for run in split(made, runs, PART)
+        ]
+        number = peer.number()
+        transfer.holds = (a, b)
+        transfer.then(lambda: peer.drop(number))
+        if not is_put:
+            body = pack_request(header, pages)
+            peer.begin(transfer, body, Receiving(peer, works), number)
+            return
+        sending = Sending(peer, number, works, checked=transfer.checked)
+        data = b""
+        if sum(work.packed_bytes for work in works) <= INLINE and not transfer.checked:
+            header["inline"] = True
+            data = sending.inline()
+        peer.begin(transfer, pack_request(header, pages, data), sending, number)
+
+    # GPUs.
+
+    @property
+    def gpu(self) -> Gpu:
+        """Return the GPU of this process."""
+        if self._gpu is None:
+            self._gpu = Gpu(self._engine)
+        return self._gpu
+
+    def close(self) -> None:
+        """Give back what the GPU holds."""
+        if self._gpu is not None:
+            self._gpu.close()
+
+    def _on_gpu(
+        self, a: View, b: View, made: Plan, runs: tuple[Run, ...],
+        where: tuple[int, int], stream: Any, by: str, **how: Any,
+    ) -> GpuTransfer:  # fmt: skip
+        """Begin copies on a stream."""
+        peer = a.region.peer or b.region.peer
+        handle = self.gpu.mover.stream() if stream is None else handle_of(stream)
+        moves = [self.gpu.prepare(made, run, a, b, by) for run in runs]
+        mark = None if peer is None or peer.board is None else peer.take_mark()
+
+        def free() -> None:
+            for move in moves:
+                move.close()
+            if mark is not None and peer is not None:
+                peer.give_mark(mark)
+
+        path = f"gpu, by {moves[0].by}" if moves else "gpu"
+        transfer = GpuTransfer(
+            self._engine.loop, peer, path, moves, handle, free, **how
+        )
+        transfer.holds = (a, b)
+        if mark is not None and peer is not None:
+            transfer.guard(peer, mark, *where)
+        if not moves:
+            transfer.complete()
+            return transfer
+        transfer.enqueue()
+        if transfer.notify or transfer.until is not None:
+            self._engine.loop.move(transfer.settle)
+        return transfer
+
+
+def _pieces(runs: tuple[Run, ...]) -> int:
+    return sum(len(r.src_at) * sum(box.rows for box in r.boxes) for r in runs)
+
+
+def _view(given: Any) -> View | None:
+    if isinstance(given, View):
+        return given
+    return given.view if isinstance(given, Region) else None
+
+
+def _dense(layout: Layout) -> Layout:
+    parts = [str(axis) for axis in layout.parts]
+    axes = [str(axis) for axis in layout.axes]
+    return Layout(" ".join([*parts, *(["|"] if parts else []), *axes, layout.dtype]))
+
+
+def _planned(a: View, b: View) -> Plan:
+    ranges: dict[str, tuple[int, int]] = {}
+    for name, start, stop in (*a.ranges, *b.ranges):
+        low, high = ranges.get(name, (start, stop))
+        ranges[name] = max(low, start), min(high, stop)
+    if any(start >= stop for start, stop in ranges.values()):
+        raise CallError(f"the two sides pick different parts: {a.ranges}, {b.ranges}")
+    return plan(a.layout, b.layout, only=ranges)
+
+
+def _tokens(a: View, b: View) -> int | None:
+    some = [view.tokens for view in (a, b) if view.tokens is not None]
+    return min(some) if some else None
+
+
+def _moved_tokens(a: View, b: View) -> int | None:
+    if not a.layout.is_paged:
+        return None
+    if (tokens := _tokens(a, b)) is not None:
+        return tokens
+    count = a.layout.num_pages if a.pages is None else len(a.pages)
+    return count * a.layout.page_tokens
+
+
+def _late(transfer: Transfer) -> None:
+    if not transfer.done():
+        transfer.stop(TransferTimeout, "not done before its deadline")
+        with transfer.turn:  # what is under way sees that, and lets go
+            return

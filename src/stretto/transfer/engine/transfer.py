@@ -1,0 +1,276 @@
+"""A put or a get: its parts, how far it is, and what became of it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stretto.errors import (
+    ChecksumError,
+    EngineLost,
+    StaleMemory,
+    TransferCancelled,
+    TransferError,
+    TransferTimeout,
+)
+from stretto.trace import CallKind, observe
+from stretto.transfer import loader
+from stretto.transfer.copying.words import Job, Mode, Status
+from stretto.transfer.copying.work import Work
+from stretto.transfer.engine.pending import Pending
+from stretto.transfer.links.link import notice
+from stretto.transfer.ports import LoopLike, PeerLike
+
+__all__ = ["Prepared", "Stats", "Transfer", "failure"]
+
+TRANSFERS = "transfers of rank"
+"""Where recordings have them, in place of a communicator."""
+_PART_BYTES = 16 << 20
+"""Bytes moved between looks at the clock and at the peer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """What a transfer did."""
+
+    path: str
+    nbytes: int
+    pieces: int
+    """Runs of bytes that lie apart on either side."""
+    seconds: float
+    """From its start to its end."""
+
+    @property
+    def gb_per_s(self) -> float:
+        """Return its rate, in 10^9 bytes a second."""
+        return self.nbytes / max(self.seconds, 1e-9) / 1e9
+
+
+def failure(
+    kind: type[TransferError], why: str, *, peer: str, path: str, done: int = 0,
+    blocks: int = 0,
+) -> TransferError:  # fmt: skip
+    """Return an error that says who, by which way, and how far it came."""
+    error = kind(f"engine {peer!r}, {path}: {why}")
+    error.peer, error.path = peer, path
+    error.bytes_done, error.blocks_done = done, blocks
+    return error
+
+
+class Transfer(Pending[Stats]):
+    """See `View.put`. It is begun when it is made; `wait` helps where it can."""
+
+    def __init__(
+        self, loop: LoopLike, peer: PeerLike | None, path: str, *, nbytes: int,
+        pieces: int, notify: bytes = b"", deadline: float | None = None,
+    ) -> None:  # fmt: skip
+        who = "this engine" if peer is None else f"engine {peer.name!r}"
+        super().__init__(loop, f"transfer with {who}, {path}")
+        self.peer, self.path = peer, path
+        self.nbytes, self.pieces, self.notify = nbytes, pieces, notify
+        self.begun = time.monotonic()
+        self.until = None if deadline is None else self.begun + deadline
+        self.word = np.zeros(1, np.int64)
+        """Not 0 when the rest is not wanted."""
+        self.works: list[Work] = []
+        self.holds: object = None
+        """What must live as long as this."""
+        self.turn = threading.Lock()
+        """Held by who moves its bytes: who takes it back, waits for that."""
+        self.bytes_done = self.blocks_done = 0
+
+    @property
+    def stats(self) -> Stats:
+        """Return what it did so far."""
+        if self._result is not None:
+            return self._result
+        seconds = time.monotonic() - self.begun
+        return Stats(
+            path=self.path, nbytes=self.bytes_done, pieces=self.pieces, seconds=seconds
+        )
+
+    @property
+    def peer_name(self) -> str:
+        """Return the engine at the other end."""
+        return "" if self.peer is None else self.peer.name
+
+    def cancel(self) -> bool:
+        """Take it back. What was under way has stopped when this returns.
+
+        Bytes that have arrived stay where they are; none arrives later.
+        """
+        self.word[0] = 1
+        ended = self.stop(TransferCancelled, "cancelled")
+        with self.turn:  # who moves bytes sees the word, and lets go
+            return ended
+
+    def stop(self, kind: type[TransferError], why: str) -> bool:
+        """End it with an error that says how far it came."""
+        self.word[0] = 1
+        done, blocks = self.bytes_done, self.blocks_done
+        ended = self.fail(
+            failure(
+                kind, why, peer=self.peer_name, path=self.path, done=done, blocks=blocks
+            )
+        )
+        if ended:
+            self._record(failed=True)
+        return ended
+
+    def complete(self) -> None:
+        """End it well."""
+        self.bytes_done = self.nbytes
+        self._record()
+        seconds = time.monotonic() - self.begun
+        self.finish(
+            Stats(
+                path=self.path, nbytes=self.nbytes, pieces=self.pieces, seconds=seconds
+            )
+        )
+
+    def _record(self, *, failed: bool = False) -> None:
+        """Tell whoever records (`stretto.trace`) what was moved, and since when."""
+        kind = CallKind(
+            collective="transfer",
+            nbytes=self.nbytes,
+            algorithm=self.path,
+            executor="transfer",
+            text=self.what,
+        )
+        since_ns = int(self.begun * 1e9)
+        observe(TRANSFERS, kind, since_ns, nbytes=self.bytes_done, failed=failed)
+
+    def _help(self, until: float | None) -> None:
+        if self.works:
+            self.move(until)
+
+    def move(self, until: float | None = None) -> None:
+        """Move what this process moves itself; another thread may be at it."""
+        if not self.turn.acquire(blocking=until is None):
+            return
+        try:
+            if not self._is_done:
+                self._move()
+        finally:
+            self.turn.release()
+
+    def _move(self) -> None:
+        for nth, work in enumerate(self.works):
+            status = self._parts(work)
+            self.bytes_done = sum(w.moved for w in self.works[: nth + 1])
+            self.blocks_done = sum(w.chunks_done for w in self.works[: nth + 1])
+            if status is not Status.DONE:
+                self._ended(status, work)
+                return
+        if self.checked and (wrong := [w for w in self.works if not _same(w)]):
+            self.stop(ChecksumError, f"{len(wrong)} of {len(self.works)} parts differ")
+            return
+        if self.notify and self.peer is not None:
+            try:
+                self.peer.post(notice(self.notify))
+            except EngineLost as e:
+                self.fail(e)
+                return
+        self.complete()
+
+    checked = False
+    """Whether what arrived is compared with what was sent."""
+
+    def _parts(self, work: Work) -> Status:
+        each = max(1, work.rows * _PART_BYTES // max(1, work.nbytes))
+        job = work.job
+        while True:
+            if self.until is not None and time.monotonic() > self.until:
+                return Status.CANCELLED
+            if self.peer is not None and self.peer.lost:
+                return Status.CANCELLED
+            job[Job.STOP] = min(work.rows, int(job[Job.ROW]) + each)
+            status = work.run()
+            if status is not Status.DONE or job[Job.ROW] >= work.rows:
+                return status
+
+    def _ended(self, status: Status, work: Work) -> None:
+        if self.peer is not None and self.peer.lost:
+            self.stop(EngineLost, self.peer.lost)
+        elif status is Status.STALE:
+            self.stop(StaleMemory, "the memory was given to someone else meanwhile")
+        elif status is Status.FAILED:
+            why = f"the kernel refuses: {os.strerror(work.error)}"
+            if self.peer is not None and self.peer.is_dead():
+                self.stop(EngineLost, "its process has ended")
+            else:
+                self.stop(TransferError, why)
+        elif self.until is not None and time.monotonic() > self.until:
+            self.stop(TransferTimeout, "not done before its deadline")
+        else:
+            self.stop(TransferCancelled, "cancelled")
+
+
+def _same(work: Work) -> bool:
+    """Return whether both sides hold the same bytes."""
+    return work.summed(Mode.SUM_SRC) == work.summed(Mode.SUM_DST)
+
+
+class Prepared:
+    """A transfer that is done each time it is called: what it costs is the copy.
+
+    It returns when the bytes are there, and raises what a transfer raises.
+    """
+
+    def __init__(
+        self, transfer: Transfer, record: NDArray[np.int64] | None, restart: Any
+    ) -> None:
+        self._transfer, self._restart = transfer, restart
+        works = transfer.works
+        compiled = loader.load()
+        self._fast = len(works) == 1 and compiled is not None and not transfer.checked
+        self._peer = transfer.peer
+        if not self._fast:
+            return
+        work = works[0]
+        assert compiled is not None, "it is loaded"
+        self._again = compiled.again
+        self._link = 0 if record is None or self._peer is None else self._peer.link.at
+        self._record = record
+        self._at = int(work.job.ctypes.data)
+        self._rows = work.rows
+        self._note = 0 if record is None else int(record.ctypes.data)
+        if self._peer is not None:
+            work.job[Job.CANCEL] = self._peer.link.gone.ctypes.data
+        self._args = self._at, self._rows, self._link, self._note
+
+    @property
+    def pieces(self) -> int:
+        """Return how many runs it moves."""
+        return self._transfer.pieces
+
+    def __call__(self) -> None:
+        """Do it."""
+        if not self._fast:
+            self._restart().wait()
+            return
+        said = self._again(*self._args)
+        if said != 1:
+            self._other(said)
+
+    def _other(self, said: int) -> None:
+        status, posted = Status(said >> 3), said & 7
+        if status is Status.DONE:
+            peer = self._peer
+            assert peer is not None, "a notification goes to a peer"
+            if posted == 0:
+                assert self._record is not None, "there is something to post"
+                peer.post(self._record.tobytes())
+            else:
+                peer.link.wake()
+            return
+        self._transfer._is_done = False
+        self._transfer._ended(status, self._transfer.works[0])
+        assert self._transfer._error is not None, "it did not go well"
+        raise self._transfer._error

@@ -1,0 +1,1 @@
+"""Links: small records and staged bytes between two engines, whatever lies between."""

@@ -1,0 +1,229 @@
+"""One end of a link: post and take records, and stage bytes for the peer."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from stretto.errors import CallError
+from stretto.transfer import loader
+from stretto.transfer.copying.plain import bytes_at
+from stretto.transfer.links import plain
+from stretto.transfer.links.words import (
+    HALF_BYTES,
+    RECORD,
+    RING,
+    SLOTS,
+    STAGE,
+    STAGE_BYTES,
+    TAG_BYTES,
+    Block,
+    Kind,
+    Word,
+)
+from stretto.transfer.memory.mapping import Shared, word_at
+
+__all__ = ["Link", "Record", "functions", "notice", "tag_hash"]
+
+Record = tuple[int, ...]
+_RECORD = struct.Struct("=8q")
+_NOTICE = struct.Struct(f"=4q{TAG_BYTES}s")
+
+
+def functions() -> Any:
+    """Return the compiled functions, or those in Python."""
+    return loader.current() or plain
+
+
+@functools.lru_cache(maxsize=4096)
+def tag_hash(tag: bytes) -> int:
+    """Return the number by which a notification is found; never 0."""
+    if not isinstance(tag, bytes) or not 0 < len(tag) <= TAG_BYTES:
+        raise CallError(
+            f"a notification's name is 1 to {TAG_BYTES} bytes; got {tag!r:.60}"
+        )
+    digest = hashlib.blake2b(tag, digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 2 | 1
+
+
+@functools.lru_cache(maxsize=4096)
+def notice(tag: bytes, count: int = 1) -> bytes:
+    """Return the record of a notification."""
+    number = tag_hash(tag)
+    return _NOTICE.pack(Kind.NOTIFY, number, count, len(tag), tag)
+
+
+class Link:
+    """This end of a link; `hop` is where memory is not shared."""
+
+    def __init__(
+        self, shared: Shared, *, is_first: bool, hop: Any = None, wake: int = -1
+    ) -> None:
+        """Use two halves of memory: the first is that of whoever connected."""
+        self.hop, self._wake = hop, wake
+        self._shared = shared
+        first, second = shared.address, shared.address + HALF_BYTES
+        here, there = (first, second) if is_first or hop else (second, first)
+        self.inner, self.out = here, there
+        self._block = np.zeros(Block.END, np.int64)
+        self._block[Block.IN], self._block[Block.OUT] = here, there
+        if hop is not None:
+            self._use(hop, is_first)
+        self.at = int(self._block.ctypes.data)
+        self._buffer = np.zeros(8, np.int64)
+        self._out_record = np.zeros(8, np.int64)
+        self._posting = threading.RLock()
+        self.staging = threading.RLock()
+        """Held from placing bytes in the stage until they are announced."""
+        self._placed = 0
+        self._staged = word_at(there + Word.STAGED)
+        self._given = word_at(here + Word.STAGED)
+        self.asleep = word_at(here + Word.ASLEEP)
+        self.gone = np.zeros(1, np.int64)
+        """Not 0 when the peer is lost: everything under way is cancelled by it."""
+
+    def _use(self, hop: Any, is_first: bool) -> None:
+        calls = hop.calls
+        self.peer_rank = int(is_first)
+        if calls is None:
+            return
+        for word, value in (
+            (Block.CONTEXT, calls.context),
+            (Block.PUT, calls.put),
+            (Block.SIGNAL, calls.signal),
+            (Block.PROGRESS, calls.progress),
+            (Block.PEER, self.peer_rank),
+        ):
+            self._block[word] = value
+
+    # Records.
+
+    def post(self, record: bytes, give_up: Callable[[], None]) -> None:
+        """Post a record; while there is no room, `give_up` may raise: it is in vain."""
+        with self._posting:
+            self._out_record[:] = np.frombuffer(record, np.int64)
+            at = int(self._out_record.ctypes.data)
+            while not (said := self._post(at)):
+                give_up()
+                self.progress()
+                os.sched_yield()
+        if said > 1:
+            self.wake()
+
+    def _post(self, at: int) -> int:
+        if self.hop is None or self.hop.calls is not None:
+            return int(functions().post(self.at, at))
+        tail = word_at(self.out + Word.TAIL)
+        nth = int(tail[0])
+        if nth - int(word_at(self.out + Word.HEAD)[0]) >= SLOTS:
+            return 0
+        place = RING + nth % SLOTS * RECORD
+        self.hop.put(self.peer_rank, 0, at, place, RECORD)
+        self.hop.signal(self.peer_rank, 0, Word.TAIL, nth + 1, Word.SIDE, (0, 0, 0))
+        tail[0] = nth + 1
+        return 1
+
+    def say(self, kind: Kind, *words: int, give_up: Callable[[], None]) -> None:
+        """Post a record of words."""
+        fill = (0,) * (7 - len(words))
+        self.post(_RECORD.pack(kind, *words, *fill), give_up)
+
+    def records(self) -> Iterator[Record]:
+        """Take the records that have come."""
+        at = int(self._buffer.ctypes.data)
+        while functions().pop(self.at, at):
+            yield tuple(self._buffer.tolist())
+
+    @property
+    def has_records(self) -> bool:
+        """Return whether there are some."""
+        tail, head = word_at(self.inner + Word.TAIL), word_at(self.inner + Word.HEAD)
+        return bool(tail[0] > head[0])
+
+    def wake(self) -> None:
+        """Wake the peer's engine."""
+        if self._wake >= 0:
+            os.eventfd_write(self._wake, 1)
+
+    def progress(self) -> int:
+        """Let the hop send and receive."""
+        if self.hop is None:
+            return 0
+        if self.hop.calls is None:
+            with self._posting:
+                return int(self.hop.progress())
+        return int(functions().progress(self.at))
+
+    # The stage.
+
+    def place(self, nbytes: int) -> int | None:
+        """Return where in the stage so many bytes may go, or None: not yet."""
+        begin = self._placed
+        if begin % STAGE_BYTES + nbytes > STAGE_BYTES:
+            begin += -begin % STAGE_BYTES
+        if begin + nbytes - int(self._staged[0]) > STAGE_BYTES:
+            return None
+        self._placed = begin + nbytes
+        return begin
+
+    def out_address(self, place: int) -> int:
+        """Return where to write what goes to a place of the stage."""
+        return self.out + STAGE + place % STAGE_BYTES
+
+    def fill(self, address: int, data: bytes) -> None:
+        """Store bytes at an address of the stage."""
+        bytes_at(address, len(data))[:] = np.frombuffer(data, np.uint8)
+
+    def in_address(self, place: int) -> int:
+        """Return where to read what came to a place of the stage."""
+        return self.inner + STAGE + place % STAGE_BYTES
+
+    def carry(
+        self, source: int, place: int, nbytes: int, give_up: Callable[[], None]
+    ) -> None:
+        """Have a hop bring bytes to the peer's stage; nothing where it is shared.
+
+        They must stay as they are until the peer gives the place back.
+        """
+        if self.hop is None or not nbytes:
+            return
+        offset = STAGE + place % STAGE_BYTES
+        while True:
+            if self.hop.calls is None:
+                done = self.hop.put(self.peer_rank, 0, source, offset, nbytes)
+            else:
+                done = functions().far_put(self.at, source, offset, nbytes)
+            if done:
+                return
+            give_up()
+
+    def give_back(self, place: int, nbytes: int) -> None:
+        """Let the peer use a place of the stage, and all before it, again."""
+        end = place + nbytes
+        self._given[0] = end
+        if self.hop is None:
+            return
+        offset = HALF_BYTES + Word.STAGED
+        if self.hop.calls is None:
+            self.hop.signal(self.peer_rank, 0, offset, end, Word.SIDE, (0, 0, 0))
+            return
+        while not functions().far_signal(self.at, offset, end) and not self.gone[0]:
+            os.sched_yield()
+
+    @property
+    def is_busy(self) -> bool:
+        """Return whether the hop has something left to send."""
+        return self.hop is not None and bool(self.hop.busy())
+
+    def close(self) -> None:
+        """End the hop's connection."""
+        self.gone[0] = 1
+        if self.hop is not None:
+            self.hop.close()

@@ -1,0 +1,84 @@
+"""The memory of a link: what each end consumes, and what it produces.
+
+An end has an *in* half, which it consumes, and an *out* half, which is its peer's in
+half: the very same memory on one host, a mirror of it where a hop lies between. Words
+that only grow say how far each side has come; each has a cache line of its own.
+
+A record is 64 bytes: its kind, a number, and six more words.
+"""
+
+from __future__ import annotations
+
+import enum
+
+__all__ = [
+    "HALF_BYTES", "MARKS", "NUM_MARKS", "RECORD", "RING", "SLOTS", "STAGE",
+    "STAGE_BYTES", "TAG_BYTES", "Block", "Kind", "Word",
+]  # fmt: skip
+
+RECORD = 64
+SLOTS = 1024
+
+
+class Word(enum.IntEnum):
+    """Byte offsets of a half's words."""
+
+    TAIL = 0
+    """Records that the producer has written."""
+    HEAD = 64
+    """Records that the consumer has taken."""
+    STAGED = 128
+    """Bytes of the stage that the consumer has given back."""
+    ASLEEP = 192
+    """Whether the consumer wants to be woken."""
+    SIDE = 256
+    """Three words that a hop's signal stores, and nobody reads."""
+
+
+MARKS, NUM_MARKS = 1024, 256
+"""Where the producer says to which epochs of the consumer's memory it writes now."""
+RING = 4096
+STAGE = RING + SLOTS * RECORD
+STAGE_BYTES = 4 << 20
+HALF_BYTES = STAGE + STAGE_BYTES
+TAG_BYTES = 32
+"""Bytes of a notification's name: the last words of its record."""
+
+
+class Kind(enum.IntEnum):
+    """What a record says."""
+
+    NOTIFY = 1
+    """number: a hash of the tag; then how many, the tag's length, and its bytes."""
+    OPEN = 2
+    """number: a transfer's; then where its request lies in the stage, and its bytes."""
+    DATA = 3
+    """number: a transfer's; then part, first run, last, place in the stage, bytes."""
+    END = 4
+    """number: a transfer's; then status, sum, and bytes moved: nothing follows."""
+    DROP = 5
+    """number: a transfer's that is not wanted any more."""
+
+
+class Block(enum.IntEnum):
+    """Words by which the compiled functions know a link."""
+
+    IN = 0
+    OUT = 1
+    """Addresses of the halves."""
+    CONTEXT = 2
+    """The hop's, or 0: then memory is shared."""
+    PUT = 3
+    SIGNAL = 4
+    PROGRESS = 5
+    """Addresses of the hop's calls."""
+    PEER = 6
+    """The hop's number of the peer."""
+    HOP_LOCK = 7
+    POST_LOCK = 8
+    TAKE_LOCK = 9
+    """Taken by the one thread that uses the hop, posts, or takes."""
+    TOLD = 10
+    """What the peer behind a hop was last told of HEAD."""
+    ARGUMENTS = 12
+    END = 24

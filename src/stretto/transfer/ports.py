@@ -1,0 +1,169 @@
+"""What the parts of an engine ask of one another, so that none imports its owner."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+__all__ = ["Ended", "EngineLike", "LoopLike", "PeerLike"]
+
+
+class Ended(Protocol):
+    """Something that has ended, or will."""
+
+    def done(self) -> bool:
+        """Return whether it has."""
+
+    def event(self) -> threading.Event:
+        """Return what is set when it does."""
+
+
+class LoopLike(Protocol):
+    """An engine's thread."""
+
+    selector: Any
+
+    @property
+    def is_here(self) -> bool:
+        """Return whether this is its thread."""
+
+    @property
+    def wake_fd(self) -> int:
+        """Return the descriptor by which it is woken."""
+
+    def wait_for(self, pending: Ended, until: float | None) -> bool:
+        """Wait until something has ended; return whether it has."""
+
+    def drain(self) -> bool:
+        """Deal with what has come."""
+
+    def wake(self) -> None:
+        """Have the thread look around."""
+
+    def call(self, task: Callable[[], None]) -> None:
+        """Have the thread call something soon."""
+
+    def at(self, when: float, task: Callable[[], None]) -> None:
+        """Have the thread call something at a time."""
+
+    def move(self, task: Callable[[], None]) -> None:
+        """Have another thread call what takes long."""
+
+    def spin_for(self, number: int, tag: bytes, counts: Any) -> bool:
+        """Look for a notification for a short while."""
+
+
+class PeerLike(Protocol):
+    """Another engine, as transfers see it."""
+
+    name: str
+    lost: str
+    pid: int
+    link: Any
+    board: Any
+    reaches: bool
+    why_not: str
+    address: str
+
+    @property
+    def engine(self) -> EngineLike:
+        """Return whose peer it is."""
+
+    @property
+    def is_far(self) -> bool:
+        """Return whether a hop lies between."""
+
+    @property
+    def is_self(self) -> bool:
+        """Return whether it lives in this process."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Return the names of its memory."""
+
+    @property
+    def arenas(self) -> Sequence[Any]:
+        """Return its arenas, mapped here."""
+
+    def __getitem__(self, name: str) -> Any:
+        """Return its memory of a name."""
+
+    @property
+    def begun(self) -> set[Any]:
+        """Return the transfers that this process does alone."""
+
+    def is_dead(self) -> bool:
+        """Return whether its process is known to have ended."""
+
+    def take_mark(self) -> int | None:
+        """Return a mark that nobody uses."""
+
+    def give_mark(self, mark: int) -> None:
+        """Let a mark be used again."""
+
+    def number(self) -> int:
+        """Return a number for a transfer by stages."""
+
+    def begin(self, transfer: Any, body: bytes, work: Any, number: int) -> None:
+        """Ask for a transfer by stages."""
+
+    def drop(self, number: int) -> None:
+        """Say that a transfer is not wanted any more."""
+
+    def give_up(self) -> None:
+        """Raise when it is of no use to wait for it."""
+
+    def post(self, record: bytes) -> None:
+        """Post a record."""
+
+    def say(self, kind: Any, *words: int) -> None:
+        """Post a record of words."""
+
+
+class EngineLike(Protocol):
+    """An engine, as its parts see it."""
+
+    name: str
+    job: str
+    hop: str
+    lock: Any
+    counts: Any
+    board: Any
+    witness: Any
+
+    @property
+    def loop(self) -> LoopLike:
+        """Return its thread."""
+
+    def secret(self) -> bytes:
+        """Return the job's secret."""
+
+    def start(self, src: Any, dst: Any, **how: Any) -> Any:
+        """Begin a transfer."""
+
+    def prepare(self, src: Any, dst: Any, **how: Any) -> Any:
+        """Prepare a transfer."""
+
+    def asked(
+        self, peer: Any, number: int, header: Mapping[str, Any], pages: Any
+    ) -> Any:
+        """Return what does a transfer that a peer asks for."""
+
+    def explain(self, peer: Any) -> str:
+        """Return which way bytes go to a peer."""
+
+    def welcome(self, peer: Any) -> None:
+        """Know a peer."""
+
+    def drop(self, peer: Any, connection: Any) -> None:
+        """Know a peer no more."""
+
+    def writers(self) -> Sequence[PeerLike]:
+        """Return the peers that may write to memory here."""
+
+    def mapping_of(self, region: Any, address: int) -> tuple[int, int]:
+        """Return the arena in which memory lies."""
+
+    def renew(self, slot: int, epoch: int, timeout: float) -> int:
+        """Give a lease a new epoch."""

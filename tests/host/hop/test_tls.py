@@ -1,0 +1,90 @@
+"""Hosts that encrypt what goes between them, with certificates of the job's own CA."""
+
+import shutil
+import subprocess
+
+import pytest
+
+pytestmark = [
+    pytest.mark.host,
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl"),
+]
+
+CALLS = """
+comm = connect()
+n, r = comm.num_ranks, comm.rank
+for count in (1, 3000, 400_000):
+    x = np.arange(count, dtype=np.float32) + r
+    whole = np.arange(count, dtype=np.float32) * n + n * (n - 1) / 2
+    assert np.array_equal(comm.all_reduce(x.copy()), whole)
+import socket
+ways = comm._session("cpu")._way._hop._sockets.values()
+assert {way.family for way in ways} == {socket.AF_UNIX}  # the thread's, which encrypts
+say(comm.hosts)
+comm.close()
+"""
+CONNECTS = """
+try:
+    connect(6.0)
+except StrettoError as e:
+    say(e)
+"""
+
+
+def openssl(*words, cwd):
+    subprocess.run(["openssl", *words], cwd=cwd, check=True, capture_output=True)
+
+
+def authority(folder, name):
+    """Make a CA, and a folder with a certificate of it for every host."""
+    made = folder / name
+    made.mkdir()
+    kind = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    openssl("req", "-x509", *kind, "-keyout", "ca.key", "-out", "ca.pem", "-days", "2",
+            "-subj", f"/CN={name}", cwd=made)  # fmt: skip
+    openssl("req", *kind, "-keyout", "key.pem", "-out", "cert.csr", "-subj", "/CN=rank",
+            cwd=made)  # fmt: skip
+    openssl("x509", "-req", "-in", "cert.csr", "-CA", "ca.pem", "-CAkey", "ca.key",
+            "-CAcreateserial", "-out", "cert.pem", "-days", "2", cwd=made)  # fmt: skip
+    (made / "key.pem").chmod(0o600)
+    return str(made)
+
+
+def test_calls_are_right_over_tls(start, tmp_path):
+    """The hub's connections and the carrier's, both."""
+    folder = authority(tmp_path, "job")
+    job = start((0, 0, 1, 1), CALLS, STRETTO_TLS=folder)
+    out, err = job.end(100)
+
+    assert ["(0, 0, 1, 1)"] * 4 == [line.strip() for line in out], err
+
+
+def test_a_host_with_a_certificate_of_another_ca_is_told_so(start, tmp_path):
+    """On both sides, in words of TLS, and what to do."""
+    ours, theirs = authority(tmp_path, "job"), authority(tmp_path, "other")
+    own = {"rank0": {"STRETTO_TLS": ours}, "rank1": {"STRETTO_TLS": theirs}}
+    zero, one = start((0, 1), CONNECTS, **own).hear_all()
+
+    assert "TLS: " in one
+    assert "certificates of one CA" in one
+    assert "TLS: " in zero
+
+
+def test_a_host_without_tls_is_not_let_in(start, tmp_path):
+    """And rank 0 says why."""
+    own = {"rank0": {"STRETTO_TLS": authority(tmp_path, "job")}}
+    zero, one = start((0, 1), CONNECTS, **own).hear_all()
+
+    assert "TLS: " in zero
+    assert "rank 0" in one
+
+
+@pytest.mark.parametrize("lacks", ["key.pem", "ca.pem"])
+def test_files_that_are_not_there_are_named(start, tmp_path, lacks):
+    """Before anybody is waited for."""
+    folder = authority(tmp_path, "job")
+    (tmp_path / "job" / lacks).unlink()
+    zero, _ = start((0, 1), CONNECTS, STRETTO_TLS=folder).hear_all()
+
+    assert "want a folder of cert.pem, key.pem, ca.pem" in zero

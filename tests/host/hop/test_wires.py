@@ -1,0 +1,39 @@
+"""Hosts that a wire joins which delays packets, is slow, or loses some."""
+
+import pytest
+
+from stretto.testing.wire import Wire
+
+pytestmark = [pytest.mark.host, pytest.mark.timeout(120)]
+
+CALLS = """
+comm = connect(30.0)
+n, r = comm.num_ranks, comm.rank
+for count in (1, 3000, 60_000):
+    x = np.arange(count, dtype=np.float32) + r
+    whole = np.arange(count, dtype=np.float32) * n + n * (n - 1) / 2
+    for _ in range(3):
+        assert np.array_equal(comm.all_reduce(x.copy()), whole)
+    got = comm.all_to_all(np.repeat(np.arange(n, dtype=np.float32), count) + 10 * r)
+    assert (got.reshape(n, -1) == 10 * np.arange(n)[:, None] + r).all()
+begun = time.perf_counter()
+for _ in range(5):
+    comm.all_reduce(np.ones(2, np.float32))
+say((time.perf_counter() - begun) / 5)
+comm.close()
+"""
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [
+        Wire(delay_s=0.005, bits_per_s=2e8),
+        Wire(delay_s=0.0005, loss=0.01),
+    ],
+)
+def test_results_are_right_over_a_bad_wire(start, slow_hosts, wire):
+    """Late, slow and lost packets make calls longer, and nothing else."""
+    job = start((0, 0, 1, 1), CALLS, on=slow_hosts(wire))
+    out, err = job.end(110)
+
+    assert all(float(text) >= wire.delay_s for text in out), err

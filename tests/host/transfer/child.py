@@ -1,0 +1,80 @@
+"""A process with an engine that does what it is told on its standard input."""
+
+import json
+import os
+import sys
+
+import numpy as np
+
+from stretto.errors import StrettoError
+from stretto.transfer import Engine
+
+
+class Served:
+    """What a line of input may ask for."""
+
+    def __init__(self, name, secret, listen):
+        where = "127.0.0.1:0" if listen else None
+        self.engine = Engine(name, secret=secret, listen=where)
+        self.arrays, self.leases = {}, {}
+
+    def address(self):
+        return self.engine.address or self.engine.name
+
+    def share(self, name, nbytes, arena=False, layout=None, parts=1, read_only=False):
+        make = self.engine.arena if arena else (lambda n: np.zeros(n, np.uint8))
+        self.arrays[name] = [make(nbytes) for _ in range(parts)]
+        given = self.arrays[name] if parts > 1 else self.arrays[name][0]
+        self.engine.share(given, name, layout, read_only=read_only)
+
+    def fill(self, name, seed):
+        rng = np.random.default_rng(seed)
+        for array in self.arrays[name]:
+            array[:] = rng.integers(0, 256, array.size, dtype=np.uint8)
+
+    def read(self, name):
+        return [a.tobytes().hex() for a in self.arrays[name]]
+
+    def sums(self, name):
+        return [int(a.sum()) for a in self.arrays[name]]
+
+    def notified(self, tag, count=1, timeout=10):
+        self.engine.notified(tag.encode(), count).wait(timeout)
+
+    def notify(self, peer, tag):
+        self.engine.peer(peer).wait(10).notify(tag.encode())
+
+    def lease(self, name):
+        self.leases[name] = self.engine.lease()
+        return self.leases[name].token.hex()
+
+    def end(self, name, timeout=5.0):
+        self.leases.pop(name).end(timeout)
+
+    def peers(self):
+        return sorted(self.engine.peers)
+
+    def put_to(self, peer, name, seed, nbytes):
+        data = np.random.default_rng(seed).integers(0, 256, nbytes, dtype=np.uint8)
+        self.engine.peer(peer).wait(10)[name][:nbytes].put(data).wait(10)
+
+    def close(self):
+        self.engine.close()
+
+
+def main():
+    name, secret, listen = sys.argv[1], bytes.fromhex(sys.argv[2]), sys.argv[3] == "1"
+    served = Served(name, secret, listen)
+    print(json.dumps(served.address()), flush=True)
+    for line in sys.stdin:
+        said = json.loads(line)
+        try:
+            answer = getattr(served, said.pop("do"))(**said)
+        except StrettoError as e:
+            answer = {"error": type(e).__name__, "text": str(e)}
+        print(json.dumps(answer), flush=True)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

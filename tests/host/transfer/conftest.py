@@ -1,0 +1,72 @@
+"""Engines in this process and in others, ended with the test."""
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from stretto.transfer import Engine, loader
+
+SECRET = b"s" * 32
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class Child:
+    """An engine in a process of its own."""
+
+    def __init__(self, name, *, listen, environment=None):
+        paths = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
+        env = {**os.environ, "PYTHONPATH": paths, **(environment or {})}
+        self.name = name
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.host.transfer.child", name, SECRET.hex(),
+             str(int(listen))],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env, cwd=ROOT,
+        )  # fmt: skip
+        self.address = json.loads(self.process.stdout.readline())
+
+    def tell(self, do, **said):
+        self.process.stdin.write(json.dumps({"do": do, **said}) + "\n")
+        self.process.stdin.flush()
+
+    def hear(self):
+        return json.loads(self.process.stdout.readline())
+
+    def ask(self, do, **said):
+        self.tell(do, **said)
+        answer = self.hear()
+        assert not (isinstance(answer, dict) and "error" in answer), answer
+        return answer
+
+    def end(self):
+        self.process.kill()
+        self.process.wait(10)
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def start():
+    """Return what starts an engine in another process."""
+    children = []
+
+    def make(*, listen=False, environment=None):
+        name = f"there-{uuid.uuid4().hex[:8]}"
+        children.append(Child(name, listen=listen, environment=environment))
+        return children[-1]
+
+    yield make
+    for child in children:
+        child.end()
+
+
+@pytest.fixture
+def engine():
+    """Return an engine of this process."""
+    loader.load()
+    with Engine(f"here-{uuid.uuid4().hex[:8]}", secret=SECRET) as made:
+        yield made

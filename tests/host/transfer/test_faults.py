@@ -1,0 +1,281 @@
+"""Whatever happens to a peer, it is named in time, and memory is never written late."""
+
+import asyncio
+import os
+import random
+import signal
+import socket
+import struct
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stretto.errors import (
+    EngineLost,
+    RendezvousError,
+    StaleMemory,
+    TransferCancelled,
+    TransferError,
+    TransferTimeout,
+)
+from stretto.transfer import Engine
+from stretto.transfer.links.words import MARKS
+from stretto.transfer.memory.mapping import word_at
+
+pytestmark = [pytest.mark.host, pytest.mark.timeout(120)]
+WAIT = 20
+
+
+@pytest.fixture(params=["near", "tcp"])
+def pair(request, engine, start):
+    """Return a child that shares a buffer, and our peer for it."""
+    child = start(listen=request.param == "tcp")
+    peer = engine.connect(child.address).wait(WAIT)
+    child.ask("share", name="buf", nbytes=64 << 20, arena=True)
+    peer.region("buf").wait(WAIT)
+    return child, peer
+
+
+def test_a_dead_peer_is_named_within_a_second(pair):
+    """To whoever waits for it, transfers to it, or asks it for anything."""
+    child, peer = pair
+    data = np.ones(64 << 20, np.uint8)
+    begun = [peer["buf"].put(data) for _ in range(4)]
+    waits = peer.region("never")
+    child.process.kill()
+    killed = time.monotonic()
+    with pytest.raises(EngineLost, match=f"engine '{child.name}' is gone"):
+        waits.wait(WAIT)
+    assert time.monotonic() - killed < 1.0
+    for x in begun:
+        x.event().wait(WAIT)
+        if x.error is not None:
+            assert child.name == x.error.peer
+            assert 0 <= x.error.bytes_done <= 64 << 20
+    assert time.monotonic() - killed < 1.5
+    with pytest.raises(EngineLost, match=r"has ended|hung up"):
+        peer.notify(b"anybody")
+    assert "lost" in peer.explain()
+
+
+def test_the_other_side_hears_of_it_too(pair, engine):
+    """A peer that is gone is nobody's peer any more; its name can come again."""
+    child, peer = pair
+    assert [engine.name] == child.ask("peers")
+    peer.close()
+    for _ in range(100):
+        if not child.ask("peers"):
+            break
+        time.sleep(0.01)
+    assert [] == child.ask("peers")
+    again = engine.connect(child.address).wait(WAIT)
+    again.region("buf").wait(WAIT).put(np.full(64 << 20, 2, np.uint8)).wait(WAIT)
+    assert [128 << 20] == child.ask("sums", name="buf")
+
+
+def test_nothing_arrives_under_a_lease_that_has_ended(pair):
+    """Whatever was under way stops before `end` returns."""
+    child, peer = pair
+    token = bytes.fromhex(child.ask("lease", name="it"))
+    region = peer["buf"]
+    region[:8].put(b"12345678", lease=token).wait(WAIT)
+    data = np.full(64 << 20, 7, np.uint8)
+    begun = [region.put(data, lease=token) for _ in range(3)]
+    child.ask("end", name="it")
+    before = child.ask("sums", name="buf")
+    results = []
+    for x in begun:
+        try:
+            results.append(x.wait(WAIT))
+        except StaleMemory as e:
+            results.append(e)
+    with pytest.raises(StaleMemory, match="given to someone else meanwhile"):
+        region[:8].put(b"abcdefgh", lease=token).wait(WAIT)
+    assert before == child.ask("sums", name="buf")
+    region[:8].put(b"\0" * 8).wait(WAIT)
+
+
+def test_the_owner_waits_for_a_writer_that_sleeps(engine, start):
+    """A stopped writer keeps memory from being given away, until it is killed."""
+    child = start()
+    peer = engine.connect(child.address).wait(WAIT)
+    lease = engine.lease()
+    mark = word_at(peer.link.inner + MARKS + 8 * 5)
+    mark[0] = lease.epoch  # as the child would, in the midst of a copy
+    with pytest.raises(TransferTimeout, match=r"still writes .* let the memory rest"):
+        lease.end(0.2)
+    os.kill(child.process.pid, signal.SIGKILL)
+    child.process.wait(10)
+    lease.end(5)
+
+
+def test_a_deadline_ends_a_transfer_and_says_how_far_it_came(pair):
+    """The peer sleeps, or the copy is too long for it."""
+    child, peer = pair
+    if not peer.is_far:
+        x = peer["buf"].put(np.ones(64 << 20, np.uint8), deadline=1e-6)
+        with pytest.raises(TransferTimeout, match="not done before its deadline"):
+            x.wait(WAIT)
+        return
+    os.kill(child.process.pid, signal.SIGSTOP)
+    try:
+        x = peer["buf"].put(np.ones(64 << 20, np.uint8), deadline=0.3)
+        begun = time.monotonic()
+        with pytest.raises(TransferTimeout, match=f"engine '{child.name}', tcp: not"):
+            x.wait(WAIT)
+        assert time.monotonic() - begun < 1.0
+        assert "tcp" == x.error.path
+    finally:
+        os.kill(child.process.pid, signal.SIGCONT)
+
+
+def test_what_is_cancelled_lands_nowhere_afterwards(pair):
+    """A get leaves our memory alone once `cancel` has returned."""
+    child, peer = pair
+    child.ask("fill", name="buf", seed=3)
+    for turn in range(6):
+        got = np.zeros(64 << 20, np.uint8)
+        x = peer["buf"].get(got)
+        time.sleep(0.002 * turn)
+        cancelled = x.cancel()
+        before = got.copy()
+        if cancelled:
+            with pytest.raises(TransferCancelled, match="cancelled"):
+                x.wait(WAIT)
+        time.sleep(0.02)
+        assert np.array_equal(before, got)
+    check = np.zeros(1 << 20, np.uint8)
+    peer["buf"][: 1 << 20].get(check).wait(WAIT)
+    want = np.random.default_rng(3).integers(0, 256, 64 << 20, dtype=np.uint8)
+    assert np.array_equal(want[: 1 << 20], check)
+
+
+def test_being_cancelled_in_an_event_loop_cancels_the_transfer(pair):
+    """As `asyncio.wait_for` does."""
+    child, peer = pair
+    if not peer.is_far:
+        pytest.skip("it is too quick")
+    os.kill(child.process.pid, signal.SIGSTOP)
+    x = peer["buf"].put(np.ones(64 << 20, np.uint8))
+    try:
+        with pytest.raises(TimeoutError):
+            asyncio.run(asyncio.wait_for(_awaited(x), 0.2))
+        with pytest.raises(TransferCancelled, match="cancelled"):
+            x.wait(WAIT)
+    finally:
+        os.kill(child.process.pid, signal.SIGCONT)
+
+
+async def _awaited(x):
+    return await x
+
+
+def test_who_does_not_know_the_secret_is_not_let_in(start):
+    """He is told no more than that; who knows it still comes."""
+    child = start(listen=True)
+    with (
+        Engine("stranger", secret=b"x" * 32) as other,
+        pytest.raises(RendezvousError, match="does not know our secret"),
+    ):
+        other.connect(child.address).wait(WAIT)
+    with Engine("friend", secret=b"s" * 32) as friend:
+        assert child.name == friend.connect(child.address).wait(WAIT).name
+
+
+def test_random_bytes_at_the_port_cost_a_connection_and_nothing_else(pair):
+    """Before the secret is proved."""
+    child, peer = pair
+    if not peer.is_far:
+        pytest.skip("a port is for the network")
+    host, port = child.address.rsplit(":", 1)
+    rng = random.Random(5)
+    for _ in range(30):
+        with socket.create_connection((host, int(port)), timeout=5) as sock:
+            sock.sendall(rng.randbytes(rng.choice([1, 12, 300, 5000])))
+    peer["buf"][:5].put(b"alive").wait(WAIT)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_garbled_records_cost_the_connection_and_nothing_else(engine, start, seed):
+    """From a peer that knows the secret, and shares memory with us."""
+    child = start()
+    peer = engine.connect(child.address).wait(WAIT)
+    child.ask("share", name="buf", nbytes=1 << 16)
+    peer.region("buf").wait(WAIT)
+    rng = random.Random(seed)
+    for _ in range(20):
+        words = [rng.choice([rng.randrange(1, 8), rng.getrandbits(62), -1, 0])
+                 for _ in range(8)]  # fmt: skip
+        words[0] = rng.choice([1, 2, 3, 4, 5, 9])
+        try:
+            peer.post(struct.pack("=8q", *words))
+        except EngineLost:
+            break
+    with Engine(f"other-{seed}", secret=b"s" * 32) as other:
+        fresh = other.connect(child.address).wait(WAIT)
+        fresh.region("buf").wait(WAIT)[:3].put(b"yes").wait(WAIT)
+        assert child.ask("read", name="buf")[0].startswith(b"yes".hex())
+
+
+@pytest.mark.parametrize("change", ["shift", "layout", "only", "lease", "tokens"])
+def test_a_request_that_reaches_outside_is_refused(engine, start, change):
+    """The owner trusts nothing of it."""
+    from stretto.transfer.copying.words import Mode
+    from stretto.transfer.copying.work import Work
+    from stretto.transfer.engine.staged import Sending, pack_request
+    from stretto.transfer.engine.transfer import Transfer
+    from stretto.transfer.layouts import Layout
+    from stretto.transfer.plans import plan
+
+    child = start()
+    peer = engine.connect(child.address).wait(WAIT)
+    child.ask("share", name="buf", nbytes=4096)
+    region = peer.region("buf").wait(WAIT)
+    layout, data = Layout("N=64 uint8"), np.ones(64, np.uint8)
+    made = plan(layout, layout)
+    work = Work(made, made.runs()[0], [data.ctypes.data], [0], mode=Mode.PACK)
+    header = {
+        "op": "put", "region": "buf", "layout": str(layout), "shift": 0,
+        "other": str(layout), "only": [], "tokens": None,
+        "lease": [region.slot, region.epoch], "sum": False, "inline": True,
+    }  # fmt: skip
+    header |= {
+        "shift": {"shift": 4090},
+        "layout": {"layout": "N=8192 uint8", "other": "N=8192 uint8"},
+        "only": {"only": [["N", 0, 1 << 40]]},
+        "lease": {"lease": [1 << 40, 1]},
+        "tokens": {"tokens": "many"},
+    }[change]
+    x = Transfer(engine.loop, peer, "stage", nbytes=64, pieces=1)
+    number = peer.number()
+    sending = Sending(peer, number, [work], checked=False)
+    peer.begin(x, pack_request(header, None, sending.inline()), sending, number)
+    refused = r"no part|picked|range|someone else|hung up"
+    with pytest.raises(TransferError, match=refused):
+        x.wait(WAIT)
+    assert [0] == child.ask("sums", name="buf")
+
+
+def test_an_idle_engine_sleeps(pair):
+    """Less than a hundredth of a core, on both sides, however quick it was before."""
+    child, peer = pair
+    peer["buf"][:5].put(b"alive").wait(WAIT)
+    for _ in range(100):  # until all is loaded
+        spent = _cpu_s(child.process.pid)
+        time.sleep(0.2)
+        if _cpu_s(child.process.pid) - spent < 0.02:
+            break
+    before = time.process_time(), _cpu_s(child.process.pid)
+    time.sleep(1.0)
+    after = time.process_time(), _cpu_s(child.process.pid)
+
+    assert after[0] - before[0] < 0.02
+    assert after[1] - before[1] <= 0.02
+
+
+def _cpu_s(pid):
+    text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
+    fields = text.rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
