@@ -40,7 +40,10 @@ def data(scene: Scene, args: Args) -> dict[str, Any]:
     if by not in ways:
         raise CallError(f"by={by[:40]!r}; want one of {', '.join(ways) or 'none'}")
     found = _by_program(scene) if by == "program" else _by_time(scene, args)
-    return {"by": by, "ways": ways, **found}
+    recording = scene.loaded.recording
+    infos = recording.ranks if recording is not None else ()
+    is_virtual = any(info.clock == "virtual" for info in infos)
+    return {"by": by, "ways": ways, "is_virtual": is_virtual, **found}
 
 
 def _by_program(scene: Scene) -> dict[str, Any]:

@@ -10,6 +10,7 @@ const COPY = seriesColour(0);
 const SUM = seriesColour(5);
 const FRAMES = 600;
 const MOST_DOTS = 4000;
+const MOST_LANES = 32;
 const GROUPS = [
   ["moves data", seriesColour(0), ["put", "get", "put_packets", "hop_put", "transfer"]],
   ["copies", seriesColour(4), ["copy", "read_packets"]],
@@ -54,7 +55,7 @@ export function drawCollective(root, data, context) {
   root.append(
     element("h2", {}, data.title),
     element("div", { class: "bar" },
-      data.ways.length > 1 ? chooser("Drawn from", data.ways.map((way) => ({ program: "the program", time: "measured times" })[way]), data.ways.indexOf(data.by), (i) => context.go({ by: data.ways[i], call: undefined })) : null,
+      data.ways.length > 1 ? chooser("Drawn from", data.ways.map((way) => ({ program: "the program", time: data.is_virtual ? "simulated times" : "measured times" })[way]), data.ways.indexOf(data.by), (i) => context.go({ by: data.ways[i], call: undefined })) : null,
       isProgram ? null : chooser("Collective", data.choices, data.call, (i) => context.go({ by: "time", call: i }), !context.isLive)),
     element("div", { class: "bar" }, play, isProgram ? [step(-1), step(1)] : null, element("div", { class: "grow" }, slider), when),
     seriesLegend(isProgram ? [["a copy on its way", COPY], ["on its way into a sum", SUM]] : [["data on their way", COPY], ["line: from whom to whom", "var(--idle)", "thin"]]),
@@ -170,24 +171,27 @@ function barsCanvas(data, state, end) {
   const { bars } = data;
   const colours = new Map(GROUPS.flatMap(([, colour, kinds]) => kinds.map((kind) => [kind, colour])));
   const ranks = data.ranks.length;
+  const lanes = Math.min(MOST_LANES, 1 + Math.max(0, maxOf(bars.lane)));
   return makeCanvas("Steps of every rank over time", (width) => Math.min(520, Math.max(220, ranks * 26)) + 50, (pen, width, tall) => {
     const frame = { left: 62, top: 6, right: width - 30, bottom: tall - 42 };
     const x = (us) => frame.left + (us / (end || 1)) * (frame.right - frame.left);
     const high = (frame.bottom - frame.top) / ranks;
     const gap = high > 6 ? 2 : 0;
+    const apart = (high - gap) / lanes >= 2 ? lanes : 1; // lanes of a rank, above one another where there is room
+    const thick = (high - gap) / apart;
     for (const isWait of [true, false]) {
       for (let i = 0; i < bars.row.length; i += 1) {
         const kind = data.kinds[bars.kind[i]];
-        const top = frame.top + bars.row[i] * high;
+        const top = frame.top + bars.row[i] * high + (Math.max(0, bars.lane[i]) % apart) * thick;
         const begun = bars.begin[i] + bars.wait[i];
         if (isWait) {
           const until = kind === "wait" ? bars.end[i] : begun;
           if (until <= bars.begin[i]) continue;
           pen.fillStyle = themed("idle");
-          pen.fillRect(x(bars.begin[i]), top, Math.max(0.5, x(until) - x(bars.begin[i])), high - gap);
+          pen.fillRect(x(bars.begin[i]), top, Math.max(0.5, x(until) - x(bars.begin[i])), thick);
         } else if (kind !== "wait") {
           pen.fillStyle = colours.get(kind) ?? themed("quiet");
-          pen.fillRect(x(begun), top, Math.max(1, x(bars.end[i]) - x(begun)), high - gap);
+          pen.fillRect(x(begun), top, Math.max(1, x(bars.end[i]) - x(begun)), thick);
         }
       }
     }
