@@ -36,6 +36,16 @@ def host_times(group: Any) -> dict[str, Any]:
         torch.set_default_device(before)
 
 
+class Nothing(dist.ProcessGroup):
+    """A group in Python that does nothing: what torch.distributed costs by itself."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 1)
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> None:
+        """Be done."""
+
+
 def _host_times(group: Any) -> dict[str, Any]:
     n = dist.get_world_size(group)
     calls = {f"stretto {k}": call for k, call in _of_torch(group).items()}
@@ -44,6 +54,8 @@ def _host_times(group: Any) -> dict[str, Any]:
         nccl = dist.new_group(backend="nccl")
         calls |= {f"nccl {k}": call for k, call in _of_torch(nccl).items()}
     calls |= _of_ours(group)
+    x, nothing = torch.zeros(256, device="cuda"), Nothing()
+    calls["a group that does nothing"] = lambda: dist.all_reduce(x, group=nothing)
     comm = st.communicator(group)
     found: dict[str, Any] = {"load": os.getloadavg()[0], "cores": os.cpu_count()}
     for name, call in calls.items():

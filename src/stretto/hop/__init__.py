@@ -14,7 +14,10 @@ from typing import Any, NamedTuple, Protocol
 
 from stretto.errors import UnknownNameError
 
-__all__ = ["Calls", "Hop", "Window", "get", "names"]
+__all__ = ["MORE", "Calls", "Hop", "Window", "get", "names"]
+
+
+MORE = 1 << 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +51,11 @@ class Calls(NamedTuple):
     put: int
     """Arguments: peer, lane, source, offset, bytes."""
     signal: int
-    """Arguments: peer, lane, offset, value, offset of the side words, three of them."""
+    """Arguments: peer, lane, offset, value, offset of the side words, three of them.
+
+    A lane plus MORE: another signal to that peer follows at once, so this one may wait
+    and go with it.
+    """
     progress: int
     wait: int
     """Argument, instead of an address: microseconds."""

@@ -55,11 +55,14 @@ usleep: Callable[[int], int] = types.ExternalFunction(
 )
 
 
-def compiled(signature: str) -> Callable[[Compiled], Compiled]:
-    """Compile a function now, for one signature, to run without the GIL."""
+def compiled(signature: str, *, nogil: bool = True) -> Callable[[Compiled], Compiled]:
+    """Compile a function now, for one signature, to run without the GIL.
+
+    What is over at once keeps it: giving it back takes longer.
+    """
 
     def decorate(function: Compiled) -> Compiled:
-        dispatcher = njit(nogil=True)(function)
+        dispatcher = njit(nogil=nogil)(function)
         if not config.DISABLE_JIT:
             sources = _sources(function.__code__.co_filename)
             with Kept(function, sources) as kept:

@@ -84,7 +84,7 @@ def blind(comm):
         raise Examined
 
     comm._call = refuse
-    comm._by_layout.fused.repeat = refuse
+    comm._calls.epilogues.repeat = refuse
 
 
 def alone(fake, work):
@@ -173,7 +173,7 @@ def test_memory_that_peers_reach_by_now_is_examined(fake):
         with pytest.raises(Examined):
             norms.normed(comm, *given, EPS)
         comm._known = comm._table_before
-        comm._by_layout.clear()
+        comm._calls.clear()
         assert not comm.memo
 
     alone(fake, work)

@@ -121,11 +121,11 @@ def scene():
         ("late ranks", "Rank 3 comes latest"),
         ("late ranks in all_gather over 1M", "Rank 3 comes latest"),
         ("why is rank 3 late", "Rank 3 comes .* after the first on average"),
-        ("slowest collectives top 1", "Collective .* of world, a all_gather of 4M"),
+        ("slowest collectives top 1", "Collective .* of world, all_gather of 4M"),
         ("times in all_reduce", "all_reduce of 1M takes most time"),
         ("traffic rank 0", "most was moved"),
         ("what is rank 2 doing", "Rank 2 last called reduce_scatter, step 90"),
-        ("why is step 7 slow", "Step 7 .*: a all_reduce of 1M"),
+        ("why is step 7 slow", "Step 7 .*: all_reduce of 1M"),
         ("late ranks over 1G", "No collective was recorded that is like that"),
     ],
 )

@@ -24,7 +24,7 @@ def served(tmp_path):
     studio = Studio(Given(recordings=(path,)))
     studio.refresh()
     server = StudioServer(studio)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     yield server, path
     server.stop()

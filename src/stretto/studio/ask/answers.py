@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from stretto.errors import CallError
 from stretto.studio.ask.question import Question, Subject
 from stretto.studio.flows import flows_of
-from stretto.studio.groups import groups, size_name
+from stretto.studio.groups import groups
 from stretto.studio.index import Index
 from stretto.studio.scene import Scene
+from stretto.studio.units import size_name, time_name
 from stretto.trace import STATES
 
 __all__ = ["Answer", "answer", "packed"]
@@ -83,7 +84,7 @@ def _links(scene: Scene, question: Question, window: _Window) -> Answer:
     index = scene.index
     if not len(index.steps):
         return Answer(text="No steps were recorded, so nobody knows what links did.")
-    n = len(index.world)
+    n = index.side
     nbytes, busy = np.zeros(n * n), np.zeros(n * n)
     wanted = _steps_of(index, window)
     for flows in flows_of(index, scene.plans, wanted):
@@ -105,7 +106,7 @@ def _links(scene: Scene, question: Question, window: _Window) -> Answer:
         src, dst = divmod(int(used[at]), n)
         a, b = int(index.world[src]), int(index.world[dst])
         way = _way(scene, a, b)
-        moved = float(nbytes[used[at]]) / 1e6
+        moved = float(nbytes[used[at]]) / 2**20
         rows.append((a, b, round(float(rate[at]), 4), round(moved, 4), way))
     a, b, best, moved, _ = rows[0]
     middle = float(np.median(rate))
@@ -160,8 +161,8 @@ def _late(scene: Scene, question: Question, window: _Window) -> Answer:
     )
     middle = float(np.median(mean[there]))
     text = (
-        f"Rank {rows[0][0]} comes latest: {rows[0][1]:.4g} us after the first, on "
-        f"average over {rows[0][3]:,} calls; the median rank {middle:.4g} us."
+        f"Rank {rows[0][0]} comes latest: {time_name(rows[0][1])} after the first, on "
+        f"average over {rows[0][3]:,} calls; the median rank {time_name(middle)}."
     )
     columns = ("rank", "late on average, us", "at most, us", "calls")
     return Answer(text=text, columns=columns, rows=rows, view="lateness")
@@ -179,8 +180,8 @@ def _slowest(scene: Scene, question: Question, window: _Window) -> Answer:
     )
     comm, seq, name, size, us, wait, last, _ = rows[0]
     text = (
-        f"Collective {seq} of {comm}, a {name} of {size}, took longest: {us:.4g} us, "
-        f"{wait:.4g} of them until the last rank, {last}, came."
+        f"Collective {seq} of {comm}, {name} of {size}, took longest: {time_name(us)}, "
+        f"{time_name(wait)} of them until the last rank, {last}, came."
     )
     columns = (
         *("communicator", "number", "collective", "size", "us"),
@@ -223,7 +224,7 @@ def _times(scene: Scene, question: Question, window: _Window) -> Answer:
         return _nothing()
     text = (
         f"{rows[0][0]} of {rows[0][1]} takes most time; half of its calls end within "
-        f"{rows[0][4]:.4g} us, 99 of 100 within {rows[0][5]:.4g} us."
+        f"{time_name(rows[0][4])}, 99 of 100 within {time_name(rows[0][5])}."
     )
     columns = ("collective", "size", "ranks", "count", "p50, us", "p99, us", "bus GB/s")
     return Answer(text=text, columns=columns, rows=rows, view="table")
@@ -250,16 +251,18 @@ def _why_step(scene: Scene, question: Question, window: _Window) -> Answer:
     lasted, wait = row[4], row[5]
     moved = lasted - wait
     is_late = wait - usual_wait >= moved - (usual - usual_wait)
+    waited, moving = time_name(wait), time_name(moved)
     cause = (
-        f"Rank {row[6]} came {wait:.4g} us after the first (usually {usual_wait:.4g})."
+        f"Rank {row[6]} came {waited} after the first (usually "
+        f"{time_name(usual_wait)})."
         if is_late
-        else f"All ranks had come after {wait:.4g} us; moving data took {moved:.4g} us "
-        f"(usually {usual - usual_wait:.4g})."
+        else f"All ranks had come after {waited}; moving data took {moving} (usually "
+        f"{time_name(usual - usual_wait)})."
     )
     slow = "is slow" if lasted > usual * 1.1 else "is not slow"
     text = (
-        f"Step {question.number} {slow}: a {row[2]} of {row[3]} that took {lasted:.4g} "
-        f"us; the median of its kind takes {usual:.4g} us. {cause}"
+        f"Step {question.number} {slow}: {row[2]} of {row[3]} that took "
+        f"{time_name(lasted)}; the median of its kind takes {time_name(usual)}. {cause}"
     )
     mine = np.flatnonzero(index.instance == one)
     order = mine[np.argsort(-index.asked_us[mine], kind="stable")][: question.top]
@@ -267,7 +270,7 @@ def _why_step(scene: Scene, question: Question, window: _Window) -> Answer:
         (
             int(index.calls["rank"][i]),
             round(float(index.late_us[i]), 3),
-            round(float(index.lasted_us[i]), 3) if index.is_done[i] else "no end",
+            round(float(index.lasted_us[i]), 3) if index.is_done[i] else "not known",
         )
         for i in order
     )
@@ -299,11 +302,12 @@ def _why_rank(scene: Scene, question: Question, window: _Window) -> Answer:
             )
         )
     often = float((late > 1.5 * np.median(index.late_us)).mean())
+    mean, middle = time_name(late.mean()), time_name(float(np.median(late)))
     text = (
-        f"Rank {question.number} comes {late.mean():.4g} us after the first on average "
-        f"(median {np.median(late):.4g}, at most {late.max():.4g}); in "
-        f"{100 * often:.0f} % of its calls it is later than half again the median of "
-        f"all ranks. The time outside collectives before a call is what it computed."
+        f"Rank {question.number} comes {mean} after the first on average (median "
+        f"{middle}, at most {time_name(late.max())}); in {100 * often:.0f} % of its "
+        "calls it is later than half again the median of all ranks. The time outside "
+        "collectives before a call is what it computed."
     )
     columns = ("step", "collective", "late, us", "outside collectives before, us")
     return Answer(text=text, columns=columns, rows=tuple(rows), view="lateness")
@@ -330,15 +334,15 @@ def _doing(scene: Scene, question: Question, window: _Window) -> Answer:
             index.recording.kinds[int(index.calls["kind"][i])].collective,
             STATES[int(index.calls["state"][i])],
             round(float(index.asked_us[i]) / 1e3, 4),
-            round(float(index.lasted_us[i]), 3) if index.is_done[i] else "no end",
+            round(float(index.lasted_us[i]), 3) if index.is_done[i] else "not known",
         )
         for i in order
     )
     seq, name, state, at, _ = rows[0]
-    silent = index.span_us / 1e3 - at
+    silent = index.span_us - at * 1e3
     text = (
         f"Rank {question.number} last called {name}, step {seq}, which is {state}; "
-        f"that was {silent:.4g} ms before the recording ends."
+        f"that was {time_name(silent)} before the recording ends."
     )
     columns = ("step", "collective", "state", "at, ms", "in the call, us")
     return Answer(text=text, columns=columns, rows=rows, view="lateness")

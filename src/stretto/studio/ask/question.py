@@ -79,10 +79,10 @@ class Question:
         if self.comm:
             said.append(f'on "{self.comm}"')
         if self.last_us >= 0:
-            said.append(f"last {_plain(self.last_us)}us")
+            said.append(f"last {_spell_time(self.last_us)}")
         if self.between_us is not None:
-            low, high = map(_plain, self.between_us)
-            said.append(f"between {low}us and {high}us")
+            low, high = map(_spell_time, self.between_us)
+            said.append(f"between {low} and {high}")
         if self.rank >= 0:
             said.append(f"rank {self.rank}")
         if self.top != 10:
@@ -285,6 +285,9 @@ class _Parser:
         return CallError(f"word {self._at + 1 - back}: got {got}; want {want}")
 
 
-def _plain(value: float) -> str:
-    """Return a number that reads back as itself."""
-    return str(int(value)) if value == int(value) else repr(value)
+def _spell_time(us: float) -> str:
+    """Return a time in the largest unit that leaves it whole."""
+    for unit, size in (("s", 1_000_000), ("ms", 1000), ("us", 1)):
+        if us and us % size == 0:
+            return f"{int(us) // size}{unit}"
+    return f"{us!r}us"

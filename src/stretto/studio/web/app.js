@@ -12,6 +12,7 @@ import { drawTable } from "./views/table.js";
 import { drawTopology } from "./views/topology.js";
 import { drawTraffic } from "./views/traffic.js";
 import { drawTune } from "./views/tune.js";
+import { drawWaiting } from "./views/waiting.js";
 
 const VIEWS = {
   overview: drawOverview,
@@ -23,6 +24,7 @@ const VIEWS = {
   program: drawProgram,
   compare: drawCompare,
   tune: drawTune,
+  waiting: drawWaiting,
 };
 
 const page = Object.fromEntries(["what", "ask", "question", "examples", "theme", "views", "answer", "main", "status"]

@@ -87,6 +87,24 @@ class Partial(Held):
             self.comm.all_reduce(self._made)
         return self._made
 
+    def fits(self, other: Any) -> bool:
+        """Return whether a tensor may be added to the sum by a fused call."""
+        return (
+            isinstance(other, Tensor)
+            and self._made is None
+            and other.dtype == self.part.dtype
+            and other.shape == self.part.shape
+            and not (torch.is_grad_enabled() and other.requires_grad)
+        )
+
+    def normed(self, residual: Tensor, weight: Tensor, eps: float) -> tuple[Any, Any]:
+        """Return the norm of the sum with a residual, and that sum, by one call."""
+        x = plain(self.part)
+        made = normed(self.comm, x, residual, weight, eps, keep=False)
+        self._made = x  # the sum over ranks now
+        self.report.calls += 1
+        return made
+
 
 class Pending(Held):
     """A residual and a sum over ranks that is to be added to it."""
@@ -106,10 +124,7 @@ class Pending(Held):
         partial = self.partial
         if self._made is not None or partial._made is not None:
             return None
-        comm, x = partial.comm, plain(partial.part)
-        out, self._made = normed(comm, x, self.residual, weight, eps, keep=False)
-        partial._made = x  # the sum over ranks now
-        partial.report.calls += 1
+        out, self._made = partial.normed(self.residual, weight, eps)
         return out
 
 
@@ -120,12 +135,9 @@ def _real(value: Any) -> Any:
 def _sum(a: Any, b: Any) -> Any:
     """Return a sum, held back when one side is a part and the other a tensor."""
     part, other = (a, b) if isinstance(a, Partial) else (b, a)
-    if isinstance(part, Partial) and part._made is None:
+    if isinstance(part, Partial):
         other = _real(other)
-        alike = isinstance(other, Tensor) and (
-            other.shape == part.part.shape and other.dtype == part.part.dtype
-        )
-        if alike and not (torch.is_grad_enabled() and other.requires_grad):
+        if part.fits(other):
             return Pending(part, other)
     return _real(a) + _real(b)
 
@@ -184,7 +196,7 @@ def _held_back(
 
     Where code is compiled, or a gradient is wanted, the layer is what it was.
     """
-    given = [_real(one) for one in args]
+    given = list(map(_real, args))
     if torch.compiler.is_compiling() or _learns(layer, given):
         return forward(*given, **options)
     own = layer.__dict__  # setting an attribute of a module costs microseconds
@@ -196,7 +208,7 @@ def _held_back(
     out, *rest = made if isinstance(made, tuple) else (made,)
     of_layer = own["group"] if "group" in own else getattr(layer, "group", group)
     comm = communicator_of(of_layer)
-    if out._base is not None or any(out is one for one in given):
+    if out._base is not None or id(out) in map(id, given):
         out = out.clone()  # it is somebody else's, too
     held: Any = Partial(out, comm, report)
     if out.is_cuda and out.nbytes > fused_up_to(comm):
@@ -225,6 +237,8 @@ def _norm(
     `eps` is what the module calls it.
     """
     if len(rest) == 1 and not options and isinstance(x, Partial):
+        if x.fits(rest[0]):
+            return x.normed(rest[0], module.weight, float(getattr(module, eps)))
         total = _sum(x, rest[0])  # norm(x, residual) returns both
         made = _norm(forward, module, eps, total)
         return made, _real(total)

@@ -26,20 +26,21 @@ _plain_types = (torch.Tensor, torch.nn.Parameter)
 _names: weakref.WeakKeyDictionary[Communicator, str] = weakref.WeakKeyDictionary()
 _by_name: weakref.WeakValueDictionary[str, Communicator] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
+_PREFIX = "stretto communicator "
 
 
 def named(comm: Communicator) -> str:
     """Return a text that graphs know a communicator by, as long as it lives."""
     name = _names.get(comm)
     if name is None:
-        name = _names[comm] = f"stretto communicator {next(_numbers)}"
+        name = _names[comm] = f"{_PREFIX}{next(_numbers)}"
         _by_name[name] = comm
     return name
 
 
 def resolve(group: str) -> Communicator:
     """Return the communicator that a text stands for, now."""
-    found = _by_name.get(group)
+    found = _by_name.get(group) if group.startswith(_PREFIX) else None
     return communicator(group or None) if found is None else found
 
 

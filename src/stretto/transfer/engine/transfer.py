@@ -19,6 +19,7 @@ from stretto.errors import (
     TransferError,
     TransferTimeout,
 )
+from stretto.trace import CallKind, observe
 from stretto.transfer import loader
 from stretto.transfer.copying.words import Job, Mode, Status
 from stretto.transfer.copying.work import Work
@@ -28,6 +29,8 @@ from stretto.transfer.ports import LoopLike, PeerLike
 
 __all__ = ["Prepared", "Stats", "Transfer", "failure"]
 
+TRANSFERS = "transfers of rank"
+"""Where recordings have them, in place of a communicator."""
 _PART_BYTES = 16 << 20
 """Bytes moved between looks at the clock and at the peer."""
 
@@ -111,21 +114,37 @@ class Transfer(Pending[Stats]):
         """End it with an error that says how far it came."""
         self.word[0] = 1
         done, blocks = self.bytes_done, self.blocks_done
-        return self.fail(
+        ended = self.fail(
             failure(
                 kind, why, peer=self.peer_name, path=self.path, done=done, blocks=blocks
             )
         )
+        if ended:
+            self._record(failed=True)
+        return ended
 
     def complete(self) -> None:
         """End it well."""
         self.bytes_done = self.nbytes
+        self._record()
         seconds = time.monotonic() - self.begun
         self.finish(
             Stats(
                 path=self.path, nbytes=self.nbytes, pieces=self.pieces, seconds=seconds
             )
         )
+
+    def _record(self, *, failed: bool = False) -> None:
+        """Tell whoever records (`stretto.trace`) what was moved, and since when."""
+        kind = CallKind(
+            collective="transfer",
+            nbytes=self.nbytes,
+            algorithm=self.path,
+            executor="transfer",
+            text=self.what,
+        )
+        since_ns = int(self.begun * 1e9)
+        observe(TRANSFERS, kind, since_ns, nbytes=self.bytes_done, failed=failed)
 
     def _help(self, until: float | None) -> None:
         if self.works:

@@ -19,7 +19,7 @@ from stretto.collectives import storage
 from stretto.epilogues import Spec
 from stretto.errors import CallError, PlanError
 from stretto.executors import Call, describe, hosts_of
-from stretto.executors.cuda.codegen.abi import fingerprint, footprint
+from stretto.executors.cuda.codegen.abi import fingerprint, footprint, mixed
 from stretto.executors.cuda.codegen.byhand import hand_kernel
 from stretto.executors.cuda.codegen.epilogue import words_of
 from stretto.executors.cuda.codegen.rowwise import EACH_ITS_OWN, shared_by
@@ -36,7 +36,6 @@ from stretto.executors.cuda.launching.launch import (
     BoundKernel,
     Key,
     Launch,
-    mixed,
 )
 from stretto.executors.cuda.launching.peers import peer_spaces
 from stretto.executors.cuda.launching.services import SessionServices
