@@ -322,11 +322,7 @@ def test_what_the_runtime_chooses_compiles(rows, spilled):
     [
         ("all_reduce/one_shot", "packets blocks=64 threads=512", "bfloat16", 8192),
         ("all_gather/one_shot", "packets threads=256", "bfloat16", 4096),
-        pytest.param(
-            *("all_reduce/two_shot", "packets blocks=16 threads=1024"),
-            *("bfloat16", 8192),
-            marks=pytest.mark.slow,
-        ),
+        ("all_reduce/two_shot", "packets blocks=16 threads=1024", "bfloat16", 8192),
         ("all_reduce/ring", "bulk threads=512", "float32", 2885),
     ],
 )
