@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import platform
+import resource
 import statistics
 import subprocess
 import sys
@@ -59,7 +60,8 @@ def main() -> int:
         f"{yes(reached['steps'])}"
     )
     print(
-        f"summary of {whole['events']} events: {whole['seconds']:.1f} s, "
+        f"summary of {whole['events']} events: {whole['seconds']:.1f} s "
+        f"({whole['cpu_seconds']:.1f} s of the processor), "
         f"{whole['peak_gb']:.2f} GB; goal {GOAL_S:.0f} s, {GOAL_GB:.0f} GB: "
         f"{yes(reached['summary'])}"
     )
@@ -163,6 +165,8 @@ def summary(events: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "large.trace")
         write(path, large(events))
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        before = used.ru_utime + used.ru_stime
         began = time.perf_counter()
         done = subprocess.run(
             [sys.executable, "-c", _CHILD, str(path)],
@@ -172,9 +176,11 @@ def summary(events: int) -> dict[str, Any]:
             check=True,
         )
         seconds = time.perf_counter() - began
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
         return {
             "events": events,
             "seconds": seconds,
+            "cpu_seconds": used.ru_utime + used.ru_stime - before,
             "peak_gb": int(done.stdout.split()[-1]) * 1024 / 1e9,
             "file_gb": path.stat().st_size / 1e9,
         }

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from stretto.choice.plans import frozen, proved_plan
+from stretto.choice.select import Question
+from stretto.choice.selector import Selector
+from stretto.collectives import Operator, storage
+from stretto.errors import StrettoError
+from stretto.executors.cuda.codegen.compile import compile_all
+from stretto.executors.cuda.codegen.generate import kernel_of
+
+Call = tuple[str, int, str, str, Any]
+"""A collective, its count, a type, an operator, and a pin."""
 POISON = 77
 
 
@@ -33,12 +46,54 @@ def check(seconds: float) -> Callable[[Callable[[Hosted], None]], Any]:
 class Hosted:
     """One rank's part of a check: its communicator, and what went wrong."""
 
-    def __init__(self, comm: Any, torch: Any, device: str) -> None:
+    def __init__(
+        self, comm: Any, torch: Any, device: str, until: float = math.inf
+    ) -> None:
         self.comm, self.torch, self.device = comm, torch, device
         self.rank, self.n = comm.rank, comm.num_ranks
+        self.until = until
         self.wrong: list[str] = []
         self.cases = 0
         self.said: dict[str, Any] = {}
+
+    def late(self) -> bool:
+        """Return whether no time is left, on whichever rank (collective)."""
+        return any(self.comm.all_gather_object(time.monotonic() > self.until))
+
+    def compile(self, calls: Sequence[Call]) -> None:
+        """Compile this rank's kernels for calls, side by side."""
+        if self.device == "cpu":
+            return
+        kernels = {}
+        for name, count, dtype, op, pin in calls:
+            kernel = self._kernel(name, count, dtype, op, pin)
+            if kernel is not None:
+                kernels[kernel.digest] = kernel
+        arch = self.torch.cuda.get_device_capability()
+        cores = max(1, (os.cpu_count() or 4) // self.n)
+        compile_all(kernels.values(), arch=tuple(arch), threads=cores)
+
+    def _kernel(self, name: str, count: int, dtype: str, op: str, pin: Any) -> Any:
+        params: dict[str, Any] = {}
+        if name == "permute":
+            params["pairs"] = tuple((r, (r + 1) % self.n) for r in range(self.n))
+        elif name in ("broadcast", "reduce", "gather", "scatter"):
+            params["root"] = self.n - 1
+        whole = count if name in ("all_reduce", "broadcast", "reduce", "permute") else (
+            count * self.n
+        )  # fmt: skip
+        asked = Question(
+            executor="cuda", collective=name, num_ranks=self.n,
+            nbytes=whole * storage(dtype).itemsize, params=frozen(params),
+            hosts=self.comm.hosts,
+        )  # fmt: skip
+        try:
+            choice = Selector("cuda").choose(asked, pin)
+            args = choice.algorithm, self.n, frozen(params), choice.schedule, True
+            plan = proved_plan(*args, self.comm.hosts)
+            return kernel_of(plan, rank=self.rank, dtype=dtype, op=Operator(op))
+        except StrettoError:
+            return None
 
     def sync(self) -> None:
         """Wait for the GPU, and raise what calls have met."""

@@ -29,8 +29,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(HERE)]
 
-import host_checks  # noqa: E402, F401  (importing registers checks)
-import host_times  # noqa: E402, F401
+import host_checks  # noqa: E402, F401  (importing registers checks, in this order)
 from hosted import CHECKS, Hosted  # noqa: E402
 
 MULTICAST = {
@@ -66,7 +65,7 @@ def child(args: argparse.Namespace) -> None:
         began = time.monotonic()
         part = whole.split(0)
         part.deadline_s = args.deadline
-        one = Hosted(part, torch, args.device)
+        one = Hosted(part, torch, args.device, args.until)
         try:
             CHECKS[name].function(one)
         except Exception as e:

@@ -39,6 +39,7 @@ def test_every_source_file_is_in_the_wheel(wheel):
     assert lying == packed
     assert "stretto/py.typed" in packed
     assert "stretto/topology/machines/h200.toml" in packed
+    assert "stretto/studio/web/views/topology.js" in packed
 
 
 def test_the_wheel_carries_its_licence_and_one_dependency(wheel):

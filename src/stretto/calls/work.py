@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from stretto.errors import CallError, CollectiveTimeout
 from stretto.meeting.process import start_thread
+from stretto.trace import blocked
 
 __all__ = ["Mark", "Tail", "Work", "Worker"]
 
@@ -78,8 +79,12 @@ class Work:
         call has ended on the GPU too, and what it met itself is raised.
         """
         stop_at = None if timeout_s is None else time.monotonic() + timeout_s
-        if not self._done.wait(timeout_s):
-            raise self._late(timeout_s)
+        if not self._done.is_set():
+            since_ns = time.monotonic_ns()
+            ended = self._done.wait(timeout_s)
+            blocked(since_ns)
+            if not ended:
+                raise self._late(timeout_s)
         if self._error is not None:
             raise self._error
         tail = self._tail

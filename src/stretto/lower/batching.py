@@ -16,12 +16,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from stretto.ir import Verified
-from stretto.plan import Groups, Loc, Move, Plan, Signal, Step, Wait
+from stretto.plan import Groups, Loc, Move, Plan, Signal, Space, Step, Wait
 from stretto.verify import verify_plan
 
 __all__ = [
@@ -96,7 +96,7 @@ def _batches(plan: Plan, rank: int, lane: int) -> Iterator[Batch]:
     """Yield the steps of a lane in the order, and the groups, in which they run."""
     batch: Batch = []
     for index, step in _late_signals(_early_waits(plan, rank, lane)):
-        if batch and not _joins(rank, batch, step):
+        if batch and not _joins(plan, rank, batch, step):
             yield batch
             batch = []
         if isinstance(step, Signal):
@@ -159,7 +159,7 @@ def _late_signals(steps: Batch) -> Iterator[tuple[int, Step]]:
     yield from late
 
 
-def _joins(rank: int, batch: Batch, step: Step) -> bool:
+def _joins(plan: Plan, rank: int, batch: Batch, step: Step) -> bool:
     first = batch[0][1]
     if not isinstance(step, Move) or not isinstance(first, Move):
         return type(step) is type(first) and len(batch) < FLAGS
@@ -172,7 +172,20 @@ def _joins(rank: int, batch: Batch, step: Step) -> bool:
         and sources <= 2 * SIDE_BY_SIDE
         and not (_polls(step) and any(_reaches_out(rank, m) for m in (*moves, step)))
         and not any(_feeds(m, step) for m in moves)
+        and not (plan.hosts and plan.in_place and _covers(rank, moves, step))
     )
+
+
+def _covers(rank: int, earlier: Sequence[Move], later: Move) -> bool:
+    """Return whether a move may read an input that lies under an earlier one's output.
+
+    To ranks of one host, and to itself, a rank gives its input by one move. Those of
+    other hosts get it by another, which is not to run beside the first.
+    """
+    stores = any(
+        d.rank == rank and d.space is Space.OUTPUT for m in earlier for d in m.dsts
+    )
+    return stores and any(s.rank == rank and s.space is Space.INPUT for s in later.srcs)
 
 
 def _polls(move: Move) -> bool:

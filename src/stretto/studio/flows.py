@@ -121,8 +121,12 @@ def flows_of(
     wire_only = _has(table, rows, "transfer")
     for at in range(0, many, _BLOCK):
         stop = min(at + _BLOCK, many)
-        chosen = np.arange(at, stop) if rows is None else rows[at:stop]
-        yield resolver.flows(table[chosen], chosen, wire_only=wire_only)
+        if rows is None:
+            some, places = table[at:stop], np.arange(at, stop)
+        else:
+            places = rows[at:stop]
+            some = table[places]
+        yield resolver.flows(some, places, wire_only=wire_only)
 
 
 def _has(table: NDArray[Any], rows: NDArray[np.int64] | None, name: str) -> bool:

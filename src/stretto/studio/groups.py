@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 from stretto import executors
 from stretto.studio.index import Index, dense_ids
 
-__all__ = ["Group", "groups", "size_name"]
-
-_UNITS = ("", "K", "M", "G", "T", "P")
+__all__ = ["Group", "groups"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +28,12 @@ class Group:
     count: int
     """Collectives, not calls."""
     unfinished: int
-    """Calls without an end."""
+    """Calls that run still, or failed."""
     p50_us: float
-    """Of a rank's call, from when it was made to its end."""
+    """Of a rank's call, from when it was made to its end; NaN: nobody timed any."""
     p99_us: float
     low_us: float
-    """With `high_us` holds the median with 95 in 100."""
+    """With `high_us` holds the median with 95 in 100, were collectives independent."""
     high_us: float
     wait_p50_us: float
     """From a collective's first rank to its last."""
@@ -101,12 +99,12 @@ def _group(
 ) -> Group:
     lasted = index.lasted_us[calls]
     lasted = lasted[~np.isnan(lasted)]
-    low, p50, high, p99 = _quantiles(lasted)
+    low, p50, high, p99 = _quantiles(lasted, len(mine))
     first, last, end = index.first_us[mine], index.last_us[mine], index.end_us[mine]
     is_over = end > last
     transfer = (end - last)[is_over]
     mean = float(index.instance_nbytes[mine].mean())
-    moved = float(np.median(transfer)) if len(transfer) else 0.0
+    moved = float(np.median(transfer)) if len(transfer) else math.nan
     factor = executors.get("sim").bus_factor(name[0], max(1, num_ranks))
     return Group(
         collective=name[0],
@@ -115,42 +113,31 @@ def _group(
         low_nbytes=1 << (exponent - 1) if exponent > 0 else 0,
         mean_nbytes=mean,
         count=len(mine),
-        unfinished=len(calls) - len(lasted),
+        unfinished=int(index.is_open[calls].sum()),
         p50_us=p50,
         p99_us=p99,
         low_us=low,
         high_us=high,
         wait_p50_us=float(np.median(last - first)),
         transfer_p50_us=moved,
-        busbw_gbps=factor * mean / moved / 1e3 if moved > 0 else 0.0,
+        busbw_gbps=factor * mean / moved / 1e3,
         total_us=float((end - first).sum()),
     )
 
 
-def _quantiles(values: NDArray[np.float64]) -> tuple[float, float, float, float]:
-    """Return the median's 95 % interval around it, and p99: order statistics."""
+def _quantiles(
+    values: NDArray[np.float64], independent: int
+) -> tuple[float, float, float, float]:
+    """Return p50 between the ends of its 95 % interval, and p99: order statistics.
+
+    Calls of one collective depend on one another: only collectives are counted.
+    """
     n = len(values)
     if not n:
-        return 0.0, 0.0, 0.0, 0.0
-    reach = 0.98 * n**0.5
+        return (math.nan,) * 4  # nobody timed them
+    reach = 0.98 * n / max(1, independent) ** 0.5
     wanted = [n / 2 - reach, (n - 1) / 2, n / 2 + reach, 0.99 * n]
     places = np.clip(np.round(wanted), 0, n - 1).astype(int)
     parted = np.partition(values, np.unique(places))
     low, p50, high, p99 = parted[places].tolist()
     return low, p50, high, p99
-
-
-def size_name(nbytes: float) -> str:
-    """Return a number of bytes as people say it, binary: `1M`, `3.5K`."""
-    power = 0
-    while abs(nbytes) >= 1024 and power < len(_UNITS) - 1:
-        nbytes, power = nbytes / 1024, power + 1
-    return f"{nbytes:.4g}{_UNITS[power]}"
-
-
-def by_key(found: list[Group]) -> Iterator[tuple[tuple[str, int, int], list[Group]]]:
-    """Yield groups that differ in nothing but their algorithm, together."""
-    same: dict[tuple[str, int, int], list[Group]] = {}
-    for one in found:
-        same.setdefault((one.collective, one.num_ranks, one.low_nbytes), []).append(one)
-    yield from same.items()

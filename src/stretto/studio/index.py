@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stretto.errors import CallError
 from stretto.trace import STATES, Recording
 
 __all__ = ["Index", "dense_ids"]
@@ -20,7 +21,9 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _FAR = np.iinfo(np.int64).max
+_MOST_SIDE = 4096
 _DONE = STATES.index("done")
+_OPEN = [STATES.index("running"), STATES.index("failed")]
 
 
 def dense_ids(values: NDArray[Any]) -> tuple[Ints, Ints]:
@@ -39,6 +42,10 @@ def dense_ids(values: NDArray[Any]) -> tuple[Ints, Ints]:
     there[shifted] = True
     numbers = np.cumsum(there, dtype=np.int64) - 1
     return np.flatnonzero(there) + low, numbers[shifted]
+
+
+def _spell_span(ranks: Ints) -> str:
+    return f"{ranks[0]} to {ranks[-1]}" if len(ranks) else "none"
 
 
 class Index:
@@ -86,6 +93,14 @@ class Index:
         return np.asarray((self.calls["state"] == _DONE) & (self.calls["end"] > 0))
 
     @cached_property
+    def is_open(self) -> NDArray[np.bool_]:
+        """Return which calls ought to have an end and have none: running, or failed.
+
+        What was only enqueued, on a GPU, has no end that anybody looked for.
+        """
+        return np.asarray(np.isin(self.calls["state"], _OPEN))
+
+    @cached_property
     def ranks(self) -> Ints:
         """Return the ranks of the recording, rising."""
         return np.array([info.rank for info in self.recording.ranks], np.int64)
@@ -96,9 +111,23 @@ class Index:
         members = [rank for comm in self.recording.comms for rank in comm.members]
         return np.unique(np.array([*self.ranks.tolist(), *members], np.int64))
 
+    @property
+    def side(self) -> int:
+        """Return how many ranks a matrix of pairs has on a side, if it can be kept."""
+        many = len(self.world)
+        if many > _MOST_SIDE:
+            raise CallError(f"{many:,} ranks; pairs want at most {_MOST_SIDE:,}")
+        return many
+
     def place(self, ranks: NDArray[Any]) -> Ints:
         """Return the places of ranks in `world`."""
         return np.searchsorted(self.world, ranks).astype(np.int64)
+
+    def place_of(self, rank: int) -> int:
+        """Return the place of one rank in `world`."""
+        if rank not in self.world:
+            raise CallError(f"no rank {rank}; there are {_spell_span(self.world)}")
+        return int(self.place(np.array([rank]))[0])
 
     @cached_property
     def row(self) -> Ints:

@@ -11,16 +11,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.errors import CallError, TopologyError
+from stretto.errors import TopologyError
 from stretto.studio.binned import spread
 from stretto.studio.flows import Plans, flows_of
 from stretto.studio.index import Index
 from stretto.topology import Link, Machine
 
-__all__ = ["MOST_BINS", "MOST_RANKS", "LinkUse", "Traffic", "link_use", "traffic"]
+__all__ = ["MOST_BINS", "LinkUse", "Traffic", "link_use", "traffic"]
 
 MOST_BINS = 160
-MOST_RANKS = 4096
 _MOST_PAIRS = 16_384
 """Pairs whose bytes are followed over time: the busiest."""
 
@@ -45,9 +44,7 @@ class Traffic:
 
 def traffic(index: Index, plans: Plans, *, num_bins: int = MOST_BINS) -> Traffic:
     """Return the traffic of a recording: one pass for pairs, one for their times."""
-    n = len(index.world)
-    if n > MOST_RANKS:
-        raise CallError(f"{n} ranks; traffic is shown of at most {MOST_RANKS}")
+    n = index.side
     total, busy, unknown = np.zeros(n * n), np.zeros(n * n), 0.0
     for flows in flows_of(index, plans):
         key = flows.src * n + flows.dst

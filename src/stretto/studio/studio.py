@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from typing import Any
@@ -64,6 +65,15 @@ class Studio:
             self._revision += 1
             self._changed.notify_all()
         return True
+
+    def warm(self) -> None:
+        """Compute every view that nobody has asked for yet; what fails is said then."""
+        scene = self._scene
+        if scene is None:
+            return
+        for one in _offered(scene.loaded):
+            with contextlib.suppress(StrettoError):
+                self._view(scene, one["name"], {})
 
     def wait(self, revision: int, seconds: float) -> int:
         """Return the revision when it is another, or when the time is over."""
@@ -133,7 +143,8 @@ def follow(studio: Studio, stop: threading.Event, every_s: float = 1.0) -> None:
     """Load again whenever files change, until told to stop; rest as long as it took."""
     while True:
         began = time.monotonic()
-        studio.refresh()
+        if studio.refresh() and studio.revision == 1:
+            studio.warm()
         took = time.monotonic() - began
         if stop.wait(max(every_s, 2 * took)):
             return

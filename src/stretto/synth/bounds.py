@@ -16,6 +16,7 @@ from stretto.synth.clusters import clustered, clusterings
 from stretto.synth.cuts import Cut, broadcast_cut, gather_cut, scatter_cut, weigh
 from stretto.synth.flows import exchange_flow
 from stretto.synth.gossip import gossip_rate
+from stretto.synth.levels import levels
 from stretto.synth.model import Network
 from stretto.synth.symmetry import Symmetry, find_symmetry, trivial
 from stretto.synth.walks import Distances
@@ -43,12 +44,15 @@ class Term:
     """None when the bound does not grow with the size."""
     why: str
     """The certificate, in words that can be checked."""
+    other: Term | None = None
+    """What holds instead where it is less."""
 
     def us(self, nbytes: int) -> Fraction:
         """Return the bound for a size."""
         if self.algbw is None:
             return self.alpha
-        return self.alpha + Fraction(nbytes) / (self.algbw * 1000)
+        us = self.alpha + Fraction(nbytes) / (self.algbw * 1000)
+        return us if self.other is None else min(us, self.other.us(nbytes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +143,7 @@ def _rates(
             first = list(_reduce_terms(network))
             yield from first
             yield from _gossip_term(network, min(t.algbw for t in first if t.algbw))
+            yield from _level_terms(network)
         case "all_to_all":
             flow = exchange_flow(network, symmetry, weights=weights)
             why = (
@@ -273,6 +278,21 @@ def _gossip_term(network: Network, known: Fraction) -> Iterator[Term]:
             why=f"prices of {priced} links{whose}: what is sent until somebody has the"
             f" sum, and all have heard of it, fits {_gbps(known)}",
         )
+
+
+def _level_terms(network: Network) -> Iterator[Term]:
+    """Yield what latency and bytes cost together, of every rank that differs."""
+    seen = set()
+    for line, less, rank in levels(network):
+        if (line, less) not in seen:
+            seen.add((line, less))
+            why = f"rank {rank} hears of others in one hop each, or of some in two"
+            other = (
+                None
+                if less is None
+                else Term(alpha=less.alpha, algbw=less.algbw, why=why)
+            )
+            yield Term(alpha=line.alpha, algbw=line.algbw, why=why, other=other)
 
 
 _CLUSTERINGS = 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,12 +18,13 @@ from stretto.synth.works import Works
 
 __all__ = ["Grove"]
 
-_AT_ONCE, _FEW_RANKS, _TURNS = 4, 40, 24
-"""Trees of every root before the first plan, and prices for each time it gets better.
-"""
+_FEW_RANKS, _TURNS = 40, 24
+"""Of so many all trees are filled in at first; prices for each time it gets better."""
 _PARTNERS = (0, 1, 2, 3)
 """Kinds of trees: with how many partners ports may have over switches; 0: any."""
 _AS_GOOD = 1.01
+_LATER = Fraction(0)
+"""When a move starts is planned later."""
 
 
 class Grove:
@@ -45,8 +47,7 @@ class Grove:
         self._goal = 1 / float(limit.algbw)
         self._pools = {0: self._pool(None)}
         few = network.num_ranks <= _FEW_RANKS
-        self._filled = _AT_ONCE if few else 2
-        self._pools[0].fill(self._filled, Clock(None))  # one plan there will be
+        self._pools[0].fill(FILLED if few else 2, Clock(None))  # one plan there will be
         self._open = {0: True}
         """Whether there may be better trees, by the number of partners."""
         self._chosen: dict[int, int] = {}
@@ -73,13 +74,12 @@ class Grove:
         """Look for better trees; return whether there are any."""
         if not self.open:
             return False
-        if self._filled < FILLED:
-            self._filled = FILLED
-            self._pools[0].fill(FILLED, self._clock)
+        if self._open[0]:
+            self._grow(0)
+            self._forget()
         for many in sorted(self._open):
-            if self._open[many]:
+            if many and self._open[many]:
                 self._grow(many)
-        self._forget()
         self._packings.clear()
         return True
 
@@ -122,8 +122,15 @@ class Grove:
 
     def choose(self) -> int:
         """Return the kind with the fewest partners that costs little."""
-        few = _PARTNERS[1 : self.variants]
-        for many in few:
+        if self.variants == 1:
+            return 0
+        if 1 not in self._pools:
+            self._meet(1)
+        if self._pools[1].fullest <= self._goal * _AS_GOOD:
+            return 1
+        if self._pools[0].fullest == math.inf:
+            self.improve()  # what flows best says better who is to meet
+        for many in _PARTNERS[1:]:
             if many not in self._pools:
                 self._meet(many)
             known = max(self._goal, self._pools[0].fullest)
@@ -194,7 +201,7 @@ def _gathered(
     """Let sums flow to the root; return the last transfers, which end there."""
     come: dict[int, list[int]] = defaultdict(list)
     for u, v, way in reversed(tree.ways):
-        move = Move(Fraction(0), chunk, u, v, way, combine=True)
+        move = Move(_LATER, chunk, u, v, way, combine=True)
         come[v].append(works.add(move, share, tuple(come[u]), wave))
     return tuple(come[tree.root])
 
@@ -210,7 +217,7 @@ def _spread(
     """Let data flow from the root, once what is `done` has come."""
     came = {tree.root: done}
     for u, v, way in tree.ways:
-        move = Move(Fraction(0), chunk, u, v, way)
+        move = Move(_LATER, chunk, u, v, way)
         came[v] = (works.add(move, share, came[u], wave),)
 
 

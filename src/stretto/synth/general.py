@@ -27,14 +27,14 @@ from stretto.synth.yard import Yard
 
 __all__ = ["General"]
 
-_MOST_MOVES = 64_000
+_MOST_MOVES = 48_000
 _MANY_MOVES = 5_000
 _TO_WRITE = 6e-5  # seconds that each move takes to be written and proved
 _LITTLE = 2000  # moves that cost as much as all that does not depend on their number
 _RATES_COUNT = 50  # times the latency: then few pieces need not be tried
 _MOST_RANKS = 100
 _LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768)
-_FIRST, _LATER, _KEPT = 4, 24, 3
+_FIRST, _LATER, _KEPT = 4, 24, 2
 """Plans for every number of pieces, for the best ones each time again; best ones."""
 _NEAR = Fraction(10_002, 10_000)
 _BETTER = Fraction(995, 1000)
@@ -160,9 +160,9 @@ class General:
         yield from self._best_offer()
 
     def _first(self) -> tuple[int, ...]:
-        """Return the numbers of pieces to begin with: all, or before lanes but few."""
+        """Return the numbers of pieces to begin with: few, where trees get better."""
         assert self._source is not None  # begun
-        if self._source.variants == 1:
+        if not self._source.open:
             return self._splits
         moves = len(self._demand.network.members) ** 2
         few = tuple(k for k in self._splits if k * moves < _MANY_MOVES)
@@ -175,11 +175,11 @@ class General:
                 if self._source is None or self._is_done():
                     break
                 alike = self._source.variants == 1
-                if not self._source.improve() and (turn or alike):
+                if (turn or alike) and not self._source.improve():
                     break
                 variant = self._source.choose()
                 best = self._cuts[0].demand.split
-                finer = tuple(k for k in self._splits if 2 * k >= best)
+                finer = tuple(k for k in self._splits if 2 * k > best)
                 yield from self._climb(finer, 2, variant)
         except OutOfTimeError:
             pass

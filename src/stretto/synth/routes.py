@@ -27,6 +27,8 @@ __all__ = ["Roads"]
 
 _Path: TypeAlias = tuple[int, ...]
 _Pair: TypeAlias = tuple[int, int]
+_LATER = Fraction(0)
+"""When a move starts is planned later."""
 
 
 class Roads:
@@ -206,7 +208,7 @@ class Roads:
                 after: tuple[int, ...] = ()
                 for way in _hops(demand, path):
                     src, dst = network.links[way[0]].src, network.links[way[-1]].dst
-                    move = Move(Fraction(0), base * split + j, src, dst, way)
+                    move = Move(_LATER, base * split + j, src, dst, way)
                     after = (works.add(move, share, after, j / split),)
         return works
 

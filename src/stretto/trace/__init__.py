@@ -8,9 +8,12 @@ from stretto.trace.events import KINDS, Event
 from stretto.trace.file import SUFFIX, TraceFile, read, write
 from stretto.trace.merge import merge, read_all
 from stretto.trace.process import (
+    WAITS,
     Seen,
     add_source,
+    blocked,
     close_ring,
+    observe,
     open_ring,
     record,
     wants_steps,
@@ -45,6 +48,7 @@ __all__ = [
     "STEP_KINDS",
     "SUFFIX",
     "UNKNOWN_NS",
+    "WAITS",
     "CallKind",
     "Clock",
     "Comm",
@@ -63,9 +67,11 @@ __all__ = [
     "VirtualClock",
     "Wait",
     "add_source",
+    "blocked",
     "chrome_json",
     "close_ring",
     "merge",
+    "observe",
     "open_ring",
     "read",
     "read_all",

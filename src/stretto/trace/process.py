@@ -16,18 +16,31 @@ import threading
 import time
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from stretto._version import __version__
 from stretto.trace.collector import Collector, Taken, take
 from stretto.trace.ringfile import RingFile
 from stretto.trace.rings import Ring, RingWord
-from stretto.trace.tables import Comm, RankInfo, Recording, Run
+from stretto.trace.tables import CALL, STEP, CallKind, Comm, RankInfo, Recording, Run
 
-__all__ = ["Seen", "add_source", "close_ring", "open_ring", "record", "wants_steps"]
+__all__ = [
+    "WAITS",
+    "Seen",
+    "add_source",
+    "blocked",
+    "close_ring",
+    "observe",
+    "open_ring",
+    "record",
+    "wants_steps",
+]
 
 FOLDER, STEPS = "STRETTO_TRACE", "STRETTO_TRACE_STEPS"
 _OFF = ("0", "off", "no")
@@ -35,6 +48,10 @@ _CALLS, _MANY_CALLS, _FEW_CALLS = 1 << 12, 1 << 16, 1 << 8
 _STEPS = 1 << 17
 _PERIOD_S = 0.02
 """How often what was recorded is written: long before a ring is full."""
+WAITS = "waits of rank"
+"""How communicators begin that are none: of time in `wait()` of started calls."""
+_WAITED = CallKind(collective="wait", executor="host", text="wait() of a started call")
+Observed: TypeAlias = tuple[str, CallKind, int, int, int, int]
 Source = Callable[[], Sequence[Taken]]
 
 
@@ -49,7 +66,9 @@ class _Process:
             pid=self.pid,
             realtime_ns=time.time_ns() - time.monotonic_ns(),
         )
-        self.sources: list[Source] = []
+        self.sources: list[Source] = [self._observed]
+        self.observed: deque[Observed] = deque(maxlen=1 << 16)
+        self._numbers: dict[str, int] = {}
         self._collectors: list[Collector] = []
         self._owners: weakref.WeakKeyDictionary[Any, tuple[Ring, int]]
         self._owners = weakref.WeakKeyDictionary()
@@ -150,6 +169,33 @@ class _Process:
         wanted = any(c.steps and c.wants(ring.comm) for c in self._collectors)
         if wanted != bool(ring.words[RingWord.STEPS]):
             ring.record_steps(_STEPS if wanted else 0)
+
+    def _observed(self) -> Sequence[Taken]:
+        """Return what was seen that no ring has: waits, transfers."""
+        seen = [self.observed.popleft() for _ in range(len(self.observed))]
+        if seen and self.info.rank < 0:  # it has no communicator: it is nobody's rank
+            self._identify(self.pid, Comm(name="process", members=(self.pid,)))
+        rank, found = self.info.rank, []
+        for where in dict.fromkeys(one[0] for one in seen):
+            mine = [one for one in seen if one[0] == where]
+            kinds = list(dict.fromkeys(one[1] for one in mine))
+            calls = np.zeros(len(mine), CALL)
+            calls["rank"] = rank
+            calls["kind"] = [kinds.index(one[1]) for one in mine]
+            for place, column in enumerate(("start", "end", "nbytes", "state"), 2):
+                calls[column] = [one[place] for one in mine]
+            calls["enqueue"] = calls["start"]
+            before = self._numbers.get(where, 0)
+            calls["seq"] = np.arange(before, before + len(mine)) + 1
+            self._numbers[where] = before + len(mine)
+            comm = Comm(name=f"{where} {rank}", members=(rank,))
+            found.append(Taken(comm, kinds, calls, np.zeros(0, STEP)))
+        return found
+
+    @property
+    def is_collected(self) -> bool:
+        """Return whether somebody collects just now."""
+        return bool(self._collectors)
 
     @property
     def wants_steps(self) -> bool:
@@ -273,6 +319,25 @@ def add_source(source: Source) -> Callable[[], None]:
     here = _here()
     here.sources.append(source)
     return lambda: here.sources.remove(source) if source in here.sources else None
+
+
+def blocked(since_ns: int) -> None:
+    """Say that a started call was waited for, since then and until now."""
+    observe(WAITS, _WAITED, since_ns)
+
+
+def observe(
+    where: str, kind: CallKind, since_ns: int, *, nbytes: int = 0, failed: bool = False
+) -> None:
+    """Record what this process did, since then and until now, that is no call.
+
+    `where` is what stands in for a communicator: the rank's number is added. It costs
+    next to nothing while nobody collects, and then nothing is kept.
+    """
+    here = _process
+    if here is not None and here.is_collected:
+        now = time.monotonic_ns()
+        here.observed.append((where, kind, since_ns, now, nbytes, 1 + failed))
 
 
 def wants_steps() -> bool:

@@ -101,6 +101,8 @@ class RingWord(enum.IntEnum):
     """Where records of steps begin, as an address; it stays when they end."""
     BEGAN = 16
     """`MOST_LANES` words: when each lane came to the step that it waits in."""
+    CLOCK = 24
+    """Two words for the system's clock."""
 
 
 class CallWord(enum.IntEnum):

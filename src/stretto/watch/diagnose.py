@@ -20,6 +20,8 @@ from stretto.watch.standing import Stand, current, stands
 __all__ = ["Chain", "Diagnosis", "Finding", "Member", "diagnose"]
 
 _MOST_CHAIN = 32
+_FRESH_NS = {False: 1_000_000, True: 1_000_000_000}
+"""What has lasted no longer is no finding; hosts may enqueue far ahead of others."""
 MISSING, MISMATCH, STUCK, LEFT = "missing_enter", "mismatch", "stuck", "missing_exit"
 TRANSFER = "p2p_missing_counterpart"
 
@@ -133,7 +135,9 @@ class _View:
         if not inside:
             return None
         comm = self.recording.comms[number]
-        seq = min(one.seq for one in inside)
+        of_gpu = [one.seq for one in inside if one.is_enqueued]
+        # who has enqueued less is behind; who is in an earlier call holds the others
+        seq = max(of_gpu) if of_gpu else min(one.seq for one in inside)
         here = [one for one in inside if one.seq == seq]
         if len(here) < len(comm.members) and self._is_fresh(here):
             return None
@@ -173,7 +177,8 @@ class _View:
     def _is_fresh(self, here: Sequence[Stand]) -> bool:
         """Return whether nobody has waited for as much as an eye needs to see it."""
         return all(
-            one.start and self.now_ns - one.start < 1_000_000 and not one.waits
+            self.now_ns - (one.start or one.enqueue) < _FRESH_NS[one.is_enqueued]
+            and not one.waits
             for one in here
         )
 
@@ -231,7 +236,8 @@ class _View:
         if last is None:
             return "it has made no call"
         ago = (self.now_ns - (last.end or last.enqueue)) / 1e9
-        return f"it is in no call; its last ended {ago:.1f} s ago: {last.call}"
+        was = "was enqueued" if last.is_enqueued else "ended"
+        return f"it is in no call; its last {was} {ago:.1f} s ago: {last.call}"
 
     def _chains(self, alike: Sequence[Stand], unknown: Sequence[int]) -> list[Chain]:
         """Return a chain for each first cause: the longest that leads to it."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from stretto._version import __version__
 from stretto.errors import TraceError
-from stretto.trace import CALL, CallKind, Comm, RankInfo, Recording, Run
+from stretto.trace import CALL, WAITS, CallKind, Comm, RankInfo, Recording, Run
 from stretto.watch.summary import bus_share
 
 __all__ = ["inspector_lines", "read_inspector"]
@@ -47,6 +47,8 @@ def inspector_lines(recording: Recording) -> Iterator[str]:
     ]:
         info = infos[int(call["rank"])]
         comm, kind = recording.comms[call["comm"]], recording.kinds[call["kind"]]
+        if comm.name.startswith(WAITS):
+            continue
         took_us = max(1, int(call["end"]) - int(call["start"])) / 1e3
         nbytes, n = int(call["nbytes"]), len(comm.members)
         rate = nbytes / took_us / 1e3

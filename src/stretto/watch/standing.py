@@ -37,6 +37,11 @@ class Stand:
         return self.state != "done" and self.seq > 0
 
     @property
+    def is_enqueued(self) -> bool:
+        """Return whether it was handed to a GPU, which says nothing more."""
+        return self.state == "enqueued"
+
+    @property
     def call(self) -> str:
         """Return the call in words."""
         if self.kind is None:
@@ -99,15 +104,15 @@ def _stand(
 
 
 def current(by_comm: list[list[Stand]]) -> dict[int, Stand]:
-    """Return, by world rank, the call that a rank is in: the one it began last."""
+    """Return, by world rank, the call that a rank is in: the one it began last.
+
+    One that was enqueued on a GPU does not hold the rank.
+    """
     found: dict[int, Stand] = {}
     for stand in (one for each in by_comm for one in each):
-        if not stand.is_inside:
+        if not stand.is_inside or stand.is_enqueued:
             continue
         other = found.get(stand.world)
-        if other is None or (other.state, other.enqueue) < (
-            stand.state,
-            stand.enqueue,
-        ):
+        if other is None or other.enqueue < stand.enqueue:
             found[stand.world] = stand
     return found

@@ -7,13 +7,13 @@ of calls of one kind and size; m a meeting: the calls of one number of a communi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.trace import CallKind, Recording
+from stretto.trace import WAITS, CallKind, Recording
 from stretto.watch.links import Link, links
 
 __all__ = [
@@ -84,7 +84,7 @@ class RankShare:
     span_s: float
     """From its first call to its last."""
     exposed_s: float
-    """In calls that it waited for."""
+    """In calls that it waited for, and in `wait()` of those that it started."""
     hidden_s: float
     """In calls that ran beside it, less what it was in others meanwhile."""
 
@@ -121,17 +121,15 @@ def bus_share(collective: str, num_ranks: int) -> float:
 
 def summarise(recording: Recording, *, model: Model | None = None) -> Summary:
     """Return a recording in numbers, beside what a model says of each kind."""
+    whole, recording = recording.calls, _without_waits(recording)
     calls = recording.calls
     state = calls["state"]
-    done = state == _DONE
-    timed = done & (calls["start"] > 0)
-    all_timed = bool(timed.all())
-    some = calls if all_timed else calls[timed]
+    some = _timed(calls)
     meetings = _Meetings(some)
     return Summary(
         rows=tuple(_rows(recording, some, meetings, model)),
         late=tuple(_late(some, meetings)),
-        shares=tuple(_shares(some)),
+        shares=tuple(_shares(some if calls is whole else _timed(whole))),
         num_calls=len(calls),
         num_steps=len(recording.steps),
         unfinished=int((state == 0).sum()),
@@ -139,6 +137,21 @@ def summarise(recording: Recording, *, model: Model | None = None) -> Summary:
         span_s=_span(some),
         links=tuple(links(recording)),
     )
+
+
+def _timed(calls: NDArray[Any]) -> NDArray[Any]:
+    """Return the calls that have a start and an end."""
+    timed = (calls["state"] == _DONE) & (calls["start"] > 0)
+    return calls if timed.all() else calls[timed]
+
+
+def _without_waits(recording: Recording) -> Recording:
+    """Return what were calls, and not times in which started ones were waited for."""
+    waits = [c for c, comm in enumerate(recording.comms) if comm.name.startswith(WAITS)]
+    if not waits:
+        return recording
+    calls = recording.calls[~np.isin(recording.calls["comm"], waits)]
+    return replace(recording, calls=calls)
 
 
 def _span(calls: NDArray[Any]) -> float:

@@ -84,7 +84,9 @@ def in_lanes(group, engine):
     return None
 
 
-@pytest.mark.parametrize("engine", ["numba", "numpy"])
+@pytest.mark.parametrize(
+    "engine", ["numba", pytest.param("numpy", marks=pytest.mark.slow)]
+)
 def test_lanes_of_a_rank_run_side_by_side(ranks, engine):
     """A lane that waits does not keep the others from what it waits for."""
     assert [None, None] == ranks(2, in_lanes, engine)

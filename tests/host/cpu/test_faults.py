@@ -20,6 +20,11 @@ from stretto.verify import verify, verify_plan
 INTERPRETERS = ["numba", "numpy"]
 
 
+def soon(seconds):
+    """Return how long may take what takes so many seconds where cores are free."""
+    return seconds * max(1.0, os.getloadavg()[0] / os.cpu_count())
+
+
 def plan_of(name, num_ranks, words="push packets staged"):
     """Return a proved plan."""
     program = verify(algorithms.get(name).build(num_ranks))
@@ -47,8 +52,9 @@ def stays_away(group, engine):
         plan_of("all_reduce/ring", group.num_ranks, "push bulk staged"),
         Call(dtype="float32", counts=(100,)),
     )
+    group.exchange({})  # so that nobody else is late
     if group.rank == group.num_ranks - 1:
-        time.sleep(1.5)
+        time.sleep(soon(1.5))
         return None
     start = time.monotonic()
     with pytest.raises(CollectiveTimeout) as caught:
@@ -66,11 +72,11 @@ def test_a_rank_that_stays_away_is_named_at_the_deadline(ranks, engine):
         assert "all_reduce of 100 float32 op=sum by all_reduce/ring" in text
         assert "tile 1 of 1" in text
         assert "wait r" in text
-        assert waited < 1.5  # while it is still away
+        assert waited < soon(1.5)  # while it is still away
 
 
-def dies(group, engine):
-    """Let rank 1 be killed while everybody is calling again and again."""
+def dies(group, engine, note):
+    """Let rank 1 note the time and be killed while everybody calls again and again."""
     session = open_session(group, engine)
     x, out = np.ones(5000, np.float32), np.empty(5000, np.float32)
     launch = session.prepare(
@@ -82,20 +88,21 @@ def dies(group, engine):
         while True:
             launch(x, out)
             if group.rank == 1 and time.monotonic() > until:
+                note.write_text(str(time.monotonic()))
                 os.kill(os.getpid(), signal.SIGKILL)
     except PeerLost as e:
-        return str(e), time.monotonic() - until
+        return str(e), time.monotonic() - float(note.read_text())
 
 
 @pytest.mark.parametrize("engine", INTERPRETERS)
-def test_a_killed_rank_is_named_within_a_second(ranks, engine):
+def test_a_killed_rank_is_named_within_a_second(ranks, engine, tmp_path):
     """The group says that it is broken; the interpreter comes back to hear it."""
-    results = ranks(3, dies, engine)
+    results = ranks(3, dies, engine, tmp_path / "died")
 
     assert results[1] is None
     for text, after in (results[0], results[2]):
         assert text.startswith("rank 1 is lost; rank ")
-        assert after < 1.0
+        assert after < soon(1.0)
 
 
 CALLS = {
@@ -139,7 +146,7 @@ def test_ranks_in_different_calls_hear_who_called_what(ranks, engine, kind):
         assert f"rank 0 called {name.partition('/')[0]}" in text
         assert f"of {counts[0]} {dtype}" in text
         assert "rank 1 called all_reduce of 64 float32 op=sum" in text
-    assert max(waited for _, waited in results) < 5.0
+    assert max(waited for _, waited in results) < soon(5.0)
 
 
 def elsewhere(group, engine):

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from tests.host.studio.browser import browser, executable
-from tests.pure.studio.made import recording, tuning
+from tests.pure.studio.made import hanging, recording, tuning
 from tests.pure.studio.test_page import EVIL, hostile
 
 from stretto import algorithms
@@ -58,7 +58,7 @@ def serve(given):
     studio = Studio(given)
     studio.refresh()
     server = StudioServer(studio)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     return server
 
 
@@ -377,6 +377,21 @@ def test_a_thousand_ranks_are_shown_and_can_be_come_closer_to(page, tmp_path):
     drawn(page)
     assert tiles != pixels(page)
     assert "608" in page.run("document.querySelector('main table').innerText")
+    page.go("about:blank")
+    server.stop()
+
+
+def test_a_rank_that_did_not_come_is_named(page, tmp_path):
+    """The others wait; the page says for whom, and who is behind."""
+    path = tmp_path / "hangs.trace"
+    write(path, hanging(8, 9, absent=2))
+    server = serve(Given(recordings=(path,)))
+    opened(page, server, "waiting")
+    said = page.run("document.querySelector('main pre').textContent")
+    first = page.run("document.querySelector('main tbody tr').innerText")
+
+    assert "rank 2" in said.lower()
+    assert ["world", "2", "8"] == first.split()[:3]
     page.go("about:blank")
     server.stop()
 

@@ -12,7 +12,7 @@ import pytest
 
 import stretto
 from stretto.errors import CollectiveTimeout
-from stretto.trace import STEP_KINDS, merge, read
+from stretto.trace import STEP_KINDS, WAITS, merge, read
 
 JOBS = Path(__file__).with_name("jobs.py")
 
@@ -52,6 +52,8 @@ def test_a_command_is_recorded_and_reported(tmp_path):
     assert (seen.calls["end"] >= seen.calls["start"]).all()
     started = seen.calls["enqueue"] < seen.calls["start"]
     assert 2 == started.sum(), "those that were started"
+    waited = [seen.comms[c].name for c in seen.calls["comm"][~started]]
+    assert any(name.startswith(WAITS) for name in waited)
     steps_lie_in_their_calls(seen)
     report = subprocess.run(
         command("report", out, "--json"), capture_output=True, text=True, check=True

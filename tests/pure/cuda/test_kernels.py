@@ -35,6 +35,34 @@ def c_side(*lines: str) -> abi.Kernel:
     )
 
 
+def test_every_form_of_a_far_signal_compiles():
+    """Without puts, with one, with several; beside waits for near and far flags."""
+    lines = [
+        '#include "far.cuh"',
+        "struct C {",
+        "  using Element = Float32;",
+        "  using Operator = Sum;",
+        "  static constexpr int rank = 0, lane = 0;",
+        "  static constexpr u32 ranks = 3, lanes = 1, blocks = 1, threads = 64;",
+        "  static constexpr u32 depth = 1, far = 4;",
+        "  static constexpr bool shared = false;",
+        "  __device__ static constexpr u32 units(int) { return 4; }",
+        "};",
+        "__device__ void forms(Lane<C>& me, const Slice& s) {",
+        "  signal_far<0>(me, far_signal<2, 0, 1>());",
+        "  signal_far<1>(me, far_signal<2, 0, 2>(there<2>(me, 0, s)));",
+        "  const FarPut a = there<2>(me, 0, s), b = there<2>(me, 1, s);",
+        "  signal_far<2>(me, far_signal<2, 0, 3>(a, b), far_signal<1, 0, 1>());",
+        "  signal_far<3>(me, far_signal<2, 0, 4>(a, b, a));",
+        "  wait<4>(me, Flag<1, 0, 1>{}, FarFlag<2, 0, 1>{});",
+        "  wait<5>(me, FarFlag<2, 0, 2>{});",
+        "  keep_books<C>(me.p, 0);",
+        "}",
+    ]
+
+    build(c_side(*lines), arch=SM90)
+
+
 def test_both_sides_lay_out_the_same_memory():
     """Every offset that the host computes is the one that a kernel computes."""
     lines = []

@@ -1,4 +1,4 @@
-"""What the guide says of nvcc: headers and printed kernels compile with two options."""
+"""What the guide says of nvcc and NVRTC: two options compile headers and kernels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stretto.lower import lower
 from stretto.plan import Schedule
 from stretto.verify import verify, verify_plan
 
-pytestmark = pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc here")
 FOLDER = Path(stretto.include_path())
 SCHEDULES = (
     "push packets staged threads=256",
@@ -37,6 +37,18 @@ def complaint(tmp_path, text):
     return (done.stdout + done.stderr) if done.returncode else ""
 
 
+def nvrtc_complaint(text):
+    """Return what NVRTC says of a text, with the same two options."""
+    nvrtc = pytest.importorskip("cuda.bindings.nvrtc")
+    options = [b"-std=c++17", f"-I{FOLDER}".encode(), b"-arch=sm_90"]
+    _, program = nvrtc.nvrtcCreateProgram(text.encode(), b"own.cu", 0, [], [])
+    (error,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+    log = b" " * nvrtc.nvrtcGetProgramLogSize(program)[1]
+    nvrtc.nvrtcGetProgramLog(program, log)
+    nvrtc.nvrtcDestroyProgram(program)
+    return log.decode() if int(error) else ""
+
+
 def printed(name, words, num_ranks=4, dtype="float32"):
     """Return what `stretto show --cuda` prints, the last rank's; "": refused."""
     params = {}
@@ -47,6 +59,7 @@ def printed(name, words, num_ranks=4, dtype="float32"):
     return cuda.show(plan, dtype=dtype, op=Operator.SUM, rank=num_ranks - 1)
 
 
+@needs_nvcc
 def test_all_headers_compile_with_nvcc(tmp_path):
     """In one file, in the order of their names; a device layer needs no host."""
     names = sorted(f.name for f in FOLDER.glob("*.cuh"))
@@ -55,11 +68,25 @@ def test_all_headers_compile_with_nvcc(tmp_path):
     assert not complaint(tmp_path, "".join(f'#include "{n}"\n' for n in names))
 
 
+@needs_nvcc
 def test_a_printed_kernel_compiles_with_nvcc(tmp_path):
     """Sums, copies, several sources: the ring's."""
     assert not complaint(tmp_path, printed("all_reduce/ring", "push bulk staged"))
 
 
+@pytest.mark.parametrize("text", ["headers", "all_reduce/ring", "all_to_all/one_shot"])
+def test_the_same_compiles_with_nvrtc(text):
+    """Whatever version is installed; an error would name the line."""
+    names = sorted(f.name for f in FOLDER.glob("*.cuh"))
+    kernel = "".join(f'#include "{n}"\n' for n in names)
+    if text != "headers":
+        kernel = printed(text, "push bulk staged")
+
+    assert not nvrtc_complaint(kernel)
+    assert "error" in nvrtc_complaint(kernel + "\nint none = here;\n")
+
+
+@needs_nvcc
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("words", SCHEDULES)

@@ -1,5 +1,7 @@
 """Recordings made up for tests and pictures: deterministic, of any size."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from stretto.trace import (
@@ -11,6 +13,7 @@ from stretto.trace import (
     RankInfo,
     Recording,
     Run,
+    Wait,
 )
 
 KINDS = (
@@ -99,6 +102,29 @@ def recording(
         kinds=KINDS,
         run=Run(title=title, machine=machine, version="0.1.0"),
     )
+
+
+def hanging(num_ranks=4, num_calls=9, absent=2):
+    """Return a run whose last collective one rank has not come to."""
+    made = recording(num_ranks, num_calls)
+    calls = made.calls.copy()
+    last = calls["seq"] == num_calls
+    calls["state"][last], calls["end"][last] = 0, 0
+    waits = tuple(
+        Wait(
+            rank=rank,
+            comm=0,
+            seq=num_calls,
+            step=3,
+            peers=(absent,),
+            text=f"wait r{absent}.0 n=1",
+            since_ns=int(calls["enqueue"].max()),
+        )
+        for rank in range(num_ranks)
+        if rank != absent
+    )
+    there = calls[~(last & (calls["rank"] == absent))]
+    return replace(made, calls=there, waits=waits)
 
 
 def _steps(calls, many, slow):

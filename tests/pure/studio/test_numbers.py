@@ -10,11 +10,12 @@ from stretto import algorithms, topology
 from stretto.studio.binned import spread
 from stretto.studio.flows import Plans, flows_of
 from stretto.studio.given import Given
-from stretto.studio.groups import groups, size_name
+from stretto.studio.groups import groups
 from stretto.studio.index import Index, dense_ids
 from stretto.studio.links import link_use, traffic
 from stretto.studio.pack import pack, unpack
 from stretto.studio.simulated import simulated
+from stretto.studio.units import size_name
 
 
 def by_hand(begin, end, amount, bins):

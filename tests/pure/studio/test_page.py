@@ -9,7 +9,7 @@ import zlib
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.pure.studio.made import recording, tuning
+from tests.pure.studio.made import hanging, recording, tuning
 
 from stretto import algorithms
 from stretto.studio import Given, Studio, exported, views
@@ -141,7 +141,7 @@ def test_no_name_of_a_recording_gets_into_the_page_as_code(name, tmp_path):
 def test_an_export_holds_every_view_and_every_answer(tmp_path):
     """It opens anywhere: its scripts and style are named by their hashes."""
     path, report = tmp_path / "a.trace", tmp_path / "t.json"
-    write(path, recording(4, 9))
+    write(path, hanging())
     report.write_text(json.dumps(tuning()))
     program = algorithms.get("all_reduce/ring").build(4)
     page = page_of(path, reports=(report,), program=program)

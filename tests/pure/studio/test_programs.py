@@ -6,7 +6,9 @@ from stretto import algorithms
 from stretto.lower import lower
 from stretto.plan import Move, Schedule
 from stretto.studio.contents import followed
+from stretto.studio.given import Given
 from stretto.studio.linked import linked
+from stretto.studio.sources import load
 from stretto.verify import verify
 
 SOME = ("all_reduce/two_shot", "all_reduce/ring", "all_gather/bruck", "broadcast/chain")
@@ -81,3 +83,13 @@ def test_a_plan_that_cannot_be_made_is_said():
 
     assert found.author
     assert found.notes
+
+
+def test_what_is_too_long_to_simulate_is_said_before_it_is_tried(monkeypatch):
+    """The program is shown without its times."""
+    monkeypatch.setattr("stretto.studio.simulated._MOST_EVENTS", 100)
+    program = algorithms.get("all_reduce/two_shot").build(4)
+    loaded = load(Given(program=program, machine="h200x4"))
+
+    assert loaded.recording is None
+    assert "show it for fewer ranks" in loaded.notes[0]

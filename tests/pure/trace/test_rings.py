@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from stretto.errors import TraceError
 from stretto.trace import (
     EXPLAINED,
+    STATES,
     STEP_KINDS,
     CallKind,
     Comm,
@@ -89,6 +90,35 @@ def test_a_call_remembers_when_it_was_asked_for(file):
 
     assert 77 == one["enqueue"] < one["start"] <= one["end"]
     assert two["enqueue"] == two["start"]
+
+
+def test_compiled_code_writes_what_python_writes(file):
+    """Numba's writer and ours agree on every word but the times."""
+    records = pytest.importorskip("stretto.jit.records")
+    ring = file.open(WORLD, 1, 16)
+    number = ring.define(KIND)
+    note, quick = ring.noter(number), records.enqueuer()
+    for turn in range(20):
+        ring.enqueued(turn // 3)
+        note(5) if turn % 2 else quick(ring.address, number, 5)
+    calls = take(ring).calls
+
+    assert list(range(6, 21)) == calls["seq"].tolist()
+    facts = calls[["rank", "kind", "state", "stream"]].tolist()
+    assert {(1, number, 3, 5)} == set(facts)
+    asked = calls["enqueue"].tolist()
+    assert [t // 3 for t in range(5, 20)] == asked
+    quick(ring.address, number, 5)
+    (last,) = take(ring).calls
+    assert last["enqueue"] > 10**6
+    places = {
+        RingWord.MASK: records.MASK,
+        RingWord.RECORDS: records.RECORDS,
+        RingWord.ENQUEUE: records.ASKED,
+        RingWord.CLOCK: records.SCRATCH,
+    }
+    assert all(8 * word == at for word, at in places.items())
+    assert STATES.index("enqueued") == records.ENQUEUED
 
 
 def test_steps_are_explained_by_the_kind_of_their_call(file):

@@ -143,6 +143,24 @@ def test_ranks_of_which_nothing_is_known_are_said_to_be_so():
     assert "ranks 2-3: not on this host" in page(diagnose(seen, 9 * S), seen)
 
 
+def test_who_has_enqueued_less_on_a_gpu_is_behind():
+    """Not those who ran ahead, and nobody, as long as it is a matter of moments."""
+
+    def put(rank, seq, at):
+        return (rank, 0, seq, 0, "enqueued", 0, 0), at
+
+    rows = [put(0, 7, 2 * S), put(1, 5, S), put(2, 7, 2 * S)]
+    seen = recording([row for row, _ in rows])
+    seen.calls["enqueue"] = [at for _, at in rows]
+    (one,) = diagnose(seen, 9 * S).findings
+
+    assert ("missing_enter", 7) == (one.kind, one.seq)
+    assert [1] == [m.rank for m in one.odd]
+    assert "its last was enqueued 8.0 s ago" in one.odd[0].doing
+    assert (1,) == diagnose(seen, 9 * S).causes
+    assert () == diagnose(seen, 2 * S + S // 2).findings
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_any_standing_gives_a_page(data):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.pure.watch.recordings import recording
 
-from stretto.trace import Dropped
+from stretto.trace import WAITS, Dropped
 from stretto.watch import head, links, rows_of, summarise
 
 KINDS = [("all_reduce", 4096), ("all_reduce", 5000), ("all_gather", 1 << 20)]
@@ -115,6 +115,19 @@ def test_exposed_and_hidden_are_counted_by_the_nanosecond(spans):
     if spans:
         assert found[0].exposed_s * 1e9 == pytest.approx(len(own))
         assert found[0].hidden_s * 1e9 == pytest.approx(len(beside - own))
+
+
+def test_time_in_a_wait_is_exposed():
+    """What ran beside the rank was hidden only until it waited for it."""
+    calls = [(0, 0, 1, 0, "done", 1000, 5000), (0, 1, 1, 1, "done", 4000, 5500)]
+    comms = {"world": (0,), f"{WAITS} 0": (0,)}
+    seen = recording(calls, comms=comms, kinds=[KINDS[0], ("wait", 0)])
+    seen.calls["enqueue"][0] = 900
+    found = summarise(seen)
+
+    assert found.shares[0].exposed_s * 1e9 == pytest.approx(1500)
+    assert found.shares[0].hidden_s * 1e9 == pytest.approx(3000)
+    assert ["all_reduce"] == [row.collective for row in found.rows]
 
 
 def test_bandwidth_and_the_gap_to_a_model():

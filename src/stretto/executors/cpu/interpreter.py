@@ -134,16 +134,48 @@ def _relax(session: int, idle: int, far: int) -> int:
     return idle >= yields + load(session + _SLEEPS)
 
 
-def _compiled_loops(with_steps: bool) -> Callable[[int, int, int], int]:
-    """Return what walks a call, plain or writing every step."""
-    more = "_with_steps" if with_steps else ""
+@compiled("int64(int64,int64,int64,int64,int64,int64,int64)")
+def _do(
+    call: int, at: int, epoch: int, stage: int, source: int, target: int, packet: int
+) -> int:
+    """Do an instruction, or find that it must wait: DONE, WAITING or MISMATCH."""
+    code = load(at)
+    if code == _MOVE:
+        status = packets(call, at, packet, epoch)
+        if status == _DONE:
+            move(call, at, epoch, stage, source, target, packet)
+        return status
+    if code == _SIGNAL:
+        signal(call, at, epoch)
+        return _DONE
+    if code == _WAIT:
+        return wait(call, at, epoch)
+    if code == _PUT:
+        return put_far(call, at, stage, source, target)
+    return raise_far(call, at, epoch)
 
-    def named(function: Any) -> Any:
-        function.__name__ += more  # compiled code is kept by its name
-        return function
 
-    @compiled("int64(int64,int64)")
-    @named
+@compiled("int64(int64,int64,int64)")
+def _drained(session: int, hop: int, idle: int) -> int:
+    """Send what is left for other hosts; return 0 when that takes longer."""
+    while jump(load(session + _HOP_BUSY), hop, 0):
+        if jump(load(session + _HOP_PROGRESS), hop, 0) > 0:
+            idle = 0
+        idle += 1
+        if _relax(session, idle, 1):
+            return 0
+    return 1
+
+
+def _named(function: Any, with_steps: bool) -> Any:
+    """Return a function that is compiled twice: compiled code is kept by its name."""
+    function.__name__ += "_with_steps" * with_steps
+    return function
+
+
+def _compiled_lane(with_steps: bool) -> Callable[[int, int], int]:
+    """Return what runs a lane, plain or writing every step."""
+
     def lane_of(call: int, lane: int) -> int:
         """Run a lane until its end, or until it must wait: DONE, WAITING or MISMATCH.
 
@@ -156,54 +188,38 @@ def _compiled_loops(with_steps: bool) -> Callable[[int, int, int], int]:
         along = load(call + _TILE) * load(call + _TILE_BYTES)
         source = load(call + _INPUT) + along
         target = load(call + _OUTPUT) + along
-        status = _DONE
-        at = load(lane + 8)
-        pending = began = now = 0
+        status, at = _DONE, load(lane + 8)
+        began = now = pending = 0
         if with_steps:
             pending = load(session + _RING) + _BEGAN
             pending += (lane - load(call + _LANES)) >> 1
-            began = load(pending)
+            began, now = load(pending), now_ns(session)
             if not began:
-                began = now = now_ns(session)
-        while True:
-            code = load(at)
-            if code == _MOVE:
-                status = packets(call, at, packet, epoch)
-                if status != _DONE:
-                    break
-                if with_steps and not now:
-                    now = now_ns(session)
-                move(call, at, epoch, stage, source, target, packet)
-            elif code == _SIGNAL:
-                signal(call, at, epoch)
-            elif code == _WAIT:
-                status = wait(call, at, epoch)
-                if status != _DONE:
-                    break
-            elif code == _PUT:
-                status = put_far(call, at, stage, source, target)
-                if status != _DONE:
-                    break
-            elif code == _RAISE:
-                status = raise_far(call, at, epoch)
-                if status != _DONE:
-                    break
-            else:
-                began = 0
+                began = now
+        while load(at) != _END:
+            status = _do(call, at, epoch, stage, source, target, packet)
+            if status != _DONE:
                 break
-            if with_steps:
+            if with_steps:  # it was there when we looked, at `now`
                 end = now_ns(session)
-                # `now` is when it was looked at and there: 0 after a wait elsewhere
-                write_step(call, at, lane, began, now or end, end)
+                write_step(call, at, lane, began, now, end)
                 began = now = end
             at = load(at + 8)
         if with_steps:
-            store(pending, began)
+            store(pending, began if status != _DONE else 0)
         store(lane + 8, at)
         return status
 
-    @compiled("int64(int64,int64,int64)")
-    @named
+    done: Callable[[int, int], int] = compiled("int64(int64,int64)")(
+        _named(lane_of, with_steps)
+    )
+    return done
+
+
+def _compiled_walk(with_steps: bool) -> Callable[[int, int, int], int]:
+    """Return what walks a call, plain or writing every step."""
+    lane_of = _compiled_lane(with_steps)
+
     def walk(call: int, x: int, out: int) -> int:
         """Run a call on two arrays, given by id(); return a `Status`.
 
@@ -252,23 +268,21 @@ def _compiled_loops(with_steps: bool) -> Callable[[int, int, int], int]:
                 store(session + _EPOCH, load(session + _EPOCH) + 1)
                 store(call + _TILE, load(call + _TILE) + 1)
                 rewind(call)
-        while hop and jump(load(session + _HOP_BUSY), hop, 0):
-            if jump(load(session + _HOP_PROGRESS), hop, 0) > 0:
-                idle = 0
-            idle += 1
-            if _relax(session, idle, 1):
-                return _WAITING  # sources are the caller's again when they are sent
+        if hop and not _drained(session, hop, idle):
+            return _WAITING  # sources are the caller's again when they are sent
         if ring:
             end_call(session)
         store_release(session + _INSIDE, 0)
         return _DONE
 
-    done: Callable[[int, int, int], int] = walk
+    done: Callable[[int, int, int], int] = compiled("int64(int64,int64,int64)")(
+        _named(walk, with_steps)
+    )
     return done
 
 
-_plain = _compiled_loops(with_steps=False)
-_writing = _compiled_loops(with_steps=True)
+_plain = _compiled_walk(with_steps=False)
+_writing = _compiled_walk(with_steps=True)
 
 
 @compiled("int64(int64,int64,int64)")

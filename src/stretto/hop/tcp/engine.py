@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 from numba import types
 
+from stretto.hop import MORE
 from stretto.hop.tcp.words import (
     BUFFER,
     ENTRIES,
@@ -158,7 +159,7 @@ def _grow(link: int, nbytes: int) -> int:
 def _way(context: int, arguments: int) -> int:
     """Return the connection that a peer's lane goes by, or 0."""
     lanes = load(context + _LANES)
-    nth = load(arguments) * lanes + load(arguments + 8) % lanes
+    nth = load(arguments) * lanes + (load(arguments + 8) & 0xFFFFFFFF) % lanes
     return load(load(context + _WAYS) + 8 * nth)
 
 
@@ -205,6 +206,8 @@ def signal(context: int, arguments: int) -> int:
     store(at, SIGNAL)
     for i in range(1, SIGNAL_WORDS):
         store(at + 8 * i, load(arguments + 8 + 8 * i))
+    if load(arguments + 8) & MORE:
+        return 1
     store(link + _SENT, load(link + _SENT) + _flush(link))
     return 1
 

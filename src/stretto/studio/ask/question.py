@@ -79,10 +79,10 @@ class Question:
         if self.comm:
             said.append(f'on "{self.comm}"')
         if self.last_us >= 0:
-            said.append(f"last {_plain(self.last_us)}us")
+            said.append(f"last {_spell_time(self.last_us)}")
         if self.between_us is not None:
-            low, high = map(_plain, self.between_us)
-            said.append(f"between {low}us and {high}us")
+            low, high = map(_spell_time, self.between_us)
+            said.append(f"between {low} and {high}")
         if self.rank >= 0:
             said.append(f"rank {self.rank}")
         if self.top != 10:
@@ -119,6 +119,18 @@ _SAID = {
     ("what", "is", "rank", "N", "doing"): Subject.DOING,
 }
 _FILTERS = ("in", "over", "under", "on", "last", "between", "rank", "top")
+_OF_CALLS = frozenset(
+    {"collective", "over", "under", "comm", "last_us", "between_us", "top"}
+)
+_TAKEN = {
+    **dict.fromkeys(Subject, _OF_CALLS),
+    Subject.SLOWEST_LINKS: _OF_CALLS | {"rank"},
+    Subject.BUSIEST_LINKS: _OF_CALLS | {"rank"},
+    Subject.TRAFFIC: _OF_CALLS | {"rank"},
+    Subject.WHY_STEP: frozenset({"comm", "top"}),
+    Subject.DOING: frozenset({"top"}),
+}
+"""The filters that mean something to a subject: others are refused, not ignored."""
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 _TIME = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)?([a-z]*)", re.IGNORECASE)
@@ -154,6 +166,10 @@ class _Parser:
         while self._at < len(self._words):
             at = self._at
             name, value = self._filter()
+            if name not in _TAKEN[subject]:
+                self._at = at
+                plain = f"{self._words[at]!r}, which says nothing of {subject.value}"
+                raise self._wrong(plain, "another filter, or none")
             if name in given:
                 self._at = at
                 raise self._wrong(
@@ -285,6 +301,9 @@ class _Parser:
         return CallError(f"word {self._at + 1 - back}: got {got}; want {want}")
 
 
-def _plain(value: float) -> str:
-    """Return a number that reads back as itself."""
-    return str(int(value)) if value == int(value) else repr(value)
+def _spell_time(us: float) -> str:
+    """Return a time in the largest unit that leaves it whole."""
+    for unit, size in (("s", 1_000_000), ("ms", 1000), ("us", 1)):
+        if us and us % size == 0:
+            return f"{int(us) // size}{unit}"
+    return f"{us!r}us"

@@ -12,6 +12,7 @@ from stretto.studio.flows import flows_of, joined
 from stretto.studio.index import Index, dense_ids
 from stretto.studio.scene import Args, Scene, number
 from stretto.studio.sources import Loaded
+from stretto.studio.units import time_name
 from stretto.trace import STEP_KINDS
 
 TITLE = "Inside"
@@ -153,5 +154,5 @@ def _spelled(index: Index, instance: int) -> str:
     lasted = index.end_us[instance] - index.first_us[instance]
     return (
         f"{comm.name} {int(index.instance_seq[instance])}: {kind.collective} of "
-        f"{int(index.instance_nbytes[instance]):,} bytes, {lasted:.4g} us"
+        f"{int(index.instance_nbytes[instance]):,} bytes, {time_name(lasted)}"
     )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from stretto.studio.groups import Group, groups, size_name
+from stretto.studio.groups import Group, groups
 from stretto.studio.index import Index
 from stretto.studio.scene import Args, Scene
 from stretto.studio.sources import Loaded
+from stretto.studio.units import size_name
 
 TITLE = "Compare"
 ORDER = 7

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stretto.studio.scene import Args, Scene, number
 from stretto.studio.sources import Loaded
@@ -29,8 +30,9 @@ def data(scene: Scene, args: Args) -> dict[str, Any]:
     first = number(args, "from", 0, most=max(0, len(of_comm) - 1))
     last = number(args, "to", len(of_comm), low=first, most=max(first, len(of_comm)))
     chosen = of_comm[first:last]  # instances are numbered by comm, then number
-    members = np.array(comms[comm].members if comms else (), np.int64)
-    there = np.intersect1d(members, index.ranks)
+    calling = np.zeros(len(index.ranks), bool)
+    calling[index.row[index.calls["comm"] == comm]] = True
+    there = index.ranks[calling]
     columns = max(1, min(_MOST_COLUMNS, len(chosen)))
     rows = max(1, min(_MOST_ROWS, len(there)))
     worst = np.full(rows * columns, -1.0, np.float64)
@@ -43,6 +45,7 @@ def data(scene: Scene, args: Args) -> dict[str, Any]:
         np.maximum.at(worst, row * rows // len(there) * columns + at, late)
         calls = np.bincount(row, minlength=len(there))
         mean = np.bincount(row, late, len(there)) / np.maximum(calls, 1)
+    full = _full(worst.reshape(rows, columns))
     edges = np.arange(columns) * max(1, len(chosen)) // columns
     return {
         "comm": comm,
@@ -66,6 +69,7 @@ def data(scene: Scene, args: Args) -> dict[str, Any]:
         if len(chosen)
         else np.zeros(1, np.int32),
         "kinds": [k.collective for k in index.recording.kinds],
+        "full_us": full,
         "late_us": worst.astype(np.float32),
         "worst": [
             {"rank": int(there[i]), "mean_us": float(mean[i])}
@@ -73,3 +77,16 @@ def data(scene: Scene, args: Args) -> dict[str, Any]:
         ],
         "clock_error_us": index.recording.error_ns / 1e3,
     }
+
+
+def _full(worst: NDArray[np.float64]) -> float:
+    """Return the lateness whose colour is the last: one outlier must not hide the rest.
+
+    Three times what the latest rank usually is late by, or the most, if that is less.
+    """
+    usual = max(
+        (float(np.median(row[row >= 0])) for row in worst if (row >= 0).any()),
+        default=0.0,
+    )
+    most = float(worst.max(initial=0.0))
+    return min(3 * usual, most) if usual > 0 else max(most, 0.0)

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from stretto.studio.binned import spread
-from stretto.studio.groups import groups, size_name
+from stretto.studio.groups import groups
 from stretto.studio.index import Index
 from stretto.studio.scene import Args, Scene
 from stretto.studio.sources import Loaded
+from stretto.studio.units import size_name, time_name
 from stretto.trace import UNKNOWN_NS
 
 TITLE = "Overview"
@@ -70,14 +71,6 @@ def _hosts(hosts: tuple[str, ...]) -> str:
     return f"{len(hosts):,} hosts" if len(hosts) > 1 else "one host"
 
 
-def _time(us: float) -> str:
-    """Return a time with the unit that suits it."""
-    for unit, size in (("s", 1e6), ("ms", 1e3)):
-        if us >= size:
-            return f"{us / size:.4g} {unit}"
-    return f"{us:.4g} us"
-
-
 def _activity(index: Index) -> dict[str, Any]:
     """Return, by collective and bin, the share of ranks that are in a call."""
     kinds = index.recording.kinds
@@ -125,7 +118,7 @@ def _findings(index: Index) -> list[dict[str, Any]]:
         found.append(
             {
                 "text": f"{top.collective} of {size} takes most time: "
-                f"{_time(top.total_us)} in {top.count:,} of them",
+                f"{time_name(top.total_us)} in {top.count:,} of them",
                 "view": "table",
             }
         )
@@ -137,17 +130,17 @@ def _findings(index: Index) -> list[dict[str, Any]]:
         if mean[worst] > 0:
             text = (
                 f"rank {index.ranks[worst]} comes latest: on average "
-                f"{_time(mean[worst])} after the first; the median rank "
-                f"{_time(float(np.median(mean)))}"
+                f"{time_name(mean[worst])} after the first; the median rank "
+                f"{time_name(float(np.median(mean)))}"
             )
             found.append({"text": text, "view": "lateness"})
-    unfinished = int((~index.is_done).sum())
+    unfinished = int(index.is_open.sum())
     if unfinished:
-        ranks = np.unique(index.calls["rank"][~index.is_done])
+        ranks = np.unique(index.calls["rank"][index.is_open])
         some = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
         found.append(
             {
-                "text": f"{unfinished:,} calls have no end, on ranks {some}",
+                "text": f"{unfinished:,} calls run still or failed, on ranks {some}",
                 "view": "table",
             }
         )

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from stretto.studio.groups import groups, size_name
+from stretto.studio.groups import groups
 from stretto.studio.scene import Args, Scene
 from stretto.studio.sources import Loaded
+from stretto.studio.units import size_name
 
 TITLE = "Operations"
 ORDER = 3

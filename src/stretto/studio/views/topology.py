@@ -98,8 +98,14 @@ def _notes(scene: Scene, use: LinkUse, shown: int) -> list[str]:
             "record with steps on."
         )
     if not use.is_measured and len(use.links):
+        machine = scene.loaded.machine
+        why = (
+            f"{machine.name} has not all of these ranks"
+            if machine is not None
+            else "The machine is not known"
+        )
         notes.append(
-            "The machine is not known: lines join ranks that sent to one another, and "
+            f"{why}: lines join ranks that sent to one another, and "
             "full is the most that any pair moved in one bin. Give --machine."
         )
     if found.left_out > 0.001:

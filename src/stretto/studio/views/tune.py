@@ -6,9 +6,9 @@ import math
 from collections import defaultdict
 from typing import Any
 
-from stretto.studio.groups import size_name
 from stretto.studio.scene import Args, Scene
 from stretto.studio.sources import Loaded
+from stretto.studio.units import size_name
 
 TITLE = "Tuning"
 ORDER = 8

@@ -12,6 +12,7 @@ import { drawTable } from "./views/table.js";
 import { drawTopology } from "./views/topology.js";
 import { drawTraffic } from "./views/traffic.js";
 import { drawTune } from "./views/tune.js";
+import { drawWaiting } from "./views/waiting.js";
 
 const VIEWS = {
   overview: drawOverview,
@@ -23,6 +24,7 @@ const VIEWS = {
   program: drawProgram,
   compare: drawCompare,
   tune: drawTune,
+  waiting: drawWaiting,
 };
 
 const page = Object.fromEntries(["what", "ask", "question", "examples", "theme", "views", "answer", "main", "status"]
@@ -120,7 +122,8 @@ async function show() {
     shown = { name, args, leave: null };
     replace(page.main, root);
     shown.leave = VIEWS[name](root, data, contextOf(name, args)) ?? null;
-    fill(root, [notesOf(data.notes)]);
+    const ofAll = index.views.some((view) => view.name === "overview") ? [] : index.notes; // else it shows them
+    fill(root, [notesOf([...(data.notes ?? []), ...ofAll])]);
     page.main.dataset.shown = name;
     page.main.dataset.turn = String(mine);
   } catch (error) {

@@ -19,6 +19,7 @@ from stretto.errors import (
     TransferError,
     TransferTimeout,
 )
+from stretto.trace import CallKind, observe
 from stretto.transfer import loader
 from stretto.transfer.copying.words import Job, Mode, Status
 from stretto.transfer.copying.work import Work
@@ -28,6 +29,8 @@ from stretto.transfer.ports import LoopLike, PeerLike
 
 __all__ = ["Prepared", "Stats", "Transfer", "failure"]
 
+TRANSFERS = "transfers of rank"
+"""Where recordings have them, in place of a communicator."""
 _PART_BYTES = 16 << 20
 """Bytes moved between looks at the clock and at the peer."""
 
@@ -111,21 +114,37 @@ class Transfer(Pending[Stats]):
         """End it with an error that says how far it came."""
         self.word[0] = 1
         done, blocks = self.bytes_done, self.blocks_done
-        return self.fail(
+        ended = self.fail(
             failure(
                 kind, why, peer=self.peer_name, path=self.path, done=done, blocks=blocks
             )
         )
+        if ended:
+            self._record(failed=True)
+        return ended
 
     def complete(self) -> None:
         """End it well."""
         self.bytes_done = self.nbytes
+        self._record()
         seconds = time.monotonic() - self.begun
         self.finish(
             Stats(
                 path=self.path, nbytes=self.nbytes, pieces=self.pieces, seconds=seconds
             )
         )
+
+    def _record(self, *, failed: bool = False) -> None:
+        """Tell whoever records (`stretto.trace`) what was moved, and since when."""
+        kind = CallKind(
+            collective="transfer",
+            nbytes=self.nbytes,
+            algorithm=self.path,
+            executor="transfer",
+            text=self.what,
+        )
+        since_ns = int(self.begun * 1e9)
+        observe(TRANSFERS, kind, since_ns, nbytes=self.bytes_done, failed=failed)
 
     def _help(self, until: float | None) -> None:
         if self.works:
@@ -205,20 +224,20 @@ class Prepared:
     """
 
     def __init__(
-        self, transfer: Transfer, record: NDArray[np.int64] | None, restart: Any
-    ) -> None:
-        self._transfer, self._restart = transfer, restart
+        self, transfer: Transfer, record: NDArray[np.int64] | None, restart: Any,
+        quick: Any = None,
+    ) -> None:  # fmt: skip
+        self._transfer, self._restart, self._quick = transfer, restart, quick
         works = transfer.works
         compiled = loader.load()
         self._fast = len(works) == 1 and compiled is not None and not transfer.checked
-        self._peer = transfer.peer
+        self._peer, self._record = transfer.peer, record
         if not self._fast:
             return
         work = works[0]
         assert compiled is not None, "it is loaded"
         self._again = compiled.again
         self._link = 0 if record is None or self._peer is None else self._peer.link.at
-        self._record = record
         self._at = int(work.job.ctypes.data)
         self._rows = work.rows
         self._note = 0 if record is None else int(record.ctypes.data)
@@ -234,11 +253,22 @@ class Prepared:
     def __call__(self) -> None:
         """Do it."""
         if not self._fast:
-            self._restart().wait()
+            self._slowly()
             return
         said = self._again(*self._args)
         if said != 1:
             self._other(said)
+
+    def _slowly(self) -> None:
+        status = Status.FAILED if self._quick is None else self._quick()
+        if status is Status.FAILED:  # there was no room, or it is not kept ready
+            self._restart().wait()
+        elif status is not Status.DONE:
+            self._transfer._is_done = False
+            self._transfer._ended(status, self._quick.work)
+            raise self._transfer._error  # type: ignore[misc]
+        elif self._record is not None and self._peer is not None:
+            self._peer.post(self._record.tobytes())
 
     def _other(self, said: int) -> None:
         status, posted = Status(said >> 3), said & 7

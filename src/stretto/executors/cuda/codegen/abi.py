@@ -35,6 +35,7 @@ The way from a plan to a launch, with nothing here that needs a GPU:
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -65,6 +66,7 @@ __all__ = [
     "fingerprint",
     "flag_offset",
     "footprint",
+    "mixed",
     "pack",
 ]
 
@@ -239,6 +241,15 @@ def fingerprint(plan: Plan, dtype: str, op: str, counts: Sequence[int]) -> int:
     """Return 32 bits that calls of one kind share; not 0."""
     text = f"{plan.digest} {dtype} {op} {tuple(int(c) for c in counts)}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little") or 1
+
+
+def mixed(fingerprint: int, also: tuple[int | None, ...]) -> int:
+    """Return a fingerprint that says more: a form, or where zero-copy arrays lie.
+
+    Ranks whose arrays lie at different offsets then differ, and are told so.
+    """
+    text = repr((fingerprint, also)).encode()
+    return zlib.crc32(text) or 1
 
 
 def pack(

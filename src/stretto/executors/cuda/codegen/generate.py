@@ -75,19 +75,15 @@ def generate(
     """Return the kernel of one rank, or (`rank=None`) of all ranks in one launch.
 
     `share` blocks have each row of an epilogue together (rowwise.py: `shared_by`).
-    A `counted` kernel reads its sizes on the device (counts.py). With `steps` it writes
-    when they happened (kernels/steps.cuh).
+    `counted`: its sizes are read on the device (counts.py). `steps`: see steps.cuh.
     """
     plan = run.plan
-    _refuse(plan)
-    if counted:
-        refuse_counted(plan)
-    if epilogue is not None:
-        _refuse_epilogue(plan)
+    _refuse(plan, counted, epilogue)
     ranks = tuple(range(plan.num_ranks)) if rank is None else (rank,)
-    kind = collectives.get(plan.collective)
     some = plan.num_members if plan.num_members < plan.num_ranks else 0
-    names = element(dtype, op, reduces=kind.reduces, members=some)
+    names = element(
+        dtype, op, reduces=collectives.get(plan.collective).reduces, members=some
+    )
     operands = PitchedOperands(plan, rows) if any(rows) else Operands(plan)
     held = held_by_all(run, ranks, operands, epilogue, share)
     close = near(share, plan.schedule, held)
@@ -103,7 +99,7 @@ def generate(
     readers = [table_reader(plan, r, operands.table) for r in ranks] if counted else []
     text = "\n".join(
         [
-            *(["#define STRETTO_STEPS"] if steps else []),
+            *["#define STRETTO_STEPS"] * steps,
             *_head(plan, ranks, names, operands, epilogue, counted),
             *ends,
             *(_config(plan, r, i, names, depth) for r in ranks for i in range(lanes)),
@@ -129,7 +125,11 @@ def threads(plan: Plan) -> int:
     return min(MAX_THREADS, -(-plan.schedule.threads // 32) * 32)
 
 
-def _refuse(plan: Plan) -> None:
+def _refuse(plan: Plan, counted: bool, epilogue: Spec | None) -> None:
+    if counted:
+        refuse_counted(plan)
+    if epilogue is not None:
+        _refuse_epilogue(plan)
     lanes = max(map(len, plan.ranks), default=0)
     workers = plan.schedule.blocks * lanes
     for what, got, most in (

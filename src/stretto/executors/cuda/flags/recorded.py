@@ -7,6 +7,8 @@ calls of `NAME/gpuN`, N the set of flags that they ran with.
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -37,12 +39,19 @@ class Recorded:
         self._places: list[int] = []
         self._memory: StepsMemory | None = None
 
-    def noter(self, mark: int, plan: Plan, call: Call) -> Callable[[int], None] | None:
+    def noter(
+        self, mark: int, plan: Plan, call: Call
+    ) -> Callable[[int], object] | None:
         """Name the calls of a fingerprint; return what notes one, given its stream."""
         kind = self._kinds[mark] = call_kind(plan, call, "cuda")
         if self.ring is None:
             return None
-        return self.ring.noter(self.ring.define(kind))
+        number = self.ring.define(kind)
+        if "numba" not in sys.modules:  # it would take longer than many calls
+            return self.ring.noter(number)
+        from stretto.jit.records import enqueuer
+
+        return functools.partial(enqueuer(), self.ring.address, number)
 
     def know(self, mark: int, plan: Plan, where: Layout, text: str) -> None:
         """Remember what a kernel does, so that its steps are understood."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 
 from stretto.executors.cuda.hosts.layout import REQUEST, SLOTS
+from stretto.hop import MORE
 from stretto.jit.atomics import call as jump
 from stretto.jit.atomics import (
     clock_gettime,
@@ -120,6 +121,7 @@ _RING, _TAKEN, _HALF_DONE = (
 _FAR, _INBOX, _MIRRORS = 8 * RingWord.FAR, 8 * RingWord.INBOX, 8 * RingWord.MIRRORS
 _RING_WORDS = 8 * RingWord.END
 _DONE, _LATER = 0, 1
+_MORE = MORE
 _SAID_LOOK, _SAID_STOPPED = int(Said.LOOK), int(Said.STOPPED)
 _SAID_NONSENSE = int(Said.NONSENSE)
 
@@ -146,10 +148,16 @@ def _is_sound(words: int, ring: int, slot: int) -> int:
 
 @compiled("int64(int64,int64,int64)")
 def _send(words: int, ring: int, slot: int) -> int:
-    """Hand one request to the carrier; return whether it is done."""
+    """Hand one request to the carrier; return whether it is done.
+
+    When the next one is there, and is to the same rank, both go at once.
+    """
     arguments, peer = words + _ARGUMENTS, load(slot + 8)
     store(arguments, peer)
-    store(arguments + 8, 0)
+    taken = load(ring + _TAKEN)
+    follows = load(ring + _RING) + _HEAD + (taken + 1) % _SLOTS * _SIZE
+    more = load_acquire(follows) == taken + 2 and load(follows + 8) == peer
+    store(arguments + 8, _MORE if more else 0)
     nbytes, value = load(slot + 24), load(slot + 40)
     if nbytes > 0 and load(ring + _HALF_DONE) == 0:
         at = load(slot + 16)

@@ -43,12 +43,13 @@ __device__ __forceinline__ void send(Lane& lane, u32 k,
   bool asked = true;
   u32 left = PUTS;
   while (left > 0 && one.puts[left - 1].nbytes == 0) --left;  // nothing beyond its end
+  if constexpr (PUTS > 1) {
 #pragma unroll
-  for (u32 i = 0; i + 1 < PUTS; ++i) {
-    const bool sends = i + 1 < left && one.puts[i].nbytes > 0;
-    if (sends) {
-      asked = asked && ask_host(lane.p, C::rank,
-                                {PEER, one.puts[i].at, one.puts[i].nbytes, 0, 0});
+    for (u32 i = 0; i + 1 < PUTS; ++i) {
+      if (i + 1 < left && one.puts[i].nbytes > 0) {
+        asked = asked && ask_host(lane.p, C::rank,
+                                  {PEER, one.puts[i].at, one.puts[i].nbytes, 0, 0});
+      }
     }
   }
   const FarPut last = left > 0 ? one.puts[left - 1] : FarPut{0, 0};

@@ -25,10 +25,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stretto.errors import CallError, PlanError
+from stretto.executors.cuda.codegen.abi import mixed
 from stretto.executors.cuda.device.driver import api, ask
 from stretto.executors.cuda.flags.enginewatch import EngineWatch
 from stretto.executors.cuda.flags.regions import ENGINE_SLOTS, Region, engine_word
-from stretto.executors.cuda.launching.launch import Key, Parameters, mixed
+from stretto.executors.cuda.launching.launch import Key, Parameters
 from stretto.executors.cuda.launching.peers import peer_spaces
 from stretto.executors.cuda.launching.services import SessionServices
 from stretto.lower import Batch, Copied

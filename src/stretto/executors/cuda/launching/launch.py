@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from stretto.arrays.view import pointer, require_near
 from stretto.errors import CallError
+from stretto.executors.cuda.codegen import abi
 from stretto.executors.cuda.codegen.abi import PARAMS, Footprint, footprint, pack
 from stretto.executors.cuda.device.driver import current_stream, stream_handle
 from stretto.executors.cuda.flags.regions import Region
@@ -36,7 +36,6 @@ __all__ = [
     "Launch",
     "Parameters",
     "Part",
-    "mixed",
 ]
 
 _INPUT, _OUTPUT, _MARK = (
@@ -233,7 +232,7 @@ class BoundKernel:
             for q in range(self._space.num_ranks):
                 words[first + q] = self._space.peer_address(q, offset)
             words[first + rank] = address
-        fingerprint = mixed(self.fingerprint, tuple(offsets))
+        fingerprint = abi.mixed(self.fingerprint, tuple(offsets))
         self._watch.know(fingerprint, self.plan, self.fingerprint, offsets)
         self._recorded.also(fingerprint, self.fingerprint)
         words[_MARK] = words[_MARK] & _TILES | fingerprint << 32
@@ -250,7 +249,7 @@ class Launch:
     ) -> None:
         """With `added` words the call takes extra arrays."""
         self.parts = parts
-        self.note: Callable[[int], None] | None = None
+        self.note: Callable[[int], object] | None = None
         """Records that the call is enqueued, on a stream."""
         self._watch = session.watch
         self._state, self._inside = session.watch.state, session.watch.inside
@@ -380,12 +379,3 @@ def _second_thread() -> CallError:
         "this communicator; one thread at a time may use it: give each one of its own, "
         "by split(0)"
     )
-
-
-def mixed(fingerprint: int, also: tuple[int | None, ...]) -> int:
-    """Return a fingerprint that says more: a form, or where zero-copy arrays lie.
-
-    Ranks whose arrays lie at different offsets then differ, and are told so.
-    """
-    text = repr((fingerprint, also)).encode()
-    return zlib.crc32(text) or 1

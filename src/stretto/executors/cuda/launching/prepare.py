@@ -19,7 +19,7 @@ from stretto.collectives import storage
 from stretto.epilogues import Spec
 from stretto.errors import CallError, PlanError
 from stretto.executors import Call, describe, hosts_of
-from stretto.executors.cuda.codegen.abi import fingerprint, footprint
+from stretto.executors.cuda.codegen.abi import fingerprint, footprint, mixed
 from stretto.executors.cuda.codegen.byhand import hand_kernel
 from stretto.executors.cuda.codegen.epilogue import words_of
 from stretto.executors.cuda.codegen.rowwise import EACH_ITS_OWN, shared_by
@@ -36,7 +36,6 @@ from stretto.executors.cuda.launching.launch import (
     BoundKernel,
     Key,
     Launch,
-    mixed,
 )
 from stretto.executors.cuda.launching.peers import peer_spaces
 from stretto.executors.cuda.launching.services import SessionServices
@@ -218,7 +217,7 @@ def _in_halves(
 ) -> Launch:
     """Bind a kernel for the sums, and copies that hand them round."""
     places = places_of(session, plan.value, call)
-    halves = in_halves(closed(plan) if places.tiles > 1 else plan)
+    halves = in_halves(plan, several_tiles=places.tiles > 1)
     kernel = bind_kernel(session, halves.kernel, call, places, mark)
     mark = session.watch.part(mark ^ 1 or 1, mark)
     bound = _copies(session, halves.copies, plan.value, call, mark)

@@ -25,7 +25,7 @@ export function drawCollective(root, data, context) {
   const slider = element("input", { type: "range", min: 0, max: FRAMES, value: 0, "aria-label": isProgram ? "Step" : "Moment", input: () => at((Number(slider.value) / FRAMES) * end) });
   const play = element("button", { type: "button", click: toggle }, "Play");
   const when = element("output", { class: "readout" });
-  const told = element("div", { class: "scroll told" });
+  const told = element("div", { class: "scroll told", tabindex: 0, role: "region", "aria-label": "Moves" });
   const ring = makeCanvas(`Chunks moving between ${data.ranks.length} ranks`, (width) => Math.min(560, Math.max(300, width)),
     (pen, width, tall) => drawRing(pen, width, tall, data, state));
   const beside = isProgram ? heldCanvas(data, state) : barsCanvas(data, state, end);
@@ -57,13 +57,13 @@ export function drawCollective(root, data, context) {
       data.ways.length > 1 ? chooser("Drawn from", data.ways.map((way) => ({ program: "the program", time: "measured times" })[way]), data.ways.indexOf(data.by), (i) => context.go({ by: data.ways[i], call: undefined })) : null,
       isProgram ? null : chooser("Collective", data.choices, data.call, (i) => context.go({ by: "time", call: i }), !context.isLive)),
     element("div", { class: "bar" }, play, isProgram ? [step(-1), step(1)] : null, element("div", { class: "grow" }, slider), when),
-    seriesLegend(isProgram ? [["a copy on its way", COPY], ["on its way into a sum", SUM]] : [["data on their way", COPY], ["line: from whom to whom", themed("idle"), "thin"]]),
+    seriesLegend(isProgram ? [["a copy on its way", COPY], ["on its way into a sum", SUM]] : [["data on their way", COPY], ["line: from whom to whom", "var(--idle)", "thin"]]),
     element("div", { class: "halves" }, element("div", {}, ring.root),
       element("div", {}, beside ? [
         element("h3", {}, isProgram ? "What ranks hold of the output" : "What ranks do"),
         isProgram
           ? rampLegend("ranks that have contributed to a chunk:", "1", String(beside.most), element("span", {}, "empty: nothing yet"))
-          : seriesLegend([...GROUPS.map(([name, colour]) => [name, colour]), ["waits", themed("idle")]]),
+          : seriesLegend([...GROUPS.map(([name, colour]) => [name, colour]), ["waits", "var(--idle)"]]),
         beside.root] : null)),
     element("h3", {}, isProgram ? "Operations of this step" : "On their way at this moment"), told);
   at(isProgram ? 0.5 : firstMoment(data));

@@ -18,8 +18,8 @@ export function drawCompare(root, data) {
     element("dl", { class: "facts" }, element("dt", {}, "before"), element("dd", {}, said(data.before)),
       element("dt", {}, "after"), element("dd", {}, said(data.after))),
     rows.length ? [
-      element("p", { class: "quiet" }, "The median time of a call after, over before: left of 1 is faster. Bars hold it in at least 95 of 100 cases; where they cross 1 nothing is shown to have changed."),
-      seriesLegend([["faster", FASTER], ["slower", SLOWER], ["no change is shown", themed("quiet")]]),
+      element("p", { class: "quiet" }, "The median time of a call after, over before: left of 1 is faster. Bars hold it in at least 95 of 100 cases, if collectives do not depend on one another; where they cross 1 nothing is shown to have changed."),
+      seriesLegend([["faster", FASTER], ["slower", SLOWER], ["no change is shown", "var(--quiet)"]]),
       makeCanvas("Ratio of medians by operation", rows.length * 24 + 54, (pen, width, tall) => dots(pen, width, tall, rows)).root,
     ] : element("p", {}, "No operation is in both."),
     sortedTable([

@@ -6,8 +6,9 @@ import { rampLegend } from "../legend.js";
 import { plainText, timeText } from "../units.js";
 
 export function drawLateness(root, data, context) {
-  let high = 0;
-  for (const value of data.late_us) high = Math.max(high, value);
+  let most = 0;
+  for (const value of data.late_us) most = Math.max(most, value);
+  const high = data.full_us || most;
   const columns = data.columns;
   const seq = (column) => (data.seq[column] === undefined ? "" : String(data.seq[column]));
   const rank = (row) => (data.ranks[row] === undefined ? "" : String(data.ranks[row]));
@@ -45,7 +46,7 @@ export function drawLateness(root, data, context) {
       chooser("Communicator", names, data.comm, (at) => context.go({ comm: at, from: undefined, to: undefined }), !context.isLive),
       isPart ? element("button", { type: "button", click: () => context.go({ from: undefined, to: undefined }) }, `All ${plainText(data.of)} steps`) : null),
     clock ? element("p", { class: "quiet" }, clock) : "",
-    rampLegend("time after the first rank:", "0", timeText(high),
+    rampLegend("time after the first rank:", "0", high < 0.99 * most ? `${timeText(high)} and more, to ${timeText(most)}` : timeText(high),
       element("span", {}, "panel colour: no call")),
     element("div", { class: "split" }, element("div", {}, map.root),
       element("section", {}, element("h3", {}, "Latest on average"),

@@ -11,7 +11,7 @@ export function drawTable(root, data) {
     number("ranks", (row) => row.num_ranks, plainText),
     { title: "algorithm", text: (row) => row.algorithm || "-" },
     number("collectives", (row) => row.count, plainText),
-    number("no end", (row) => row.unfinished, plainText),
+    number("running or failed", (row) => row.unfinished, plainText),
     number("p50", (row) => row.p50_us, timeText),
     number("p99", (row) => row.p99_us, timeText),
     number("until the last rank, p50", (row) => row.wait_p50_us, timeText),

@@ -4,7 +4,7 @@ import { drawAxes, line, makeCanvas, pointerAt, ticksOf } from "../canvas.js";
 import { ramp, seriesColour, themed } from "../colour.js";
 import { chooser, element, replace } from "../dom.js";
 import { rampLegend, seriesLegend, swatchItem } from "../legend.js";
-import { rateText, shareText, sizeText, timeText } from "../units.js";
+import { plainText, rateText, shareText, sizeText, timeText } from "../units.js";
 
 const FULL = 200; // a share of 1 (topology.py)
 const FEW_BOXES = 8;
@@ -12,7 +12,8 @@ const TOP_ROWS = 10;
 
 export function drawTopology(root, data) {
   const scene = placed(data);
-  const state = { bin: busiestBin(data), box: -1, zoom: 1, x: 0, y: 0, timer: 0 };
+  const state = { bin: busiestBin(data), box: -1, zoom: 1, x: 0, y: 0, timer: 0, full: 1 };
+  const most = data.share.reduce((a, b) => Math.max(a, b), 1) / FULL;
   const map = makeCanvas(`${data.num_ranks} ranks and the links between them`, (width) => heightOf(scene, width),
     (pen, width, tall) => drawMap(pen, width, tall, data, scene, state), mapKeys());
   const use = makeCanvas("Use of links over time", 118, (pen, width, tall) => drawUse(pen, width, tall, data, state));
@@ -91,17 +92,26 @@ export function drawTopology(root, data) {
     map.redraw();
   }
 
-  const full = data.is_measured ? "100 % of the link" : rateText(data.peak_gbytes_per_s);
+  const fullText = () => (data.is_measured ? `${shareText(state.full)} of the link` : rateText(state.full * data.peak_gbytes_per_s));
+  const legend = element("div");
   const select = chooser("Look at", boxes, 0, (i) => look(i - 1));
+  const scale = chooser("Colours to", [data.is_measured ? "the link's bandwidth" : "the busiest pair", "the busiest moment"], 0, (i) => {
+    state.full = i ? most : 1;
+    key();
+    map.redraw();
+  });
+  function key() {
+    replace(legend, rampLegend(data.is_measured ? "use of a link:" : "rate between two ranks:", "0", fullText(), [
+      swatchItem("nothing moves", "var(--idle)", "thin"),
+      swatchItem("rank", "var(--node)"),
+      data.is_switch.some(Boolean) ? swatchItem("switch", "var(--switch)") : null,
+      scene.isGrid ? element("span", {}, "a box: its busiest link inside; the bar on top: to other boxes") : null,
+    ]));
+  }
   root.append(
     element("h2", {}, data.machine ? `Links of ${data.machine}` : "Who sent to whom"),
-    element("div", { class: "bar" }, select, play, element("div", { class: "grow" }, slider), when),
-    rampLegend(data.is_measured ? "use of a link:" : "rate between two ranks:", "0", full, [
-      swatchItem("nothing moves", themed("idle"), "thin"),
-      swatchItem("rank", themed("node")),
-      data.is_switch.some(Boolean) ? swatchItem("switch", themed("switch")) : null,
-      scene.isGrid ? element("span", {}, "a box: its busiest link inside; the bar on top: to other boxes") : null,
-    ]),
+    element("div", { class: "bar" }, select, scale, play, element("div", { class: "grow" }, slider), when),
+    legend,
     element("div", { class: "split" },
       element("div", {}, map.root,
         element("p", { class: "quiet" }, "Wheel, or + and -, comes closer; drag, or the arrow keys, moves; a double click looks at a box; 0 shows all."),
@@ -109,6 +119,7 @@ export function drawTopology(root, data) {
         seriesLegend([["busiest link", seriesColour(5), "thin"], ["mean of links in use", seriesColour(0), "thin"]]),
         use.root),
       element("section", {}, element("h3", {}, "Busiest links at this moment"), top)));
+  key();
   at(state.bin);
   return () => clearInterval(state.timer);
 }
@@ -210,7 +221,7 @@ function busiestOfBoxes(data, scene, bin) {
 function drawBoxes(pen, data, scene, state, view) {
   const { inside, outside } = busiestOfBoxes(data, scene, state.bin);
   const isTile = scene.isGrid && view.size < TILE;
-  const shade = (share) => (share > 0 ? ramp(share) : themed("idle"));
+  const shade = (share) => (share > 0 ? ramp(share / state.full) : themed("idle"));
   data.boxes.forEach((name, box) => {
     const x = view.x((box % scene.columns) + 0.03);
     const y = view.y(scene.strip + Math.floor(box / scene.columns) + 0.03);
@@ -227,7 +238,7 @@ function drawBoxes(pen, data, scene, state, view) {
     pen.strokeStyle = box === state.box ? themed("accent") : themed("line");
     pen.lineWidth = box === state.box ? 3 : 1;
     pen.strokeRect(x, y, wide, high);
-    pen.fillStyle = isTile ? (inside[box] > 0.5 ? "#000" : inside[box] > 0 ? "#fff" : themed("text")) : themed("quiet");
+    pen.fillStyle = isTile ? (inside[box] / state.full > 0.5 ? "#000" : inside[box] > 0 ? "#fff" : themed("text")) : themed("quiet");
     pen.textAlign = isTile ? "center" : "left";
     pen.textBaseline = isTile ? "middle" : "top";
     if (!isTile) pen.fillText(name, x + 5, y + bar + 4, wide - 10);
@@ -244,8 +255,8 @@ function drawLink(pen, i, data, scene, state, view) {
   const aside = Math.min(4, view.size * 0.02);
   const dx = (-(y2 - y1) / length) * aside;
   const dy = ((x2 - x1) / length) * aside;
-  pen.strokeStyle = share > 0 ? ramp(share) : themed("idle");
-  pen.lineWidth = (share > 0 ? 1.2 + 3.5 * Math.min(1, share) : 0.6) * Math.min(1.4, Math.max(0.5, view.size / 170));
+  pen.strokeStyle = share > 0 ? ramp(share / state.full) : themed("idle");
+  pen.lineWidth = (share > 0 ? 1.2 + 3.5 * Math.min(1, share / state.full) : 0.6) * Math.min(1.4, Math.max(0.5, view.size / 170));
   line(pen, x1 + dx, y1 + dy, x2 + dx, y2 + dy);
 }
 
@@ -279,7 +290,7 @@ function drawNodes(pen, data, scene, view) {
 }
 
 function drawUse(pen, width, tall, data, state) {
-  const frame = { left: 62, top: 6, right: width - 12, bottom: tall - 40 };
+  const frame = { left: 92, top: 6, right: width - 12, bottom: tall - 40 };
   const links = data.src.length;
   const most = new Float32Array(data.bins);
   const mean = new Float32Array(data.bins);
@@ -333,11 +344,12 @@ function busiest(data, scene, state) {
   const links = [...data.src.keys()].filter((i) => inBox(i) && shareOf(data, i, state.bin) > 0);
   links.sort((a, b) => shareOf(data, b, state.bin) - shareOf(data, a, state.bin));
   if (!links.length) return element("p", { class: "quiet" }, "Nothing moves.");
-  const head = element("thead", {}, element("tr", {}, ["link", "use", "over all time"].map((name, at) => element("th", { class: at ? "number" : null, scope: "col" }, name))));
+  const head = element("thead", {}, element("tr", {}, ["link", "use", "GB/s", "over all time"].map((name, at) => element("th", { class: at ? "number" : null, scope: "col" }, name))));
   const rows = links.slice(0, TOP_ROWS).map((i) => {
     const share = shareOf(data, i, state.bin);
-    const text = data.is_measured ? `${shareText(share)} of ${rateText(data.gbytes_per_s[i])}` : rateText(share * data.peak_gbytes_per_s);
-    return element("tr", {}, element("td", { class: "long" }, data.links[i]), element("td", { class: "number" }, text),
+    const full = data.is_measured ? data.gbytes_per_s[i] : data.peak_gbytes_per_s;
+    return element("tr", {}, element("td", { class: "long" }, data.links[i]), element("td", { class: "number" }, shareText(share)),
+      element("td", { class: "number" }, plainText(share * full)),
       element("td", { class: "number" }, sizeText(data.total_nbytes[i])));
   });
   return [element("table", { class: "close" }, head, element("tbody", {}, rows)),

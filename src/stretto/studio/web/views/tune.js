@@ -22,11 +22,11 @@ export function drawTune(root, data) {
       return at < MOST_COLOURS ? seriesColour(at) : themed("idle");
     };
     const shown = algorithms.slice(0, MOST_COLOURS).map((name, at) => [name, seriesColour(at)]);
-    if (algorithms.length > MOST_COLOURS) shown.push(["others", themed("idle")]);
+    if (algorithms.length > MOST_COLOURS) shown.push(["others", "var(--idle)"]);
     const told = element("p", { class: "readout", role: "status" });
     const best = [...search.trials].sort((a, b) => a.us - b.us);
     replace(place,
-      seriesLegend([...shown, ["best so far", themed("text"), "thin"]]),
+      seriesLegend([...shown, ["best so far", "var(--text)", "thin"]]),
       element("div", { class: "halves" },
         inOrder(search, colour, told),
         foreseen(search, colour, told)),
