@@ -70,13 +70,22 @@ class Line:
         ended: list[Started] = []
         try:
             with self.lock:
-                while self.calls and not (work is not None and work.is_over):
-                    head = self.calls.popleft()
+                while work is None or not work.is_over:
+                    head = self._next()
+                    if head is None:
+                        break
                     if head.run():
                         ended.append(head)
         finally:
             for one in ended:
                 one.tell()
+
+    def _next(self) -> Started | None:
+        """Take the first call, if there is one: others may be discarding them."""
+        try:
+            return self.calls.popleft()
+        except IndexError:
+            return None
 
     def _await(self, work: Started, timeout_s: float) -> None:
         until = time.monotonic() + timeout_s
@@ -101,8 +110,7 @@ class Line:
 
     def discard(self, error: BaseException) -> None:
         """Run nothing more: who waits for what was started gets this error."""
-        while self.calls:
-            work = self.calls.popleft()
+        while (work := self._next()) is not None:
             if work.end(as_torch(error)):
                 work.tell()
         self._end(0.0)

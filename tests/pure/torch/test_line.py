@@ -156,8 +156,9 @@ def test_closing_runs_what_was_started():
 def test_what_is_discarded_is_told_and_never_runs():
     """Whoever waits for it, by the Work or the Future, gets the error."""
     line, ran = Line("test"), []
-    gate = threading.Event()
-    line.start(gate.wait, []).get_future()  # the thread is in it
+    gate, entered = threading.Event(), threading.Event()
+    line.start(lambda: (entered.set(), gate.wait()), []).get_future()
+    assert entered.wait(20), "the thread is in it"
     work = line.start(lambda: ran.append(1), [])
     future = line.start(lambda: ran.append(2), []).get_future()
     line.discard(PeerLost("aborted"))
@@ -167,6 +168,19 @@ def test_what_is_discarded_is_told_and_never_runs():
     with pytest.raises(RuntimeError, match="aborted"):
         future.wait()
     assert [] == ran
+
+
+def test_calls_may_be_discarded_while_the_thread_runs_them():
+    """Each either runs or is told; none is lost between the two."""
+    for _ in range(100):
+        line, ran = Line("test"), []
+        works = [line.start(lambda n=n, to=ran: to.append(n), []) for n in range(30)]
+        line.hurry(works[-1])
+        line.discard(PeerLost("aborted"))
+        until(lambda works=works: all(one.is_over for one in works))
+        told = [one for one in works if one.exception() is not None]
+
+        assert len(works) == len(ran) + len(told)
 
 
 def test_a_process_that_ends_waits_for_started_calls_so_long():
