@@ -30,6 +30,7 @@ _CLOSE = 1.0005
 _QUICK = -1.0
 FILLED = 4
 """Trees of every root before the first prices."""
+_LITTLE = 0.01
 _GAINS, _PATIENCE = 0.998, 6
 """What counts as better, and how long it may be waited for."""
 
@@ -116,6 +117,10 @@ class Pool:
         self.least = 0.0
         self.fullest = math.inf
         """What the fullest link takes, when trees were last looked for."""
+        self._nearest = self._reach.hops(self._alphas + 1e-9).cost.min(
+            where=~np.eye(network.num_ranks, dtype=bool), initial=np.inf
+        )
+        """The least latency of a hop."""
         self._filled = 0
         self._load = np.zeros(len(self._rates))
         """What every link takes of the trees that were filled in."""
@@ -267,6 +272,38 @@ class Pool:
             self.least = max(self.least, worth / volume * (1 - 1e-6))
         return fresh
 
+    def _fullness(self, width: int) -> tuple[Any, Any, Any]:
+        """Return what trees take of links, as rows: no link takes more than the most.
+
+        Where a hop's latency counts, sums and copies each have that much less time.
+        """
+        rates, count = self._rates, len(self.trees)
+        at, trees = np.array(self._rows), np.array(self._columns)
+        values = 1.0 / rates[at]
+        blocks = [np.ones(len(at), dtype=bool)]
+        phase = self._phase_us()
+        if phase:
+            sums = np.array([t.sums for t in self.trees])[trees]
+            blocks += [sums, ~sums]
+        rows, columns, taken = [], [], []
+        for i, some in enumerate(blocks):
+            rows += [at[some] + i * len(rates), np.arange(len(rates)) + i * len(rates)]
+            columns += [trees[some], np.full(len(rates), count)]
+            taken += [values[some], -np.ones(len(rates))]
+        full = sparse().csr_matrix(
+            (np.concatenate(taken), (np.concatenate(rows), np.concatenate(columns))),
+            shape=(len(blocks) * len(rates), width),
+        )
+        most = np.zeros(len(blocks) * len(rates))
+        most[len(rates) :] = -phase * 1000.0 / self._nbytes
+        return values, full, most
+
+    def _phase_us(self) -> float:
+        """Return the latency of a hop; 0 where it is little, or there is one phase."""
+        hop = float(self._nearest)
+        little = hop * 1000.0 * self._rates.max() < _LITTLE * self._nbytes
+        return 0.0 if little or len(self._kinds) < 2 else hop
+
     def _weigh(self, pieces: int) -> _Weighed:
         """Return the best weights of the known trees, cut into pieces."""
         chunk = 1 / (pieces * len(self._network.members))
@@ -276,13 +313,7 @@ class Pool:
         place = {r: i for i, r in enumerate(self.roots)}
         many = len(self.roots)
         width = count + 1 + (many if free else 0)
-        values = 1.0 / rates[self._rows]
-        rows = [*self._rows, *range(len(rates))]
-        columns = [*self._columns, *([count] * len(rates))]
-        full = sp.csr_matrix(
-            (np.concatenate([values, -np.ones(len(rates))]), (rows, columns)),
-            shape=(len(rates), width),
-        )
+        values, full, most = self._fullness(width)
         owner = [
             (kinds.index(t.sums) * many + place[t.root], i, 1.0)
             for i, t in enumerate(self.trees)
@@ -309,7 +340,7 @@ class Pool:
         result = optimize().linprog(
             price,
             A_ub=full,
-            b_ub=np.zeros(len(rates)),
+            b_ub=most,
             A_eq=equal,
             b_eq=wanted,
             bounds=(0, None),
@@ -317,6 +348,10 @@ class Pool:
         )
         if result.status != 0:
             raise ArithmeticError(result.message)
-        prices = np.maximum(0.0, -result.ineqlin.marginals) / rates
+        dual = np.maximum(0.0, -result.ineqlin.marginals)
+        prices = dual.reshape(-1, len(rates)).sum(axis=0) / rates
         assert math.isfinite(result.fun)
-        return _Weighed(result.x[:count], prices, float(result.x[count]))
+        taken = np.bincount(
+            self._rows, result.x[self._columns] * values, minlength=len(rates)
+        )
+        return _Weighed(result.x[:count], prices, float(taken.max()))

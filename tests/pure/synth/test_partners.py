@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from stretto import topology
-from stretto.synth import Demand, bound, from_machine
+from stretto.synth import Budget, Demand, bound, from_machine, synthesize
 from stretto.synth.clock import Clock
 from stretto.synth.clusters import clustered, clusterings
 from stretto.synth.forest import Grove
@@ -154,3 +154,41 @@ def test_clusters_prove_what_single_ranks_do_not(name, group, us):
     net = from_machine(topology.load(name)).group(group, relays=True)
 
     assert float(bound("all_reduce", net).us(10**9)) == pytest.approx(us, rel=1e-3)
+
+
+@pytest.mark.parametrize("nbytes", [10**3, 3 * 10**4, 3 * 10**5])
+@pytest.mark.parametrize("seed", range(4))
+def test_no_bound_refuses_an_exchange_of_everything(seed, nbytes):
+    """Everybody sends all they have to everybody, at once: one hop, many bytes."""
+    chance = random.Random(seed)
+    n = 3 + seed
+    links = tuple(
+        Link(
+            src=u,
+            dst=v,
+            rate=Fraction(chance.choice((5, 10, 25))),
+            alpha=Fraction(chance.choice((5, 10, 20)), 10),
+        )
+        for u, v in itertools.permutations(range(n), 2)
+    )
+    whole = Network(
+        name="mesh",
+        num_ranks=n,
+        num_nodes=n,
+        links=links,
+        box=(0,) * n,
+        members=tuple(range(n)),
+    )
+    us = max(k.alpha + nbytes / (k.rate * 1000) for k in links)
+
+    assert bound("all_reduce", whole).us(nbytes) <= us
+    found = synthesize("all_reduce", whole, nbytes, budget=Budget.within(0.3))
+    assert found.us >= found.bound_us > 0
+
+
+def test_latency_and_bytes_count_together():
+    """Four ranks, each with a link to each: one vector in, twice the latency."""
+    net = from_machine(topology.load("dgx1")).group(range(4), relays=False)
+    us = float(bound("all_reduce", net).us(65536))
+
+    assert us > 1.7
