@@ -50,6 +50,13 @@ class LoopLike(Protocol):
     def move(self, task: Callable[[], None]) -> None:
         """Have another thread call what takes long."""
 
+    @property
+    def can_look(self) -> bool:
+        """Return whether there is something to look at, and a core to do it."""
+
+    def look(self, number: int) -> int:
+        """Look for records for a short while."""
+
     def spin_for(self, number: int, tag: bytes, counts: Any) -> bool:
         """Look for a notification for a short while."""
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from stretto.errors import (
+    CallError,
     EngineLost,
     RendezvousError,
     StaleMemory,
@@ -279,3 +280,9 @@ def _cpu_s(pid):
     text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
     fields = text.rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_a_carrier_that_cannot_wake_an_engine_is_refused():
+    """With the one that can."""
+    with pytest.raises(CallError, match="meet over 'tcp' so far"):
+        Engine("here", hop="ucx")

@@ -186,3 +186,42 @@ def test_vectors_are_as_wide_as_everything_is_aligned():
     assert 4 == shape_of(8192, 1, [0, 64, 20], "int8", "int8", 1).vector
     assert 1 == shape_of(33, 1, [0, 64], "int8", "int8", 1).vector
     assert 4 == shape_of(64, 1, [0], "int8", "int8", 1).lanes
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "count", "by"),
+    [(64 << 10, 8, "engines"), (32 << 10, 8, "kernel"), (64 << 10, 5000, "kernel")],
+)
+def test_large_pieces_that_are_few_go_by_engines(nbytes, count, by, monkeypatch):
+    """Short ones, and very many, by a kernel, unless the caller says otherwise."""
+
+    class Device:
+        def enter(self):
+            """Do nothing."""
+
+    class Chosen:
+        def __init__(self, mover, boxes):
+            """Do nothing."""
+
+    class Engines(Chosen):
+        by = "engines"
+
+    class Kernel(Chosen):
+        by = "kernel"
+
+    monkeypatch.setattr(movers, "_ByEngines", Engines)
+    monkeypatch.setattr(movers, "_ByKernel", Kernel)
+    mover = object.__new__(movers.Mover)
+    mover.device = Device()
+    layout = Layout(f"B={2 * count} X={nbytes} int8")
+    made = plan(layout, layout)
+    (run,) = made.runs(range(0, 2 * count, 2), range(1, 2 * count, 2))
+    box = run.boxes[0]
+    boxes = movers.Boxes(
+        src_box=np.zeros(1, np.int64), dst_box=np.zeros(1, np.int64),
+        src_chunk=run.src_at, dst_chunk=run.dst_at, axes=box.axes, run=box.run,
+        src_dtype="int8", dst_dtype="int8", src_item=1, dst_item=1,
+    )  # fmt: skip
+
+    assert by == mover.prepare(boxes).by
+    assert "engines" == mover.prepare(boxes, by="engines").by

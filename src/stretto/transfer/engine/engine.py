@@ -51,6 +51,11 @@ class Engine:
     ) -> None:  # fmt: skip
         if not name or ":" in name or len(name) > 200:
             raise CallError(f"engine name {name!r}; want 1 to 200 characters, no ':'")
+        if hop != "tcp":
+            raise CallError(
+                f"hop={hop!r}: engines of different hosts meet over 'tcp' so far; others "
+                "do not say when something comes"
+            )
         self.name, self.hop = name, hop
         self.job = os.environ.get("STRETTO_JOB", "") if job is None else job
         self._secret = secret

@@ -24,6 +24,7 @@ import numpy as np
 
 from stretto.errors import is_interruption
 from stretto.meeting.process import start_thread
+from stretto.transfer import loader
 from stretto.transfer.links.link import Link, Record, functions
 from stretto.transfer.ports import Ended
 
@@ -68,6 +69,7 @@ class Loop:
         """Earlier tables: somebody may be looking at one."""
         self._draining: dict[int, threading.RLock] = {}
         self._is_hot, self._looked = False, 0.0
+        self._await: Any = None
         self.is_over = False
         self._lock = threading.Lock()
         self._moves: queue.SimpleQueue[Callable[[], None] | None] | None = None
@@ -184,11 +186,29 @@ class Loop:
         """
         self._looked = time.monotonic()
         if not self._is_hot:
-            self._is_hot = True
-            for taker in self._takers:
-                taker.link.asleep[0] = 0
-            self.wake()
-        return int(functions().await_record(self._look_at, number))
+            self._heat()
+        found: int = (self._await or self._found_await())(self._look_at, number)
+        return found
+
+    def _heat(self) -> None:
+        """Let peers know that they need not wake anybody."""
+        self._is_hot = True
+        for taker in self._takers:
+            taker.link.asleep[0] = 0
+        self.wake()
+
+    def _found_await(self) -> Any:
+        """Return the function that looks: the compiled one, once it is there."""
+        compiled = loader.current()
+        if compiled is None:
+            return functions().await_record
+        self._await = compiled.await_record
+        return self._await
+
+    @property
+    def can_look(self) -> bool:
+        """Return whether there is something to look at, and a core to do it."""
+        return bool(self._takers and self._spin_ns)
 
     def spin_for(self, number: int, tag: bytes, counts: Any) -> bool:
         """Look for a notification for a short while; return whether it was taken."""

@@ -18,10 +18,11 @@ from stretto.errors import (
     UnknownNameError,
 )
 from stretto.meeting.wire import Connection, Descriptor, Frame, Refused
+from stretto.transfer import loader
 from stretto.transfer.engine.exchange import Exchange
 from stretto.transfer.engine.pending import Pending
 from stretto.transfer.engine.transfer import Transfer, failure
-from stretto.transfer.links.link import Link, functions, notice
+from stretto.transfer.links.link import Link, notice
 from stretto.transfer.links.words import NUM_MARKS
 from stretto.transfer.memory.board import PeerBoard
 from stretto.transfer.memory.mapping import Shared
@@ -56,7 +57,8 @@ class Peer(Exchange):
         self._arenas: dict[int, Shared] = {}
         self._marks = list(range(1, NUM_MARKS))
         self.begun: set[Transfer] = set()
-        self._notes: dict[tuple[bytes, int], tuple[int, NDArray[np.int64]]] = {}
+        self._notes: dict[bytes, tuple[Any, int, int, NDArray[np.int64]]] = {}
+        """By name: the compiled call, its arguments, and what holds the record."""
 
     @property
     def is_far(self) -> bool:
@@ -105,25 +107,27 @@ class Peer(Exchange):
 
     def notify(self, tag: bytes, count: int = 1) -> None:
         """Send a notification; `engine.notified(tag)` waits for it there."""
-        known = self._notes.get((tag, count))
-        if known is None:
-            known = self._note(tag, count)
-        if self.lost or self.link.hop is not None:
-            self.post(known[1].tobytes())
+        known = self._notes.get(tag) if count == 1 else None
+        if known is None or self.lost:
+            self._notify(tag, count)
             return
-        said = functions().post(self.link.at, known[0])
+        post, link, record, _ = known
+        said = post(link, record)
         if said > 1:
             self.link.wake()
         elif not said:
-            self.post(known[1].tobytes())
+            self._notify(tag, count)
 
-    def _note(self, tag: bytes, count: int) -> tuple[int, NDArray[np.int64]]:
-        """Return a notification's record and its address, and remember them."""
+    def _notify(self, tag: bytes, count: int) -> None:
+        """Send a notification, and remember how it is sent the next time."""
+        record = np.frombuffer(notice(tag, count), np.int64).copy()
+        self.post(record.tobytes())
+        compiled = loader.current()
+        if compiled is None or self.link.hop is not None or count != 1:
+            return
         if len(self._notes) >= _MOST_NOTES:
             self._notes.clear()
-        record = np.frombuffer(notice(tag, count), np.int64).copy()
-        known = self._notes[tag, count] = int(record.ctypes.data), record
-        return known
+        self._notes[tag] = compiled.post, self.link.at, int(record.ctypes.data), record
 
     def explain(self) -> str:
         """Return which way bytes go to each of its memories, and why no better one."""

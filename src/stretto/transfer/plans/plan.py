@@ -86,7 +86,9 @@ class Plan:
         """
         src = _pages(self.src, src_pages, "source")
         dst = _pages(self.dst, dst_pages, "destination")
-        if len(np.unique(dst)) < len(dst):
+        seen = np.zeros(self.dst.num_pages, np.bool_)
+        seen[dst] = True
+        if np.count_nonzero(seen) < len(dst):
             raise CallError("destination: a page is named twice; want each once")
         holds = len(src) * self.src.page_tokens, len(dst) * self.dst.page_tokens
         if tokens is None:

@@ -146,7 +146,7 @@ class Mover:
         if not by:
             found = None if converts else pieces(boxes)
             few = found is not None and len(found[0]) <= _MOST_PIECES
-            large = found is not None and found[2].min(initial=0) >= ENGINE_BYTES
+            large = found is not None and found[2].min() >= ENGINE_BYTES
             by = "engines" if few and large else "kernel"
         if by == "engines":
             if converts:
@@ -221,8 +221,8 @@ class _ByKernel(Move):
         places = [
             *boxes.src_box.tolist(), *boxes.dst_box.tolist(),
             *(step for _, a, b in axes for step in (a, b)),
-            *np.unique(boxes.src_chunk % 16).tolist(),
-            *np.unique(boxes.dst_chunk % 16).tolist(),
+            int(np.bitwise_or.reduce(boxes.src_chunk)),  # as odd as the oddest of them
+            int(np.bitwise_or.reduce(boxes.dst_chunk)),
         ]  # fmt: skip
         shape = shape_of(
             nbytes, len(axes), places, boxes.src_dtype, boxes.dst_dtype, boxes.src_item
