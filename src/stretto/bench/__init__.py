@@ -5,7 +5,7 @@ from stretto.bench.compare import compare, show_verdicts
 from stretto.bench.contender import BUFFERS
 from stretto.bench.document import as_csv, as_text, document_of, read_document
 from stretto.bench.formats import nccl_format, osu_format
-from stretto.bench.hop import measure_hop, measured_machine
+from stretto.bench.hop import HOP_SIZES, measure_hop, measured_machine
 from stretto.bench.launch import (
     launched_ranks,
     run_ranks,
@@ -22,6 +22,7 @@ from stretto.bench.traffic import read_matrix
 
 __all__ = [
     "BUFFERS",
+    "HOP_SIZES",
     "MODES",
     "PAIRS",
     "PATTERNS",

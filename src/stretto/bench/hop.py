@@ -11,11 +11,12 @@ import numpy as np
 from stretto import hop
 from stretto.bench.launch import under_launcher
 from stretto.calls.spawn import connect, spawn
+from stretto.errors import MissingExtraError
 from stretto.hop.measure import open_pair, trips
 
-__all__ = ["measure_hop", "measured_machine", "rows_of"]
+__all__ = ["HOP_SIZES", "measure_hop", "measured_machine", "rows_of"]
 
-SIZES = (8, 4096, 1 << 16, 1 << 20)
+HOP_SIZES = (8, 4096, 1 << 16, 1 << 20)
 _BUDGET_BYTES = 1 << 28
 
 
@@ -25,22 +26,33 @@ def rounds_of(nbytes: int) -> int:
 
 
 def measure_hop(
-    sizes: Sequence[int] = SIZES, towards: str = "127.0.0.1"
+    sizes: Sequence[int] = HOP_SIZES, towards: str = "127.0.0.1", carrier: str = ""
 ) -> list[dict[str, Any]]:
     """Return rows of two ranks: those of a launcher, or of this host's loopback.
 
-    Under a launcher only rank 0 has rows; others than 0 and the last look on.
+    Under a launcher only rank 0 has rows; others than 0 and the last look on. Without a
+    carrier all are measured that are ready here.
     """
+    carriers = _ready(carrier)
     if under_launcher():
-        return _launched(sizes)
+        return _launched(sizes, carriers)
     secret = secrets.token_hex(32)
     found: list[list[dict[str, Any]]] = spawn(
-        _rank, tuple(sizes), towards, secret, num_ranks=2
+        _rank, tuple(sizes), towards, secret, carriers, num_ranks=2
     )
     return found[0]
 
 
-def _launched(sizes: Sequence[int]) -> list[dict[str, Any]]:
+def _ready(carrier: str) -> tuple[str, ...]:
+    """Return the carriers to measure: the one that is asked for, or all there are."""
+    names = (carrier,) if carrier else hop.names()
+    said = {name: str(hop.get(name).doctor().get("ready", "")) for name in names}
+    if carrier and said[carrier].startswith("no"):
+        raise MissingExtraError(f"carrier {carrier}: {said[carrier][4:]}")
+    return tuple(name for name in names if not said[name].startswith("no"))
+
+
+def _launched(sizes: Sequence[int], carriers: Sequence[str]) -> list[dict[str, Any]]:
     with connect() as comm:
         group: Any = comm._group
         ends = (0, comm.num_ranks - 1)
@@ -48,21 +60,32 @@ def _launched(sizes: Sequence[int]) -> list[dict[str, Any]]:
         if pair is None:
             return []
         secret = group.secret or b"stretto on one host"
-        rows = rows_of(pair, sizes, group.towards or "127.0.0.1", secret)
+        towards = group.towards or "127.0.0.1"
+        rows = rows_of(pair, sizes, towards, secret, carriers)
         pair.close()
         return rows if comm.rank == 0 else []
 
 
-def _rank(comm: Any, sizes: Sequence[int], towards: str, secret: str) -> list[Any]:
-    return rows_of(comm, sizes, towards, secret.encode())
+def _rank(
+    comm: Any,
+    sizes: Sequence[int],
+    towards: str,
+    secret: str,
+    carriers: Sequence[str],
+) -> list[Any]:
+    return rows_of(comm, sizes, towards, secret.encode(), carriers)
 
 
 def rows_of(
-    comm: Any, sizes: Sequence[int], towards: str, secret: bytes
+    comm: Any,
+    sizes: Sequence[int],
+    towards: str,
+    secret: bytes,
+    carriers: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """Return a row for each carrier and size, by a communicator's two ranks."""
     rows = []
-    for carrier in hop.names():
+    for carrier in carriers or ("tcp",):
         pair = open_pair(
             lambda said: [part for part, _ in comm._group.exchange(said)],
             comm.rank,

@@ -56,6 +56,7 @@ def _what(parser: argparse.ArgumentParser) -> None:
     add("--skew", type=float, default=1.0, help="of routed experts, 0: uniform [1]")
     add("--traffic", metavar="FILE", help="who sends how much to whom, for matrix")
     add("--machine-file", metavar="FILE", help="of hop: a machine as it was measured")
+    add("--carrier", default="", help="of hop: tcp or ucx [all that are ready]")
     add("--paths", metavar="P,P", help="of transfer: shared, cross-memory, tcp [all]")
     add("--model", metavar="NAME", help="of transfer: whose cache [llama-3.1-8b]")
     add("--hosts", type=int, default=2, help="that it has, of --ranks each [2]")
@@ -123,10 +124,8 @@ def run(args: argparse.Namespace) -> int:
 def _hop(args: argparse.Namespace) -> int:
     """Measure the way between hosts, beside a bare socket."""
     _warn_of_load()
-    if args.sizes:
-        rows = bench.measure_hop(parse_sizes(args.sizes))
-    else:
-        rows = bench.measure_hop()
+    sizes = parse_sizes(args.sizes) if args.sizes else bench.HOP_SIZES
+    rows = bench.measure_hop(sizes, carrier=args.carrier)
     if not rows:  # only rank 0 shows anything
         return 0
     if args.machine_file:

@@ -7,6 +7,7 @@ belong, and then the words that announce them. Never: anything of plans, or of w
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +15,10 @@ from typing import Any, NamedTuple, Protocol
 
 from stretto.errors import UnknownNameError
 
-__all__ = ["MORE", "Calls", "Hop", "Window", "get", "names"]
+__all__ = ["CARRIER", "MORE", "Calls", "Hop", "Window", "chosen", "get", "names"]
 
 
+CARRIER = "STRETTO_CARRIER"
 MORE = 1 << 32
 
 
@@ -120,6 +122,14 @@ class Hop(Protocol):
 def names() -> tuple[str, ...]:
     """Return the names of all carriers, sorted."""
     return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if m.ispkg))
+
+
+def chosen(environment: Mapping[str, str] | None = None) -> str:
+    """Return the carrier that users ask for, or tcp: it is always there."""
+    env = os.environ if environment is None else environment
+    name = env.get(CARRIER) or "tcp"
+    get(name)
+    return name
 
 
 def get(name: str) -> Any:

@@ -1,7 +1,7 @@
 """Compile a proved program into a plan, and rewrite proved plans: proved each time."""
 
 from stretto.lower.batching import SIDE_BY_SIDE, Batch, Batched, batched
-from stretto.lower.closing import closed
+from stretto.lower.closing import check_closed, closed
 from stretto.lower.copying import Copied, barrier_plan, copied
 from stretto.lower.halves import (
     Halves,
@@ -19,6 +19,7 @@ __all__ = [
     "Halves",
     "barrier_plan",
     "batched",
+    "check_closed",
     "closed",
     "copied",
     "hands_round_on_engine",

@@ -8,6 +8,7 @@ peers' outputs is left to copies of this rank's own output, after the kernel.
 
 Between them lies the order of the stream. What a kernel would pass on has not been
 copied to it yet, and its signals say it has: so all of it is proved as one plan.
+A kernel may run in several tiles; copies and the barrier come once, after the last.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass, replace
 from stretto.errors import PlanError, StrettoError
 from stretto.ir import Verified
 from stretto.lower.batching import Batch, Batched, in_batches, in_order, sizes
+from stretto.lower.closing import check_closed, closed
 from stretto.lower.copying import Copied, independent
 from stretto.plan import Groups, Loc, Move, Plan, Signal, Space, Step, Wait
 from stretto.verify import verify_plan
@@ -43,8 +45,13 @@ def hands_round_on_engine(plan: Plan) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
-def in_halves(proved: Verified[Plan]) -> Halves:
-    """Return a proved plan as a kernel and the copies that follow it."""
+def in_halves(proved: Verified[Plan], *, several_tiles: bool = False) -> Halves:
+    """Return a proved plan as a kernel and the copies that follow it.
+
+    A kernel of several tiles runs again and again before the barrier, which then closes
+    the last of its epochs only: it is proved to close each by signals of its own.
+    """
+    proved = closed(proved) if several_tiles else proved
     plan = proved.value
     kernel: list[tuple[Step, ...]] = []
     copies: list[tuple[Step, ...]] = []
@@ -62,9 +69,12 @@ def in_halves(proved: Verified[Plan]) -> Halves:
     first = replace(plan, ranks=tuple((steps,) for steps in kernel))
     batches = in_batches(first)
     then = tuple(tuple(independent(list(enumerate(steps)))) for steps in copies)
-    whole, groups = _one_after_the_other(in_order(first, batches), sizes(batches), then)
+    ordered = in_order(first, batches)
+    whole, groups = _one_after_the_other(ordered, sizes(batches), then)
     try:
         proof = verify_plan(whole, proved, groups=groups)
+        if several_tiles:
+            check_closed(ordered)
     except StrettoError as e:
         raise PlanError(
             f"plan {plan.name} ({plan.schedule}): copy engines would begin after all "

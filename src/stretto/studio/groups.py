@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +30,7 @@ class Group:
     unfinished: int
     """Calls that run still, or failed."""
     p50_us: float
-    """Of a rank's call, from when it was made to its end."""
+    """Of a rank's call, from when it was made to its end; NaN: nobody timed any."""
     p99_us: float
     low_us: float
     """With `high_us` holds the median with 95 in 100, were collectives independent."""
@@ -103,7 +104,7 @@ def _group(
     is_over = end > last
     transfer = (end - last)[is_over]
     mean = float(index.instance_nbytes[mine].mean())
-    moved = float(np.median(transfer)) if len(transfer) else 0.0
+    moved = float(np.median(transfer)) if len(transfer) else math.nan
     factor = executors.get("sim").bus_factor(name[0], max(1, num_ranks))
     return Group(
         collective=name[0],
@@ -119,7 +120,7 @@ def _group(
         high_us=high,
         wait_p50_us=float(np.median(last - first)),
         transfer_p50_us=moved,
-        busbw_gbps=factor * mean / moved / 1e3 if moved > 0 else 0.0,
+        busbw_gbps=factor * mean / moved / 1e3,
         total_us=float((end - first).sum()),
     )
 
@@ -133,7 +134,7 @@ def _quantiles(
     """
     n = len(values)
     if not n:
-        return 0.0, 0.0, 0.0, 0.0
+        return (math.nan,) * 4  # nobody timed them
     reach = 0.98 * n / max(1, independent) ** 0.5
     wanted = [n / 2 - reach, (n - 1) / 2, n / 2 + reach, 0.99 * n]
     places = np.clip(np.round(wanted), 0, n - 1).astype(int)

@@ -44,6 +44,10 @@ def dense_ids(values: NDArray[Any]) -> tuple[Ints, Ints]:
     return np.flatnonzero(there) + low, numbers[shifted]
 
 
+def _spell_span(ranks: Ints) -> str:
+    return f"{ranks[0]} to {ranks[-1]}" if len(ranks) else "none"
+
+
 class Index:
     """What views need of a recording; each part is computed when first asked for."""
 
@@ -118,6 +122,12 @@ class Index:
     def place(self, ranks: NDArray[Any]) -> Ints:
         """Return the places of ranks in `world`."""
         return np.searchsorted(self.world, ranks).astype(np.int64)
+
+    def place_of(self, rank: int) -> int:
+        """Return the place of one rank in `world`."""
+        if rank not in self.world:
+            raise CallError(f"no rank {rank}; there are {_spell_span(self.world)}")
+        return int(self.place(np.array([rank]))[0])
 
     @cached_property
     def row(self) -> Ints:

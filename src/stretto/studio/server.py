@@ -113,7 +113,8 @@ class _Handler(BaseHTTPRequestHandler):
         if head == "events" and not rest:
             self._events()
         elif head in plain and not rest:
-            self._send(json.dumps(plain[head]()).encode(), "application/json")
+            said = json.dumps(plain[head](), allow_nan=False)
+            self._send(said.encode(), "application/json")
         elif head == "view":
             raw = self.server.studio.view(rest, query)
             self._send(raw, "application/octet-stream")

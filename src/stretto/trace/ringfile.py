@@ -68,7 +68,7 @@ class RingFile:
         self.rings: list[Ring] = []
         self._free: list[tuple[int, NDArray[np.uint8]]] = []
         self._places: dict[int, tuple[int, NDArray[np.uint8]]] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finalizer may come in, in this thread
 
     def _make(self, folder: Path | None) -> int:
         if folder is not None:

@@ -108,6 +108,13 @@ class PeerLike(Protocol):
     def begin(self, transfer: Any, body: bytes, work: Any, number: int) -> None:
         """Ask for a transfer by stages."""
 
+    def keep(self, header: dict[str, Any], pages: Any) -> Any:
+        """Have the peer keep a transfer ready."""
+
+    @property
+    def quick(self) -> dict[int, Any]:
+        """Return who waits for an answer, by turn."""
+
     def drop(self, number: int) -> None:
         """Say that a transfer is not wanted any more."""
 

@@ -124,7 +124,7 @@ class _Writer:
             if enqueue < start:
                 body += _int("queued_ns", start - enqueue)
             yield _event(start, whole(_TYPE, _BEGIN) + body)
-            yield _event(max(end, start + 1), whole(_TYPE, _END) + track)
+            yield _event(max(end, start), whole(_TYPE, _END) + track)
 
     def _said(self, kind: CallKind) -> bytes:
         body = whole(_NAME_IID, self._names[kind.collective])
@@ -153,7 +153,7 @@ class _Writer:
             if row in received:
                 body += fixed(_END_FLOW, received[row])
             yield _event(begin, whole(_TYPE, _BEGIN) + body)
-            yield _event(max(end, begin + 1), whole(_TYPE, _END) + track)
+            yield _event(max(end, begin), whole(_TYPE, _END) + track)
 
 
 def flows(comms: Sequence[Comm], steps: Any) -> tuple[dict[int, int], dict[int, int]]:

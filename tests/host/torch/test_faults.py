@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import subprocess
@@ -92,7 +91,6 @@ def played(tmp_path_factory):
         begin_again,
         split_on_one_side,
         fork_a_child,
-        live_apart,
     )
     folder = str(tmp_path_factory.mktemp("scenes"))
     found = stretto.spawn(play, folder, scenes, num_ranks=2)
@@ -214,35 +212,6 @@ def fork_a_child(comm, store):
 def test_a_forked_child_is_told_and_its_parent_goes_on(played):
     """A call in the child is an error there, and costs the parent nothing."""
     assert [(0, [4.0, 4.0])] * 2 == played["fork_a_child"]
-
-
-def live_apart(comm, store):
-    from stretto.torch import meeting
-
-    usual, meeting._host = meeting._host, lambda: f"host {comm.rank}"
-    said = []
-    handler = logging.Handler()
-    handler.emit = lambda record: said.append(record.getMessage())
-    logging.getLogger("stretto.torch").addHandler(handler)
-    begin(comm, store)
-    x = torch.ones(3)
-    for _ in range(2):
-        dist.all_reduce(x)
-    dist.all_reduce(x, async_op=True).wait()
-    out = torch.zeros(6)
-    dist.all_gather_into_tensor(out, x)
-    dist.barrier()
-    meeting._host = usual
-    return x.tolist(), out.tolist(), said
-
-
-def test_ranks_on_several_hosts_use_the_fallback_and_say_so_once(played):
-    """Gloo gives the right sums, and the log names it once for each kind of call."""
-    for x, out, said in played["live_apart"]:
-        assert [8.0] * 3 == x
-        assert [8.0] * 6 == out
-        assert 1 == sum(s.startswith("allreduce: by Gloo") for s in said)
-        assert "several hosts" in said[0]
 
 
 END = """

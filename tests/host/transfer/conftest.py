@@ -49,9 +49,8 @@ class Child:
         self.process.stdout.close()
 
 
-@pytest.fixture
-def start():
-    """Return what starts an engine in another process."""
+def _starting():
+    """Yield what starts an engine in another process, and end all that it started."""
     children = []
 
     def make(*, listen=False, environment=None):
@@ -64,9 +63,14 @@ def start():
         child.end()
 
 
-@pytest.fixture
-def engine():
-    """Return an engine of this process."""
+def _engine():
+    """Yield an engine of this process."""
     loader.load()
     with Engine(f"here-{uuid.uuid4().hex[:8]}", secret=SECRET) as made:
         yield made
+
+
+start = pytest.fixture(_starting, name="start")
+starts = pytest.fixture(_starting, scope="module", name="starts")
+engine = pytest.fixture(_engine, name="engine")
+our_engine = pytest.fixture(_engine, scope="module", name="our_engine")

@@ -1,6 +1,7 @@
 """Two processes: every path moves the same bytes, and says which path it is."""
 
 import asyncio
+import itertools
 import select
 
 import numpy as np
@@ -21,21 +22,23 @@ from stretto.transfer.engine import transfer as transfers
 pytestmark = [pytest.mark.host, pytest.mark.timeout(120)]
 PATHS = ("shared memory", "cross-memory", "stage", "tcp")
 WAIT = 20
+_numbers = itertools.count()
 
 
-@pytest.fixture(params=PATHS)
-def pair(request, engine, start):
+@pytest.fixture(params=PATHS, scope="module")
+def pair(request, our_engine, starts):
     """Return a child, our peer for it, and keywords to share by a path."""
     path = request.param
-    child = start(listen=path == "tcp")
-    peer = engine.connect(child.address).wait(WAIT)
+    child = starts(listen=path == "tcp")
+    peer = our_engine.connect(child.address).wait(WAIT)
     if path == "stage":
         peer.reaches, peer.why_not = False, "the test says so"
     return child, peer, {"arena": path == "shared memory"}, path
 
 
 def shared(child, peer, name="buf", nbytes=1 << 20, **how):
-    """Have a child share memory, and return it as we see it."""
+    """Have a child share memory by a new name, and return it as we see it."""
+    name = f"{name}-{next(_numbers)}"
     child.ask("share", name=name, nbytes=nbytes, **how)
     return peer.region(name).wait(WAIT)
 
@@ -50,14 +53,14 @@ def test_what_is_put_is_there_and_is_got_back(pair, nbytes):
     x = region[at : at + nbytes].put(data)
     assert path == x.wait(WAIT).path
 
-    held = bytes.fromhex(child.ask("read", name="buf")[0])
+    held = bytes.fromhex(child.ask("read", name=region.name)[0])
     assert bytes(at) == held[:at]
     assert data.tobytes() == held[at : at + nbytes]
     assert not any(held[at + nbytes :])
     got = np.zeros(nbytes, np.uint8)
     region[at : at + nbytes].get(got).wait(WAIT)
     assert np.array_equal(data, got)
-    assert f"'buf' (N={1 << 20} uint8): {path}" in peer.explain()
+    assert f"{region.name!r} (N={1 << 20} uint8): {path}" in peer.explain()
 
 
 def test_caches_of_other_layouts_change_over_in_one_pass(pair):
@@ -69,12 +72,13 @@ def test_caches_of_other_layouts_change_over_in_one_pass(pair):
     region = shared(child, peer, "kv", theirs.part_bytes, layout=str(theirs),
                     parts=theirs.num_parts, **how)  # fmt: skip
     src = memory(ours)
-    mine = peer.engine.share(src, "mine", ours)
+    mine = peer.engine.share(src, f"mine-{next(_numbers)}", ours)
     from_, to, tokens = [8, 0, 3, 5, 1], [4, 0, 2], 18
     region[to].put(mine[from_].first(tokens)).wait(WAIT)
 
     parts = [
-        np.frombuffer(bytes.fromhex(p), np.uint8) for p in child.ask("read", name="kv")
+        np.frombuffer(bytes.fromhex(p), np.uint8)
+        for p in child.ask("read", name=region.name)
     ]
     sent = {key(ours, w, from_): bytes(v) for w, v in elements(ours, src)}
     held = {key(theirs, w, to): bytes(v) for w, v in elements(theirs, parts)}
@@ -92,7 +96,7 @@ def test_layers_are_put_one_by_one(pair):
     region = shared(child, peer, "kv", layout.part_bytes, layout=str(layout), parts=4,
                     **how)  # fmt: skip
     src = memory(layout)
-    mine = peer.engine.share(src, "mine", layout)
+    mine = peer.engine.share(src, f"mine-{next(_numbers)}", layout)
     for layer in range(4):
         region.layer(layer)[[1, 2]].put(
             mine.layer(layer)[[3, 0]], notify=b"layer%d" % layer
@@ -100,7 +104,8 @@ def test_layers_are_put_one_by_one(pair):
         child.ask("notified", tag=f"layer{layer}")
 
     held = [
-        np.frombuffer(bytes.fromhex(p), np.uint8) for p in child.ask("read", name="kv")
+        np.frombuffer(bytes.fromhex(p), np.uint8)
+        for p in child.ask("read", name=region.name)
     ]
     for a, b in zip(src, held, strict=True):
         a, b = (x.reshape(2, 4, -1) for x in (a, b))
@@ -112,12 +117,14 @@ def test_elements_are_converted_on_their_way(pair):
     child, peer, how, path = pair
     region = shared(child, peer, "kv", 2000, layout="A=40 C=25 bfloat16", **how)
     values = np.arange(1000, dtype=np.float32).reshape(40, 25) * 1.37
-    mine = peer.engine.share(values, "mine", "A=40 C=25 float32")
+    mine = peer.engine.share(values, f"mine-{next(_numbers)}", "A=40 C=25 float32")
     x = region.put(mine)
     x.wait(WAIT)
 
     assert x.path == ("stage" if path == "cross-memory" else path)
-    held = np.frombuffer(bytes.fromhex(child.ask("read", name="kv")[0]), np.uint16)
+    held = np.frombuffer(
+        bytes.fromhex(child.ask("read", name=region.name)[0]), np.uint16
+    )
     wide = (held.astype(np.uint32) << 16).view(np.float32)
     assert np.allclose(values.reshape(-1), wide, rtol=1 / 256)
 
@@ -139,7 +146,7 @@ def test_many_at_once_all_arrive(pair):
 
     assert 1 << 20 == asyncio.run(all_of_them())
     child.ask("notified", tag="some", count=128)
-    assert data.tobytes().hex() == child.ask("read", name="buf")[0]
+    assert data.tobytes().hex() == child.ask("read", name=region.name)[0]
 
 
 def test_a_prepared_put_sends_what_is_there_when_it_is_called(pair):
@@ -152,7 +159,7 @@ def test_a_prepared_put_sends_what_is_there_when_it_is_called(pair):
         data[:] = turn
         put()
         child.ask("notified", tag="again")
-        assert 4096 * turn == child.ask("sums", name="buf")[0]
+        assert 4096 * turn == child.ask("sums", name=region.name)[0]
 
 
 def test_what_has_ended_says_so_on_a_descriptor(pair):
@@ -166,19 +173,19 @@ def test_what_has_ended_says_so_on_a_descriptor(pair):
     assert poll.poll(10_000)
     assert x.done()
     assert 8 << 20 == x.stats.nbytes
-    assert 8 << 20 == child.ask("sums", name="buf")[0]
+    assert 8 << 20 == child.ask("sums", name=region.name)[0]
 
 
 def test_a_put_that_cannot_be_is_refused_by_name(pair):
     """Memory that is not there, is to be read only, or is something else."""
     child, peer, how, _ = pair
     region = shared(child, peer, **how)
-    with pytest.raises(UnknownNameError, match="did you mean buf"):
-        peer["bfu"]
+    with pytest.raises(UnknownNameError, match=f"did you mean {region.name}"):
+        peer[region.name + "x"]
     with pytest.raises(LayoutError, match="the array: a tensor of shape"):
         region.put(np.zeros(7, np.uint8))
     fixed = shared(child, peer, "fixed", 64, read_only=True, **how)
-    with pytest.raises(CallError, match="'fixed' is shared to be read only"):
+    with pytest.raises(CallError, match=r"'fixed-\d+' is shared to be read only"):
         fixed.put(np.zeros(64, np.uint8))
     with pytest.raises(CallError, match="one of them has to move it"):
         region.put(region)

@@ -279,10 +279,7 @@ def test_whatever_can_be_said_compiles(function, forms, row):
     _, plan = planned("all_reduce/one_shot", "packets threads=64", 2)
     spec = spec_of(epilogues.epilogue(function), "bfloat16", row, forms)
 
-    build(
-        generated(plan, rank=0, dtype="bfloat16", epilogue=spec),
-        arch=(9, 0),
-    )
+    build(generated(plan, rank=0, dtype="bfloat16", epilogue=spec), arch=(9, 0))
 
 
 @pytest.mark.parametrize(

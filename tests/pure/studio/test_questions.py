@@ -20,6 +20,7 @@ from stretto.studio.ask import (
     parse_question,
     understood,
 )
+from stretto.studio.ask.question import _TAKEN
 from stretto.studio.scene import Scene
 from stretto.studio.sources import Loaded
 
@@ -31,17 +32,20 @@ TIMES = st.floats(0, 1e12, allow_nan=False).map(lambda v: round(v, 3))
 def questions(draw):
     subject = draw(st.sampled_from(Subject))
     between = sorted(draw(st.tuples(TIMES, TIMES)))
+    filters = {
+        "collective": st.sampled_from(("", *collectives.names())),
+        "over": st.just(-1) | NUMBERS,
+        "under": st.just(-1) | NUMBERS,
+        "comm": st.sampled_from(("", "world", "tensor parallel")),
+        "last_us": st.just(-1.0) | TIMES,
+        "between_us": st.sampled_from((None, tuple(between))),
+        "rank": st.just(-1) | NUMBERS,
+        "top": st.integers(1, 1000),
+    }
     return Question(
         subject=subject,
         number=draw(NUMBERS) if "N" in subject.value else -1,
-        collective=draw(st.sampled_from(("", *collectives.names()))),
-        over=draw(st.just(-1) | NUMBERS),
-        under=draw(st.just(-1) | NUMBERS),
-        comm=draw(st.sampled_from(("", "world", "tensor parallel"))),
-        last_us=draw(st.just(-1.0) | TIMES),
-        between_us=draw(st.sampled_from((None, tuple(between)))),
-        rank=draw(st.just(-1) | NUMBERS),
-        top=draw(st.integers(1, 1000)),
+        **{name: draw(filters[name]) for name in sorted(_TAKEN[subject])},
     )
 
 
@@ -97,6 +101,8 @@ def test_filters_are_understood(text, want):
         ("late ranks ovr 1M", "word 3: got 'ovr'; want a filter.*did you mean 'over'"),
         ("late ranks over much", "word 4: got 'much'; want a size such as 4K or 1M"),
         ("late ranks last fortnight", "word 4: got 'fortnight'; want a time such as"),
+        ("late ranks rank 3", "word 3: got 'rank', which says nothing of late ranks"),
+        ("why is step 3 slow over 1M", "word 6: got 'over', which says nothing of"),
         ("late ranks top", "word 4: got the end; want a number"),
         ("times in all_reduce in all_gather", "word 4: got 'in' a second time"),
         ("times between 2s and 1s", "an end before its beginning"),
@@ -150,6 +156,7 @@ def test_a_link_is_looked_for_in_its_time_only(scene):
     [
         ("why is step 812 slow", "no step 812 was recorded; there are 1 to 90"),
         ("why is rank 99 late", "no rank 99 was recorded; there are 0 to 7"),
+        ("traffic rank 99", "no rank 99; there are 0 to 7"),
         ("late ranks on moon", "no communicator 'moon'; there are 'world'"),
     ],
 )

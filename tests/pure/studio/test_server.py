@@ -13,7 +13,7 @@ from tests.pure.studio.made import recording
 from stretto.errors import CallError
 from stretto.studio import Given, Studio, StudioServer, follow
 from stretto.studio.pack import unpack
-from stretto.trace import write
+from stretto.trace import STATES, write
 
 
 @pytest.fixture
@@ -254,3 +254,24 @@ def test_recordings_with_little_in_them_are_shown(tmp_path):
         for view in studio.index()["views"]:
             with contextlib.suppress(CallError):  # said, where there is nothing
                 assert unpack(studio.view(view["name"], {}))
+
+
+def test_calls_that_nobody_timed_have_no_times(tmp_path):
+    """What was only enqueued, on a GPU: counted, and not shown as taking nothing."""
+    made = recording(2, 6, steps_a_call=0)
+    calls = made.calls.copy()
+    calls["state"], calls["start"], calls["end"] = STATES.index("enqueued"), 0, 0
+    path = tmp_path / "gpu.trace"
+    write(path, replace(made, calls=calls))
+    studio = Studio(Given(recordings=(path, path)))
+    studio.refresh()
+    rows = unpack(studio.view("table", {}))["rows"]
+
+    assert [2, 2, 2] == [row["count"] for row in rows]
+    assert {None} == {
+        row[k] for row in rows for k in ("p50_us", "p99_us", "busbw_gbps")
+    }
+    assert {0} == {row["unfinished"] for row in rows}
+    assert "nobody timed its calls" in studio.ask("times")["text"]
+    assert "waiting" not in [view["name"] for view in studio.index()["views"]]
+    assert not any("ratio" in row for row in unpack(studio.view("compare", {}))["rows"])

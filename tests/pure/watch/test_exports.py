@@ -194,6 +194,30 @@ def test_perfetto_has_a_process_for_each_rank_and_every_event(tmp_path):
     )
 
 
+def test_slices_nest_when_a_reader_sorts_them(tmp_path):
+    """Steps that take no time end before the next begins, in a stable order."""
+    steps = [
+        (0, 0, 1, 0, "signal", i, -1, 0, at, 0, end, 0)
+        for i, (at, end) in enumerate([(10, 10), (10, 10), (10, 30), (30, 30)])
+    ]
+    calls = [(0, 0, 1, 0, "done", 10, 30), (0, 0, 2, 0, "done", 30, 30)]
+    write_perfetto(tmp_path / "x.pftrace", recording(calls, steps=steps))
+    packets = [p for _, p in fields((tmp_path / "x.pftrace").read_bytes())]
+    events = [message(p) for p in packets if 11 in message(p)]
+    events.sort(key=lambda said: one(said, 8))
+    open_on = defaultdict(list)
+    spans = []
+    for said in events:
+        event, at = message(said[11][0]), one(said, 8)
+        track = one(event, 11)
+        if one(event, 9) == 1:
+            open_on[track].append(at)
+            assert 1 == len(open_on[track]), "nothing is inside another"
+        else:
+            spans.append((open_on[track].pop(), at))
+    assert [(10, 10), (10, 10), (10, 30), (10, 30), (30, 30), (30, 30)] == sorted(spans)
+
+
 def test_the_same_call_is_tied_across_ranks(tmp_path):
     """One correlation id for a call of all ranks, another for every other call."""
     write_perfetto(tmp_path / "x.pftrace", two_ranks())

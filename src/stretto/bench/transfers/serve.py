@@ -25,7 +25,7 @@ class Server:
     def __init__(self, job: str, name: str, listen: bool, secret: str) -> None:
         self.engine = Engine(
             name, job=job, secret=bytes.fromhex(secret),
-            listen="127.0.0.1:0" if listen else None,
+            listen="127.0.0.1:0" if listen else None, spin_us=1e6 if listen else 40.0,
         )  # fmt: skip
         self.held: list[Any] = []
 

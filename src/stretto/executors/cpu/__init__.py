@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from stretto import hop
 from stretto.executors import Call, Group
 from stretto.executors.cpu.doctor import doctor
-from stretto.executors.cpu.far import CARRIER
 from stretto.executors.cpu.session import CpuSession
 from stretto.ir import Verified
 from stretto.plan import Plan
@@ -28,7 +28,7 @@ def lacks(num_ranks: int, *, several_hosts: bool) -> str:
 
 def between_hosts() -> str:
     """Return how data go from one host to another, in words."""
-    return f"between hosts by {CARRIER}"
+    return f"between hosts by {hop.chosen()}"
 
 
 def trusted(plan: Verified[Plan], call: Call) -> str:

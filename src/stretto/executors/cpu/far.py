@@ -25,9 +25,8 @@ from stretto.executors.cpu.slab import (
 )
 from stretto.executors.cpu.words import SessionWord
 
-__all__ = ["CARRIER", "FarSlab", "Way"]
+__all__ = ["FarSlab", "Way"]
 
-CARRIER = "tcp"
 _TEXT = FAR_PAGE - 2 * LINE
 _EXCHANGE_LINE = LINE
 
@@ -84,14 +83,14 @@ class Way:
             secret=bytes(getattr(group, "secret", b"")),
             towards=str(getattr(group, "towards", "")),
         )
-        self._window = window
+        self._window, self._carrier = window, hop.chosen()
         self._hop: Any = None
         self._sent: list[NDArray[np.uint8]] = []
 
     def share(self, engine: Interpreter) -> Mapping[str, Any]:
         """Return what peers need to connect."""
         compiled = None if engine.name == "numba" else False
-        self._hop = hop.get(CARRIER).open_hop(self._window, compiled=compiled)
+        self._hop = hop.get(self.carrier).open_hop(self._window, compiled=compiled)
         said: Mapping[str, Any] = self._hop.share()
         return said
 
@@ -130,7 +129,7 @@ class Way:
     @property
     def carrier(self) -> str:
         """Return by what bytes go to other hosts."""
-        return CARRIER
+        return self._carrier
 
     def close(self) -> None:
         """End the connections."""

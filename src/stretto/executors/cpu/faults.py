@@ -41,6 +41,8 @@ _TELL_US = 100_000
 """How often a rank that waits tells other hosts where it is."""
 _GRACE_US = 300_000
 """How long the hub may take to say who is gone, when a connection has ended."""
+_SAY_US = 10_000
+"""How long a wait is nobody's business; then whoever looks is told of it."""
 _LATE = 32
 """A sleep is at most that part of the wait so far: nobody is much later for it."""
 
@@ -111,16 +113,19 @@ class Watch:
 
     def _until_done(self, status: int) -> None:
         since, seen = self._clock.now_us(), self._progress()
-        self._say_waits(since)
+        has_said = False
         while status != Status.DONE:
             waited_us = self._clock.now_us() - since
+            if not has_said and waited_us > _SAY_US:
+                has_said = True
+                self._say_waits(since)
             self._look_around(status, waited_us)
             sleep_us = min(int(waited_us / _LATE), _LAST_SLEEP_US)
             self._words[SessionWord.SLEEP_US] = max(sleep_us, _FIRST_SLEEP_US)
             status = self._run(self._at, _RESUME, _RESUME)
             if (now := self._progress()) != seen:
                 since, seen = self._clock.now_us(), now
-                self._say_waits(since)
+                has_said = False
                 self._words[SessionWord.SLEEP_US] = _FIRST_SLEEP_US
 
     def _say_waits(self, since_us: float) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from stretto.collectives import Operator
 from stretto.epilogues import Spec
 from stretto.executors import Call, Group
+from stretto.executors.cuda.limits import lacks
 from stretto.ir import Verified
 from stretto.plan import Plan
 
@@ -145,17 +145,6 @@ def toolchain() -> str:
     from stretto.executors.cuda.codegen.compile import identity
 
     return identity()
-
-
-def lacks(num_ranks: int, *, several_hosts: bool) -> str:
-    """Return why so many ranks cannot be served, alike on every rank, or ""."""
-    from stretto.executors.cuda.codegen.abi import MAX_RANKS
-
-    if num_ranks > MAX_RANKS:
-        return f"{num_ranks} ranks; the cuda executor serves {MAX_RANKS}"
-    if several_hosts and importlib.util.find_spec("numba") is None:
-        return "GPU ranks on several hosts need Numba: pip install 'stretto[cpu]'"
-    return ""
 
 
 def between_hosts() -> str:

@@ -13,7 +13,6 @@ from stretto.collectives import storage
 from stretto.errors import CallError, DeviceError
 from stretto.executors import Call, Group, Session
 from stretto.executors import Launch as AnyLaunch
-from stretto.executors.cuda import lacks
 from stretto.executors.cuda.codegen.abi import CONTROL, Kernel
 from stretto.executors.cuda.custom.channels import Channels
 from stretto.executors.cuda.custom.proxy import Proxy
@@ -42,6 +41,7 @@ from stretto.executors.cuda.launching.counted import prepare_counted
 from stretto.executors.cuda.launching.kernels import TURN, Kernels, Loaded
 from stretto.executors.cuda.launching.launch import Launch
 from stretto.executors.cuda.launching.prepare import OnCopy, prepare
+from stretto.executors.cuda.limits import lacks
 from stretto.ir import Verified
 from stretto.lower import Batched, why_not_in_halves
 from stretto.plan import Plan

@@ -119,6 +119,18 @@ _SAID = {
     ("what", "is", "rank", "N", "doing"): Subject.DOING,
 }
 _FILTERS = ("in", "over", "under", "on", "last", "between", "rank", "top")
+_OF_CALLS = frozenset(
+    {"collective", "over", "under", "comm", "last_us", "between_us", "top"}
+)
+_TAKEN = {
+    **dict.fromkeys(Subject, _OF_CALLS),
+    Subject.SLOWEST_LINKS: _OF_CALLS | {"rank"},
+    Subject.BUSIEST_LINKS: _OF_CALLS | {"rank"},
+    Subject.TRAFFIC: _OF_CALLS | {"rank"},
+    Subject.WHY_STEP: frozenset({"comm", "top"}),
+    Subject.DOING: frozenset({"top"}),
+}
+"""The filters that mean something to a subject: others are refused, not ignored."""
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 _TIME = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)?([a-z]*)", re.IGNORECASE)
@@ -154,6 +166,10 @@ class _Parser:
         while self._at < len(self._words):
             at = self._at
             name, value = self._filter()
+            if name not in _TAKEN[subject]:
+                self._at = at
+                plain = f"{self._words[at]!r}, which says nothing of {subject.value}"
+                raise self._wrong(plain, "another filter, or none")
             if name in given:
                 self._at = at
                 raise self._wrong(

@@ -122,7 +122,8 @@ async function show() {
     shown = { name, args, leave: null };
     replace(page.main, root);
     shown.leave = VIEWS[name](root, data, contextOf(name, args)) ?? null;
-    fill(root, [notesOf(data.notes)]);
+    const ofAll = index.views.some((view) => view.name === "overview") ? [] : index.notes; // else it shows them
+    fill(root, [notesOf([...(data.notes ?? []), ...ofAll])]);
     page.main.dataset.shown = name;
     page.main.dataset.turn = String(mine);
   } catch (error) {

@@ -20,7 +20,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from stretto.ir import Program, Verified
-from stretto.lower import batched, closed, copied, hands_round_on_engine, in_halves
+from stretto.lower import (
+    batched,
+    check_closed,
+    closed,
+    copied,
+    hands_round_on_engine,
+    in_halves,
+)
 from stretto.plan import Groups, Plan, Signal, Step, Wait
 from stretto.testing.plan_mutants import plan_edits
 from stretto.testing.referee.calls import Call
@@ -56,7 +63,19 @@ class Rewritten:
     def prove(self, means: Verified[Plan]) -> Verified[Plan]:
         """Prove it as the rewrite has to, or raise `PlanError`."""
         every = self.copies is not None and not any(self.copies)
+        if self.copies is not None and self.tiles:
+            check_closed(self._kernel(self.copies))
         return verify_plan(self.plan, means, groups=self.groups, in_any_order=every)
+
+    def _kernel(self, copies: tuple[int, ...]) -> Plan:
+        """Return what runs before the copies."""
+        ranks = tuple(
+            (steps[: sum(sizes[:first])],)
+            for (steps,), (sizes,), first in zip(
+                self.plan.ranks, self.groups, copies, strict=True
+            )
+        )
+        return replace(self.plan, ranks=ranks)
 
 
 def rewrites_of(proved: Verified[Plan]) -> Iterator[Rewritten]:
@@ -66,7 +85,8 @@ def rewrites_of(proved: Verified[Plan]) -> Iterator[Rewritten]:
         yield _of_engines(proved)
     elif hands_round_on_engine(plan):
         yield _of_halves("in_halves", proved)
-        yield replace(_of_halves("closed, in_halves", closed(proved)), tiles=True)
+        several = _of_halves("closed, in_halves", proved, several_tiles=True)
+        yield replace(several, tiles=True)
     else:
         yield _of_kernel("batched", proved)
         yield replace(_of_kernel("closed", closed(proved)), tiles=True)
@@ -81,8 +101,10 @@ def _of_kernel(how: str, proved: Verified[Plan]) -> Rewritten:
     return Rewritten(how=how, plan=_in_order(proved.value, ranks), groups=_many(ranks))
 
 
-def _of_halves(how: str, proved: Verified[Plan]) -> Rewritten:
-    halves = in_halves(proved)
+def _of_halves(
+    how: str, proved: Verified[Plan], *, several_tiles: bool = False
+) -> Rewritten:
+    halves = in_halves(proved, several_tiles=several_tiles)
     n = proved.value.num_ranks
     said = {
         (rank, step.rank): step.n

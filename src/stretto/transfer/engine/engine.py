@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,6 @@ from stretto.meeting.secret import load_secret
 from stretto.transfer import loader
 from stretto.transfer.engine.answer import answer, fence_off
 from stretto.transfer.engine.counts import Counts, Notified
-from stretto.transfer.engine.gpu import Enqueued
 from stretto.transfer.engine.leases import Lease
 from stretto.transfer.engine.loop import Loop
 from stretto.transfer.engine.meet import Door, come
@@ -33,6 +32,9 @@ from stretto.transfer.memory.board import Board
 from stretto.transfer.memory.mapping import Shared
 from stretto.transfer.memory.region import ARENA, GPU, Region, addresses_of, told
 
+if TYPE_CHECKING:
+    from stretto.transfer.engine.gpu import Enqueued
+
 __all__ = ["Engine"]
 
 
@@ -45,7 +47,7 @@ class Engine:
 
     def __init__(
         self, name: str, *, listen: str | None = None, job: str | None = None,
-        secret: bytes | None = None, hop: str = "tcp",
+        secret: bytes | None = None, hop: str = "tcp", spin_us: float = 40.0,
     ) -> None:  # fmt: skip
         if not name or ":" in name or len(name) > 200:
             raise CallError(f"engine name {name!r}; want 1 to 200 characters, no ':'")
@@ -56,7 +58,7 @@ class Engine:
         self.counts = Counts()
         self.witness = Witness()
         self.board = Board()
-        self.loop = Loop(name)
+        self.loop = Loop(name, spin_us)
         self._peers: dict[str, Peer] = {}
         self._wanted: dict[str, list[Pending[Peer]]] = {}
         self._gone: list[Peer] = []

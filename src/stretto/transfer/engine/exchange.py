@@ -17,7 +17,14 @@ from stretto.errors import (
     UnknownNameError,
 )
 from stretto.transfer.copying.words import Status
-from stretto.transfer.engine.staged import Receiving, Sending, copied, read_request
+from stretto.transfer.engine.pending import Pending
+from stretto.transfer.engine.staged import (
+    Receiving,
+    Sending,
+    copied,
+    pack_request,
+    read_request,
+)
 from stretto.transfer.engine.transfer import Transfer
 from stretto.transfer.links.link import Link, Record
 from stretto.transfer.links.words import STAGE_BYTES, TAG_BYTES, Kind
@@ -39,6 +46,9 @@ class Exchange(ABC):
         self._transfers: dict[int, Transfer] = {}
         self._sending: dict[int, Sending] = {}
         self._receiving: dict[int, tuple[Receiving, dict[str, Any]]] = {}
+        self._kept: dict[int, Pending[int]] = {}
+        self.quick: dict[int, Any] = {}
+        """Who waits for an answer, by turn."""
 
     @abstractmethod
     def give_up(self) -> None:
@@ -91,6 +101,8 @@ class Exchange(ABC):
             link.fill(at, body)
             link.carry(at, place, len(body), self.give_up)
             self.say(Kind.OPEN, number, place, len(body))
+        if self._sending:
+            self.engine.loop.wake()
 
     def drop(self, number: int) -> None:
         """Say that a transfer is not wanted any more."""
@@ -103,10 +115,14 @@ class Exchange(ABC):
 
     def pump(self) -> None:
         """Send what there is room for."""
-        with self.link.staging:
+        if not self._sending or not self.link.staging.acquire():
+            return  # who places bytes now sees to it
+        try:
             for number, sending in list(self._sending.items()):
                 if sending.pump():
                     self._sending.pop(number, None)
+        finally:
+            self.link.staging.release()
 
     def take(self, record: Record) -> None:
         """Deal with a record; ValueError and such end the connection."""
@@ -125,6 +141,12 @@ class Exchange(ABC):
                 self._data(number, *record[2:7])
             case Kind.END:
                 self._ended(number, record[2], record[3])
+            case Kind.QUICK_PUT | Kind.QUICK_GET:
+                self.link.serve()
+            case Kind.DONE:
+                waiting = self.quick.pop(number, None)
+                if waiting is not None:
+                    waiting.take()
             case Kind.DROP:
                 self._sending.pop(number, None)
                 self._receiving.pop(number, None)
@@ -145,6 +167,9 @@ class Exchange(ABC):
             else:
                 self.tell({"say": "refused", "number": number, "why": str(e)[:2000]})
             return
+        if header.get("keep"):
+            self._keep(number, made)
+            return
         if isinstance(made, Sending):
             self._sending[number] = made
             return
@@ -153,6 +178,21 @@ class Exchange(ABC):
             self._arrived(number, made, header, None)
         else:
             self._receiving[number] = made, header
+
+    def _keep(self, number: int, made: Sending | Receiving) -> None:
+        """Keep a transfer ready that the peer prepares, and tell it the number."""
+        kept = -1
+        if self.link.is_quick and len(made.works) == 1:
+            kept = self.link.keep(made.works[0], is_put=isinstance(made, Receiving))
+        self.say(Kind.END, number, int(Status.DONE), kept)
+
+    def keep(self, header: dict[str, Any], pages: Any) -> Pending[int]:
+        """Have the peer keep a transfer ready; below 0: it does not."""
+        number = self.number()
+        kept: Pending[int] = Pending(self.engine.loop, "a prepared transfer")
+        self._kept[number] = kept
+        self._open(number, pack_request({**header, "keep": True}, pages))
+        return kept
 
     def _data(
         self, number: int, part: int, first: int, last: int, place: int, nbytes: int
@@ -177,6 +217,10 @@ class Exchange(ABC):
             transfer.blocks_done = receiving.chunks_done
 
     def _ended(self, number: int, status: int, total: int) -> None:
+        kept = self._kept.pop(number, None)
+        if kept is not None:
+            kept.finish(total)
+            return
         found = self._receiving.pop(number, None)
         transfer = self._transfers.pop(number, None)
         if found is None:

@@ -12,6 +12,7 @@ import heapq
 import itertools
 import os
 import queue
+import select
 import selectors
 import threading
 import time
@@ -28,7 +29,6 @@ from stretto.transfer.ports import Ended
 
 __all__ = ["Loop", "Taker"]
 
-SPIN_NS = 40_000
 _HOT_S, _HOT_LOOK_S = 0.004, 0.0005
 _HELP_S = 0.0002
 
@@ -51,7 +51,7 @@ class Taker(Protocol):
 class Loop:
     """See the module."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, spin_us: float) -> None:
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.selector = selectors.DefaultSelector()
         self.selector.register(self._wake_fd, selectors.EVENT_READ, self._woken)
@@ -59,7 +59,9 @@ class Loop:
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._number = itertools.count()
         self._takers: tuple[Taker, ...] = ()
-        self._spin_ns = SPIN_NS if (os.cpu_count() or 1) > 1 else 0
+        self._spin_ns = int(1e3 * spin_us) if (os.cpu_count() or 1) > 1 else 0
+        self._wake_poll = select.poll()
+        self._wake_poll.register(self._wake_fd, select.POLLIN)
         self._table = np.zeros(4, np.int64)
         self._look_at = int(self._table.ctypes.data)
         self._held: deque[Any] = deque(maxlen=64)
@@ -267,6 +269,10 @@ class Loop:
             first = max(0.0, self._timers[0][0] - now)
             wait = first if wait is None else min(wait, first)
         if self._tasks:
+            wait = 0.0
+        if self._is_hot and wait:
+            # Whoever looks for itself also looks at sockets: they shall not wake us.
+            self._wake_poll.poll(1e3 * wait)
             wait = 0.0
         for key, events in self.selector.select(wait):
             key.data(events)

@@ -249,6 +249,8 @@ class Peer(Exchange):
         self.ready.fail(self.error())
         for pending in wanted:
             pending.fail(self.error())
+        for kept in self._kept.values():
+            kept.fail(self.error())
         for transfer in begun:
             transfer.word[0] = 1
             transfer.stop(EngineLost, self.lost)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,9 +12,9 @@ from stretto.errors import (
 )
 from stretto.transfer.copying.words import Mode
 from stretto.transfer.copying.work import Work
-from stretto.transfer.engine.gpu import Enqueued, Gpu, GpuTransfer, handle_of
 from stretto.transfer.engine.leases import read_token
 from stretto.transfer.engine.paths import Path, choose
+from stretto.transfer.engine.quick import Quick, is_small
 from stretto.transfer.engine.staged import (
     INLINE,
     PART,
@@ -29,6 +29,9 @@ from stretto.transfer.links.words import MARKS
 from stretto.transfer.memory.region import GPU, Region, View, addresses_of
 from stretto.transfer.plans import Plan, Run, plan, split
 from stretto.transfer.ports import EngineLike, PeerLike
+
+if TYPE_CHECKING:
+    from stretto.transfer.engine.gpu import Enqueued, Gpu, GpuTransfer
 
 __all__ = ["Starter"]
 
@@ -101,6 +104,8 @@ class Starter:
             moves = [
                 self.gpu.prepare(made, run, a, b, how.get("by", "")) for run in runs
             ]
+            from stretto.transfer.engine.gpu import Enqueued
+
             return Enqueued(moves, self.gpu.mover, (a, b))
         idle = Transfer(
             self._engine.loop, peer, path.name, nbytes=sum(r.nbytes for r in runs),
@@ -112,6 +117,25 @@ class Starter:
             where = (theirs.slot, theirs.epoch) if theirs is not None else (-1, 0)
             where = read_token(lease) if lease else where
             self._works(idle, path, a, b, made, runs, where)
+        elif peer is not None and theirs is not None and not idle.checked:
+            where = read_token(lease) if lease else (theirs.slot, theirs.epoch)
+            ours = a if is_put else b
+            mode = Mode.PACK if is_put else Mode.UNPACK
+            works = [
+                Work(made, run, ours.addresses, ours.addresses, mode=mode)
+                for run in split(made, runs, PART)
+            ]
+            if peer.link.is_quick and len(works) == 1 and is_small(works[0]):
+                header = _header(a, b, made, where, is_put=is_put)
+                far = b.pages if is_put else a.pages
+                pages = None if far is None else far.astype(np.int64)
+                kept = peer.keep(header, pages).wait(10.0)
+                if kept >= 0:
+                    idle.holds = (a, b)
+                    again = Quick(peer, works[0], kept, is_put=is_put)
+                    return Prepared(
+                        idle, record, lambda: self.start(src, dst, **how), again
+                    )
         return Prepared(idle, record, lambda: self.start(src, dst, **how))
 
     def _views(self, src: Any, dst: Any) -> tuple[View, View]:
@@ -203,13 +227,8 @@ class Starter:
         peer = transfer.peer
         assert peer is not None, "the other half of it"
         ours, theirs = (a, b) if is_put else (b, a)
-        tokens = _moved_tokens(a, b)
-        header: dict[str, Any] = {
-            "op": "put" if is_put else "get", "region": theirs.region.name,
-            "layout": str(theirs.layout), "shift": theirs.shift,
-            "other": str(ours.layout), "only": [list(r) for r in made.only],
-            "tokens": tokens, "lease": list(where), "sum": transfer.checked,
-        }  # fmt: skip
+        header = _header(a, b, made, where, is_put=is_put)
+        header["sum"] = transfer.checked
         if transfer.notify and is_put:
             header["notify"] = transfer.notify.hex()
         pages = None if theirs.pages is None else theirs.pages.astype(np.int64)
@@ -238,6 +257,8 @@ class Starter:
     def gpu(self) -> Gpu:
         """Return the GPU of this process."""
         if self._gpu is None:
+            from stretto.transfer.engine.gpu import Gpu  # who has none does not pay
+
             self._gpu = Gpu(self._engine)
         return self._gpu
 
@@ -251,6 +272,8 @@ class Starter:
         where: tuple[int, int], stream: Any, by: str, **how: Any,
     ) -> GpuTransfer:  # fmt: skip
         """Begin copies on a stream."""
+        from stretto.transfer.engine.gpu import GpuTransfer, handle_of
+
         peer = a.region.peer or b.region.peer
         handle = self.gpu.mover.stream() if stream is None else handle_of(stream)
         moves = [self.gpu.prepare(made, run, a, b, by) for run in runs]
@@ -280,6 +303,19 @@ class Starter:
 
 def _pieces(runs: tuple[Run, ...]) -> int:
     return sum(len(r.src_at) * sum(box.rows for box in r.boxes) for r in runs)
+
+
+def _header(
+    a: View, b: View, made: Plan, where: tuple[int, int], *, is_put: bool
+) -> dict[str, Any]:
+    """Return what the peer is told of a transfer."""
+    ours, theirs = (a, b) if is_put else (b, a)
+    return {
+        "op": "put" if is_put else "get", "region": theirs.region.name,
+        "layout": str(theirs.layout), "shift": theirs.shift,
+        "other": str(ours.layout), "only": [list(r) for r in made.only],
+        "tokens": _moved_tokens(a, b), "lease": list(where), "sum": False,
+    }  # fmt: skip
 
 
 def _view(given: Any) -> View | None:

@@ -224,20 +224,20 @@ class Prepared:
     """
 
     def __init__(
-        self, transfer: Transfer, record: NDArray[np.int64] | None, restart: Any
-    ) -> None:
-        self._transfer, self._restart = transfer, restart
+        self, transfer: Transfer, record: NDArray[np.int64] | None, restart: Any,
+        quick: Any = None,
+    ) -> None:  # fmt: skip
+        self._transfer, self._restart, self._quick = transfer, restart, quick
         works = transfer.works
         compiled = loader.load()
         self._fast = len(works) == 1 and compiled is not None and not transfer.checked
-        self._peer = transfer.peer
+        self._peer, self._record = transfer.peer, record
         if not self._fast:
             return
         work = works[0]
         assert compiled is not None, "it is loaded"
         self._again = compiled.again
         self._link = 0 if record is None or self._peer is None else self._peer.link.at
-        self._record = record
         self._at = int(work.job.ctypes.data)
         self._rows = work.rows
         self._note = 0 if record is None else int(record.ctypes.data)
@@ -253,11 +253,22 @@ class Prepared:
     def __call__(self) -> None:
         """Do it."""
         if not self._fast:
-            self._restart().wait()
+            self._slowly()
             return
         said = self._again(*self._args)
         if said != 1:
             self._other(said)
+
+    def _slowly(self) -> None:
+        status = Status.FAILED if self._quick is None else self._quick()
+        if status is Status.FAILED:  # there was no room, or it is not kept ready
+            self._restart().wait()
+        elif status is not Status.DONE:
+            self._transfer._is_done = False
+            self._transfer._ended(status, self._quick.work)
+            raise self._transfer._error  # type: ignore[misc]
+        elif self._record is not None and self._peer is not None:
+            self._peer.post(self._record.tobytes())
 
     def _other(self, said: int) -> None:
         status, posted = Status(said >> 3), said & 7

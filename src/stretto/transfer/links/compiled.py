@@ -1,7 +1,7 @@
-"""Records in and out, compiled: posted and taken by any thread, one at a time.
+"""Everything of links that is compiled: what waits and what repeats is here.
 
-A link is the address of its `Block`. What a record announces was stored before it: the
-word TAIL is stored last, and who sees it sees the rest.
+Waiting takes the notification that it waits for, serves what a peer has kept ready, and
+leaves everything else to whoever drains the link.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ from collections.abc import Callable
 from numba import types
 
 from stretto.jit.atomics import (
-    call,
     clock_gettime,
     compiled,
     load,
     load_acquire,
     pause,
-    sched_yield,
     store,
     store_release,
     take,
@@ -26,155 +24,58 @@ from stretto.transfer.copying.compiled import run
 from stretto.transfer.copying.intrinsics import fence
 from stretto.transfer.copying.words import Job
 from stretto.transfer.links import words
-from stretto.transfer.links.words import (
-    HALF_BYTES,
-    MARKS,
-    NUM_MARKS,
-    RECORD,
-    RING,
-    SLOTS,
-    Block,
+from stretto.transfer.links.quick import (
+    answered,
+    await_done,
+    quick_get,
+    quick_put,
+    serve,
 )
+from stretto.transfer.links.rings import (
+    enter,
+    far_put,
+    far_signal,
+    leave,
+    pop,
+    post,
+    progress,
+    taken,
+)
+from stretto.transfer.links.words import MARKS, NUM_MARKS, RECORD, RING, SLOTS, Block
 
 __all__ = [
     "again",
+    "answered",
+    "await_done",
     "await_record",
+    "enter",
     "far_put",
     "far_signal",
     "fence_now",
+    "leave",
     "marked",
     "pop",
     "post",
     "progress",
+    "quick_get",
+    "quick_put",
     "run",
-]  # fmt: skip
+    "serve",
+]
 
 _memcpy: Callable[[int, int, int], int] = types.ExternalFunction(
     "memcpy", types.int64(types.int64, types.int64, types.int64)
 )
 _MONOTONIC = 1
 _TAIL, _HEAD = int(words.Word.TAIL), int(words.Word.HEAD)
-_ASLEEP, _SIDE = int(words.Word.ASLEEP), int(words.Word.SIDE)
 _NOTIFY = int(words.Kind.NOTIFY)
-_IN, _OUT, _CONTEXT = 8 * Block.IN, 8 * Block.OUT, 8 * Block.CONTEXT
-_PUT, _SIGNAL, _PROGRESS = 8 * Block.PUT, 8 * Block.SIGNAL, 8 * Block.PROGRESS
-_PEER, _HOP_LOCK = 8 * Block.PEER, 8 * Block.HOP_LOCK
-_POST_LOCK, _TAKE_LOCK = 8 * Block.POST_LOCK, 8 * Block.TAKE_LOCK
-_TOLD, _ARGUMENTS = 8 * Block.TOLD, 8 * Block.ARGUMENTS
-_EVERY = SLOTS // 8
-"""Records after which the consumer behind a hop says how far it is."""
+_QUICK_PUT, _QUICK_GET = int(words.Kind.QUICK_PUT), int(words.Kind.QUICK_GET)
+_IN, _CONTEXT, _TAKE_LOCK = 8 * Block.IN, 8 * Block.CONTEXT, 8 * Block.TAKE_LOCK
+_SCRATCH = 8 * Block.SCRATCH
 _LOOKS = 32
 """Looks at all links between looks at the clock."""
 _ROW, _MOVED, _STOP = 8 * Job.ROW, 8 * Job.MOVED, 8 * Job.STOP
 _COUNT, _LINKS = 24, 32
-_FULL, _POSTED, _WAKE = 0, 1, 3
-
-
-@compiled("void(int64)")
-def _enter(lock: int) -> None:
-    """Wait until a lock is ours: it is never held for long."""
-    spins = 0
-    while not take(lock, 1):
-        spins += 1
-        if spins & 63 == 0:
-            sched_yield()
-        pause()
-
-
-@compiled("int64(int64)")
-def progress(link: int) -> int:
-    """Send and receive what a link's hop can, unless another thread is at it."""
-    moved = 0
-    if load(link + _CONTEXT) and take(link + _HOP_LOCK, 1):
-        moved = call(load(link + _PROGRESS), load(link + _CONTEXT), 0)
-        store_release(link + _HOP_LOCK, 0)
-    return moved
-
-
-@compiled("int64(int64,int64,int64,int64)")
-def far_put(link: int, source: int, offset: int, nbytes: int) -> int:
-    """Begin to put bytes into the peer's memory by the hop; 0: no room yet."""
-    arguments = link + _ARGUMENTS
-    _enter(link + _HOP_LOCK)
-    store(arguments, load(link + _PEER))
-    store(arguments + 8, 0)
-    store(arguments + 16, source)
-    store(arguments + 24, offset)
-    store(arguments + 32, nbytes)
-    done = call(load(link + _PUT), load(link + _CONTEXT), arguments)
-    if not done:
-        call(load(link + _PROGRESS), load(link + _CONTEXT), 0)
-    store_release(link + _HOP_LOCK, 0)
-    return done
-
-
-@compiled("int64(int64,int64,int64)")
-def far_signal(link: int, offset: int, value: int) -> int:
-    """Raise a word of the peer's by the hop, after what was put; 0: no room yet."""
-    arguments = link + _ARGUMENTS
-    _enter(link + _HOP_LOCK)
-    store(arguments, load(link + _PEER))
-    store(arguments + 8, 0)
-    store(arguments + 16, offset)
-    store(arguments + 24, value)
-    store(arguments + 32, _SIDE)
-    store(arguments + 40, 0)
-    store(arguments + 48, 0)
-    store(arguments + 56, 0)
-    done = call(load(link + _SIGNAL), load(link + _CONTEXT), arguments)
-    if not done:
-        call(load(link + _PROGRESS), load(link + _CONTEXT), 0)
-    store_release(link + _HOP_LOCK, 0)
-    return done
-
-
-@compiled("int64(int64,int64)")
-def post(link: int, record: int) -> int:
-    """Post a record; 0: there is no room yet, 1: done, 3: and its reader sleeps."""
-    _enter(link + _POST_LOCK)
-    out = load(link + _OUT)
-    tail = load(out + _TAIL)
-    place = RING + tail % SLOTS * RECORD
-    result = _FULL
-    if tail - load_acquire(out + _HEAD) < SLOTS:
-        if load(link + _CONTEXT):
-            # What was put without its signal is put again: nobody looked at it.
-            put = far_put(link, record, place, RECORD)
-            if put and far_signal(link, _TAIL, tail + 1):
-                store(out + _TAIL, tail + 1)
-                result = _POSTED
-        else:
-            _memcpy(out + place, record, RECORD)
-            store_release(out + _TAIL, tail + 1)
-            fence()
-            result = _WAKE if load(out + _ASLEEP) else _POSTED
-    store_release(link + _POST_LOCK, 0)
-    return result
-
-
-@compiled("void(int64,int64,int64)")
-def _taken(link: int, inner: int, head: int) -> None:
-    store_release(inner + _HEAD, head)
-    is_due = load(link + _CONTEXT) and head - load(link + _TOLD) >= _EVERY
-    if is_due and far_signal(link, HALF_BYTES + _HEAD, head):
-        store(link + _TOLD, head)
-
-
-@compiled("int64(int64,int64)")
-def pop(link: int, record: int) -> int:
-    """Take a record; return whether there was one."""
-    inner = load(link + _IN)
-    if load_acquire(inner + _TAIL) <= load(inner + _HEAD):
-        return 0
-    _enter(link + _TAKE_LOCK)
-    head = load(inner + _HEAD)
-    got = 0
-    if load_acquire(inner + _TAIL) > head:
-        _memcpy(record, inner + RING + head % SLOTS * RECORD, RECORD)
-        _taken(link, inner, head + 1)
-        got = 1
-    store_release(link + _TAKE_LOCK, 0)
-    return got
 
 
 @compiled("int64(int64,int64)")
@@ -191,8 +92,16 @@ def _take_notice(link: int, tag: int) -> int:
         record = inner + RING + head % SLOTS * RECORD
         found = 2
         one = load(record + 16) == 1
-        if load(record) == _NOTIFY and load(record + 8) == tag and one:
-            _taken(link, inner, head + 1)
+        kind = load(record)
+        if kind in (_QUICK_PUT, _QUICK_GET):
+            scratch = link + _SCRATCH + 2 * RECORD
+            _memcpy(scratch, record, RECORD)
+            taken(link, inner, head + 1)
+            serve(link, scratch)
+            store_release(link + _TAKE_LOCK, 0)
+            return 3
+        if kind == _NOTIFY and load(record + 8) == tag and one:
+            taken(link, inner, head + 1)
             found = 1
     store_release(link + _TAKE_LOCK, 0)
     return found
@@ -218,6 +127,8 @@ def await_record(look: int, tag: int) -> int:
         for i in range(count):
             link = load(look + _LINKS + 8 * i)
             found = _take_notice(link, tag)
+            if found == 3:  # it was served: there may be more at once
+                begun, found = 0, 0
             if found:
                 return found
             if load(link + _CONTEXT):

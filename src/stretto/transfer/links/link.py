@@ -18,6 +18,7 @@ from stretto.transfer.copying.plain import bytes_at
 from stretto.transfer.links import plain
 from stretto.transfer.links.words import (
     HALF_BYTES,
+    MOST_KEPT,
     RECORD,
     RING,
     SLOTS,
@@ -60,6 +61,39 @@ def notice(tag: bytes, count: int = 1) -> bytes:
     return _NOTICE.pack(Kind.NOTIFY, number, count, len(tag), tag)
 
 
+class _Staging:
+    """The right to place bytes, among the threads of Python and the compiled ones."""
+
+    def __init__(self, link: Link) -> None:
+        self._link, self._lock, self._depth = link, threading.RLock(), 0
+
+    def acquire(self) -> bool:
+        """Take it, unless somebody has it."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        self._entered()
+        return True
+
+    def release(self) -> None:
+        """Give it back."""
+        self.__exit__()
+
+    def _entered(self) -> None:
+        self._depth += 1
+        if self._depth == 1 and self._link.is_quick:
+            functions().enter(self._link.stage_lock)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self._entered()
+
+    def __exit__(self, *error: object) -> None:
+        self._depth -= 1
+        if not self._depth and self._link.is_quick:
+            functions().leave(self._link.stage_lock)
+        self._lock.release()
+
+
 class Link:
     """This end of a link; `hop` is where memory is not shared."""
 
@@ -77,12 +111,17 @@ class Link:
         if hop is not None:
             self._use(hop, is_first)
         self.at = int(self._block.ctypes.data)
-        self._buffer = np.zeros(8, np.int64)
+        self.stage_lock = self.at + 8 * Block.STAGE_LOCK
+        self.is_quick = hop is not None and hop.calls is not None
+        """Whether the compiled functions place bytes, too."""
+        self._buffer = np.zeros(16, np.int64)
         self._out_record = np.zeros(8, np.int64)
         self._posting = threading.RLock()
-        self.staging = threading.RLock()
+        self.staging = _Staging(self)
         """Held from placing bytes in the stage until they are announced."""
-        self._placed = 0
+        self._kept = np.zeros((MOST_KEPT, 4), np.int64)
+        self._keeps: list[Any] = []
+        self._block[Block.KEPT] = self._kept.ctypes.data
         self._staged = word_at(there + Word.STAGED)
         self._given = word_at(here + Word.STAGED)
         self.asleep = word_at(here + Word.ASLEEP)
@@ -139,7 +178,29 @@ class Link:
         """Take the records that have come."""
         at = int(self._buffer.ctypes.data)
         while functions().pop(self.at, at):
-            yield tuple(self._buffer.tolist())
+            yield tuple(self._buffer[:8].tolist())
+
+    # What a peer has prepared.
+
+    def keep(self, work: Any, *, is_put: bool) -> int:
+        """Keep a job ready for a peer; return its number, or -1: too many are kept."""
+        nth = len(self._keeps)
+        if nth >= MOST_KEPT:
+            return -1
+        job = work.job.ctypes.data
+        self._kept[nth] = job, work.rows, work.packed_bytes, 1 if is_put else 2
+        self._keeps.append(work)
+        self._block[Block.NUM_KEPT] = nth + 1
+        return nth
+
+    def serve(self) -> None:
+        """Do what the record asks for that was taken last."""
+        functions().serve(self.at, int(self._buffer.ctypes.data))
+
+    def answered(self, job: int, rows: int, nbytes: int) -> int:
+        """Take the answer that was taken last; return its status."""
+        at = int(self._buffer.ctypes.data)
+        return int(functions().answered(self.at, at, job, rows, nbytes))
 
     @property
     def has_records(self) -> bool:
@@ -165,12 +226,12 @@ class Link:
 
     def place(self, nbytes: int) -> int | None:
         """Return where in the stage so many bytes may go, or None: not yet."""
-        begin = self._placed
+        begin = int(self._block[Block.PLACED])
         if begin % STAGE_BYTES + nbytes > STAGE_BYTES:
             begin += -begin % STAGE_BYTES
         if begin + nbytes - int(self._staged[0]) > STAGE_BYTES:
             return None
-        self._placed = begin + nbytes
+        self._block[Block.PLACED] = begin + nbytes
         return begin
 
     def out_address(self, place: int) -> int:
@@ -209,6 +270,7 @@ class Link:
         end = place + nbytes
         self._given[0] = end
         if self.hop is None:
+            self.wake()  # who waits for room is told by nothing else
             return
         offset = HALF_BYTES + Word.STAGED
         if self.hop.calls is None:

@@ -12,8 +12,19 @@ from __future__ import annotations
 import enum
 
 __all__ = [
-    "HALF_BYTES", "MARKS", "NUM_MARKS", "RECORD", "RING", "SLOTS", "STAGE",
-    "STAGE_BYTES", "TAG_BYTES", "Block", "Kind", "Word",
+    "HALF_BYTES",
+    "MARKS",
+    "MOST_KEPT",
+    "NUM_MARKS",
+    "RECORD",
+    "RING",
+    "SLOTS",
+    "STAGE",
+    "STAGE_BYTES",
+    "TAG_BYTES",
+    "Block",
+    "Kind",
+    "Word",
 ]  # fmt: skip
 
 RECORD = 64
@@ -41,6 +52,8 @@ RING = 4096
 STAGE = RING + SLOTS * RECORD
 STAGE_BYTES = 4 << 20
 HALF_BYTES = STAGE + STAGE_BYTES
+MOST_KEPT = 256
+"""Prepared transfers of a peer that are kept ready."""
 TAG_BYTES = 32
 """Bytes of a notification's name: the last words of its record."""
 
@@ -58,6 +71,12 @@ class Kind(enum.IntEnum):
     """number: a transfer's; then status, sum, and bytes moved: nothing follows."""
     DROP = 5
     """number: a transfer's that is not wanted any more."""
+    QUICK_PUT = 6
+    """number: of a kept put; then a turn, its place, bytes, what is given back."""
+    QUICK_GET = 7
+    """number: of a kept get; then a turn, and, as the sixth word, the same."""
+    DONE = 8
+    """number: a turn; then status, place, bytes, and what is given back."""
 
 
 class Block(enum.IntEnum):
@@ -80,5 +99,14 @@ class Block(enum.IntEnum):
     """Taken by the one thread that uses the hop, posts, or takes."""
     TOLD = 10
     """What the peer behind a hop was last told of HEAD."""
+    PLACED = 11
+    """Bytes of the stage that this end has used, from its first on."""
     ARGUMENTS = 12
-    END = 24
+    STAGE_LOCK = 20
+    """Taken by the one thread that places bytes in the stage."""
+    KEPT = 21
+    """Address of what is kept: of each its job, its runs, its bytes, whether a put."""
+    NUM_KEPT = 22
+    SCRATCH = 24
+    """A record that is being dealt with, and one that answers."""
+    END = 56

@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 
 from stretto import algorithms
+from stretto.errors import StrettoError
 from stretto.lower import lower
 from stretto.plan import Move, Schedule
+from stretto.testing.plan_mutants import plan_edits
 from stretto.testing.referee.calls import Call
 from stretto.testing.referee.lanes import in_turn
 from stretto.testing.referee.rewritten import (
@@ -110,3 +112,30 @@ def test_copies_that_need_one_another_are_not_in_one_batch():
         verdicts.append(judge_rewritten(changed, program).right)
 
     assert verdicts == [True, False]
+
+
+@pytest.mark.parametrize("name", ["broadcast/binomial", "all_reduce/two_shot"])
+def test_a_kernel_of_several_tiles_does_not_wait_for_the_barrier(name):
+    """It comes once, after the last tile: in one before, who waits for it waits on."""
+    program, [_, one] = rewritten(name, HALVES, n=3)
+    means = verify_plan(lower(verify(program), Schedule.parse(HALVES)))
+    hangs = 0
+    for what, make in plan_edits(one.plan):
+        if not what.startswith("other peer"):
+            continue
+        wrong = replace(one, plan=make())
+        as_one_tile = replace(wrong, tiles=False)
+        if accepts(as_one_tile, means):
+            hangs += not judge_rewritten(wrong, program).right
+        assert not accepts(wrong, means) or judge_rewritten(wrong, program).right, what
+
+    assert hangs or name != "broadcast/binomial"
+
+
+def accepts(one, means):
+    """Return whether a rewritten plan is proved."""
+    try:
+        one.prove(means)
+    except StrettoError:
+        return False
+    return True

@@ -217,7 +217,7 @@ def _in_halves(
 ) -> Launch:
     """Bind a kernel for the sums, and copies that hand them round."""
     places = places_of(session, plan.value, call)
-    halves = in_halves(closed(plan) if places.tiles > 1 else plan)
+    halves = in_halves(plan, several_tiles=places.tiles > 1)
     kernel = bind_kernel(session, halves.kernel, call, places, mark)
     mark = session.watch.part(mark ^ 1 or 1, mark)
     bound = _copies(session, halves.copies, plan.value, call, mark)

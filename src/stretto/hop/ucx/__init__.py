@@ -1,0 +1,34 @@
+"""UCX: puts by whatever it finds between two hosts, InfiniBand and RoCE among them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stretto.errors import MissingExtraError
+from stretto.hop import Window
+from stretto.hop.ucx import library
+
+__all__ = ["doctor", "open_hop"]
+
+
+def open_hop(window: Window, *, compiled: bool | None = None) -> object:
+    """Open a rank's way to its peers; it is there compiled only."""
+    why = library.missing()
+    if why or compiled is False:
+        raise MissingExtraError(
+            f"carrier ucx: {why or 'it needs compiled interpreters'}"
+        )
+    from stretto.hop.ucx.carrier import UcxHop
+
+    return UcxHop(window)
+
+
+def doctor() -> Mapping[str, str]:
+    """Return what this machine has for it, and what is missing, by subject."""
+    if why := library.missing():
+        return {"ready": f"no: {why}"}
+    ucp = library.load()
+    return {
+        "ready": f"yes: UCX {ucp.version}, {ucp.where}",
+        "memory of GPUs": "not yet: GPU ranks stage, over tcp",
+    }

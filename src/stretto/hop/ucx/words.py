@@ -1,0 +1,72 @@
+"""What the compiled engine keeps in memory, in 64-bit words."""
+
+from __future__ import annotations
+
+import enum
+
+__all__ = ["MOST", "SLOTS", "SLOT_WORDS", "Context", "Peer", "Slot"]
+
+MOST = 512
+"""Requests that may be under way."""
+SLOTS = 256
+"""Signals whose words are being read."""
+SLOT_WORDS = 16
+"""Of a signal: see `Slot`."""
+
+
+class Context(enum.IntEnum):
+    """Words of a rank's context."""
+
+    WORKER = 0
+    PUT = 1
+    """Addresses of UCX's functions, from here on."""
+    FLUSH = 2
+    PROGRESS = 3
+    CHECK = 4
+    FREE = 5
+    ARM = 6
+    PARAMETERS = 7
+    """Address of a `ucp_request_param_t` that says nothing."""
+    PEERS = 8
+    """Address of the peers' words."""
+    REQUESTS = 9
+    """Address of (request, address of the signal's words or 0, address of the peer)."""
+    UNDER_WAY = 10
+    SLOTS = 11
+    NEXT_SLOT = 12
+    POLLED = 13
+    """The word that `poll` reads: the worker's descriptor."""
+    TIME = 14
+    """Two words: how long to sleep."""
+    FIRST_SLOT = 16
+    """The oldest signal whose word has not been put."""
+    END = 17
+
+
+class Slot(enum.IntEnum):
+    """Words of a signal on its way."""
+
+    READERS = 0
+    """Requests that still read from here."""
+    SIDE = 1
+    """Three words."""
+    VALUE = 4
+    OFFSET = 5
+    PEER = 6
+    """Address of the peer's words."""
+    FLUSH = 7
+    """The request that ends when all that was put before has landed; 0: it has."""
+    WAITS = 8
+
+
+class Peer(enum.IntEnum):
+    """Words of a peer."""
+
+    END_POINT = 0
+    KEY = 1
+    """Of its memory."""
+    BASE = 2
+    """Where its window begins, in its process."""
+    STATUS = 3
+    """Not 0: the connection has ended so."""
+    END = 4

@@ -1,0 +1,173 @@
+"""Records in and out, compiled: posted and taken by any thread, one at a time.
+
+A link is the address of its `Block`. What a record announces was stored before it: the
+word TAIL is stored last, and who sees it sees the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from numba import types
+
+from stretto.jit.atomics import (
+    call,
+    compiled,
+    load,
+    load_acquire,
+    pause,
+    sched_yield,
+    store,
+    store_release,
+    take,
+)
+from stretto.transfer.copying.intrinsics import fence
+from stretto.transfer.copying.words import Job
+from stretto.transfer.links import words
+from stretto.transfer.links.words import (
+    HALF_BYTES,
+    RECORD,
+    RING,
+    SLOTS,
+    Block,
+)
+
+__all__ = [
+    "enter", "far_put", "far_signal", "leave", "pop", "post", "progress", "taken",
+]  # fmt: skip
+
+_memcpy: Callable[[int, int, int], int] = types.ExternalFunction(
+    "memcpy", types.int64(types.int64, types.int64, types.int64)
+)
+_MONOTONIC = 1
+_TAIL, _HEAD = int(words.Word.TAIL), int(words.Word.HEAD)
+_ASLEEP, _SIDE = int(words.Word.ASLEEP), int(words.Word.SIDE)
+_NOTIFY = int(words.Kind.NOTIFY)
+_QUICK_PUT, _QUICK_GET = int(words.Kind.QUICK_PUT), int(words.Kind.QUICK_GET)
+_SCRATCH = 8 * Block.SCRATCH
+_IN, _OUT, _CONTEXT = 8 * Block.IN, 8 * Block.OUT, 8 * Block.CONTEXT
+_PUT, _SIGNAL, _PROGRESS = 8 * Block.PUT, 8 * Block.SIGNAL, 8 * Block.PROGRESS
+_PEER, _HOP_LOCK = 8 * Block.PEER, 8 * Block.HOP_LOCK
+_POST_LOCK, _TAKE_LOCK = 8 * Block.POST_LOCK, 8 * Block.TAKE_LOCK
+_TOLD, _ARGUMENTS = 8 * Block.TOLD, 8 * Block.ARGUMENTS
+_EVERY = SLOTS // 8
+"""Records after which the consumer behind a hop says how far it is."""
+_LOOKS = 32
+"""Looks at all links between looks at the clock."""
+_ROW, _MOVED, _STOP = 8 * Job.ROW, 8 * Job.MOVED, 8 * Job.STOP
+_COUNT, _LINKS = 24, 32
+_FULL, _POSTED, _WAKE = 0, 1, 3
+
+
+@compiled("void(int64)")
+def enter(lock: int) -> None:
+    """Wait until a lock is ours: it is never held for long."""
+    spins = 0
+    while not take(lock, 1):
+        spins += 1
+        if spins & 63 == 0:
+            sched_yield()
+        pause()
+
+
+@compiled("void(int64)")
+def leave(lock: int) -> None:
+    """Let a lock go."""
+    store_release(lock, 0)
+
+
+@compiled("int64(int64)")
+def progress(link: int) -> int:
+    """Send and receive what a link's hop can, unless another thread is at it."""
+    moved = 0
+    if load(link + _CONTEXT) and take(link + _HOP_LOCK, 1):
+        moved = call(load(link + _PROGRESS), load(link + _CONTEXT), 0)
+        store_release(link + _HOP_LOCK, 0)
+    return moved
+
+
+@compiled("int64(int64,int64,int64,int64)")
+def far_put(link: int, source: int, offset: int, nbytes: int) -> int:
+    """Begin to put bytes into the peer's memory by the hop; 0: no room yet."""
+    arguments = link + _ARGUMENTS
+    enter(link + _HOP_LOCK)
+    store(arguments, load(link + _PEER))
+    store(arguments + 8, 0)
+    store(arguments + 16, source)
+    store(arguments + 24, offset)
+    store(arguments + 32, nbytes)
+    done = call(load(link + _PUT), load(link + _CONTEXT), arguments)
+    if not done:
+        call(load(link + _PROGRESS), load(link + _CONTEXT), 0)
+    store_release(link + _HOP_LOCK, 0)
+    return done
+
+
+@compiled("int64(int64,int64,int64)")
+def far_signal(link: int, offset: int, value: int) -> int:
+    """Raise a word of the peer's by the hop, after what was put; 0: no room yet."""
+    arguments = link + _ARGUMENTS
+    enter(link + _HOP_LOCK)
+    store(arguments, load(link + _PEER))
+    store(arguments + 8, 0)
+    store(arguments + 16, offset)
+    store(arguments + 24, value)
+    store(arguments + 32, _SIDE)
+    store(arguments + 40, 0)
+    store(arguments + 48, 0)
+    store(arguments + 56, 0)
+    done = call(load(link + _SIGNAL), load(link + _CONTEXT), arguments)
+    if not done:
+        call(load(link + _PROGRESS), load(link + _CONTEXT), 0)
+    store_release(link + _HOP_LOCK, 0)
+    return done
+
+
+@compiled("int64(int64,int64)")
+def post(link: int, record: int) -> int:
+    """Post a record; 0: there is no room yet, 1: done, 3: and its reader sleeps."""
+    enter(link + _POST_LOCK)
+    out = load(link + _OUT)
+    tail = load(out + _TAIL)
+    place = RING + tail % SLOTS * RECORD
+    result = _FULL
+    if tail - load_acquire(out + _HEAD) < SLOTS:
+        if load(link + _CONTEXT):
+            # What was put without its signal is put again: nobody looked at it.
+            put = far_put(link, record, place, RECORD)
+            if put and far_signal(link, _TAIL, tail + 1):
+                store(out + _TAIL, tail + 1)
+                result = _POSTED
+        else:
+            _memcpy(out + place, record, RECORD)
+            store_release(out + _TAIL, tail + 1)
+            fence()
+            result = _WAKE if load(out + _ASLEEP) else _POSTED
+    store_release(link + _POST_LOCK, 0)
+    return result
+
+
+@compiled("void(int64,int64,int64)")
+def taken(link: int, inner: int, head: int) -> None:
+    """Note that records before `head` have been taken; a far peer is told at times."""
+    store_release(inner + _HEAD, head)
+    is_due = load(link + _CONTEXT) and head - load(link + _TOLD) >= _EVERY
+    if is_due and far_signal(link, HALF_BYTES + _HEAD, head):
+        store(link + _TOLD, head)
+
+
+@compiled("int64(int64,int64)")
+def pop(link: int, record: int) -> int:
+    """Take a record; return whether there was one."""
+    inner = load(link + _IN)
+    if load_acquire(inner + _TAIL) <= load(inner + _HEAD):
+        return 0
+    enter(link + _TAKE_LOCK)
+    head = load(inner + _HEAD)
+    got = 0
+    if load_acquire(inner + _TAIL) > head:
+        _memcpy(record, inner + RING + head % SLOTS * RECORD, RECORD)
+        taken(link, inner, head + 1)
+        got = 1
+    store_release(link + _TAKE_LOCK, 0)
+    return got

@@ -1,0 +1,45 @@
+"""Calls between hosts by other carriers than tcp: for meaning, over their TCP."""
+
+import os
+
+import pytest
+
+if os.environ.get("STRETTO_TEST_UCX"):
+    import sys
+
+    sys.path.append(os.environ["STRETTO_TEST_UCX"])
+from stretto.hop.ucx import library
+
+pytestmark = [pytest.mark.host, pytest.mark.timeout(200)]
+
+CALLS = """
+import os
+comm = connect()
+n, r = comm.num_ranks, comm.rank
+for count in (1, 3000, 300_000):
+    x = np.arange(count, dtype=np.float32) + r
+    whole = np.arange(count, dtype=np.float32) * n + n * (n - 1) / 2
+    for _ in range(3):
+        assert np.array_equal(comm.all_reduce(x.copy()), whole)
+    got = comm.all_gather(x).reshape(n, -1)
+    assert all(np.array_equal(row, x - r + q) for q, row in enumerate(got))
+for _ in range(3):
+    comm.barrier()
+say(comm.hosts, comm.explain("all_reduce", 100).partition("#")[2].strip())
+comm.close()
+"""
+
+
+@pytest.mark.skipif(bool(library.missing()), reason=library.missing() or "here")
+def test_calls_are_right_over_ucx(start, hosts):
+    """Two ranks on each host; UCX is held to TCP, as there is nothing else here."""
+    path = os.pathsep.join(p for p in os.environ.get("PYTHONPATH", "").split(":") if p)
+    path = f"{path}{os.pathsep}{os.environ.get('STRETTO_TEST_UCX', '')}"
+    own = {f"rank{r}": {"UCX_NET_DEVICES": hosts.interface(r // 2)} for r in range(4)}
+    job = start(
+        (0, 0, 1, 1), CALLS, STRETTO_CARRIER="ucx", UCX_TLS="tcp,self",
+        PYTHONPATH=path, **own,
+    )  # fmt: skip
+    out, err = job.end(150)
+
+    assert ["(0, 0, 1, 1) between hosts by ucx"] * 4 == [o.strip() for o in out], err

@@ -1,0 +1,103 @@
+"""A hop by UCX, over its TCP transport: for meaning, not for speed.
+
+The library is that of a wheel (libucx-cu12 or -cu13), which may lie in the folder that
+STRETTO_TEST_UCX names.
+"""
+
+import os
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from stretto import hop
+
+if os.environ.get("STRETTO_TEST_UCX"):
+    sys.path.append(os.environ["STRETTO_TEST_UCX"])
+os.environ.setdefault("UCX_TLS", "tcp,self")
+from stretto.hop.ucx import library
+
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(bool(library.missing()), reason=library.missing() or "here"),
+]
+FIRST, SIZE = 4096, 1 << 22
+
+
+def make(rank):
+    memory = np.zeros(SIZE, dtype=np.uint8)
+    window = hop.Window(
+        rank=rank, num_ranks=2, address=memory.ctypes.data, puts=(FIRST, SIZE),
+        words=(0, FIRST), secret=b"s" * 32,
+    )  # fmt: skip
+    return memory, hop.get("ucx").open_hop(window)
+
+
+@pytest.fixture
+def pair():
+    ends = [make(rank) for rank in (0, 1)]
+    shares = [way.share() for _, way in ends]
+    for rank, (_, way) in enumerate(ends):
+        way.connect(shares, [1 - rank], 5.0)
+    yield ends
+    for _, way in ends:
+        way.close()
+
+
+def until(done, ways, within_s=20.0):
+    """Let all progress until something is so."""
+    stop_at = time.monotonic() + within_s
+    while not done():
+        assert time.monotonic() < stop_at, "it does not come"
+        for way in ways:
+            way.progress()
+
+
+@pytest.mark.parametrize("nbytes", [1, 4096, 1 << 20])
+def test_what_was_put_is_there_when_the_signal_is(pair, nbytes):
+    """Both ways at once, again and again, with the words beside."""
+    ways = [way for _, way in pair]
+    rng = np.random.default_rng(nbytes)
+    for nth in range(1, 6):
+        sent = [rng.integers(0, 256, nbytes, dtype=np.uint8) for _ in ways]
+        for rank, way in enumerate(ways):
+            args = (1 - rank, 0, sent[rank].ctypes.data, FIRST, nbytes)
+            assert way.put(*args)
+            assert way.signal(1 - rank, 0, 64, nth, 128, (nth, rank, 7))
+        for rank, (memory, _) in enumerate(pair):
+            flag = memory[64:72].view(np.int64)
+            until(lambda f=flag, n=nth: f[0] >= n, ways)
+            assert np.array_equal(sent[1 - rank], memory[FIRST : FIRST + nbytes])
+            assert [nth, 1 - rank, 7] == memory[128:152].view(np.int64).tolist()
+        until(lambda: not any(way.busy() for way in ways), ways)
+
+
+def test_who_waits_is_woken(pair):
+    """By what comes, long before the time is over."""
+    (memory, one), (_, other) = pair
+    flag = memory[64:72].view(np.int64)
+    other.signal(0, 0, 64, 1, 128, (0, 0, 0))
+    until(lambda: flag[0] == 1, [one, other])
+    until(lambda: not one.progress() | other.progress() | one.busy(), [one])
+    began = time.monotonic()
+    one.wait(20_000)
+    slept = time.monotonic() - began
+    other.signal(0, 0, 64, 2, 128, (0, 0, 0))
+    until(lambda: flag[0] == 2, [one, other])
+
+    assert slept >= 0.015
+
+
+def test_too_much_at_once_is_for_later(pair):
+    """Nothing is lost: what has no room is refused, and goes when there is."""
+    (memory, one), (_, other) = pair
+    flag, sent = memory[64:72].view(np.int64), 0
+    for nth in range(1, 2001):
+        while not other.signal(0, 0, 64, nth, 128, (nth, 0, 0)):
+            one.progress()
+            other.progress()
+        sent = nth
+    until(lambda: flag[0] == sent, [one, other])
+
+    assert 2000 == memory[128:136].view(np.int64)[0]
