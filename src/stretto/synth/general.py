@@ -166,7 +166,7 @@ class General:
             return self._splits
         moves = len(self._demand.network.members) ** 2
         few = tuple(k for k in self._splits if k * moves < _MANY_MOVES)
-        return few or self._splits[:1]
+        return tuple(dict.fromkeys((few or self._splits)[:1] + few[-1:]))
 
     def improve(self) -> Iterator[Schedule]:
         """Yield what they give with few partners, then with better fractions."""
@@ -179,7 +179,7 @@ class General:
                     break
                 variant = self._source.choose()
                 best = self._cuts[0].demand.split
-                finer = tuple(k for k in self._splits if 2 * k > best)
+                finer = tuple(k for k in self._splits if k >= best)
                 yield from self._climb(finer, 2, variant)
         except OutOfTimeError:
             pass

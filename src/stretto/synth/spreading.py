@@ -200,7 +200,14 @@ def _stepped(search: Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]:
     unit = min(k.rate for k in network.links)
     if any((k.rate / unit).denominator != 1 for k in network.links):
         return
-    points = frontier("all_gather", network, limit, seconds=search.budget.seconds)
+    clock = search.clock
+    points = frontier(
+        "all_gather",
+        network,
+        limit,
+        seconds=search.budget.seconds,
+        left=lambda: clock.left,
+    )
     while not search.clock.over("steps and rounds"):
         point = next(points, None)
         if point is None:

@@ -9,7 +9,7 @@ combine are the reversal of those that copy.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -56,11 +56,13 @@ def frontier(
     chunks: Iterable[int] = range(1, 7),
     most_steps: int | None = None,
     seconds: float = 60.0,
+    left: Callable[[], float] = lambda: math.inf,
 ) -> Iterator[Point]:
     """Yield schedules, fewest steps first, until one meets the bandwidth bound.
 
     Among the chunk counts tried at a number of steps only improvements are kept. Chunks
-    are counted per part; of broadcast and reduce, per vector.
+    are counted per part; of broadcast and reduce, per vector. `left` says how many
+    seconds of the clock there are for all of it.
     """
     whole = collective in ("broadcast", "reduce")
     least = rounds_bound(bound, network) / (len(network.members) if whole else 1)
@@ -70,6 +72,8 @@ def frontier(
             floor = max(steps, math.ceil(least * count))
             if best is not None and Fraction(floor, count) >= best:
                 continue
+            if (until := left()) <= 0:
+                return
             demand = Demand(
                 collective=collective,
                 network=network,
@@ -81,7 +85,9 @@ def frontier(
             if collective == "broadcast":
                 point = fewest_flooded(demand, steps, floor, best=best)
             else:
-                point = fewest_rounds(demand, steps, floor, best=best, seconds=seconds)
+                point = fewest_rounds(
+                    demand, steps, floor, best=best, seconds=seconds, until=until
+                )
             if point is None or (best is not None and point.ratio >= best):
                 continue
             best = point.ratio
@@ -97,6 +103,7 @@ def fewest_rounds(
     *,
     best: Fraction | None = None,
     seconds: float = 60.0,
+    until: float = math.inf,
 ) -> Point | None:
     """Return the schedule with the fewest rounds, or None when none improves `best`."""
     network = demand.network
@@ -110,7 +117,7 @@ def fewest_rounds(
     if best is not None:
         limit = math.ceil(best * chunks) - 1
         model.cp.add(model.total <= limit)
-    found = model.solve(seconds)
+    found = model.solve(seconds, until)
     if found is None:
         return None
     moves, rounds, proved = found
@@ -176,12 +183,16 @@ class _Steps:
         self._capacity()
         self.cp.minimize(self.total)
 
-    def solve(self, seconds: float) -> tuple[tuple[Move, ...], int, bool] | None:
+    def solve(
+        self, seconds: float, until: float
+    ) -> tuple[tuple[Move, ...], int, bool] | None:
         """Return the moves, their rounds and whether fewer are impossible."""
         solver = cp_model().CpSolver()
         solver.parameters.num_workers = 1
         solver.parameters.interleave_search = True
         solver.parameters.max_deterministic_time = seconds
+        if until < math.inf:
+            solver.parameters.max_time_in_seconds = until
         status = solver.solve(self.cp)
         names = cp_model()
         if status not in (names.OPTIMAL, names.FEASIBLE):

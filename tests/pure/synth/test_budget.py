@@ -51,6 +51,17 @@ def test_a_budget_bounds_every_way_of_a_search(monkeypatch):
     assert took < 12
 
 
+def test_steps_and_rounds_end_with_the_budget(monkeypatch):
+    """Many models that find nothing, one after another, ask the clock between them."""
+    monkeypatch.setattr(clock, "now", time.process_time)
+    network = net("mi250x").group(range(8), relays=False)
+    start = time.process_time()
+    found = synthesize("all_reduce", network, 65536, budget=Budget.within(3))
+
+    assert found.gap < 0.2
+    assert time.process_time() - start < 6
+
+
 def test_trees_are_packed_wherever_they_can_be():
     """Also for more than 32 ranks, when it is asked for."""
     network = net("torus3x11")
