@@ -7,11 +7,12 @@ import time
 
 import pytest
 from tests.host.studio.browser import browser, executable
+from tests.host.studio.pages import SHOWN, colours, drawn, end, opened, serve
 from tests.pure.studio.made import hanging, recording, tuning
 from tests.pure.studio.test_page import EVIL, hostile
 
 from stretto import algorithms
-from stretto.studio import Given, Studio, StudioServer, exported, follow
+from stretto.studio import Given, exported, follow
 from stretto.trace import write
 
 pytestmark = [
@@ -23,7 +24,6 @@ pytestmark = [
     ),
     pytest.mark.xdist_group("browser"),
 ]
-SHOWN = "document.querySelector('main [data-view=\"{}\"]')"
 FIRST_PAINT_S = 2.0
 
 
@@ -54,14 +54,6 @@ def folder(tmp_path_factory):
     return made
 
 
-def serve(given):
-    studio = Studio(given)
-    studio.refresh()
-    server = StudioServer(studio)
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    return server
-
-
 @pytest.fixture(scope="module")
 def server(folder):
     """Serve all that there is: recordings, a program, a report."""
@@ -76,40 +68,6 @@ def server(folder):
     )
     yield server
     server.stop()
-
-
-def opened(page, server, name):
-    """Open a view by its link."""
-    page.go("about:blank")
-    page.go(server.address)
-    page.until(SHOWN.format("overview"), "the first page")
-    if name != "overview":
-        page.run(f"document.getElementById('to-{name}').click()")
-        page.until(SHOWN.format(name), name)
-    drawn(page)
-    text = page.run("document.body.innerText")
-    assert "[object" not in text
-    assert "undefined" not in text
-    assert "NaN" not in text
-    assert "error" not in page.run("document.querySelector('main').innerHTML")
-
-
-def drawn(page):
-    """Wait until what is to be drawn in the next frames has been."""
-    page.run("new Promise(d => requestAnimationFrame(() => requestAnimationFrame(d)))")
-
-
-def colours(page, at=0):
-    """Return how many colours a canvas of the view has: an empty one has one."""
-    return page.run(
-        f"""(() => {{
-        const c = document.querySelectorAll('main canvas')[{at}];
-        const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
-        const seen = new Set();
-        for (let i = 0; i < d.length; i += 4)
-            seen.add(d[i] << 16 | d[i+1] << 8 | d[i+2]);
-        return seen.size; }})()"""
-    )
 
 
 def pixels(page, at=0):
@@ -308,8 +266,7 @@ def test_a_live_page_shows_what_was_written_since(page, tmp_path):
     page.until(f"{count} == 30", "the new calls")
     stop.set()
     loader.join(10)
-    page.go("about:blank")
-    server.stop()
+    end(page, server)
 
 
 def test_an_export_is_whole_without_a_server(page, server, tmp_path):
@@ -348,8 +305,7 @@ def test_names_of_a_recording_are_text(page, tmp_path, name):
         assert 0 == page.run(
             "document.querySelectorAll('main img, main script').length"
         )
-    page.go("about:blank")
-    server.stop()
+    end(page, server)
 
 
 def test_a_thousand_ranks_are_shown_and_can_be_come_closer_to(page, tmp_path):
@@ -377,8 +333,7 @@ def test_a_thousand_ranks_are_shown_and_can_be_come_closer_to(page, tmp_path):
     drawn(page)
     assert tiles != pixels(page)
     assert "608" in page.run("document.querySelector('main table').innerText")
-    page.go("about:blank")
-    server.stop()
+    end(page, server)
 
 
 def test_a_rank_that_did_not_come_is_named(page, tmp_path):
@@ -392,8 +347,7 @@ def test_a_rank_that_did_not_come_is_named(page, tmp_path):
 
     assert "rank 2" in said.lower()
     assert ["world", "2", "8"] == first.split()[:3]
-    page.go("about:blank")
-    server.stop()
+    end(page, server)
 
 
 def test_a_wrong_file_is_said_on_the_page(page, tmp_path):
@@ -406,5 +360,4 @@ def test_a_wrong_file_is_said_on_the_page(page, tmp_path):
     page.until("document.querySelector('main .error')")
 
     assert "does not begin as a recording" in page.run("document.body.innerText")
-    page.go("about:blank")
-    server.stop()
+    end(page, server)
