@@ -53,8 +53,8 @@ class Engine:
             raise CallError(f"engine name {name!r}; want 1 to 200 characters, no ':'")
         if hop != "tcp":
             raise CallError(
-                f"hop={hop!r}: engines of different hosts meet over 'tcp' so far; others "
-                "do not say when something comes"
+                f"hop={hop!r}: engines of two hosts meet over 'tcp' so far; others do "
+                "not say when something comes"
             )
         self.name, self.hop = name, hop
         self.job = os.environ.get("STRETTO_JOB", "") if job is None else job
