@@ -221,10 +221,7 @@ def _compiled_walk(with_steps: bool) -> Callable[[int, int, int], int]:
     lane_of = _compiled_lane(with_steps)
 
     def walk(call: int, x: int, out: int) -> int:
-        """Run a call on two arrays, given by id(); return a `Status`.
-
-        One thread is inside from the start of a call to its end, however it resumes.
-        """
+        """Run a call on two arrays, given by id(); one thread is inside to its end."""
         session = load(call + _SESSION)
         ring = load(session + _RING)
         idle = 0
@@ -275,9 +272,8 @@ def _compiled_walk(with_steps: bool) -> Callable[[int, int, int], int]:
         store_release(session + _INSIDE, 0)
         return _DONE
 
-    done: Callable[[int, int, int], int] = compiled("int64(int64,int64,int64)")(
-        _named(walk, with_steps)
-    )
+    make = compiled("int64(int64,int64,int64)")
+    done: Callable[[int, int, int], int] = make(_named(walk, with_steps))
     return done
 
 
