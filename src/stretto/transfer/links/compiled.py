@@ -16,6 +16,7 @@ from stretto.jit.atomics import (
     load,
     load_acquire,
     pause,
+    sched_yield,
     store,
     store_release,
     take,
@@ -76,6 +77,8 @@ _LOOKS = 32
 """Looks at all links between looks at the clock."""
 _ROW, _MOVED, _STOP = 8 * Job.ROW, 8 * Job.MOVED, 8 * Job.STOP
 _COUNT, _LINKS = 24, 32
+_ALONE_NS = 5_000
+"""Nanoseconds of looking before another process may have the core."""
 
 
 @compiled("int64(int64,int64)")
@@ -140,6 +143,8 @@ def await_record(look: int, tag: int) -> int:
                 begun = now
             elif now - begun >= load(look):
                 return 0
+            elif now - begun > _ALONE_NS:
+                sched_yield()  # the peer may be waiting for this core
         pause()
 
 

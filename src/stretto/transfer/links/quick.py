@@ -15,6 +15,7 @@ from stretto.jit.atomics import (
     load,
     load_acquire,
     pause,
+    sched_yield,
     store,
     store_release,
     take,
@@ -43,6 +44,8 @@ _PLACED, _STAGE_LOCK = 8 * Block.PLACED, 8 * Block.STAGE_LOCK
 _KEPT, _NUM_KEPT, _SCRATCH = 8 * Block.KEPT, 8 * Block.NUM_KEPT, 8 * Block.SCRATCH
 _ROW, _STOP, _CURSOR = 8 * Job.ROW, 8 * Job.STOP, 8 * Job.CURSOR
 _TRIES = 2000
+_BEFORE_OTHERS = 16
+"""Looks in vain before another process may have the core."""
 
 
 @compiled("int64(int64)")
@@ -191,9 +194,11 @@ def await_done(
 ) -> int:
     """Look for an answer; -1: not yet, -2: another record is first; else its status."""
     inner = load(link + _IN)
-    for _ in range(looks):
+    for nth in range(looks):
         if load_acquire(inner + _TAIL) <= load(inner + _HEAD):
             progress(link)
+            if nth % _BEFORE_OTHERS == _BEFORE_OTHERS - 1:
+                sched_yield()  # the peer may be waiting for this core
             continue
         if not take(link + _TAKE_LOCK, 1):
             return -2
