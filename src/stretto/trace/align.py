@@ -52,9 +52,11 @@ def aligned(recording: Recording) -> Recording:
         found = _line(*seen, b) if seen is not None else None
         lines.append(found or _by_date(recording.ranks, hosts, b))
     calls, steps = recording.calls.copy(), recording.steps.copy()
+    timed = steps["begin"] != 0
+    steps["wait"] += steps["begin"]  # a moment until it has moved, as all others
     for table, columns in (
         (calls, ("enqueue", "start", "end")),
-        (steps, ("begin", "end")),
+        (steps, ("begin", "wait", "end")),
     ):
         if len(table):
             most = int(table["rank"].max()) + 1
@@ -65,6 +67,7 @@ def aligned(recording: Recording) -> Recording:
             at = place[table["rank"]]
             for b, line in enumerate(lines[1:], 1):
                 _move(table, at == b, columns, line)
+    steps["wait"] = np.where(timed, steps["wait"] - steps["begin"], 0)
     ranks = tuple(
         replace(info, offset_ns=round(line.offset), error_ns=line.error)
         for info in recording.ranks

@@ -26,6 +26,7 @@ from stretto.executors.cuda.flags.steps import (
     Place,
     bounds,
     decoded,
+    on_host,
 )
 from stretto.lower import lower
 from stretto.plan import Schedule
@@ -187,6 +188,28 @@ def test_the_stated_error_of_a_gpus_clock_holds(offset, rounds, tick):
 
     assert abs(found.offset_ns - offset) <= found.error_ns
     assert found.error_ns <= min(a + b for a, b, _ in rounds) // 2 + tick + 2
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2**40), st.integers(0, 2**30), st.integers(0, 2**30)),
+        min_size=1,
+        max_size=9,
+    ),
+    st.floats(-1e-4, 1e-4),
+)
+def test_a_wait_is_never_longer_than_its_step_whatever_the_clocks(steps, drift):
+    """A wait is a time of the GPU's clock, too, which runs at a pace of its own."""
+    records = np.zeros(len(steps), RECORD)
+    for row, (begin, wait, more) in enumerate(steps):
+        records["begin"][row], records["wait"][row] = begin, wait
+        records["end"][row] = begin + wait + more
+    made = on_host(records, lambda at: np.rint(at * (1 + drift)).astype(np.int64))
+    lasted = made["end"].astype(np.int64) - made["begin"].astype(np.int64)
+
+    assert (made["wait"].astype(np.int64) >= 0).all()
+    assert (made["wait"].astype(np.int64) <= lasted).all()
 
 
 def test_steps_of_others_are_passed_over():

@@ -1,11 +1,22 @@
 """Clocks of hosts are brought together by calls, with an error that holds."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stretto.trace import CALL, UNKNOWN_NS, CallKind, Comm, RankInfo, Recording, merge
+from stretto.trace import (
+    CALL,
+    STEP,
+    UNKNOWN_NS,
+    CallKind,
+    Comm,
+    RankInfo,
+    Recording,
+    merge,
+)
 
 
 def runs(offsets, *, calls=40, seed=0, drift=(), collective="all_reduce", text=""):
@@ -65,6 +76,20 @@ def test_clocks_that_drift_are_followed():
     off = np.abs(mine["start"] - true[:, 1]).max()
 
     assert off <= merged.ranks[1].error_ns < 40_000
+
+
+def test_waits_follow_the_clock_that_timed_them():
+    """A step that does nothing but wait still lasts as long as it waits."""
+    parts, _ = runs([0, 123_456_789], calls=4000, drift=[0.0, 40e-6])
+    for r, part in enumerate(parts):
+        steps = np.zeros(len(part.calls), STEP)
+        steps["rank"], steps["seq"] = r, part.calls["seq"]
+        steps["begin"], steps["end"] = part.calls["start"][0], part.calls["end"]
+        steps["wait"] = steps["end"] - steps["begin"]
+        parts[r] = dataclasses.replace(part, steps=steps)
+    steps = merge(parts).of_ranks(1).steps
+
+    assert (steps["wait"] == steps["end"] - steps["begin"]).all()
 
 
 @pytest.mark.parametrize(

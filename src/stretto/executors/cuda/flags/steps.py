@@ -12,7 +12,7 @@ import ctypes
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -243,10 +243,7 @@ class StepsMemory:
             self._counts = counts
         finally:
             ask("cuThreadExchangeStreamCaptureMode", before)
-        records = np.concatenate(found)
-        for column in ("begin", "end"):
-            records[column] = self.host_ns(records[column])
-        return records, lost
+        return on_host(np.concatenate(found), self.host_ns), lost
 
     def _copied(self, at: int, count: int, kind: np.dtype[Any]) -> NDArray[Any]:
         made = np.empty(count, kind)
@@ -262,6 +259,18 @@ class StepsMemory:
         attempt("cuStreamDestroy", self._stream)
         attempt("cuMemFree", self._address)
         self._words.close()
+
+
+def on_host(
+    records: NDArray[Any], host_ns: Callable[[NDArray[np.uint64]], NDArray[np.int64]]
+) -> NDArray[Any]:
+    """Return records by the host's clock: waits, too, or one may outlast its step."""
+    made = records.copy()
+    waited = host_ns(records["begin"] + records["wait"])
+    for column in ("begin", "end"):
+        made[column] = host_ns(records[column])
+    made["wait"] = waited - made["begin"].astype(np.int64)
+    return made
 
 
 def decoded(
