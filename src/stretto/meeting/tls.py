@@ -17,16 +17,18 @@ import os
 import select
 import selectors
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from stretto.errors import RendezvousError
 from stretto.meeting.forks import close_quietly, forget_in_children
+
+if TYPE_CHECKING:
+    import ssl  # imported where it is needed: few jobs do
 
 __all__ = ["VARIABLE", "is_asked", "reason", "require", "secured"]
 
@@ -87,6 +89,8 @@ _reasons: dict[int, str] = {}
 
 @functools.cache
 def _context(folder: str, server: bool) -> ssl.SSLContext:
+    import ssl
+
     role = ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT
     context = ssl.SSLContext(role)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -121,7 +125,7 @@ class _Link:
 
     def __init__(self, tls: ssl.SSLSocket, near: socket.socket, number: int) -> None:
         self.tls, self.near, self._number = tls, near, number
-        _reasons.pop(number, None)
+        _reasons[number] = "TLS: it did not speak TLS"  # until it does
         self.out, self.back = bytearray(), bytearray()
         self._is_up = self._wants_write = False
         self._near_ended = self._far_ended = False
@@ -155,11 +159,14 @@ class _Link:
 
     def move(self) -> None:
         """Carry what can be carried."""
+        import ssl
+
         try:
             if not self._is_up:
                 self._wants_write = False
                 self.tls.do_handshake()
                 self._is_up = True
+                _reasons.pop(self._number, None)
             self._move_in()
             self._move_back()
             self._move_out()
@@ -186,6 +193,8 @@ class _Link:
             del self.out[: self.tls.send(self.out[:_PIECE])]
 
     def _move_back(self) -> None:
+        import ssl
+
         with suppress(ssl.SSLWantReadError):
             while len(self.back) < _ROOM and not self._far_ended:
                 data = self.tls.recv(_PIECE)

@@ -118,16 +118,24 @@ class _Process:
             if count > 1:
                 self._owners[owner] = ring, count - 1
                 return
-            self.collect(last=ring)
-            self._file.close_ring(ring)
+            self._end(ring)
             ring.orphaned.detach()
 
     def _drop(self, ring: Ring) -> None:
         """Close a ring whose owner was forgotten without being closed."""
         with self._lock:
-            if self._file is not None and not ring.closed:
-                self.collect(last=ring)
-                self._file.close_ring(ring)
+            if not ring.closed:
+                self._end(ring)
+
+    def _end(self, ring: Ring) -> None:
+        """Take what a ring has, and let go of it; the file goes with the last one."""
+        self.collect(last=ring)
+        if self._file is None:
+            return
+        self._file.close_ring(ring)
+        if self._folder is None and not self._file.rings:
+            self._file.close()
+            self._file = None
 
     @property
     def rings(self) -> tuple[Ring, ...]:

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -287,3 +288,22 @@ def test_a_block_is_recorded_in_memory():
     with record(steps=True) as seen:
         pass
     assert 0 == seen.recording.num_events
+
+
+def test_a_process_that_has_closed_all_holds_nothing():
+    """No descriptor stays, neither the file's nor the one that a mapping keeps."""
+
+    class Owner:
+        """Stands for a communicator."""
+
+    process, owners = _Process(), [Owner(), Owner()]
+    process._folder = None
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        for owner in owners:
+            process.open(owner, WORLD, 1, few=False)
+        assert len(list(Path("/proc/self/fd").iterdir())) > before
+        for owner in owners:
+            process.close_ring(owner)
+
+    assert before == len(list(Path("/proc/self/fd").iterdir()))

@@ -76,7 +76,7 @@ class Door:
         """Send away who has not answered."""
         for connection, knock in list(self._knocking.items()):
             if knock.until <= now:
-                self._hang_up(connection)
+                self._give_up(connection, knock)
 
     def close(self, fault: Fault | None) -> None:
         """Open to nobody any more; those who stand there will find out why."""
@@ -125,10 +125,7 @@ class Door:
         try:
             frames = connection.receive()
         except (EOFError, OSError):
-            if why := tls.reason(connection):
-                who = f"somebody at {knock.address}"
-                self._hub.feed(TurnedAway(who=who, why=f"failed, {why}"))
-            self._hang_up(connection)
+            self._give_up(connection, knock)
             return
         if not frames:
             return
@@ -151,6 +148,13 @@ class Door:
         said = (nonce, proof.nonce, self._path, here)
         mac = prove(self._secret, "hub", *said)
         self._say(connection, Moved(mac=mac, host=here, path=self._path))
+
+    def _give_up(self, connection: Connection, knock: _Knock) -> None:
+        """Hang up on one that went, or said nothing; the hub hears if it was TLS."""
+        if why := tls.reason(connection):
+            who = f"somebody at {knock.address}"
+            self._hub.feed(TurnedAway(who=who, why=f"failed, {why}"))
+        self._hang_up(connection)
 
     def _turn_away(self, connection: Connection, address: str) -> None:
         text = "rank 0 has another secret; give all ranks the same file"
