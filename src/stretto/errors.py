@@ -49,6 +49,8 @@ _LONGEST_NAME = 80
 _HAS_MORE = 0x04
 """The flag of code that takes `*args`, as `inspect.CO_VARARGS`."""
 _LIBRARY = str(Path(__file__).parent)
+_WRITTEN = "<stretto: "
+"""How the names of texts begin that the library writes and compiles itself."""
 
 
 def is_library(place: str) -> bool:
@@ -56,7 +58,7 @@ def is_library(place: str) -> bool:
 
     What users are told of their calls cites lines of theirs only.
     """
-    return place.startswith(_LIBRARY)
+    return place.startswith((_LIBRARY, _WRITTEN))
 
 
 def is_interruption(error: BaseException) -> bool:

@@ -339,7 +339,7 @@ def _maker_of(
     gift = result if gives else None
     space: dict[str, Any] = {"MISS": MISS, "zeros": np.zeros}
     text = "\n".join([*lines, f"  return {gift}", " return run"])
-    exec(compile(text, "<a known call>", "exec"), space)  # the text is ours
+    exec(compile(text, "<stretto: a known call>", "exec"), space)  # the text is ours
     make_known: Callable[..., KnownCall] = space["make_known"]
     return make_known
 

@@ -76,7 +76,8 @@ def verb(
         VERBS[one.name] = one
         known = {"MISS": MISS, "verb": one, "on_gpu": on_gpu, "as_key": as_key}
         made: dict[str, Any] = {}
-        exec(_text(one, method), known, made)  # as dataclasses do; the text is ours
+        text = compile(_text(one, method), f"<stretto: {one.name}>", "exec")
+        exec(text, known, made)  # as dataclasses do; the text is ours
         found: Any = functools.update_wrapper(made[one.name], method)
         found.__defaults__ = method.__defaults__
         found.__kwdefaults__ = method.__kwdefaults__
