@@ -36,4 +36,5 @@ def test_results_are_right_over_a_bad_wire(start, slow_hosts, wire):
     job = start((0, 0, 1, 1), CALLS, on=slow_hosts(wire))
     out, err = job.end(110)
 
+    assert all(text.strip() for text in out), err
     assert all(float(text) >= wire.delay_s for text in out), err
