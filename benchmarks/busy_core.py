@@ -164,15 +164,11 @@ def race(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 def report(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
     """Print a table, and write it beside the raw figures when asked."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout.strip()
+    from stretto.bench.machine import commit
+
     document = {
         "command": " ".join(["python", *sys.argv]),
-        "commit": commit,
+        "commit": commit(),
         "cores": os.cpu_count(),
         "niceness": os.nice(0),
         "python": platform.python_version(),

@@ -19,7 +19,6 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -156,9 +155,11 @@ class Run:
 
     def write(self) -> None:
         """Write what there is."""
+        from stretto.bench.machine import commit
+
         document = {
             "command": "python benchmarks/gpu_fused.py " + " ".join(sys.argv[1:]),
-            "commit": _commit(),
+            "commit": commit(),
             "host": platform.node(),
             "ranks": self.args.ranks,
             "hidden": 8192,
@@ -170,14 +171,6 @@ class Run:
         text = json.dumps(document, indent=1)
         (out / f"gpu_fused_h200x{self.args.ranks}.json").write_text(text)
         (out / f"gpu_fused_h200x{self.args.ranks}.md").write_text(markdown(document))
-
-
-def _commit() -> str:
-    said = subprocess.run(
-        ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"],
-        capture_output=True, text=True, check=False,
-    ).stdout.strip()  # fmt: skip
-    return os.environ.get("STRETTO_COMMIT") or said or "unknown"
 
 
 def summary(rows: int, found: dict[str, float], chosen: str) -> dict[str, Any]:

@@ -223,9 +223,11 @@ class Run:
 
     def write(self) -> None:
         """Write what there is."""
+        from stretto.bench.machine import commit
+
         document = {
             "command": "python benchmarks/gpu_serving.py " + " ".join(sys.argv[1:]),
-            "commit": os.environ.get("STRETTO_COMMIT", "unknown"),
+            "commit": commit(),
             "ranks": self.args.ranks,
             "goal": {"times": GOAL, "follows_us": FOLLOWS},
             "cases": self.cases,

@@ -29,6 +29,7 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "benchmarks")]
 from gpu_group import Hub  # noqa: E402
 from gpu_peers import NO_MULTICAST  # noqa: E402
 
+from stretto.bench.machine import commit  # noqa: E402
 from stretto.choice import parse_sizes, spell_size  # noqa: E402
 
 FOUND = Path("benchmarks") / "synth_h200x4"
@@ -213,7 +214,7 @@ class Rank:
         out = Path(self.args.out)
         document = {
             "command": os.environ["SYNTH_COMMAND"],
-            "commit": os.environ["STRETTO_COMMIT"],
+            "commit": commit(),
             "gpu": f"{self.args.ranks}x {torch.cuda.get_device_name()}",
             "dtype": "bfloat16",
             "rows": self.rows,
@@ -340,9 +341,6 @@ def main() -> int:
     if args.fd:
         child(args)
         return 0
-    git = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
-    said = subprocess.run(git, capture_output=True, text=True, check=False).stdout
-    os.environ.setdefault("STRETTO_COMMIT", said.strip() or "unknown")
     os.environ["SYNTH_COMMAND"] = " ".join(["python", *sys.argv])
     os.chdir(ROOT)
     Path(args.out).mkdir(parents=True, exist_ok=True)

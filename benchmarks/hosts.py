@@ -264,6 +264,8 @@ def _mpirun(
 
 def main() -> None:
     """Run every contender in turn, and write what came of it."""
+    from stretto.bench.machine import commit
+
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--patience", type=float, default=150.0, help="seconds a run")
@@ -281,7 +283,8 @@ def main() -> None:
     names = ["stretto", "gloo", *(["mpi"] if args.mpi else [])]
     names = [n for n in names if not args.only or n in args.only.split(",")]
     document: dict[str, Any] = {
-        "command": " ".join(["benchmarks/hosts.py", *sys.argv[1:]][:1]),
+        "command": " ".join(["python", *sys.argv]),
+        "commit": commit(),
         "cores": os.cpu_count(),
         "load": [os.getloadavg()[0]],
         "runs": {name: [] for name in names},

@@ -110,6 +110,8 @@ def run(end: str, folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     """Run all rounds; write and print what was reached."""
+    from stretto.bench.machine import commit
+
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", default="")
@@ -128,7 +130,8 @@ def main() -> None:
     }
     reached = {name: best[name] <= goal for name, goal in GOALS.items()}
     document = {
-        "command": "benchmarks/hosts_faults.py",
+        "command": " ".join(["python", *sys.argv]),
+        "commit": commit(),
         "cores": os.cpu_count(),
         "load": os.getloadavg()[0],
         "goals": GOALS,

@@ -13,7 +13,6 @@ import json
 import multiprocessing
 import platform
 import resource
-import subprocess
 import sys
 import tempfile
 import threading
@@ -24,6 +23,7 @@ from pathlib import Path
 from tests.host.studio.browser import browser, executable
 from tests.pure.studio.made import recording
 
+from stretto.bench.machine import commit
 from stretto.studio import Given, Studio, StudioServer
 from stretto.trace import write
 
@@ -102,16 +102,9 @@ def first_paints(server: StudioServer, opens: int) -> list[float]:
 
 def about() -> dict[str, str]:
     """Return what a reader needs to repeat this."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
     return {
         "command": " ".join(["python", *sys.argv]),
-        "commit": commit.stdout.strip(),
+        "commit": commit(),
         "processor": platform.processor() or platform.machine(),
         "python": platform.python_version(),
     }

@@ -41,6 +41,7 @@ from altered_check import check  # noqa: E402
 from altered_machines import SEED, Case, altered  # noqa: E402
 
 from stretto import executors, topology  # noqa: E402
+from stretto.bench.machine import commit  # noqa: E402
 from stretto.synth import Budget, clock, from_machine, synthesize, timing  # noqa: E402
 from stretto.synth.compiled import compiled  # noqa: E402
 from stretto.verify import verify  # noqa: E402
@@ -99,6 +100,8 @@ def run_one(number: int, collective: str, nbytes: int, budget: float) -> Case:
         "with_file": round(emitted, 1),
         "peak_mb": round(peak),
         "load": round(os.getloadavg()[0], 1),
+        "cores": os.cpu_count(),
+        "commit": commit()[:7],
     }
 
 
@@ -260,11 +263,14 @@ def write(out: Path, rows: dict[str, Case]) -> None:
     clocks = {r.get("clock", "process") for r in good}
     whose = " or ".join(f"the {name}'s time" for name in sorted(clocks))
     loads = [r["load"] for r in good] or [0]
+    cores: list[object] = sorted({r["cores"] for r in good if r.get("cores")})
+    commits: list[object] = sorted({r["commit"] for r in good if r.get("commit")})
     said = (
         f"`benchmarks/synth_altered.py`, seed {SEED};"
         f" {len({r['case'] for r in ordered})} of {len(list(altered()))} machines so"
-        f" far. Budgets of {budgets} s of {whose}; {os.cpu_count()} cores, load"
-        f" {min(loads)} to {max(loads)}. Times are of the emitted program, replayed by"
+        f" far. Budgets of {budgets} s of {whose}; {_listed(cores)} cores, load"
+        f" {min(loads)} to {max(loads)}, commit {_listed(commits)}."
+        " Times are of the emitted program, replayed by"
         " a checker that shares no code with synthesis and agrees with"
         " `stretto simulate --schedule written` to a"
         " millionth. A gap is to the larger of two bounds, the script's own and"
@@ -335,6 +341,10 @@ def _details(rows: list[Case]) -> Iterator[str]:
             *(r["moves"], r["vias"], r["seconds"], r["with_file"], r["peak_mb"]),
             *(f"{r['budget']:g}", r["load"], r["generator"]),
         )
+
+
+def _listed(words: list[object]) -> str:
+    return " and ".join(map(str, words)) or "unknown"
 
 
 def _line(*words: object) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 from fractions import Fraction
 from pathlib import Path
@@ -25,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
 from stretto import topology  # noqa: E402
+from stretto.bench.machine import commit  # noqa: E402
 from stretto.synth import Budget, bound, from_machine, synthesize  # noqa: E402
 
 PUBLISHED = {  # us, by size, from the TE-CCL repository; TACCL as rerun there
@@ -138,15 +138,9 @@ STYLES = {
 
 def write(out: Path, rows: list[dict[str, Any]]) -> None:
     """Write the three files."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout.strip()
     document = {
         "command": " ".join(["python", "benchmarks/synth_figure.py", *sys.argv[1:]]),
-        "commit": commit,
+        "commit": commit(),
         "machine": "ndv2x2 (TE-CCL's constants), modelled, not measured",
         "published": "microsoft/TE-CCL result files; TACCL as rerun there",
         "rows": rows,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
 from stretto import topology  # noqa: E402
+from stretto.bench.machine import commit  # noqa: E402
 from stretto.synth import (  # noqa: E402
     Budget,
     bound,
@@ -348,15 +348,9 @@ def _tell(name: str, rows: Any) -> None:
 
 def write(out: Path, rows: list[Row]) -> None:
     """Write JSON and a table, after every row: stopping early loses nothing."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        capture_output=True,
-        text=True,
-        check=False,
-    ).stdout.strip()
     document = {
         "command": " ".join(["python", "benchmarks/synth_goals.py", *sys.argv[1:]]),
-        "commit": commit,
+        "commit": commit(),
         "model": "links: bytes/rate occupies, alpha does not; exact replay",
         "rows": rows,
     }

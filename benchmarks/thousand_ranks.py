@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from stretto import algorithms, topology
+from stretto.bench.machine import commit
 from stretto.executors import get
 from stretto.lower import lower
 from stretto.plan import Schedule
@@ -83,12 +83,9 @@ def main() -> int:
             print(f"# {case}")
             rows.append({"case": case, **measure(name, hosts)})
     if args.json:
-        commit = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-        ).stdout.strip()
         document = {
             "command": "python benchmarks/thousand_ranks.py",
-            "commit": commit,
+            "commit": commit(),
             "machine": f"{platform.processor() or platform.machine()}, one core",
             "python": platform.python_version(),
             "rows": rows,

@@ -34,6 +34,8 @@ SHORT = 64 << 10
 
 def main() -> None:
     """Start the ranks, print their tables, and keep them when asked to."""
+    from stretto.bench.machine import commit
+
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=8, help="ABBA rounds of a size")
@@ -50,20 +52,13 @@ def main() -> None:
         )[0]
     found["dead_s"] = max(_dead() for _ in range(options.deaths))
     found["import_ms"] = _import_ms(options.imports)
-    found |= {"command": " ".join(["python", *sys.argv]), "commit": _commit()}
+    found |= {"command": " ".join(["python", *sys.argv]), "commit": commit()}
     found["goals"] = goals(found)
     text = tables(found)
     print(text)
     if options.out:
         (RESULTS / f"{options.out}.json").write_text(json.dumps(found, indent=1) + "\n")
         (RESULTS / f"{options.out}.md").write_text(text + "\n")
-
-
-def _commit() -> str:
-    said = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True
-    )
-    return said.stdout.strip()
 
 
 def _import_ms(count: int) -> float:

@@ -29,6 +29,8 @@ SAMPLE_S = 0.04
 
 def launch(program: str, words: Sequence[str], args: argparse.Namespace) -> Any:
     """Run a program on so many processes; return its answers, and what is wrong."""
+    from stretto.bench.machine import commit
+
     folder = Path(tempfile.mkdtemp())
     answers = folder / "answers.json"
     environment = {**os.environ, **NO_MULTICAST}
@@ -62,7 +64,7 @@ def launch(program: str, words: Sequence[str], args: argparse.Namespace) -> Any:
         wrong = f"ranks ended with {[one.returncode for one in ranks]}"
     said = json.loads(answers.read_text()) if answers.is_file() else {}
     said.update(wrong=wrong, command=" ".join(["python", *sys.argv]))
-    said.update(commit=os.environ.get("STRETTO_COMMIT", "unknown"), ranks=args.ranks)
+    said.update(commit=commit(), ranks=args.ranks)
     return said
 
 

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from stretto.bench.machine import commit
 from stretto.bench.transfers.nixl import nixl_rows
 from stretto.bench.transfers.pair import Pair, Times, timed
 from stretto.errors import MissingExtraError
@@ -281,7 +282,8 @@ def main() -> None:
         about = {"machine": platform.processor() or platform.machine(),
                  "cores": os.cpu_count(), "kernel": platform.release()}  # fmt: skip
         document = {
-            "command": "benchmarks/transfer_cpu.py",
+            "command": " ".join(["python", *sys.argv]),
+            "commit": commit(),
             **about,
             "rows": report.rows,
         }
