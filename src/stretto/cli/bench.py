@@ -131,14 +131,7 @@ def _hop(args: argparse.Namespace) -> int:
     if args.machine_file:
         text = bench.measured_machine(rows, args.ranks or _RANKS, args.hosts)
         Path(args.machine_file).write_text(text, encoding="utf-8")
-    if args.json:
-        document = json.dumps({"command": "bench hop", "rows": rows}, indent=2)
-        if args.json == "-":
-            print(document)
-        else:
-            Path(args.json).write_text(document + "\n", encoding="utf-8")
-    else:
-        print(table(rows))
+    _show("bench hop", rows, args)
     return 0
 
 
@@ -162,15 +155,19 @@ def _transfer(args: argparse.Namespace) -> int:
         }
         for r in transfers.measure(args.tests[1:], **how)
     ]  # fmt: skip
-    if args.json:
-        document = json.dumps({"command": "bench transfer", "rows": rows}, indent=2)
-        if args.json == "-":
-            print(document)
-        else:
-            Path(args.json).write_text(document + "\n", encoding="utf-8")
-    else:
-        print(table(rows))
+    _show("bench transfer", rows, args)
     return 0
+
+
+def _show(command: str, rows: list[dict[str, Any]], args: argparse.Namespace) -> None:
+    """Print a table, or a JSON document where one is asked for."""
+    document = json.dumps({"command": command, "rows": rows}, indent=2)
+    if not args.json:
+        print(table(rows))
+    elif args.json == "-":
+        print(document)
+    else:
+        Path(args.json).write_text(document + "\n", encoding="utf-8")
 
 
 def _warn_of_load() -> None:

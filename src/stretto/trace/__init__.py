@@ -1,7 +1,6 @@
 """What happened when: the only clock, recordings of calls and steps, their file."""
 
 from stretto.trace import rings
-from stretto.trace.chrome import chrome_json, write_chrome
 from stretto.trace.clock import MONOTONIC, Clock, MonotonicClock, VirtualClock
 from stretto.trace.collector import EXPLAINED, Taken
 from stretto.trace.events import KINDS, Event
@@ -68,7 +67,6 @@ __all__ = [
     "Wait",
     "add_source",
     "blocked",
-    "chrome_json",
     "close_ring",
     "merge",
     "observe",
@@ -81,5 +79,4 @@ __all__ = [
     "snapshot_of_pid",
     "wants_steps",
     "write",
-    "write_chrome",
 ]

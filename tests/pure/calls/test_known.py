@@ -10,7 +10,6 @@ from tests.stand_ins import TensorLike
 from stretto import executors
 from stretto.arrays import array_readers as readers_module
 from stretto.arrays.array_readers import read_array
-from stretto.calls import Communicator
 from stretto.errors import CallError
 from stretto.executors.cuda.device.arrays import DeviceArray
 
@@ -149,34 +148,10 @@ class Session(executors.Session):
         pass
 
 
-class Group(executors.Group):
-    """Rank 1 of 3, alone."""
-
-    rank, num_ranks, deadline_s = 1, 3, 1.0
-    broken = np.zeros(1, np.int64)
-
-
 @pytest.fixture
 def session(monkeypatch):
     monkeypatch.setitem(readers_module._readers, Tensor, readers_module._tensor)
     return Session()
-
-
-@pytest.fixture
-def comm(session):
-    made = Communicator(Group(), executor="", profiles={})
-    made._sessions["cuda"] = made._sessions["cpu"] = session
-    return made
-
-
-@pytest.fixture
-def blind(comm, monkeypatch):
-    """Return what lets no call be examined any more."""
-
-    def refuse(*_):
-        raise AssertionError("the call was examined")
-
-    return lambda: monkeypatch.setattr(comm, "_caller", refuse)
 
 
 @pytest.mark.parametrize("make", KINDS)

@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from tests.pure.calls.test_known import Group, Session, Tensor
+from tests.pure.calls.test_known import Session, Tensor
 
 from stretto.arrays import array_readers as readers_module
-from stretto.calls import Communicator
 from stretto.calls.layout import MISS
 from stretto.epilogues import cast, epilogue, row_mean, rsqrt
 from stretto.errors import CallError
@@ -43,23 +42,6 @@ class Fused(Session):
 def session(monkeypatch):
     monkeypatch.setitem(readers_module._readers, Tensor, readers_module._tensor)
     return Fused()
-
-
-@pytest.fixture
-def comm(session):
-    made = Communicator(Group(), executor="", profiles={})
-    made._sessions["cuda"] = made._sessions["cpu"] = session
-    return made
-
-
-@pytest.fixture
-def blind(comm, monkeypatch):
-    """Return what lets no call be examined any more."""
-
-    def refuse(*_):
-        raise AssertionError("the call was examined")
-
-    return lambda: monkeypatch.setattr(comm, "_caller", refuse)
 
 
 def call(comm, first, *, shape=SHAPE, residual_at=None, weight="float32", eps=1e-6):

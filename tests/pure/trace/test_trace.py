@@ -1,6 +1,4 @@
-"""Events, the clock, the recorder and the Chrome export."""
-
-import json
+"""Events, the clock and the recorder."""
 
 import pytest
 
@@ -11,8 +9,6 @@ from stretto.trace import (
     MonotonicClock,
     Recorder,
     VirtualClock,
-    chrome_json,
-    write_chrome,
 )
 
 
@@ -91,41 +87,3 @@ def test_a_recorder_needs_room():
     """A capacity of none would forget everything."""
     with pytest.raises(ValueError, match="capacity=0; want at least 1"):
         Recorder(0)
-
-
-def test_the_chrome_export_has_a_process_per_rank_and_a_thread_per_lane():
-    """Metadata come first, then slices in time order within their lane."""
-    events = [
-        event(3.0, 5.0, rank=1, lane=2, nbytes=4000, peer=0, step=7, detail="put x"),
-        event(0.0, 1.5, rank=1, lane=2),
-        event(0.0, 1.0, rank=0),
-    ]
-
-    rows = json.loads(chrome_json(events, title="t"))["traceEvents"]
-
-    names = [(r["pid"], r["tid"], r["args"]["name"]) for r in rows if r["ph"] == "M"]
-    assert [
-        (0, 0, "rank 0"),
-        (1, 0, "rank 1"),
-        (0, 0, "lane 0"),
-        (1, 2, "lane 2"),
-    ] == names
-    slices = [r for r in rows if r["ph"] == "X"]
-    assert [(0, 0.0), (1, 0.0), (1, 3.0)] == [(r["pid"], r["ts"]) for r in slices]
-    assert {
-        "nbytes": 4000,
-        "peer": 0,
-        "step": 7,
-        "epoch": 0,
-        "gbytes_per_s": 2.0,
-        "detail": "put x",
-    } == slices[-1]["args"]
-    assert 2.0 == slices[-1]["dur"]
-
-
-def test_the_chrome_export_is_written_as_one_json_document(tmp_path):
-    """What is written is what is returned."""
-    path = tmp_path / "trace.json"
-    write_chrome(path, [event()])
-
-    assert chrome_json([event()]) == path.read_text()
