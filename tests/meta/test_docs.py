@@ -7,7 +7,6 @@ blocks are doctests, commands after `$` in `console` blocks run, and print what 
 
 import doctest
 import json
-import os
 import re
 import runpy
 import shlex
@@ -16,6 +15,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.meta.fresh import environment
 
 from stretto import errors
 from stretto.ir import parse_program
@@ -27,7 +27,6 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-ENV = dict(os.environ) | {"PYTHONPATH": str(ROOT / "src"), "COLUMNS": "80"}
 
 
 def blocks(path, kind):
@@ -41,10 +40,10 @@ def pages(*kinds):
     return pytest.mark.parametrize("path", found, ids=names)
 
 
-def run(command, **options):
+def run(command, text, **options):
     return subprocess.run(
         command,
-        env=ENV,
+        env=environment(text),
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -58,9 +57,10 @@ def run(command, **options):
 def test_python_blocks_run(path, tmp_path):
     """The blocks of a page, one after the other, are a program that works."""
     script = tmp_path / "page.py"
-    script.write_text("\n".join(blocks(path, "python")))
+    text = "\n".join(blocks(path, "python"))
+    script.write_text(text)
 
-    done = run([sys.executable, script], cwd=tmp_path)
+    done = run([sys.executable, script], text, cwd=tmp_path)
 
     assert 0 == done.returncode, done.stdout
 
@@ -88,7 +88,7 @@ def test_commands_print_what_they_show(path):
             assert command[0] in ("stretto", "python"), line
             start = ["-m", "stretto"] if command[0] == "stretto" else []
 
-            done = run([sys.executable, *start, *command[1:]], cwd=ROOT)
+            done = run([sys.executable, *start, *command[1:]], line, cwd=ROOT)
 
             same = doctest.OutputChecker().check_output(shown, done.stdout, FLAGS)
             assert same, f"$ {line}\nshown:\n{shown}\nprinted:\n{done.stdout}"

@@ -1,12 +1,12 @@
 """Every example runs, and is written so that somebody can copy from it."""
 
 import ast
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.meta.fresh import environment
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -15,11 +15,12 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_runs(path):
     """It has a docstring and a main(), ends well, and prints something."""
-    tree = ast.parse(path.read_text())
+    text = path.read_text()
+    tree = ast.parse(text)
 
     done = subprocess.run(
         [sys.executable, path],
-        env=dict(os.environ) | {"PYTHONPATH": str(ROOT / "src")},
+        env=environment(text),
         capture_output=True,
         text=True,
         timeout=120,

@@ -58,7 +58,7 @@ def test_a_wire_that_is_away_for_a_second_loses_nobody(start, hosts):
     assert ["2.0", "2.0"] == job.hear_all()
     for _ in range(2):
         hosts.cut()
-        time.sleep(1.1)
+        time.sleep(0.7)
         hosts.mend()
         time.sleep(1.2)
     for rank in job.ranks:
