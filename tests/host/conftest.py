@@ -18,9 +18,7 @@ KEEP = ("synth", "torch", "torch_ops")
 @pytest.fixture(scope="session", autouse=True)
 def _forked_ranks():
     """Import what ranks need, load what is compiled, and fork ranks from here."""
-    from tests.host.cpu.conftest import load_compiled
-
-    load_compiled()
+    forked.load()
     forked.begin()
 
 

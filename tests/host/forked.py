@@ -12,6 +12,7 @@ import atexit
 import gc
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -81,6 +82,24 @@ class Forked:
             os.kill(self.pid, signal.SIGKILL)
 
 
+def main(program):
+    """Run a program whose ranks are forked: `python -m tests.host.forked PROGRAM`."""
+    load(with_torch="torch" in Path(program).read_text())
+    begin()
+    sys.argv = [program]
+    sys.path[0] = str(Path(program).parent)
+    runpy.run_path(program, run_name="__main__")
+
+
+def load(*, with_torch=False):
+    """Import what ranks need, and load what is compiled."""
+    from tests.host.cpu.conftest import load_compiled
+
+    load_compiled()
+    if with_torch:
+        import stretto.torch  # noqa: F401
+
+
 def begin():
     """Have `spawn` fork its ranks from now on, while `is_on`."""
     stand_in = types.SimpleNamespace(**vars(subprocess))
@@ -133,3 +152,7 @@ def _inherit(kept):
     sys.stdin = os.fdopen(0, closefd=False)
     sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
