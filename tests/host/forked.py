@@ -9,6 +9,7 @@ started as everybody's are.
 from __future__ import annotations
 
 import atexit
+import functools
 import gc
 import json
 import os
@@ -166,7 +167,12 @@ def load(*, with_torch=False):
 
     load_compiled()
     if with_torch:
+        from torch import multiprocessing
+
         import stretto.torch  # noqa: F401
+
+        fork = functools.partial(multiprocessing.start_processes, start_method="fork")
+        multiprocessing.spawn = fork
 
 
 def begin():
