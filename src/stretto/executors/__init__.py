@@ -285,6 +285,7 @@ class Executor(Protocol):
         """Return how data go from one host to another, in words."""
 
 
+@functools.cache
 def names() -> tuple[str, ...]:
     """Return the names of all executors, sorted."""
     return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if m.ispkg))
