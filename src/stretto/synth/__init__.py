@@ -1,6 +1,6 @@
 """Topology and collective to a program: bounds with proofs, and schedules near them."""
 
-from stretto.synth.bounds import COLLECTIVES, Bound, Term, bound
+from stretto.synth.bounds import COLLECTIVES, ROOTED, Bound, Term, bound
 from stretto.synth.emit import identifier
 from stretto.synth.joint import Budget
 from stretto.synth.model import Network, from_machine
@@ -12,6 +12,7 @@ from stretto.synth.steps import Point, frontier, rounds_bound
 
 __all__ = [
     "COLLECTIVES",
+    "ROOTED",
     "Bound",
     "Budget",
     "Demand",

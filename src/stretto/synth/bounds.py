@@ -21,7 +21,7 @@ from stretto.synth.model import Network
 from stretto.synth.symmetry import Symmetry, find_symmetry, trivial
 from stretto.synth.walks import Distances
 
-__all__ = ["COLLECTIVES", "Bound", "Term", "bound"]
+__all__ = ["COLLECTIVES", "ROOTED", "Bound", "Term", "bound"]
 
 COLLECTIVES = (
     "all_gather",
@@ -33,6 +33,10 @@ COLLECTIVES = (
     "reduce_scatter",
     "scatter",
 )
+
+
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
+"""Those in which one of the ranks has or gets everything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,9 +112,9 @@ def bound(
     elif symmetry is None and collective in _SYMMETRIC:
         symmetry = find_symmetry(network)
     away = Distances(network)
-    _check_ways(network, away, root if collective in _ROOTED else None)
+    _check_ways(network, away, root if collective in ROOTED else None)
     terms = list(_rates(collective, network, symmetry, away, root, weights))
-    roots = (root,) if collective in _ROOTED else tuple(_starts(network, symmetry))
+    roots = (root,) if collective in ROOTED else tuple(_starts(network, symmetry))
     far = away.farthest(roots, network.members)
     terms.append(
         Term(alpha=far[0], algbw=None, why=f"latency of rank {far[1]} to {far[2]}")
@@ -169,8 +173,10 @@ def _check_ways(network: Network, away: Distances, root: int | None) -> None:
     silent = [v for v in others if not away.reaches(v, first)] if root is None else []
     if wanting or silent:
         what = "nothing reaches" if wanting else "nothing leaves"
+        ranks = [network.place(r) for r in wanting or silent]
         raise TopologyError(
-            f"{network.name}: {what} ranks {wanting or silent}, seen from rank {first};"
+            f"{network.name}: {what} ranks {ranks}, seen from rank"
+            f" {network.place(first)};"
             " want a chain of links that are not dead"
         )
 
@@ -185,7 +191,6 @@ def _both_halves(network: Network, symmetry: Symmetry | None) -> str:
 
 
 _SYMMETRIC = ("all_gather", "all_reduce", "all_to_all", "reduce_scatter")
-_ROOTED = ("broadcast", "reduce", "gather", "scatter")
 
 
 def _starts(network: Network, symmetry: Symmetry | None) -> tuple[int, ...]:

@@ -78,12 +78,8 @@ def build(text: str, schedule: Schedule) -> Program:
     exec(compile(text, f"<{schedule.generator}>", "exec"), space)
     found = [v for v in space.values() if isinstance(v, Algorithm)]
     assert len(found) == 1  # emit wrote one
-    params = (
-        {"root": schedule.demand.root} if "root" in text.split("-> None")[0] else {}
-    )
     demand = schedule.demand
-    if demand.collective not in ("broadcast", "reduce", "gather", "scatter"):
-        params = {}
+    params = {"root": demand.root} if demand.rooted else {}
     return found[0].build(demand.network.num_ranks, **params)
 
 

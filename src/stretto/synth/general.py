@@ -139,8 +139,7 @@ class General:
         if self._goal < _RATES_COUNT * late:
             return _LADDER
         members = len(self._demand.network.members)
-        rooted = self._demand.collective in ("broadcast", "reduce", "gather", "scatter")
-        moves = members if rooted else members * members
+        moves = members if self._demand.rooted else members * members
         return tuple(k for k in _LADDER if k == 1 or k * moves > _MANY_MOVES / 4)
 
     @property

@@ -10,6 +10,7 @@ images run at the same time, so this is exact among symmetric schedules.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -23,7 +24,11 @@ from stretto.synth.schedule import Chunk, Demand, Move, Schedule
 from stretto.synth.symmetry import Symmetry
 from stretto.synth.unfold import representatives, unfold
 
-__all__ = ["Budget", "Found", "solve_joint", "solver_of"]
+__all__ = ["Budget", "Found", "solve_joint", "solved", "solver_of"]
+
+
+_SEEDS = 1 << 31
+"""What a solver takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +46,8 @@ class Budget:
         for name, value in (("seconds", self.seconds), ("whole", self.whole)):
             if value is not None and not 0 <= value < math.inf:
                 raise CallError(f"budget {name}={value}; want 0 or more seconds")
+        if not 0 <= self.seed < _SEEDS:
+            raise CallError(f"seed={self.seed}; want 0 to {_SEEDS - 1}")
 
     @classmethod
     def within(cls, seconds: float, seed: int = 0) -> Budget:
@@ -97,7 +104,8 @@ def solve_joint(
     if hint is not None:
         _hint(model, hint, chunks, hops)
     solver = solver_of(budget)
-    status = solver.solve(model.cp, _Watch.make(model, progress) if progress else None)
+    watch = _Watch.make(model, progress) if progress else None
+    status = solved(solver, model.cp, watch)
     names = cp_model()
     if status == names.INFEASIBLE:
         return Found(schedule=None, proved=True)
@@ -126,6 +134,27 @@ def solver_of(budget: Budget) -> Any:
     if budget.whole is not None:
         solver.parameters.max_time_in_seconds = budget.whole
     return solver
+
+
+def solved(solver: Any, model: Any, watch: Any = None) -> Any:
+    """Solve and return the status.
+
+    Ctrl-C ends the solver and nothing else: who ended before the time was up and has no
+    proof was interrupted, and that is raised.
+    """
+    begun = time.monotonic()
+    status = solver.solve(model, watch)
+    names, limits = cp_model(), solver.parameters
+    early = (
+        time.monotonic() - begun < _EARLY * limits.max_time_in_seconds
+        and solver.deterministic_time < _EARLY * limits.max_deterministic_time
+    )
+    if early and status in (names.FEASIBLE, names.UNKNOWN):
+        raise KeyboardInterrupt
+    return status
+
+
+_EARLY = 0.9
 
 
 class _Watch:

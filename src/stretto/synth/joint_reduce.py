@@ -16,7 +16,7 @@ from typing import Any
 
 from stretto.synth.bounds import Bound
 from stretto.synth.extras import cp_model
-from stretto.synth.joint import Budget, Found, solver_of
+from stretto.synth.joint import Budget, Found, solved, solver_of
 from stretto.synth.model import Hop, microseconds
 from stretto.synth.replay import replay
 from stretto.synth.schedule import Chunk, Demand, Move, Schedule
@@ -49,7 +49,7 @@ def solve_reduce(
     model.follow(hint)
     solver = solver_of(budget)
     names = cp_model()
-    status = solver.solve(model.cp)
+    status = solved(solver, model.cp)
     if status not in (names.OPTIMAL, names.FEASIBLE):
         return Found(schedule=None, proved=status == names.INFEASIBLE)
     moves = [

@@ -50,13 +50,12 @@ def listed(schedule: Schedule, ways: Mapping[tuple[int, ...], int]) -> Body:
     if named := [links for links, number in ways.items() if number >= 0]:
         switches: list[tuple[object, ...]] = [network.switches_on(x) for x in named]
         tables.append(("WAYS", "the switches on the ways that MOVES name", switches))
-    rooted = demand.collective in ("broadcast", "reduce", "gather", "scatter")
     return Body(
         tables=tuple(tables),
         imports=f"Ranks, algorithm{', reduce' * demand.combines}",
-        parameters=f", root: int = {demand.root}" if rooted else "",
+        parameters=f", root: int = {demand.root}" if demand.rooted else "",
         lines=[
-            *(only_root(demand.root) if rooted else ()),
+            *(only_root(demand.root) if demand.rooted else ()),
             *_own(demand, Group(demand)),
             *_loop(demand, slots.count, ways=bool(named)),
         ],

@@ -56,6 +56,9 @@ class Result:
     cut: tuple[str, ...] = ()
     """What the budget left out; with nothing the answer is the same everywhere."""
 
+    interrupted: bool = False
+    """Whether Ctrl-C ended the search, and not the budget."""
+
     @property
     def bound_us(self) -> Fraction:
         """Return the lower bound for this size."""
@@ -112,6 +115,10 @@ def synthesize(
         root=network.members[0] if root is None else root,
         weights=weights,
     )
+    if trees < 0:
+        raise CallError(f"synth {collective}: trees={trees}; want 0 or more")
+    if root is not None and not demand.rooted:
+        raise CallError(f"synth {collective}: root={root}; want none, nobody is one")
     if trees and collective in ("all_to_all", "gather", "scatter"):
         raise CallError(
             f"synth {collective}: trees={trees}; want 0, what only one rank wants"
@@ -146,7 +153,9 @@ def _best(search: Search, limit: Bound) -> Result:
         seed=search.budget.seed,
         splits=search.splits if search.splits_given else (),
     )
-    for schedule, done in _in_turn(search, limit, general):
+    found = _in_turn(search, limit, general)
+    while (one := _next(found, search.clock, any_yet=best is not None)) is not None:
+        schedule, done = one
         us = replay(schedule, bound=limit).us
         trial = Trial(
             generator=schedule.generator,
@@ -183,7 +192,22 @@ def _best(search: Search, limit: Bound) -> Result:
         budget=search.budget,
         proved=proved,
         cut=tuple(search.clock.cut),
+        interrupted=search.clock.interrupted,
     )
+
+
+def _next(
+    found: Iterator[tuple[Schedule, bool]], clock: Clock, *, any_yet: bool
+) -> tuple[Schedule, bool] | None:
+    """Return what is found next; None at the end, which Ctrl-C may say, too."""
+    try:
+        return next(found, None)
+    except KeyboardInterrupt:
+        if not any_yet:
+            raise
+        clock.interrupted = True
+        clock.skip("all that would have been tried later")
+        return None
 
 
 def _worth(schedule: Schedule, best: Schedule) -> Fraction:
@@ -260,15 +284,14 @@ def _readable(
 def _symmetry(demand: Demand, sketch: Sketch | None) -> Symmetry:
     """Return who stands for whom; a sketch must hold, and look the same to all."""
     network = demand.network
-    rooted = demand.collective in ("broadcast", "reduce", "gather", "scatter")
     ways = turns = None
     if sketch is not None:
         backwards = demand.collective in ("gather", "reduce", "reduce_scatter")
         way = network.reversed if backwards else network
-        origins = (demand.root,) if rooted else network.members
+        origins = (demand.root,) if demand.rooted else network.members
         ways = sketch.check(way, origins, backwards=backwards)
         turns = sketch.turns(network)
-    if rooted or len(set(demand.weights)) > 1:
+    if demand.rooted or len(set(demand.weights)) > 1:
         return trivial(network)
     if turns is not None:
         return turns

@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from stretto.errors import CallError, UnknownNameError
-from stretto.synth.bounds import COLLECTIVES
+from stretto.synth.bounds import COLLECTIVES, ROOTED
 from stretto.synth.model import Network
 from stretto.synth.symmetry import Symmetry
 
@@ -87,9 +87,13 @@ class Demand:
             )
         if self.pieces and self.collective not in ("broadcast", "reduce"):
             raise CallError(f"synth {self.collective}: pieces={self.pieces}; want 0")
-        rooted = self.collective in ("broadcast", "reduce", "gather", "scatter")
-        if rooted and self.root not in members:
+        if self.rooted and self.root not in members:
             raise CallError(f"root={self.root}; want one of {members}")
+
+    @property
+    def rooted(self) -> bool:
+        """Return whether one of the ranks has or gets everything."""
+        return self.collective in ROOTED
 
     @property
     def combines(self) -> bool:
