@@ -138,8 +138,8 @@ _SOLVING = """
 import os, signal, threading
 from stretto import topology
 from stretto.synth import Budget, Demand, bound, from_machine
-from stretto.synth.joint import solve_joint
-from stretto.synth.symmetry import trivial
+from stretto.synth.exact.joint import solve_joint
+from stretto.synth.network.symmetry import trivial
 
 network = from_machine(topology.load("dgx1"))
 demand = Demand(collective="all_gather", network=network, nbytes=65536, split=4)
