@@ -51,6 +51,13 @@ class LoopLike(Protocol):
         """Have another thread call what takes long."""
 
     @property
+    def attention(self) -> int:
+        """Return the address of the words that say whether others look."""
+
+    def heat(self) -> None:
+        """Have peers wake nobody for a while."""
+
+    @property
     def can_look(self) -> bool:
         """Return whether there is something to look at, and a core to do it."""
 
@@ -120,7 +127,7 @@ class PeerLike(Protocol):
 
     @property
     def quick(self) -> dict[int, Any]:
-        """Return who waits for an answer, by turn."""
+        """Return who waits for answers, by number."""
 
     def drop(self, number: int) -> None:
         """Say that a transfer is not wanted any more."""

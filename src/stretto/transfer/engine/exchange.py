@@ -48,7 +48,7 @@ class Exchange(ABC):
         self._receiving: dict[int, tuple[Receiving, dict[str, Any]]] = {}
         self._kept: dict[int, Pending[int]] = {}
         self.quick: dict[int, Any] = {}
-        """Who waits for an answer, by turn."""
+        """Who waits for answers, by number."""
 
     @abstractmethod
     def give_up(self) -> None:
@@ -144,9 +144,9 @@ class Exchange(ABC):
             case Kind.QUICK_PUT | Kind.QUICK_GET:
                 self.link.serve()
             case Kind.DONE:
-                waiting = self.quick.pop(number, None)
+                waiting = self.quick.get(number >> 32)
                 if waiting is not None:
-                    waiting.take()
+                    waiting.take(number)
             case Kind.DROP:
                 self._sending.pop(number, None)
                 self._receiving.pop(number, None)

@@ -28,8 +28,7 @@ from stretto.transfer.links import words
 from stretto.transfer.links.quick import (
     answered,
     await_done,
-    quick_get,
-    quick_put,
+    quick,
     serve,
 )
 from stretto.transfer.links.rings import (
@@ -42,7 +41,17 @@ from stretto.transfer.links.rings import (
     progress,
     taken,
 )
-from stretto.transfer.links.words import MARKS, NUM_MARKS, RECORD, RING, SLOTS, Block
+from stretto.transfer.links.words import (
+    MARKS,
+    NUM_MARKS,
+    RECORD,
+    RING,
+    SLOTS,
+    Attention,
+    Block,
+    Look,
+    Said,
+)
 
 __all__ = [
     "again",
@@ -58,8 +67,7 @@ __all__ = [
     "pop",
     "post",
     "progress",
-    "quick_get",
-    "quick_put",
+    "quick",
     "run",
     "serve",
 ]
@@ -76,7 +84,10 @@ _SCRATCH = 8 * Block.SCRATCH
 _LOOKS = 32
 """Looks at all links between looks at the clock."""
 _ROW, _MOVED, _STOP = 8 * Job.ROW, 8 * Job.MOVED, 8 * Job.STOP
-_COUNT, _LINKS = 24, 32
+_CLOCK, _COUNT, _LINKS = 8 * Look.CLOCK, 8 * Look.COUNT, 8 * Look.LINKS
+_ATTENTION = 8 * Look.ATTENTION
+_IS_HOT, _LOOKED = 8 * Attention.IS_HOT, 8 * Attention.LOOKS
+_IS_COLD = int(Said.COLD)
 _ALONE_NS = 5_000
 """Nanoseconds of looking before another process may have the core."""
 
@@ -121,10 +132,13 @@ def await_record(look: int, tag: int) -> int:
     """Look at links for a while; 1: that notification came once, 2: another record.
 
     It is taken if it is the one; whatever else there is, is left. 0: nothing came.
-    `look` is the address of how long, two words for the clock, how many links, and
-    their addresses.
+    `look` is the address of the words of `Look`.
     """
     begun, looks = 0, 0
+    attention = load(look + _ATTENTION)
+    if load(attention + _IS_HOT) == 0:
+        return _IS_COLD
+    store(attention + _LOOKED, load(attention + _LOOKED) + 1)
     count = load(look + _COUNT)
     while True:
         for i in range(count):
@@ -138,7 +152,7 @@ def await_record(look: int, tag: int) -> int:
                 progress(link)
         looks += 1
         if looks % _LOOKS == 0:
-            now = _now(look + 8)
+            now = _now(look + _CLOCK)
             if begun == 0:
                 begun = now
             elif now - begun >= load(look):

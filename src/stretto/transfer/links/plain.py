@@ -19,7 +19,10 @@ from stretto.transfer.links.words import (
     RECORD,
     RING,
     SLOTS,
+    Attention,
     Block,
+    Look,
+    Said,
     Word,
 )
 
@@ -66,9 +69,15 @@ def pop(link: int, record: int) -> int:
 
 def await_record(look: int, tag: int) -> int:
     """Look at links for a while; 2: there is a record. Nothing is taken here."""
-    spin_ns, _, _, count = (int(_word(look + 8 * i)[0]) for i in range(4))
-    until = time.monotonic_ns() + spin_ns
-    inner = [_block(int(_word(look + 32 + 8 * i)[0]))[Block.IN] for i in range(count)]
+    table = bytes_at(look, 8 * Look.LINKS).view(np.int64).tolist()
+    attention = table[Look.ATTENTION]
+    if not _word(attention + 8 * Attention.IS_HOT)[0]:
+        return int(Said.COLD)
+    _word(attention + 8 * Attention.LOOKS)[0] += 1
+    until = time.monotonic_ns() + table[Look.SPIN_NS]
+    at = look + 8 * Look.LINKS
+    links = [int(_word(at + 8 * i)[0]) for i in range(table[Look.COUNT])]
+    inner = [_block(link)[Block.IN] for link in links]
     ends = [(_word(at + Word.TAIL), _word(at + Word.HEAD)) for at in inner]
     while True:
         if any(tail[0] > head[0] for tail, head in ends):

@@ -30,10 +30,13 @@ from stretto.transfer.links.words import (
     SLOTS,
     STAGE,
     STAGE_BYTES,
+    Ask,
+    Attention,
     Block,
+    Said,
 )
 
-__all__ = ["answered", "await_done", "quick_get", "quick_put", "serve"]
+__all__ = ["answered", "await_done", "quick", "serve"]
 
 _TAIL, _HEAD = int(words.Word.TAIL), int(words.Word.HEAD)
 _STAGED, _DONE = int(words.Word.STAGED), int(words.Kind.DONE)
@@ -43,6 +46,14 @@ _IN, _OUT, _TAKE_LOCK = 8 * Block.IN, 8 * Block.OUT, 8 * Block.TAKE_LOCK
 _PLACED, _STAGE_LOCK = 8 * Block.PLACED, 8 * Block.STAGE_LOCK
 _KEPT, _NUM_KEPT, _SCRATCH = 8 * Block.KEPT, 8 * Block.NUM_KEPT, 8 * Block.SCRATCH
 _ROW, _STOP, _CURSOR = 8 * Job.ROW, 8 * Job.STOP, 8 * Job.CURSOR
+_ASK_LINK, _ASK_JOB, _ASK_KEPT = 8 * Ask.LINK, 8 * Ask.JOB, 8 * Ask.KEPT
+_ROWS, _NBYTES, _IS_PUT = 8 * Ask.ROWS, 8 * Ask.NBYTES, 8 * Ask.IS_PUT
+_TURN, _BUSY, _ATTENTION = 8 * Ask.TURN, 8 * Ask.BUSY, 8 * Ask.ATTENTION
+_IS_HOT, _LOOKED = 8 * Attention.IS_HOT, 8 * Attention.LOOKS
+_NOT_YET, _OTHER_FIRST, _IS_BUSY = int(Said.NOT_YET), int(Said.OTHER), int(Said.BUSY)
+_IS_COLD, _NO_ROOM = int(Said.COLD), int(Said.NO_ROOM)
+_LOOKS = 400
+"""Looks in vain before the interpreter goes on."""
 _TRIES = 2000
 _BEFORE_OTHERS = 16
 """Looks in vain before another process may have the core."""
@@ -143,33 +154,24 @@ def serve(link: int, record: int) -> None:
     _post(link, answer, status, 0)
 
 
-@compiled("int64(int64,int64,int64,int64,int64,int64)")
-def quick_put(link: int, job: int, rows: int, nbytes: int, kept: int, turn: int) -> int:
-    """Send a put that the peer keeps; return whether there was room for it."""
+@compiled("int64(int64)")
+def _ask(ask: int) -> int:
+    """Send a put, or ask for a get; return whether there was room for it."""
+    link = load(ask + _ASK_LINK)
     if not _begin(link):
         return 0
-    place = _carried(link, job, rows, nbytes)
-    if place >= 0:
-        record = link + _SCRATCH
+    record, place = link + _SCRATCH, 0
+    store(record + 8, load(ask + _ASK_KEPT))
+    store(record, _QUICK_GET)
+    if load(ask + _IS_PUT):
+        nbytes = load(ask + _NBYTES)
+        place = _carried(link, load(ask + _ASK_JOB), load(ask + _ROWS), nbytes)
         store(record, _QUICK_PUT)
-        store(record + 8, kept)
         store(record + 32, nbytes)
-        _post(link, record, turn, place)
+    if place >= 0:
+        _post(link, record, load(ask + _TURN), place)
     store_release(link + _STAGE_LOCK, 0)
     return 1 if place >= 0 else 0
-
-
-@compiled("int64(int64,int64,int64)")
-def quick_get(link: int, kept: int, turn: int) -> int:
-    """Ask for a get that the peer keeps; return whether it was possible to ask."""
-    if not _begin(link):
-        return 0
-    record = link + _SCRATCH
-    store(record, _QUICK_GET)
-    store(record + 8, kept)
-    _post(link, record, turn, 0)
-    store_release(link + _STAGE_LOCK, 0)
-    return 1
 
 
 @compiled("int64(int64,int64,int64,int64,int64)")
@@ -188,11 +190,10 @@ def answered(link: int, record: int, job: int, rows: int, nbytes: int) -> int:
     return status
 
 
-@compiled("int64(int64,int64,int64,int64,int64,int64)")
-def await_done(
-    link: int, turn: int, job: int, rows: int, nbytes: int, looks: int
-) -> int:
+@compiled("int64(int64,int64)")
+def await_done(ask: int, looks: int) -> int:
     """Look for an answer; -1: not yet, -2: another record is first; else its status."""
+    link, turn = load(ask + _ASK_LINK), load(ask + _TURN)
     inner = load(link + _IN)
     for nth in range(looks):
         if load_acquire(inner + _TAIL) <= load(inner + _HEAD):
@@ -201,13 +202,39 @@ def await_done(
                 sched_yield()  # the peer may be waiting for this core
             continue
         if not take(link + _TAKE_LOCK, 1):
-            return -2
-        head, status = load(inner + _HEAD), -2
+            return _OTHER_FIRST
+        head, status = load(inner + _HEAD), _OTHER_FIRST
         record = inner + RING + head % SLOTS * RECORD
         is_there = load_acquire(inner + _TAIL) > head
         if is_there and load(record) == _DONE and load(record + 8) == turn:
-            status = answered(link, record, job, rows, nbytes)
+            job = 0 if load(ask + _IS_PUT) else load(ask + _ASK_JOB)
+            status = answered(
+                link, record, job, load(ask + _ROWS), load(ask + _NBYTES)
+            )
             taken(link, inner, head + 1)
         store_release(link + _TAKE_LOCK, 0)
         return status
-    return -1
+    return _NOT_YET
+
+
+@compiled("int64(int64)")
+def quick(ask: int) -> int:
+    """Do a prepared transfer, and wait for its answer; return its status, or why not.
+
+    What is not yet answered stays taken: whoever called looks on, and lets it go.
+    """
+    if not take(ask + _BUSY, 1):
+        return _IS_BUSY
+    attention = load(ask + _ATTENTION)
+    if load(attention + _IS_HOT) == 0:
+        store_release(ask + _BUSY, 0)
+        return _IS_COLD
+    store(attention + _LOOKED, load(attention + _LOOKED) + 1)
+    store(ask + _TURN, load(ask + _TURN) + 1)
+    if not _ask(ask):
+        store_release(ask + _BUSY, 0)
+        return _NO_ROOM
+    status = await_done(ask, _LOOKS)
+    if status >= 0:
+        store_release(ask + _BUSY, 0)
+    return status

@@ -22,8 +22,12 @@ __all__ = [
     "STAGE",
     "STAGE_BYTES",
     "TAG_BYTES",
+    "Attention",
     "Block",
+    "Ask",
     "Kind",
+    "Look",
+    "Said",
     "Word",
 ]  # fmt: skip
 
@@ -110,3 +114,58 @@ class Block(enum.IntEnum):
     SCRATCH = 24
     """A record that is being dealt with, and one that answers."""
     END = 56
+
+
+class Ask(enum.IntEnum):
+    """Words of a prepared transfer that a peer keeps ready, too."""
+
+    LINK = 0
+    JOB = 1
+    ROWS = 2
+    NBYTES = 3
+    KEPT = 4
+    """The peer's number of it."""
+    IS_PUT = 5
+    TURN = 6
+    """Its number, shifted by 32, and how often it was done."""
+    BUSY = 7
+    """Taken by who does it now."""
+    ATTENTION = 8
+    """Address of the loop's words."""
+    END = 9
+
+
+class Said(enum.IntEnum):
+    """What a quick transfer says where it has no status."""
+
+    NOT_YET = -1
+    OTHER = -2
+    """Another record is first."""
+    BUSY = -3
+    """Another thread does it."""
+    COLD = -4
+    """The loop's thread has to be told that somebody looks."""
+    NO_ROOM = -5
+
+
+class Attention(enum.IntEnum):
+    """Words of a loop, which say whether others look for it."""
+
+    IS_HOT = 0
+    """Whether peers wake nobody, and the loop's thread leaves sockets alone."""
+    LOOKS = 1
+    """How often somebody has looked."""
+    END = 2
+
+
+class Look(enum.IntEnum):
+    """Words of a look at all links."""
+
+    SPIN_NS = 0
+    CLOCK = 1
+    """Two words for the time."""
+    COUNT = 3
+    ATTENTION = 4
+    """Address of the loop's words."""
+    LINKS = 5
+    """The addresses of so many links."""
