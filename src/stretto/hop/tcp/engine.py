@@ -17,7 +17,10 @@ from collections.abc import Callable
 from numba import types
 
 from stretto.hop import MORE
+from stretto.hop.fields import FIELDS
+from stretto.hop.tcp.landing import aim, aimed, drop, land, landed
 from stretto.hop.tcp.words import (
+    AFTER_LARGE,
     BUFFER,
     ENTRIES,
     PUT,
@@ -76,6 +79,7 @@ _OUT, _OUT_USED, _JOINS = 8 * Link.OUT, 8 * Link.OUT_USED, 8 * Link.JOINS
 _MESSAGE, _VECTOR = 8 * Link.MESSAGE, 8 * Link.VECTOR
 _IN, _IN_FROM, _IN_TO = 8 * Link.IN, 8 * Link.IN_FROM, 8 * Link.IN_TO
 _TARGET, _LEFT = 8 * Link.TARGET, 8 * Link.LEFT
+_FIELD, _ROOM, _ASKED = 8 * Link.FIELD, 8 * Link.ROOM, 8 * Link.ASKED
 _SENT, _RECEIVED = 8 * Link.SENT, 8 * Link.RECEIVED
 _CLOSED, _FAILED, _NONSENSE = int(End.CLOSED), int(End.FAILED), int(End.NONSENSE)
 _PUT_BYTES, _SIGNAL_BYTES = 8 * PUT_WORDS, 8 * SIGNAL_WORDS
@@ -188,7 +192,8 @@ def put(context: int, arguments: int) -> int:
     store(piece + 8, nbytes)
     store(link + _LAST, last + 1)
     store(link + _JOINS, 0)
-    store(link + _SENT, load(link + _SENT) + _flush(link))
+    if not load(arguments + 8) & MORE:
+        store(link + _SENT, load(link + _SENT) + _flush(link))
     return 1
 
 
@@ -243,9 +248,12 @@ def _take(context: int, link: int) -> int:
         left = load(link + _LEFT)
         if left > 0:
             nbytes = min(left, here)
-            _memcpy(load(link + _TARGET), at, nbytes)
-            store(link + _TARGET, load(link + _TARGET) + nbytes)
-            store(link + _LEFT, left - nbytes)
+            if load(link + _FIELD):
+                land(link, at, nbytes)
+            else:
+                _memcpy(load(link + _TARGET), at, nbytes)
+                store(link + _TARGET, load(link + _TARGET) + nbytes)
+                store(link + _LEFT, left - nbytes)
             store(link + _IN_FROM, load(link + _IN_FROM) + nbytes)
             if nbytes == here:
                 return 1
@@ -256,11 +264,18 @@ def _take(context: int, link: int) -> int:
             if here < _PUT_BYTES:
                 return 1
             offset, nbytes = load(at + 8), load(at + 16)
-            room = load(context + _PUT_TO) - offset
-            if offset < load(context + _PUT_FROM) or nbytes < 0 or nbytes > room:
-                return 0
-            store(link + _TARGET, base + offset)
-            store(link + _LEFT, nbytes)
+            if offset >= FIELDS:
+                if not aim(context, link, offset, nbytes):
+                    return 0
+            else:
+                room = load(context + _PUT_TO) - offset
+                if offset < load(context + _PUT_FROM) or nbytes < 0 or nbytes > room:
+                    return 0
+                store(link + _FIELD, 0)
+                store(link + _TARGET, base + offset)
+                store(link + _LEFT, nbytes)
+            if nbytes > SMALL:
+                store(link + _ROOM, AFTER_LARGE)
             store(link + _IN_FROM, load(link + _IN_FROM) + _PUT_BYTES)
         elif load(at) == SIGNAL:
             if here < _SIGNAL_BYTES:
@@ -270,6 +285,33 @@ def _take(context: int, link: int) -> int:
             store(link + _IN_FROM, load(link + _IN_FROM) + _SIGNAL_BYTES)
         else:
             return 0
+
+
+@compiled("int64(int64,int64,int64)")
+def _receive_rest(link: int, left: int, room: int) -> int:
+    """Receive the rest of a put's data into place, and what follows into the buffer."""
+    vector, message, many = link + _VECTOR, link + _MESSAGE, 2
+    if load(link + _FIELD):
+        many = aimed(link, room)
+        if many == 0:
+            return drop(link)
+    else:
+        store(vector, load(link + _TARGET))
+        store(vector + 8, left)
+        store(vector + 16, load(link + _IN))
+        store(vector + 24, room)
+        store(link + _ASKED, left + room)
+    store(message + 16, vector)
+    store(message + 24, many)
+    got = _recvmsg(load(link + _SOCKET), message, _NO_WAIT)
+    if load(link + _FIELD):
+        store(link + _IN_TO, landed(link, got))
+    elif got > 0:
+        placed = min(got, left)
+        store(link + _TARGET, load(link + _TARGET) + placed)
+        store(link + _LEFT, left - placed)
+        store(link + _IN_TO, got - placed)
+    return got
 
 
 @compiled("int64(int64)")
@@ -282,27 +324,17 @@ def _receive(link: int) -> int:
             _memcpy(load(link + _IN) + i, load(link + _IN) + start + i, 1)
         store(link + _IN_FROM, 0)
         store(link + _IN_TO, here)
+    room = load(link + _ROOM)
     if left == 0:
-        got = _recv(
-            load(link + _SOCKET), load(link + _IN) + here, BUFFER - here, _NO_WAIT
-        )
+        asked = min(room, BUFFER - here)
+        store(link + _ASKED, asked)
+        got = _recv(load(link + _SOCKET), load(link + _IN) + here, asked, _NO_WAIT)
         if got > 0:
             store(link + _IN_TO, here + got)
+        if got == asked:
+            store(link + _ROOM, min(2 * room, BUFFER))
         return got
-    vector, message = link + _VECTOR, link + _MESSAGE
-    store(vector, load(link + _TARGET))
-    store(vector + 8, left)
-    store(vector + 16, load(link + _IN))
-    store(vector + 24, BUFFER)
-    store(message + 16, vector)
-    store(message + 24, 2)
-    got = _recvmsg(load(link + _SOCKET), message, _NO_WAIT)
-    if got > 0:
-        placed = min(got, left)
-        store(link + _TARGET, load(link + _TARGET) + placed)
-        store(link + _LEFT, left - placed)
-        store(link + _IN_TO, got - placed)
-    return got
+    return _receive_rest(link, left, room)
 
 
 @compiled("int64(int64,int64)")
@@ -310,9 +342,6 @@ def _drain(context: int, link: int) -> int:
     """Take what has come on a connection; return how many bytes."""
     taken = 0
     for _ in range(_ROUNDS):
-        asked = (
-            load(link + _LEFT) + BUFFER - load(link + _IN_TO) + load(link + _IN_FROM)
-        )
         got = _receive(link)
         if got < 0:
             error = _why()
@@ -328,7 +357,7 @@ def _drain(context: int, link: int) -> int:
         if not _take(context, link):
             _fail(link, _NONSENSE, 0)
             break
-        if got < asked:
+        if got < load(link + _ASKED):
             break
     store(link + _RECEIVED, load(link + _RECEIVED) + taken)
     return taken
@@ -381,10 +410,12 @@ def wait(context: int, microseconds: int) -> int:
 
 
 @compiled("int64(int64,int64)")
-def busy(context: int, arguments: int) -> int:
-    """Return whether something waits to be sent."""
-    link = load(context + _LINKS)
-    for _ in range(load(context + _NUM_LINKS)):
+def busy(context: int, way: int) -> int:
+    """Return whether something waits to be sent; by one way only, if it is not 0."""
+    link, many = load(context + _LINKS), load(context + _NUM_LINKS)
+    if way:
+        link, many = load(load(context + _WAYS) + 8 * (way - 1)), 1
+    for _ in range(many if link else 0):
         if load(link + _FIRST) < load(link + _LAST):
             return 1
         link += _LINK_BYTES

@@ -68,6 +68,8 @@ class _Memory(ctypes.Structure):
 class UcxHop:
     """See `stretto.hop.Hop`."""
 
+    has_fields = False
+
     def __init__(self, window: Window) -> None:
         """Make a worker, and register the window."""
         self._window, self._ucp = window, load()

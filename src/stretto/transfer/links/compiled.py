@@ -13,6 +13,7 @@ from numba import types
 from stretto.jit.atomics import (
     clock_gettime,
     compiled,
+    fence,
     load,
     load_acquire,
     pause,
@@ -22,7 +23,6 @@ from stretto.jit.atomics import (
     take,
 )
 from stretto.transfer.copying.compiled import run
-from stretto.transfer.copying.intrinsics import fence
 from stretto.transfer.copying.words import Job
 from stretto.transfer.links import words
 from stretto.transfer.links.quick import (

@@ -13,6 +13,7 @@ from numba import types
 from stretto.jit.atomics import (
     call,
     compiled,
+    fence,
     load,
     load_acquire,
     pause,
@@ -21,7 +22,6 @@ from stretto.jit.atomics import (
     store_release,
     take,
 )
-from stretto.transfer.copying.intrinsics import fence
 from stretto.transfer.copying.words import Job
 from stretto.transfer.links import words
 from stretto.transfer.links.words import (
