@@ -117,6 +117,10 @@ class Hop(Protocol):
         """Return what turns readable when something comes, for selectors."""
 
     @property
+    def lanes(self) -> int:
+        """Return how many streams there are to each peer."""
+
+    @property
     def has_fields(self) -> bool:
         """Return whether peers can put to fields."""
 

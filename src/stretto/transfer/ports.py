@@ -132,6 +132,9 @@ class PeerLike(Protocol):
     def drop(self, number: int) -> None:
         """Say that a transfer is not wanted any more."""
 
+    def unkeep(self, kept: int) -> None:
+        """Say that a prepared transfer need not be kept any more."""
+
     def give_up(self) -> None:
         """Raise when it is of no use to wait for it."""
 

@@ -110,9 +110,7 @@ def test_what_comes_too_late_is_read_and_dropped(pair, nbytes, why):
 def test_who_writes_says_so_only_meanwhile(pair):
     """The mark is gone when the data are there."""
     mark, epoch = np.array([0], np.int64), np.array([7], np.int64)
-    pair[1].open(
-        0, 3, [100], MARK=mark.ctypes.data, EPOCH=epoch.ctypes.data, WANT=7
-    )
+    pair[1].open(0, 3, [100], MARK=mark.ctypes.data, EPOCH=epoch.ctypes.data, WANT=7)
     put(pair, offset_of(0, 3), np.ones(100, np.uint8), 1)
     assert 0 == mark[0]
     epoch[0] = 8

@@ -60,7 +60,7 @@ class TcpHop:
     def __init__(self, window: Window, *, compiled: bool | None = None) -> None:
         """Listen at the address that the other hosts reach."""
         tls.require()
-        self._window = window
+        self._window, self.lanes = window, window.lanes
         self._compiled = not missing() if compiled is None else compiled
         self._host = address_towards(window.towards or "127.0.0.1")
         self._listener: socket.socket | None = listen(self._host)
@@ -110,7 +110,7 @@ class TcpHop:
         return [sock.fileno() for sock in self._sockets.values() if sock.fileno() >= 0]
 
     def close(self) -> None:
-        """End all connections; what was sent still arrives. Nobody else is in a call."""
+        """End all connections; what was sent still arrives. Nobody is in a call."""
         if isinstance(self._engine, _Compiled):
             self._engine.end()
         if self._listener is not None:

@@ -11,7 +11,14 @@ from numba import types
 
 from stretto.hop.fields import MOST_BYTES, PIECE_WORDS, Field
 from stretto.hop.tcp.words import BUFFER, MOST_PIECES, Context, Link
-from stretto.jit.atomics import compiled, fence, load, load_acquire, store, store_release
+from stretto.jit.atomics import (
+    compiled,
+    fence,
+    load,
+    load_acquire,
+    store,
+    store_release,
+)
 
 __all__ = ["aim", "aimed", "drop", "land", "landed"]
 

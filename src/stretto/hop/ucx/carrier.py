@@ -68,7 +68,7 @@ class _Memory(ctypes.Structure):
 class UcxHop:
     """See `stretto.hop.Hop`."""
 
-    has_fields = False
+    has_fields, lanes = False, 1
 
     def __init__(self, window: Window) -> None:
         """Make a worker, and register the window."""

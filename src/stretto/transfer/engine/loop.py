@@ -65,6 +65,7 @@ class Loop:
         self._wake_poll = select.poll()
         self._wake_poll.register(self._wake_fd, select.POLLIN)
         self._attention = np.zeros(Attention.END, np.int64)
+        self._attention[Attention.SPIN_NS] = max(self._spin_ns, 1000)
         self.attention = int(self._attention.ctypes.data)
         """Address of the words that say whether others look."""
         self._held: deque[Any] = deque(maxlen=64)

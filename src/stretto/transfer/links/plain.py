@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from stretto.transfer import loader
 from stretto.transfer.copying.plain import bytes_at, fence
 from stretto.transfer.links.words import (
-    MARKS,
     NUM_MARKS,
     RECORD,
     RING,
@@ -92,7 +91,6 @@ def fence_now() -> None:
     fence()
 
 
-def marked(inner: int, epoch: int) -> int:
-    """Return whether a producer says that it writes to memory of an epoch."""
-    marks = bytes_at(inner + MARKS, 8 * NUM_MARKS).view(np.int64)
-    return int(epoch in marks.tolist())
+def marked(marks: int, epoch: int) -> int:
+    """Return whether one of the marks says that memory of an epoch is written to."""
+    return int(epoch in bytes_at(marks, 8 * NUM_MARKS).view(np.int64).tolist())
