@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any, Protocol
 
 __all__ = ["Ended", "EngineLike", "LoopLike", "PeerLike"]
@@ -126,7 +126,7 @@ class PeerLike(Protocol):
         """Have the peer keep a transfer ready."""
 
     @property
-    def quick(self) -> dict[int, Any]:
+    def quick(self) -> MutableMapping[int, Any]:
         """Return who waits for answers, by number."""
 
     def drop(self, number: int) -> None:

@@ -22,7 +22,6 @@ from stretto.transfer.links.quick import (
     answered,
     await_done,
     quick,
-    serve,
     take_one,
 )
 from stretto.transfer.links.rings import (
@@ -35,6 +34,7 @@ from stretto.transfer.links.rings import (
     progress,
     time_ns,
 )
+from stretto.transfer.links.serving import serve
 from stretto.transfer.links.words import (
     NUM_MARKS,
     Attention,

@@ -24,7 +24,6 @@ from stretto.jit.atomics import (
     store_release,
     take,
 )
-from stretto.transfer.copying.words import Job
 from stretto.transfer.links import words
 from stretto.transfer.links.words import (
     HALF_BYTES,
@@ -45,21 +44,14 @@ _memcpy: Callable[[int, int, int], int] = types.ExternalFunction(
 _MONOTONIC = 1
 _TAIL, _HEAD = int(words.Word.TAIL), int(words.Word.HEAD)
 _ASLEEP, _SIDE = int(words.Word.ASLEEP), int(words.Word.SIDE)
-_NOTIFY = int(words.Kind.NOTIFY)
-_QUICK_PUT, _QUICK_GET = int(words.Kind.QUICK_PUT), int(words.Kind.QUICK_GET)
-_SCRATCH = 8 * Block.SCRATCH
-_IN, _OUT, _CONTEXT = 8 * Block.IN, 8 * Block.OUT, 8 * Block.CONTEXT
+_OUT, _CONTEXT = 8 * Block.OUT, 8 * Block.CONTEXT
 _PUT, _SIGNAL, _PROGRESS = 8 * Block.PUT, 8 * Block.SIGNAL, 8 * Block.PROGRESS
 _WAIT = 8 * Block.WAIT
 _PEER, _HOP_LOCK = 8 * Block.PEER, 8 * Block.HOP_LOCK
-_POST_LOCK, _TAKE_LOCK = 8 * Block.POST_LOCK, 8 * Block.TAKE_LOCK
+_POST_LOCK = 8 * Block.POST_LOCK
 _TOLD, _ARGUMENTS = 8 * Block.TOLD, 8 * Block.ARGUMENTS
 _EVERY = SLOTS // 8
 """Records after which the consumer behind a hop says how far it is."""
-_LOOKS = 32
-"""Looks at all links between looks at the clock."""
-_ROW, _MOVED, _STOP = 8 * Job.ROW, 8 * Job.MOVED, 8 * Job.STOP
-_COUNT, _LINKS = 24, 32
 _FULL, _POSTED, _WAKE = 0, 1, 3
 
 
