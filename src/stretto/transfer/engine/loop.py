@@ -68,6 +68,8 @@ class Loop:
         self._attention[Attention.SPIN_NS] = max(self._spin_ns, 1000)
         self.attention = int(self._attention.ctypes.data)
         """Address of the words that say whether others look."""
+        self.glance: Callable[[int, int], int] = _see_nothing
+        """Look for a notification on this host for a moment; 1: it came."""
         self._held: deque[Any] = deque(maxlen=64)
         """The table, and earlier ones: somebody may be looking at one."""
         self._set(())
@@ -159,6 +161,7 @@ class Loop:
         table[Look.ATTENTION] = self.attention
         table[Look.LINKS :] = [taker.link.at for taker in takers]
         self._held.append(table)
+        self._choose_glance()
         self.look_at = int(table.ctypes.data)
 
     def drain(self) -> bool:
@@ -210,7 +213,17 @@ class Loop:
         if compiled is None:
             return functions().await_record
         self._await = compiled.await_record
+        self._choose_glance()
         return self._await
+
+    def _choose_glance(self) -> None:
+        """A glance is for links on this host, and for who has a core to look with."""
+        all_near = all(taker.link.hop is None for taker in self._takers)
+        compiled = loader.current()
+        if compiled is not None and self._spin_ns and all_near:
+            self.glance = compiled.glance
+        else:
+            self.glance = _see_nothing
 
     @property
     def can_look(self) -> bool:
@@ -338,6 +351,11 @@ class Loop:
         self.call(over)
         if not self.is_here:
             self._thread.join(5.0)
+
+
+def _see_nothing(look: int, number: int) -> int:
+    """Find nothing: a longer look follows."""
+    return 0
 
 
 def _nothing(events: int) -> None:

@@ -150,7 +150,9 @@ class Block(enum.IntEnum):
     SENDING = 63
     """Words of a send that is being made, by who has that lock."""
     NUM_KEPT = 80
-    END = 81
+    SEEN_HEAD = 81
+    """What was last seen of the peer's HEAD: looking again takes a cache miss."""
+    END = 82
 
 
 class Send(enum.IntEnum):
