@@ -124,6 +124,10 @@ class Hop(Protocol):
     def has_fields(self) -> bool:
         """Return whether peers can put to fields."""
 
+    @property
+    def has_ended(self) -> bool:
+        """Return whether a connection has ended."""
+
     def faults(self) -> Mapping[int, str]:
         """Return the peers whose connection has ended, and how."""
 

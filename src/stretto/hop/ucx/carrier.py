@@ -200,6 +200,11 @@ class UcxHop:
         """Return whether something is under way."""
         return int(engine.busy(self._at, 0))
 
+    @property
+    def has_ended(self) -> bool:
+        """Return whether a connection has ended."""
+        return bool(self.faults())
+
     def faults(self) -> Mapping[int, str]:
         """Return the peers whose connection has ended, and how."""
         return {

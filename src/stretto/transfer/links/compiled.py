@@ -35,6 +35,7 @@ from stretto.transfer.links.rings import (
     time_ns,
 )
 from stretto.transfer.links.serving import serve
+from stretto.transfer.links.slumber import slumber
 from stretto.transfer.links.words import (
     NUM_MARKS,
     Attention,
@@ -65,10 +66,11 @@ __all__ = [
     "run",
     "send",
     "serve",
+    "slumber",
 ]
 
 _CONTEXT = 8 * Block.CONTEXT
-_LOOKS = 32
+_LOOKS = 8
 """Looks at all links between looks at the clock."""
 _ROW, _MOVED, _STOP = 8 * Job.ROW, 8 * Job.MOVED, 8 * Job.STOP
 _CLOCK, _COUNT, _LINKS = 8 * Look.CLOCK, 8 * Look.COUNT, 8 * Look.LINKS
@@ -105,6 +107,9 @@ def await_record(look: int, tag: int) -> int:
                 begun = 0
         looks += 1
         if looks % _LOOKS == 0:
+            if load(attention + _IS_HOT) == 0:
+                return _IS_COLD
+            store(attention + _LOOKED, load(attention + _LOOKED) + 1)
             now = time_ns(look + _CLOCK)
             if begun == 0:
                 begun = now
