@@ -3,9 +3,9 @@
     python benchmarks/gpu_transfer.py --ranks 4 --seconds 120 --out DIR
     python benchmarks/gpu_transfer.py --ranks 4 --device cpu --small --out DIR
 
-One process for each GPU. Before a way is timed, the GPU that has the bytes then compares
-every one of them with what it draws itself; a way that is wrong is not timed. Beside
-ours stands NCCL's send and recv, with what packs and unpacks where blocks are scattered.
+One process for each GPU. Before a way is timed, the GPU that has the bytes then
+compares every one of them with what it draws itself; a way that is wrong is not timed.
+Beside ours stands NCCL's send and recv, with packing where blocks are scattered.
 
     puts       one piece, 1 KB to 256 MB, by a kernel and by copy engines
     blocks     40,000 of 8 KB and 82,000 of 4 KB, from any places to any others

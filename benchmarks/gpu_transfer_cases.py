@@ -317,7 +317,9 @@ def signals(side: Side) -> None:
 def layers(side: Side) -> None:
     """A prefill on rank 0 whose layers go to rank 1 as they are computed."""
     torch, small = side.torch, side.args.small
-    count, tokens, hidden, inner = (3, 64, 64, 128) if small else (80, 2048, 8192, 28672)
+    count, tokens, hidden, inner = (
+        (3, 64, 64, 128) if small else (80, 2048, 8192, 28672)
+    )
     heads, kv, dim = (4, 4, 16) if small else (64, 8, 128)
     blocks = 2 * tokens // 16
     layout = kv_layout(
