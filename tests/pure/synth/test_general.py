@@ -23,7 +23,6 @@ from stretto.synth import (
     from_machine,
     replay,
     synthesize,
-    timing,
 )
 from stretto.synth.bounds.link_prices import gossip_rate
 from stretto.synth.clock import Clock
@@ -31,6 +30,7 @@ from stretto.synth.general.search import General
 from stretto.synth.general.tree_source import TreeSource
 from stretto.synth.network.cheapest_trees import spanning, steiner
 from stretto.synth.network.symmetry import find_symmetry
+from stretto.synth.planning import timing
 from stretto.synth.planning.compiled import compiled
 from stretto.synth.planning.dispatch import compacted, dispatched
 from stretto.synth.planning.jobs import JobTable
