@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
+import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +19,13 @@ from stretto.executors import Launch
 from stretto.executors.cpu.encode import KernelOf
 from stretto.jit import missing
 
-__all__ = ["INTERPRETERS", "Interpreter", "interpreter_named"]
+__all__ = [
+    "INTERPRETERS",
+    "Interpreter",
+    "interpreter_named",
+    "is_loaded",
+    "lacks_compiler",
+]
 
 INTERPRETERS = ("numba", "numpy")
 
@@ -38,6 +46,18 @@ class Interpreter:
     """See `Session`."""
     spin_ns: float
     """What one turn of a spin takes."""
+
+
+def lacks_compiler() -> bool:
+    """Return whether there is no Numba here, without importing it: that takes long."""
+    return importlib.util.find_spec("numba") is None or bool(
+        os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
+    )
+
+
+def is_loaded() -> bool:
+    """Return whether this process has the compiled interpreter already."""
+    return _numba.cache_info().currsize > 0
 
 
 def interpreter_named(name: str | None, *, warn: bool = True) -> Interpreter:
