@@ -126,7 +126,7 @@ class CpuSession(Session):
         """Return where registered memory begins in the heap, or None."""
         if not self._heap_bytes or self._way is not None:
             return None  # peers on other hosts cannot reach it
-        at = self._address(id(array)) - self._heap_at
+        at = self._address(array) - self._heap_at
         return at if 0 <= at < self._heap_bytes else None
 
     def offset_at(self, address: int, nbytes: int) -> int | None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from stretto.testing.referee.actions import (
+from tests.checking.referee.actions import (
     GIVE,
     LOAD,
     MEET,
@@ -33,11 +33,11 @@ from stretto.testing.referee.actions import (
     WAIT,
     Action,
 )
-from stretto.testing.referee.cells import PLAIN
-from stretto.testing.referee.checks import Checker
-from stretto.testing.referee.machine import Machine
-from stretto.testing.referee.values import NOTHING
-from stretto.testing.referee.verdict import Fault, Outcome
+from tests.checking.referee.cells import PLAIN
+from tests.checking.referee.checks import Checker
+from tests.checking.referee.machine import Machine
+from tests.checking.referee.values import NOTHING
+from tests.checking.referee.verdict import Fault, Outcome
 
 __all__ = ["run_ordered"]
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+from tests.checking.cases import counts_for, shape_of
 
 from stretto import collectives, executors
 from stretto.collectives import Array, Operator, Run
 from stretto.errors import StrettoError
 from stretto.ir import Program, Verified
 from stretto.plan import Plan
-from stretto.testing.cases import counts_for, shape_of
 from stretto.testing.interpret import interpret
 from stretto.testing.oracle import expected
 

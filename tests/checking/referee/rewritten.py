@@ -19,6 +19,12 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from tests.checking.plan_mutants import plan_edits
+from tests.checking.referee.calls import Call
+from tests.checking.referee.judge import judge
+from tests.checking.referee.scopes import paired, touches_peers, unequal
+from tests.checking.referee.verdict import Outcome, Verdict
+
 from stretto.ir import Program, Verified
 from stretto.lower import (
     batched,
@@ -29,11 +35,6 @@ from stretto.lower import (
     in_halves,
 )
 from stretto.plan import Groups, Plan, Signal, Step, Wait
-from stretto.testing.plan_mutants import plan_edits
-from stretto.testing.referee.calls import Call
-from stretto.testing.referee.judge import judge
-from stretto.testing.referee.scopes import paired, touches_peers, unequal
-from stretto.testing.referee.verdict import Outcome, Verdict
 from stretto.verify import verify_plan
 
 __all__ = ["ON_ENGINE", "Rewritten", "judge_rewritten", "mutants_of", "rewrites_of"]

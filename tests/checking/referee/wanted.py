@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple, cast
 
+from tests.checking.referee.values import Values
+
 from stretto.ir import INPUT, OUTPUT, Program
-from stretto.testing.referee.values import Values
 
 __all__ = ["Buffers", "buffers", "from_program"]
 

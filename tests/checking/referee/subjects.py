@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 
+from tests.checking.cases import SCHEDULES, programs
+from tests.checking.groups import group_programs
+
 from stretto.ir import Program
-from stretto.testing.cases import SCHEDULES, programs
-from stretto.testing.groups import group_programs
 
 __all__ = ["catalogue", "listed"]
 

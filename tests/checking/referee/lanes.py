@@ -12,8 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from stretto.plan import Move, Signal, Space, Step, Wait
-from stretto.testing.referee.actions import (
+from tests.checking.referee.actions import (
     LOAD,
     MEET,
     NOWHERE,
@@ -23,9 +22,11 @@ from stretto.testing.referee.actions import (
     WAIT,
     Action,
 )
-from stretto.testing.referee.calls import Call, LaidOut
-from stretto.testing.referee.cells import Cells
-from stretto.testing.referee.verdict import Fault, Outcome
+from tests.checking.referee.calls import Call, LaidOut
+from tests.checking.referee.cells import Cells
+from tests.checking.referee.verdict import Fault, Outcome
+
+from stretto.plan import Move, Signal, Space, Step, Wait
 
 __all__ = ["Body", "Lanes", "Ways", "in_turn"]
 

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from stretto.testing.referee.actions import (
+from tests.checking.referee.actions import (
     GIVE,
     MEET,
     NOWHERE,
@@ -22,10 +22,10 @@ from stretto.testing.referee.actions import (
     WAIT,
     Action,
 )
-from stretto.testing.referee.calls import Call, LaidOut, Want, lay_out, wanted
-from stretto.testing.referee.cells import Cells
-from stretto.testing.referee.lanes import Lanes, Ways
-from stretto.testing.referee.values import NOTHING, Values
+from tests.checking.referee.calls import Call, LaidOut, Want, lay_out, wanted
+from tests.checking.referee.cells import Cells
+from tests.checking.referee.lanes import Lanes, Ways
+from tests.checking.referee.values import NOTHING, Values
 
 __all__ = ["Frame", "frame_of"]
 

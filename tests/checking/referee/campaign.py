@@ -14,33 +14,34 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from stretto.errors import StrettoError
-from stretto.ir import Program, Verified
-from stretto.lower import lower
-from stretto.plan import Plan, Schedule
-from stretto.testing.cases import SCHEDULES
-from stretto.testing.mutants import program_mutants
-from stretto.testing.plan_mutants import plan_edits
-from stretto.testing.referee.calls import Call
-from stretto.testing.referee.draw import draw_program
-from stretto.testing.referee.explore import explore, run_at_random
-from stretto.testing.referee.judge import judge, judge_plan, program_verdict
-from stretto.testing.referee.machine import Machine
-from stretto.testing.referee.rewritten import (
+from tests.checking.cases import SCHEDULES
+from tests.checking.mutants import program_mutants
+from tests.checking.plan_mutants import plan_edits
+from tests.checking.referee.calls import Call
+from tests.checking.referee.draw import draw_program
+from tests.checking.referee.explore import explore, run_at_random
+from tests.checking.referee.judge import judge, judge_plan, program_verdict
+from tests.checking.referee.machine import Machine
+from tests.checking.referee.rewritten import (
     ON_ENGINE,
     judge_rewritten,
     mutants_of,
     rewrites_of,
 )
-from stretto.testing.referee.scopes import (
+from tests.checking.referee.scopes import (
     cut,
     paired,
     scopes,
     touches_peers,
     unequal,
 )
-from stretto.testing.referee.subjects import catalogue, listed
-from stretto.testing.referee.verdict import Fault, Outcome, Verdict
+from tests.checking.referee.subjects import catalogue, listed
+from tests.checking.referee.verdict import Fault, Outcome, Verdict
+
+from stretto.errors import StrettoError
+from stretto.ir import Program, Verified
+from stretto.lower import lower
+from stretto.plan import Plan, Schedule
 from stretto.verify import verify, verify_plan
 
 __all__ = ["TASKS", "Found", "catalogue", "refusal_class", "run_task"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from stretto.testing.referee.calls import Want
-from stretto.testing.referee.values import Values
-from stretto.testing.referee.verdict import Fault, Outcome
+from tests.checking.referee.calls import Want
+from tests.checking.referee.values import Values
+from tests.checking.referee.verdict import Fault, Outcome
 
 __all__ = ["Checker"]
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
+from tests.checking.referee.calls import LaidOut
+from tests.checking.referee.verdict import Fault, Outcome
+
 from stretto.plan import Loc, Space
-from stretto.testing.referee.calls import LaidOut
-from stretto.testing.referee.verdict import Fault, Outcome
 
 __all__ = ["PLAIN", "Cells"]
 

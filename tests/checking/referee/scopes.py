@@ -12,11 +12,12 @@ from dataclasses import replace
 from itertools import product
 from typing import NamedTuple, cast
 
+from tests.checking.cases import shape_of
+from tests.checking.referee.calls import Call
+
 from stretto import collectives
 from stretto.ir import Program
 from stretto.plan import Move, Plan, Space
-from stretto.testing.cases import shape_of
-from stretto.testing.referee.calls import Call
 
 __all__ = ["Scope", "cut", "paired", "scopes", "touches_peers", "unequal"]
 

@@ -13,14 +13,14 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
+from tests.checking.cases import shape_of
+from tests.checking.referee.values import Values
+from tests.checking.referee.verdict import Fault, Outcome
+from tests.checking.referee.wanted import Buffers, buffers, from_program
 
 from stretto import collectives
 from stretto.ir import Program
 from stretto.plan import BufferRun, Groups, Plan
-from stretto.testing.cases import shape_of
-from stretto.testing.referee.values import Values
-from stretto.testing.referee.verdict import Fault, Outcome
-from stretto.testing.referee.wanted import Buffers, buffers, from_program
 
 __all__ = ["Call", "LaidOut", "Want", "check_program", "lay_out", "wanted"]
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tests.checking.referee.calls import Call, check_program
+from tests.checking.referee.machine import Machine
+from tests.checking.referee.orders import run_ordered
+from tests.checking.referee.scopes import scopes, unequal
+from tests.checking.referee.verdict import Fault, Outcome, Verdict
+
 from stretto.ir import Program
 from stretto.plan import Plan
-from stretto.testing.referee.calls import Call, check_program
-from stretto.testing.referee.machine import Machine
-from stretto.testing.referee.orders import run_ordered
-from stretto.testing.referee.scopes import scopes, unequal
-from stretto.testing.referee.verdict import Fault, Outcome, Verdict
 
 __all__ = ["judge", "judge_plan", "program_verdict"]
 

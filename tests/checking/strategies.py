@@ -23,7 +23,7 @@ def _strategies() -> Any:
         from hypothesis import strategies
     except ModuleNotFoundError as e:
         raise MissingExtraError(
-            "stretto.testing.strategies needs Hypothesis: pip install hypothesis"
+            "tests.checking.strategies needs Hypothesis: pip install hypothesis"
         ) from e
     return strategies
 

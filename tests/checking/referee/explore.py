@@ -14,7 +14,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from stretto.testing.referee.machine import (
+from tests.checking.referee.machine import (
     GIVE,
     LOAD,
     MEET,
@@ -27,8 +27,8 @@ from stretto.testing.referee.machine import (
     Action,
     Machine,
 )
-from stretto.testing.referee.runs import Runner, State
-from stretto.testing.referee.verdict import Fault, Outcome
+from tests.checking.referee.runs import Runner, State
+from tests.checking.referee.verdict import Fault, Outcome
 
 __all__ = ["explore", "run_at_random"]
 

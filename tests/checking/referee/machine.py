@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stretto.plan import spell_step
-from stretto.testing.referee.actions import (
+from tests.checking.referee.actions import (
     GIVE,
     LOAD,
     MEET,
@@ -26,10 +25,12 @@ from stretto.testing.referee.actions import (
     WAIT,
     Action,
 )
-from stretto.testing.referee.calls import Call
-from stretto.testing.referee.cells import PLAIN
-from stretto.testing.referee.frame import frame_of
-from stretto.testing.referee.lanes import Ways
+from tests.checking.referee.calls import Call
+from tests.checking.referee.cells import PLAIN
+from tests.checking.referee.frame import frame_of
+from tests.checking.referee.lanes import Ways
+
+from stretto.plan import spell_step
 
 __all__ = [
     "GIVE", "LOAD", "MEET", "NOWHERE", "PLAIN", "PUT", "SIGNAL", "STORE", "TAKE",

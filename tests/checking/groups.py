@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from tests.checking.cases import programs
+
 from stretto.errors import CallError
 from stretto.ir import Op, Program, Ref, freeze
-from stretto.testing.cases import programs
 
 __all__ = ["among", "group_programs", "relayed"]
 

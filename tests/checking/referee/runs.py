@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-from stretto.testing.referee.checks import Checker
-from stretto.testing.referee.machine import (
+from tests.checking.referee.checks import Checker
+from tests.checking.referee.machine import (
     GIVE,
     LOAD,
     MEET,
@@ -23,8 +23,8 @@ from stretto.testing.referee.machine import (
     Action,
     Machine,
 )
-from stretto.testing.referee.values import NOTHING
-from stretto.testing.referee.verdict import Fault, Outcome
+from tests.checking.referee.values import NOTHING
+from tests.checking.referee.verdict import Fault, Outcome
 
 __all__ = ["Choose", "Runner", "State"]
 
