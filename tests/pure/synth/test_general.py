@@ -145,8 +145,10 @@ def test_altered_machines_are_near_their_bound(name, hurt, group, collective, mo
 
 @pytest.mark.slow
 def test_trees_with_few_partners_are_tried_where_others_wait_long():
-    """Their fractions miss the bound by 6 %; those of more partners are exact, and
-    their plans are 15 % above it, since ports wait for one another.
+    """Their fractions miss the bound by 6 %.
+
+    Those of more partners are exact, and their plans are 15 % above it, since ports
+    wait for one another.
     """
     whole = topology.load("dgx_a100x2")
     pairs = [{"15", "ib1"}, {"14", "nvswitch1"}]
