@@ -130,7 +130,12 @@ class Loop:
     def _mover(self) -> None:
         assert self._moves is not None, "it was made before the thread"
         while (task := self._moves.get()) is not None:
-            task()
+            try:
+                task()
+            except Exception as e:
+                if is_interruption(e):
+                    raise
+                threading.excepthook(threading.ExceptHookArgs([type(e), e, None, None]))
 
     # Links.
 
