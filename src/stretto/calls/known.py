@@ -260,8 +260,8 @@ def _arrays(again: Again, x: Any, out: Any) -> tuple[_Known, _Known]:
         return _UNSEEN, _UNSEEN
     x_by = "size" if again.form.in_place else "shape"
     out_by = "nothing" if again.form.in_place or again.form.makes else "size"
-    same = again.session.same_arrays(x, x_by, out, out_by)
-    if same is not None:
+    tells = again.session.same_arrays
+    if tells is not None and (same := tells(x, x_by, out, out_by)) is not None:
         return (_SAME, same, None, None, None), _UNSEEN
     return _array(x, x_by), _array(out, out_by)
 
