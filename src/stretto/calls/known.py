@@ -25,8 +25,8 @@ import numpy as np
 
 from stretto.arrays.operands import CPU, Operand
 from stretto.calls.known_epilogues import KnownEpilogues
-from stretto.calls.layout import MISS, Broke, Seen, look
-from stretto.calls.request import Request
+from stretto.calls.requests.layout import MISS, Broke, Seen, look
+from stretto.calls.requests.request import Request
 from stretto.collectives import storage
 from stretto.executors import Launch, Session
 
