@@ -18,7 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeAlias
 
 from stretto import algorithms, executors
-from stretto.bench.cases import Case
+from stretto.bench.workload.cases import Case
 from stretto.choice import FrozenParams, frozen, proved_plan
 from stretto.collectives import Operator
 from stretto.plan import Schedule

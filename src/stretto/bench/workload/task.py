@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from stretto.bench.cases import PAIRS, TESTS, Case, case_of
-from stretto.bench.contender import BUFFERS
+from stretto.bench.workload.cases import PAIRS, TESTS, Case, case_of
+from stretto.bench.workload.contender import BUFFERS
 from stretto.errors import CallError, UnknownNameError
 
 __all__ = ["MODES", "Task"]

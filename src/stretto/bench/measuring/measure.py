@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from stretto.bench.cases import Case, Check
-from stretto.bench.contender import Buffer, Contender, Prepared
-from stretto.bench.control import Control
-from stretto.bench.runner import Found, Limits, Runner, settled, trouble_of
-from stretto.bench.timing import pinned
+from stretto.bench.measuring.control import Control
+from stretto.bench.measuring.runner import Found, Limits, Runner, settled, trouble_of
+from stretto.bench.workload.cases import Case, Check
+from stretto.bench.workload.contender import Buffer, Contender, Prepared
+from stretto.bench.workload.timing import pinned
 
 __all__ = ["Found", "Limits", "measure"]
 

@@ -22,13 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from stretto.bench import peers
+from stretto.bench.ranks.run import Say
 from stretto.bench.rows import OURS
-from stretto.bench.run import Say
-from stretto.bench.task import Task
+from stretto.bench.workload.task import Task
 from stretto.calls import Communicator, connect, spawn
 from stretto.errors import CallError, RankFailed
 
 __all__ = [
+    "JOB",
     "Work",
     "joined",
     "launched_ranks",
@@ -44,6 +45,8 @@ _SIZES = (
     *("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"),
     *("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
 )
+JOB = "stretto.bench.ranks.run:work"
+"""What ranks do, when nothing else is said."""
 _START_S = 60.0
 _WATCH_S = 0.2
 _DEADLINE_S = 60.0
@@ -70,7 +73,11 @@ def mpirun() -> str | None:
 
 
 def run_ranks(
-    task: Task, say: Say, *, how: str = "auto", job: str = "stretto.bench.run:work"
+    task: Task,
+    say: Say,
+    *,
+    how: str = "auto",
+    job: str = JOB,
 ) -> dict[str, Any]:
     """Run a job on all ranks; return rank 0's document, nothing on other ranks.
 
@@ -136,7 +143,7 @@ def _here(task: Task, say: Say, job: str) -> dict[str, Any]:
     with connect(deadline_s=_DEADLINE_S) as comm:
         if comm.num_ranks != task.num_ranks:
             task = replace(task, num_ranks=comm.num_ranks)
-        from stretto.bench.control import Control
+        from stretto.bench.measuring.control import Control
 
         meet = Control(comm).agree(tempfile.mkdtemp() if comm.rank == 0 else "")
         try:
@@ -162,7 +169,7 @@ def _by_mpirun(task: Task, say: Say, folder: Path, job: str) -> dict[str, Any]:
     command += ["--map-by", ":OVERSUBSCRIBE"] if crowded else []
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         command.append("--allow-run-as-root")
-    command += [sys.executable, "-m", "stretto.bench.child", str(folder), job]
+    command += [sys.executable, "-m", "stretto.bench.ranks.child", str(folder), job]
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),

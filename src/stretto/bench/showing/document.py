@@ -13,7 +13,7 @@ from typing import Any
 from stretto.bench import machine
 from stretto.bench.rows import OURS
 from stretto.bench.stats import geomean
-from stretto.bench.task import Task
+from stretto.bench.workload.task import Task
 from stretto.errors import ParseError
 
 __all__ = ["SCHEMA", "as_csv", "as_text", "document_of", "geomeans", "read_document"]

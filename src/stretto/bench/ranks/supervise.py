@@ -13,21 +13,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stretto.bench.journal import Journal, read_journal
-from stretto.bench.launch import joined, run_ranks, runs_of
-from stretto.bench.run import Say
-from stretto.bench.task import Task
+from stretto.bench.ranks.journal import Journal, read_journal
+from stretto.bench.ranks.launch import JOB, joined, run_ranks, runs_of
+from stretto.bench.ranks.run import Say
+from stretto.bench.workload.task import Task
 from stretto.errors import RankFailed
 
 __all__ = ["run_task"]
 
-_JOB = "stretto.bench.run:work"
 _MOST_STARTS = 5
 _LEAST_S = 2.0
 
 
 def run_task(
-    task: Task, say: Say, *, how: str = "auto", job: str = _JOB
+    task: Task, say: Say, *, how: str = "auto", job: str = JOB
 ) -> dict[str, Any]:
     """Return rank 0's document of all runs of a task, nothing on other ranks.
 

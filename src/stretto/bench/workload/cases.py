@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto import collectives, executors
-from stretto.bench.traffic import spread, weights
+from stretto.bench.workload.traffic import spread, weights
 from stretto.calls import VERBS
 from stretto.collectives import Array, Operator, Shape, narrow, storage, widen
 from stretto.errors import CallError, UnknownNameError

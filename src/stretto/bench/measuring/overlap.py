@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from stretto.bench.timing import run_batch
+from stretto.bench.workload.timing import run_batch
 
 __all__ = ["Overlap", "compute_for", "hidden", "overlapped"]
 

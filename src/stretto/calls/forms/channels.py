@@ -11,8 +11,8 @@ from typing import Any
 
 from stretto.arrays.operands import Operand
 from stretto.calls.known import Passed
-from stretto.calls.layout import MISS
-from stretto.calls.request import Caller
+from stretto.calls.requests.layout import MISS
+from stretto.calls.requests.request import Caller
 from stretto.calls.runner import CallRunner
 from stretto.calls.work import Work
 from stretto.choice.select import Pin

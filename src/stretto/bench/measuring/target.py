@@ -10,14 +10,14 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
 
-from stretto.bench.arrays import Pools
-from stretto.bench.cases import Case
-from stretto.bench.contender import Contender
-from stretto.bench.control import Control
-from stretto.bench.measure import measure
-from stretto.bench.ours import Ours
-from stretto.bench.runner import Found, Limits
-from stretto.bench.task import Task
+from stretto.bench.measuring.arrays import Pools
+from stretto.bench.measuring.control import Control
+from stretto.bench.measuring.measure import measure
+from stretto.bench.measuring.ours import Ours
+from stretto.bench.measuring.runner import Found, Limits
+from stretto.bench.workload.cases import Case
+from stretto.bench.workload.contender import Contender
+from stretto.bench.workload.task import Task
 from stretto.calls import Communicator
 from stretto.choice import Pin
 

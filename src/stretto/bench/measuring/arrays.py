@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from stretto import collectives
-from stretto.bench.cases import Case
-from stretto.bench.contender import Buffer, host_buffer
 from stretto.bench.peers import device_arrays
-from stretto.bench.task import Task
-from stretto.bench.timing import Call, Timer
+from stretto.bench.workload.cases import Case
+from stretto.bench.workload.contender import Buffer, host_buffer
+from stretto.bench.workload.task import Task
+from stretto.bench.workload.timing import Call, Timer
 from stretto.calls import Communicator
 from stretto.collectives import storage
 from stretto.errors import CallError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from stretto.calls.communicator import Communicator, advise
 
 if TYPE_CHECKING:
-    from stretto.calls.published import Store
+    from stretto.calls.joining.published import Store
     from stretto.meeting.meeting import Meeting
 
 DEADLINE_S = 30.0
@@ -51,7 +51,7 @@ def connect(
     STRETTO_SECRET_FILE). On several hosts torchrun's ranks that have imported torch,
     and mpirun's that have imported mpi4py, agree on address and secret by those.
     """
-    from stretto.calls.published import agree
+    from stretto.calls.joining.published import agree
     from stretto.meeting.environment import find_place
     from stretto.meeting.join import join
 
@@ -75,7 +75,7 @@ def connect_on(
     calls on CPUs need is made ready now; with `opens_late`, the same on every rank,
     beside the first of them.
     """
-    from stretto.calls.published import agree_on
+    from stretto.calls.joining.published import agree_on
     from stretto.meeting.join import join
 
     place, listener = agree_on(store, rank, num_ranks, towards)

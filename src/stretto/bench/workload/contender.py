@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from stretto.bench.cases import Case
-from stretto.bench.timing import Call
+from stretto.bench.workload.cases import Case
+from stretto.bench.workload.timing import Call
 from stretto.collectives import Array, storage
 from stretto.errors import CallError
 

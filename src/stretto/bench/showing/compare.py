@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stretto.bench.report import table
 from stretto.bench.rows import OURS
+from stretto.bench.showing.report import table
 from stretto.bench.stats import Interval, geomean, ratio_interval
 from stretto.choice import spell_size
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from numbers import Integral
 
-from stretto.calls.arguments import spell
+from stretto.calls.requests.arguments import spell
 from stretto.errors import CallError
 
 __all__ = ["exchanged"]

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from stretto.bench.cases import Case
-from stretto.bench.contender import Prepared
-from stretto.bench.control import Control
-from stretto.bench.timing import Call, Timer, run_batch, turns_for
+from stretto.bench.measuring.control import Control
+from stretto.bench.workload.cases import Case
+from stretto.bench.workload.contender import Prepared
+from stretto.bench.workload.timing import Call, Timer, run_batch, turns_for
 from stretto.collectives import Array
 from stretto.errors import CommunicationError, StrettoError
 

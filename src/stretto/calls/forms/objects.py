@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.calls.request import Caller
+from stretto.calls.requests.request import Caller
 from stretto.errors import CallError, is_interruption
 
 __all__ = ["ObjectVerbs"]

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from stretto.bench.cases import WINDOW, Case
-from stretto.bench.contender import Buffer, Prepared
-from stretto.bench.timing import Call
+from stretto.bench.workload.cases import WINDOW, Case
+from stretto.bench.workload.contender import Buffer, Prepared
+from stretto.bench.workload.timing import Call
 from stretto.calls import Communicator, call_of
 from stretto.choice import Pin
 from stretto.collectives import FLOAT8

@@ -16,10 +16,10 @@ import numpy as np
 
 from stretto import collectives
 from stretto.arrays.operands import CPU, Operand, fresh, operand
-from stretto.calls.arguments import read, spell
-from stretto.calls.axes import exchanged
-from stretto.calls.overlap import in_place, parts_match
-from stretto.calls.verb import Holds, Verb
+from stretto.calls.requests.arguments import read, spell
+from stretto.calls.requests.axes import exchanged
+from stretto.calls.requests.overlap import in_place, parts_match
+from stretto.calls.requests.verb import Holds, Verb
 from stretto.collectives import Operator, Shape, check, storage
 from stretto.errors import CallError, UnknownNameError
 from stretto.ir import Params, freeze

@@ -13,18 +13,18 @@ from typing import Any
 
 from stretto import algorithms
 from stretto.bench import machine, peers
-from stretto.bench.cases import Case
-from stretto.bench.contender import Contender, Setup
-from stretto.bench.control import Control
-from stretto.bench.journal import Journal
-from stretto.bench.ours import Ours
-from stretto.bench.overlap import compute_for, hidden, overlapped
-from stretto.bench.precompile import Precompiler
+from stretto.bench.measuring.control import Control
+from stretto.bench.measuring.ours import Ours
+from stretto.bench.measuring.overlap import compute_for, hidden, overlapped
+from stretto.bench.measuring.precompile import Precompiler
+from stretto.bench.measuring.runner import Found, Limits
+from stretto.bench.measuring.target import Target
+from stretto.bench.ranks.journal import Journal
 from stretto.bench.rows import OURS, Row, row_of
-from stretto.bench.runner import Found, Limits
-from stretto.bench.target import Target
-from stretto.bench.task import Task
-from stretto.bench.timing import Call
+from stretto.bench.workload.cases import Case
+from stretto.bench.workload.contender import Contender, Setup
+from stretto.bench.workload.task import Task
+from stretto.bench.workload.timing import Call
 from stretto.calls import Communicator
 from stretto.choice import Pin, spell_size
 from stretto.errors import CallError

@@ -12,7 +12,7 @@ from typing import Any
 
 from stretto.arrays.operands import GPU, Operand, operand
 from stretto.arrays.view import address
-from stretto.calls.request import Caller
+from stretto.calls.requests.request import Caller
 from stretto.calls.runner import CallRunner
 from stretto.choice.plans import proved_plan
 from stretto.choice.select import Choice, Pin, Question, dtype_class, parse_pin

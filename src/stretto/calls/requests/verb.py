@@ -24,7 +24,7 @@ from typing import (
 import numpy as np
 
 from stretto.arrays.operands import on_gpu
-from stretto.calls.layout import MISS
+from stretto.calls.requests.layout import MISS
 from stretto.calls.work import Work
 
 __all__ = ["VERBS", "Holds", "Verb", "as_key", "call_of", "started", "verb"]

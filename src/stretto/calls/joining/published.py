@@ -17,7 +17,7 @@ from datetime import timedelta
 from itertools import count
 from typing import Any, Protocol
 
-from stretto.calls import pmix, slurm
+from stretto.calls.joining import pmix, slurm
 from stretto.errors import LaunchEnvironmentError, RendezvousError
 from stretto.meeting.environment import ADDRESS, Place, find_place
 from stretto.meeting.process import host_id
