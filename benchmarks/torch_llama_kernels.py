@@ -26,8 +26,6 @@ from triton.language.extra import cuda as on_cuda
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 EARLY = tl.constexpr(not INTERPRETED)
 """Whether kernels may begin early; the interpreter knows nothing of that."""
-AHEAD = tl.constexpr(1024)
-"""Bytes of each row of a matrix that are fetched before the kernel before has ended."""
 
 
 @triton.jit
@@ -72,6 +70,7 @@ def _thin(
     block_k: tl.constexpr,
     splits: tl.constexpr,
     gated: tl.constexpr,
+    ahead: tl.constexpr,
 ) -> None:
     """Some rows of w, and a part of their columns, times all tokens.
 
@@ -85,9 +84,10 @@ def _thin(
     first = w + n.to(tl.int64) * columns + begin
     second = first + rows.to(tl.int64) * columns
     if EARLY:
-        _fetch(first, AHEAD)
-        if gated:
-            _fetch(second, AHEAD)
+        if ahead:
+            _fetch(first, 1024)
+            if gated:
+                _fetch(second, 1024)
         _after_earlier()
     x_at = x + m[None, :] * columns + begin + k[:, None]
     w_at, v_at = first[:, None] + k[None, :], second[:, None] + k[None, :]
@@ -378,8 +378,11 @@ class Thin:
 
     def __init__(
         self, block_m: int, block_n: int, block_k: int, splits: int, stages: int,
-        gated: bool,
+        gated: bool, *, ahead: bool = True,
     ) -> None:  # fmt: skip
+        self.ahead = ahead
+        """Whether a kilobyte of each row is fetched before the kernel before has ended,
+        and x can be read."""
         self.block_m, self.block_n, self.block_k = block_m, block_n, block_k
         self.splits, self.gated, self.stages = splits, gated, stages
         kernel = self.KERNELS.get((4, stages))
@@ -391,7 +394,15 @@ class Thin:
 
     def __str__(self) -> str:
         """Return it in a word."""
-        return f"{self.block_n}x{self.block_k}/{self.splits}"
+        later = "" if self.ahead else " later"
+        return f"{self.block_n}x{self.block_k}/{self.splits}{later}"
+
+    def later(self) -> Thin:
+        """Return the same that fetches nothing before x can be read."""
+        return Thin(
+            self.block_m, self.block_n, self.block_k, self.splits, self.stages,
+            self.gated, ahead=False,
+        )  # fmt: skip
 
     def fits(self, tokens: int, rows: int, columns: int) -> bool:
         """Return whether it takes matrices of such a size."""
@@ -419,6 +430,7 @@ class Thin:
         self._kernel(
             (tiles, self.splits), (x, w, y, room.sums, room.came), tokens, rows,
             columns, self.block_m, self.block_n, self.block_k, self.splits, self.gated,
+            self.ahead,
         )  # fmt: skip
         return y
 
