@@ -45,12 +45,14 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
         executor: str = CPU,
         profiles: Measured | None = None,
     ) -> None:
-        """Open the executor's session (collective).
+        """Open the executor's session (collective), unless the group opens them late.
 
         What was measured on this machine, rank 0 reads for all.
         """
         if profiles is None and group.num_ranks > 1:
             profiles = agree(group)
+        if group.opens_late:
+            executor = ""
         super().__init__(group, executor=executor, profiles=profiles)
         self._transfers = Transfers(self)
 
@@ -312,6 +314,7 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
             return None
         if deadline_s is not None:
             group.deadline_s = deadline_s
+        group.opens_late = self._group.opens_late
         try:
             return type(self)(group, profiles=self._profiles)
         except BaseException as e:

@@ -48,6 +48,8 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
             raise refusal(
                 f"pg_options is a {type(options).__name__}; want stretto.torch.Options"
             )
+        if rank == 0 and torch.cuda.is_available():
+            start_ahead(int(size))  # first: it goes on beside all that follows
         self._rank, self._size = int(rank), int(size)
         self._name, self._desc = str(opts.group_id), "undefined"
         self._store = opts.store
@@ -63,8 +65,6 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
         self._communicator = comm
         self._comm: Any = _Pinned(comm, options) if options.algorithms else comm
         groups.bind(self._name, comm, self._line)
-        if rank == 0 and torch.cuda.is_available():
-            start_ahead(int(size))
         self._lanes = Lanes(self._hear)
         self._transfers = Transfers(self._comm, options.transfers)
         _living.add(self)

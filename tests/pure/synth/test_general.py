@@ -25,15 +25,15 @@ from stretto.synth import (
     synthesize,
     timing,
 )
-from stretto.synth.arborescence import spanning, steiner
+from stretto.synth.bounds.link_prices import gossip_rate
 from stretto.synth.clock import Clock
-from stretto.synth.compiled import compiled
-from stretto.synth.dispatch import compacted, dispatched
-from stretto.synth.forest import Grove
-from stretto.synth.general import General
-from stretto.synth.gossip import gossip_rate
-from stretto.synth.symmetry import find_symmetry
-from stretto.synth.yard import Yard
+from stretto.synth.general.search import General
+from stretto.synth.general.tree_source import TreeSource
+from stretto.synth.network.cheapest_trees import spanning, steiner
+from stretto.synth.network.symmetry import find_symmetry
+from stretto.synth.planning.compiled import compiled
+from stretto.synth.planning.dispatch import compacted, dispatched
+from stretto.synth.planning.jobs import JobTable
 from stretto.topology import Costs, Link, Machine, Switch
 from stretto.verify import verify
 
@@ -193,12 +193,12 @@ def test_compiled_plans_are_the_plain_ones(monkeypatch, seed):
     """Start for start: so compiled code may come in at any moment."""
     network = from_machine(machine(seed))
     demand = Demand(collective="all_reduce", network=network, nbytes=10**8)
-    grove = Grove(demand, bound("all_reduce", network), Clock(None))
-    yard = Yard.of(network, 10**8, grove.works(6, 0).jobs)
+    source = TreeSource(demand, bound("all_reduce", network), Clock(None))
+    jobs = JobTable.of(network, 10**8, source.transfers(6, 0).jobs)
     plans = []
     for functions in ((dispatched, compacted), compiled()):
         monkeypatch.setattr(timing._fast, "functions", functions)
-        search = timing.Search(yard, seed=seed, goal=0)
+        search = timing.Search(jobs, seed=seed, goal=0)
         search.run(40, Clock(None))
         plans.append(search.best)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
+import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +18,14 @@ from stretto.errors import CallError, StrettoError, UnknownNameError
 from stretto.executors import Launch
 from stretto.executors.cpu.encode import KernelOf
 
-__all__ = ["INTERPRETERS", "Interpreter", "interpreter_named", "missing"]
+__all__ = [
+    "INTERPRETERS",
+    "Interpreter",
+    "interpreter_named",
+    "is_loaded",
+    "lacks_compiler",
+    "missing",
+]
 
 INTERPRETERS = ("numba", "numpy")
 
@@ -47,6 +56,18 @@ def missing() -> str:
     except ImportError as e:
         return f"{e}: pip install 'stretto[cpu]'"
     return "NUMBA_DISABLE_JIT is set" if numba.config.DISABLE_JIT else ""
+
+
+def lacks_compiler() -> bool:
+    """Return whether there is no Numba here, without importing it: that takes long."""
+    return importlib.util.find_spec("numba") is None or bool(
+        os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
+    )
+
+
+def is_loaded() -> bool:
+    """Return whether this process has the compiled interpreter already."""
+    return _numba.cache_info().currsize > 0
 
 
 def interpreter_named(name: str | None, *, warn: bool = True) -> Interpreter:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,6 +85,8 @@ class Transfer(Pending[Stats]):
         self.turn = threading.Lock()
         """Held by who moves its bytes: who takes it back, waits for that."""
         self.bytes_done = self.blocks_done = 0
+        self.how_far: Callable[[], tuple[int, int]] | None = None
+        """What says how many bytes, and blocks, have come."""
 
     @property
     def stats(self) -> Stats:
@@ -113,6 +116,8 @@ class Transfer(Pending[Stats]):
     def stop(self, kind: type[TransferError], why: str) -> bool:
         """End it with an error that says how far it came."""
         self.word[0] = 1
+        if self.how_far is not None:
+            self.bytes_done, self.blocks_done = self.how_far()
         done, blocks = self.bytes_done, self.blocks_done
         ended = self.fail(
             failure(
