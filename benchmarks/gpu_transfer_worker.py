@@ -41,6 +41,8 @@ class Side(Ranks):
         if self.is_gpu:
             self.said["gpu"] = self.torch.cuda.get_device_name()
             self.torch.cuda.set_stream(self.torch.cuda.Stream())
+            one = self.torch.zeros(1, device=self.device)
+            self.dist.all_reduce(one)  # batches of sends want a group that is there
 
     # Memory.
 

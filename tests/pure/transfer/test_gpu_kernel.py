@@ -207,7 +207,10 @@ EDGES = [
     for a, b in (("float32", "bfloat16"), ("bfloat16", "float8_e4m3fn"),
                  ("float8_e5m2", "float16"), ("float16", "float32"))
     for lanes, depth in ((1, 0), (32, 8))
-] + [Shape(vector=16, lanes=32, depth=8, raises=True)]  # fmt: skip
+] + [
+    Shape(vector=16, lanes=32, depth=8, raises=raises, one=True)
+    for raises in (False, True)
+]  # fmt: skip
 """Every vector and type, with the least and the most of everything else."""
 
 

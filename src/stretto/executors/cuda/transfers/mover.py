@@ -39,7 +39,7 @@ _MOST_PIECES = 4096
 """Pieces that copy engines are given for one transfer, at most."""
 _BLOCKS_PER_SM = 8
 _DEPTH = 8
-_PARAMETERS = struct.Struct(f"=4q4I{_DEPTH}I{_DEPTH}q{_DEPTH}q2q")
+_PARAMETERS = struct.Struct(f"=4q4I{_DEPTH}I{_DEPTH}q{_DEPTH}q4q")
 _TURNS = 16
 """Bytes that a kernel counts in, where it raises a word."""
 _SHORTEST = 4096
@@ -266,25 +266,36 @@ class _ByKernel(Move):
             nbytes, len(axes), places, boxes.src_dtype, boxes.dst_dtype, boxes.src_item
         )
         self._raises = bool(word)
-        shape = replace(shape, raises=self._raises)
+        one = len(boxes.src_box) == len(boxes.src_chunk) == 1
+        shape = replace(shape, raises=self._raises, one=one)
         self._function = mover.function(shape)
         units = boxes.run if not shape.vector else nbytes // shape.vector
-        tables = [boxes.src_chunk, boxes.dst_chunk, boxes.src_box, boxes.dst_box]
-        tables.append(np.zeros(_TURNS // 8, np.int64))
-        joined = np.concatenate(tables)
-        self._table = int(ask("cuMemAlloc", joined.nbytes))
-        ask("cuMemcpyHtoD", self._table, joined.ctypes.data, joined.nbytes)
-        starts = np.cumsum([0, *(8 * len(t) for t in tables[:-1])]) + self._table
+        starts, turns = self._tables(boxes, one=one)
+        first = (0, 0)
+        if one:
+            src, dst = boxes.src_box + boxes.src_chunk, boxes.dst_box + boxes.dst_chunk
+            first = int(src[0]), int(dst[0])
         fill = [(1, 0, 0)] * (_DEPTH - len(axes))
-        counts, src, dst = zip(*fill, *axes, strict=True)
+        counts, src_steps, dst_steps = zip(*fill, *axes, strict=True)
         packed = _PARAMETERS.pack(
-            *starts[:4].tolist(), boxes.runs, len(boxes.src_box), boxes.box_runs,
-            units, *counts, *src, *dst, int(starts[4]), word,
+            *starts, boxes.runs, len(boxes.src_box), boxes.box_runs, units,
+            *counts, *src_steps, *dst_steps, *first, turns, word,
         )  # fmt: skip
         self._parameters = ctypes.create_string_buffer(packed, len(packed))
         self._argument = (ctypes.c_void_p * 1)(ctypes.addressof(self._parameters))
         groups = THREADS // shape.lanes
         self._grid = max(1, min(mover.blocks, -(-boxes.runs // groups)))
+
+    def _tables(self, boxes: Boxes, *, one: bool) -> tuple[list[int], int]:
+        """Return where the tables begin on the GPU, and what calls are counted in."""
+        tables = [boxes.src_chunk, boxes.dst_chunk, boxes.src_box, boxes.dst_box]
+        tables = [_NONE] * 4 if one else tables
+        joined = np.concatenate([*tables, np.zeros(_TURNS // 8, np.int64)])
+        self._table = int(ask("cuMemAlloc", joined.nbytes))
+        ask("cuMemcpyHtoD", self._table, joined.ctypes.data, joined.nbytes)
+        ends = np.cumsum([0, *(8 * len(t) for t in tables)]) + self._table
+        *starts, turns = ends.tolist()
+        return starts, turns
 
     def enqueue(self, stream: int) -> None:
         """Enqueue the kernel."""
