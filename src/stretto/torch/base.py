@@ -64,6 +64,7 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
         """Why calls on GPUs go to the fallback, if they do."""
         self._communicator = comm
         self._comm: Any = _Pinned(comm, options) if options.algorithms else comm
+        self._last_pins: tuple[Any, Mapping[str, Any], _Pinned] | None = None
         groups.bind(self._name, comm, self._line)
         self._lanes = Lanes(self._hear)
         self._transfers = Transfers(self._comm, options.transfers)
@@ -78,7 +79,11 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
         with self._lock:
             before = self._comm
             if self._communicator is not None and type(before) is not Gone:
-                self._comm = _Pinned(before, Options(algorithms=algorithms))
+                last = self._last_pins
+                if last is None or last[0] is not before or last[1] != algorithms:
+                    made = _Pinned(before, Options(algorithms=algorithms))
+                    last = self._last_pins = before, dict(algorithms), made
+                self._comm = last[2]
             try:
                 yield
             finally:
