@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.errors import CallError, DeviceError
+from stretto.executors.cuda.codegen.abi import Kernel
 from stretto.executors.cuda.codegen.compile import compile_kernel
 from stretto.executors.cuda.device.driver import (
     api,
@@ -29,6 +30,7 @@ from stretto.executors.cuda.device.driver import (
     open_device,
 )
 from stretto.executors.cuda.device.sharing import Imports, describe
+from stretto.executors.cuda.launching.kernels import Loaded, enqueue
 from stretto.executors.cuda.transfers.text import THREADS, Shape, kernel_of, shape_of
 
 __all__ = ["ENGINE_BYTES", "Boxes", "Move", "Mover"]
@@ -131,7 +133,8 @@ class Mover:
     def __init__(self) -> None:
         self.device = open_device(here())
         self._imports = Imports(self.device)
-        self._functions: dict[Shape, Any] = {}
+        self._functions: dict[Shape, tuple[Any, Any, Kernel]] = {}
+        self._loaded: dict[tuple[Shape, int], Loaded] = {}
 
     def describe(
         self, address: int, nbytes: int
@@ -191,16 +194,26 @@ class Mover:
             return _ByEngines(self, boxes, word)
         return _ByKernel(self, boxes, word)
 
-    def function(self, shape: Shape) -> Any:
-        """Return a kernel of a shape, compiled and loaded once."""
+    def loaded(self, shape: Shape, grid: int) -> Loaded:
+        """Return a kernel of a shape, compiled and loaded once, for so many blocks.
+
+        It begins while the kernel before it ends, and waits for that on the device.
+        """
+        known = self._loaded.get((shape, grid))
+        if known is not None:
+            return known
         found = self._functions.get(shape)
         if found is None:
             kernel = kernel_of(shape, blocks=self.blocks)
             image = compile_kernel(kernel, arch=self.device.arch)
             module = ask("cuModuleLoadData", image)
             function = ask("cuModuleGetFunction", module, kernel.symbol.encode())
-            found = self._functions[shape] = function, module
-        return found[0]
+            found = self._functions[shape] = module, function, kernel
+        module, function, kernel = found
+        waits = self.device.arch >= (9, 0)
+        made = Loaded(module, function, replace(kernel, grid=grid), waits=waits)
+        self._loaded[shape, grid] = made
+        return made
 
     @property
     def blocks(self) -> int:
@@ -268,7 +281,6 @@ class _ByKernel(Move):
         self._raises = bool(word)
         one = len(boxes.src_box) == len(boxes.src_chunk) == 1
         shape = replace(shape, raises=self._raises, one=one)
-        self._function = mover.function(shape)
         units = boxes.run if not shape.vector else nbytes // shape.vector
         starts, turns = self._tables(boxes, one=one)
         first = (0, 0)
@@ -284,7 +296,8 @@ class _ByKernel(Move):
         self._parameters = ctypes.create_string_buffer(packed, len(packed))
         self._argument = (ctypes.c_void_p * 1)(ctypes.addressof(self._parameters))
         groups = THREADS // shape.lanes
-        self._grid = max(1, min(mover.blocks, -(-boxes.runs // groups)))
+        grid = max(1, min(mover.blocks, -(-boxes.runs // groups)))
+        self._loaded = mover.loaded(shape, grid)
 
     def _tables(self, boxes: Boxes, *, one: bool) -> tuple[list[int], int]:
         """Return where the tables begin on the GPU, and what calls are counted in."""
@@ -301,10 +314,8 @@ class _ByKernel(Move):
         """Enqueue the kernel."""
         if not self.boxes.runs and not self._raises:
             return
-        ask(
-            "cuLaunchKernel", self._function, self._grid, 1, 1, THREADS, 1, 1, 0,
-            api().CUstream(stream), ctypes.addressof(self._argument), 0,
-        )  # fmt: skip
+        at = ctypes.addressof(self._argument)
+        enqueue(self.mover.device, self._loaded, stream, at)
 
     def close(self) -> None:
         """Free the tables."""

@@ -74,8 +74,10 @@ def kernel_of(shape: Shape, *, blocks: int) -> Kernel:
             f"  {call}\n  stretto::raise_word(runs, turn);"
         )
     text = (
-        f"{include}\n\n"
+        f'#include "stream.cuh"\n{include}\n\n'
         f'extern "C" __global__ void __launch_bounds__({THREADS})\n'
-        f"stretto_kernel(const stretto::Runs runs) {{\n  {call}\n}}\n"
+        f"stretto_kernel(const stretto::Runs runs) {{\n"
+        "  stretto::after_earlier_work();\n  stretto::let_next_begin();\n"
+        f"  {call}\n}}\n"
     )
     return Kernel(text=text, ranks=(0,), grid=blocks, threads=THREADS)
