@@ -21,6 +21,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn import functional
 from triton.language.extra import cuda as on_cuda
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -305,6 +306,48 @@ def _silu_times(
     tl.store(out + row * inner + at, made.to(out.dtype.element_ty), mask=inside)
 
 
+@triton.jit
+def _turn_and_store(
+    made: tl.tensor,
+    cos: tl.tensor,
+    sin: tl.tensor,
+    keys: tl.tensor,
+    values: tl.tensor,
+    heads: tl.constexpr,
+    kv: tl.constexpr,
+    half: tl.constexpr,
+    sequence_step: tl.constexpr,
+    head_step: tl.constexpr,
+    last: tl.constexpr,
+) -> None:
+    """One head of a token: a query is turned in place, a key or value goes last."""
+    if EARLY:
+        _after_earlier()
+    token, head = tl.program_id(0), tl.program_id(1)
+    at = tl.arange(0, half)
+    mine = made + (token * (heads + 2 * kv) + head) * (2 * half)
+    a, b = tl.load(mine + at), tl.load(mine + half + at)
+    if head < heads + kv:
+        c = tl.load(cos + token * half + at).to(tl.float32)
+        s = tl.load(sin + token * half + at).to(tl.float32)
+        wide_a, wide_b = a.to(tl.float32), b.to(tl.float32)
+        a = (wide_a * c - wide_b * s).to(a.dtype)
+        b = (wide_b * c + wide_a * s).to(b.dtype)
+    if head < heads:
+        tl.store(mine + at, a)
+        tl.store(mine + half + at, b)
+    else:
+        row = token * sequence_step + last
+        if head < heads + kv:
+            place = keys + row + (head - heads) * head_step
+            tl.store(place + at, a)
+            tl.store(place + half + at, b)
+        else:
+            place = values + row + (head - heads - kv) * head_step
+            tl.store(place + at, a)
+            tl.store(place + half + at, b)
+
+
 class Quick:
     """A kernel whose launches, but for the first of their kind, cost little Python.
 
@@ -342,6 +385,7 @@ class Quick:
 
 NORM = Quick(_add_norm, num_warps=8)
 GATE = Quick(_silu_times, num_warps=4)
+TURN = Quick(_turn_and_store, num_warps=1)
 ATTEND = Quick(_attend, num_warps=4, num_stages=2)
 
 
@@ -351,6 +395,23 @@ def add_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
     block = 1 << (hidden - 1).bit_length()
     NORM((x.numel() // hidden, 1), (x, residual, weight, out), eps, hidden, block)
     return out
+
+
+def turn_store_attend(
+    made: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, heads: int
+) -> Tensor:
+    """Turn and store by one kernel, and attend by PyTorch's: as `Attention` does."""
+    tokens, every, head = made.shape
+    kv = (every - heads) // 2
+    sequence_step, head_step, place_step, _ = keys.stride()
+    TURN(
+        (tokens, every), (made, cos, sin, keys, values), heads, kv, head // 2,
+        sequence_step, head_step, (keys.shape[2] - 1) * place_step,
+    )  # fmt: skip
+    out = functional.scaled_dot_product_attention(
+        made[:, :heads].unsqueeze(2), keys[:tokens], values[:tokens], enable_gqa=True
+    )
+    return out.reshape(tokens, -1)
 
 
 def silu_times(both: Tensor) -> Tensor:
