@@ -12,7 +12,14 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import (
+    Any,
+    Concatenate,
+    ParamSpec,
+    TypeVar,
+    get_args,
+    get_type_hints,
+)
 
 import numpy as np
 
@@ -51,6 +58,16 @@ class Verb:
     """Whether parts differ in size: the caller says their counts."""
     parameters: tuple[str, ...]
 
+    @property
+    def everywhere(self) -> tuple[str, ...]:
+        """Return the arrays that every rank has: all can be registered, or none."""
+        has = (self.x, self.x_at_root), (self.out, self.out_at_root)
+        return tuple(
+            name
+            for name, (holds, at_root) in zip(("x", "out"), has, strict=True)
+            if holds is not Holds.NOTHING and not at_root
+        )
+
 
 VERBS: dict[str, Verb] = {}
 """All of them, by name, in the order in which they are described."""
@@ -59,10 +76,14 @@ VERBS: dict[str, Verb] = {}
 def verb(
     x: Holds, out: Holds, *, x_at_root: bool = False, out_at_root: bool = False
 ) -> Callable[[F], F]:
-    """Make a method of a verb's signature; its body is not run."""
+    """Make a method of a verb's signature; its body is not run.
+
+    `**options: Unpack[...]` stands for the keywords of a `TypedDict`, all None.
+    """
 
     def make(method: F) -> F:
-        parameters = tuple(inspect.signature(method).parameters)[1:]
+        signature = _signature(method)
+        parameters = tuple(signature.parameters)[1:]
         one = Verb(
             name=method.__name__,
             collective=method.__name__.removesuffix("_v"),
@@ -79,11 +100,35 @@ def verb(
         text = compile(_text(one, method), f"<stretto: {one.name}>", "exec")
         exec(text, known, made)  # as dataclasses do; the text is ours
         found: Any = functools.update_wrapper(made[one.name], method)
+        found.__signature__ = signature
         found.__defaults__ = method.__defaults__
-        found.__kwdefaults__ = method.__kwdefaults__
+        found.__kwdefaults__ = {
+            p.name: p.default
+            for p in signature.parameters.values()
+            if p.kind is p.KEYWORD_ONLY
+        }
         return found  # type: ignore[no-any-return]
 
     return make
+
+
+def _signature(method: Any) -> inspect.Signature:
+    """Return a method's signature, with the keywords that its options stand for."""
+    signature = inspect.signature(method)
+    *own, last = signature.parameters.values()
+    if last.kind is not last.VAR_KEYWORD:
+        return signature
+    (options,) = get_args(get_type_hints(method)[last.name])
+    named = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=getattr(kind, "__forward_arg__", kind),
+        )
+        for name, kind in options.__annotations__.items()
+    ]
+    return signature.replace(parameters=[*own, *named])
 
 
 def _text(one: Verb, method: Any) -> str:
@@ -91,7 +136,6 @@ def _text(one: Verb, method: Any) -> str:
     names, places = one.parameters, method.__code__.co_argcount - 1
     before, after = names[:places], names[places:]
     rest = [n for n in names if n not in NO_PART_OF_A_KEY]
-    known = "epilogue is None" if "epilogue" in names else ""
     lines = [f"def {one.name}({', '.join(['self', *before, '*', *after])}):"]
     values = f"({', '.join(names)},)"
     if "max_count" in names:
@@ -100,42 +144,53 @@ def _text(one: Verb, method: Any) -> str:
             f"  return self._call_counted(verb, {values})",
         ]
     if one.unequal:
-        lines += _counts(one)
         rest = ["parts", *rest]
-    if "pairs" in names:
-        lines += [
-            " if type(pairs) is not tuple or any(type(p) is not tuple for p in pairs):",
-            "  pairs = self._caller('permute', dtype).read('pairs', pairs)",
-        ]
     arrays = [] if one.x is Holds.NOTHING else ["id(x)", "id(out)"]
-    lines += [
-        f" key = ({', '.join([repr(one.name), *arrays, *rest])},)",
-        " try:",
-        f"  known = self._known.get(key){f' if {known} else None' if known else ''}",
-        " except TypeError:",
-        "  raise self._odd(key) from None",
-    ]
-    if arrays:
-        lines += [
-            " if known is not None and (done := known(x, out)) is not MISS:",
-            "  return done",
-        ]
+    key = f"key = ({', '.join([repr(one.name), *arrays, *rest])},)"
+    known = "self._known.get(key)"
+    if "epilogue" in names:
+        known += " if epilogue is None else None"
+    thaw, freeze, examine = _frozen(one)
+    lines += [*thaw, f" {key}", " try:", f"  known = {known}", " except TypeError:"]
+    if freeze:
+        lines += [f"  {freeze}", f"  {key}", "  known = self._looked_up(key)"]
     else:
-        lines += [" if known is not None:", "  return known(None, None)"]
+        lines.append("  raise self._odd(key) from None")
     two = "x, out" if arrays else "None, None"
-    also = ", epilogue" if known else ""
+    missed = f" and (done := known({two})) is not MISS" if arrays else ""
+    gift = "done" if arrays else f"known({two})"
+    lines += [f" if known is not None{missed}:", f"  return {gift}"]
+    if examine:
+        lines += [f" if {examine}:", f"  {freeze}", f"  {key}"]
+    also = ", epilogue" if "epilogue" in names else ""
     return "\n".join([*lines, f" return self._call(verb, key, {two}, {values}{also})"])
 
 
-def _counts(one: Verb) -> list[str]:
-    """Return what makes the counts that a call is known by."""
+def _frozen(one: Verb) -> tuple[list[str], str, str]:
+    """Return how an argument that may change becomes a part of a key.
+
+    First what is always done, then what freezes a tuple that holds what may change, at
+    last what tells whether one does that could be hashed.
+    """
+    if "pairs" in one.parameters:
+        read = "pairs = self._caller('permute', dtype).read('pairs', pairs)"
+        return (
+            [" if type(pairs) is not tuple:", f"  {read}"],
+            read,
+            "any(type(p) is not tuple for p in pairs)",
+        )
+    if not one.unequal:
+        return [], "", ""
     if one.collective == "all_to_all":
-        return [" counts = parts = self._every_count(counts, dtype, algorithm)"]
+        every = "counts = parts = self._every_count(counts, dtype, algorithm)"
+        return [f" {every}"], "", ""
     own = [
         " if counts is None:",
         "  counts = self._own_counts(verb, x, dtype, algorithm)",
     ]
-    return [*(own if one.x is Holds.PART else ()), " parts = as_key(counts)"]
+    parts = " parts = counts if type(counts) is tuple else as_key(counts)"
+    always = [*(own if one.x is Holds.PART else ()), parts]
+    return always, "parts = as_key(counts)", ""
 
 
 def as_key(counts: Any) -> Any:

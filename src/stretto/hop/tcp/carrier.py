@@ -18,12 +18,9 @@ from stretto.hop.tcp.interface import listen, rails_of
 from stretto.hop.tcp.meet import Meet, Way
 from stretto.hop.tcp.plain import PlainEngine
 from stretto.hop.tcp.words import BUFFER, ENTRIES, Context, End, Link
-from stretto.meeting import tls
+from stretto.meeting import alive, tls
 
 __all__ = ["TcpHop", "missing"]
-
-_IDLE_S, _EVERY_S, _PROBES, _UNANSWERED_MS = 1, 1, 2, 1500
-"""A host that is gone is noticed after about two seconds."""
 
 
 @functools.cache
@@ -36,23 +33,6 @@ def missing() -> str:
     except ImportError as e:
         return f"{e}: pip install 'stretto[cpu]'"
     return "NUMBA_DISABLE_JIT is set" if numba.config.DISABLE_JIT else ""
-
-
-def tune(sock: socket.socket) -> None:
-    """Send small frames at once, and notice a host that is gone."""
-    sock.setblocking(False)
-    if sock.family == getattr(socket, "AF_UNIX", None):  # of TLS's thread
-        return
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_KEEPIDLE", _IDLE_S),
-        ("TCP_KEEPINTVL", _EVERY_S),
-        ("TCP_KEEPCNT", _PROBES),
-        ("TCP_USER_TIMEOUT", _UNANSWERED_MS),
-    ):
-        if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 class TcpHop:
@@ -97,7 +77,8 @@ class TcpHop:
         finally:
             self._stop_listening()
         for sock in self._sockets.values():
-            tune(sock)
+            sock.setblocking(False)
+            alive.watch(sock)
         kind = _Compiled if self._compiled else PlainEngine
         engine = self._engine = kind(window, self._sockets)
         self.put, self.signal, self.busy = engine.put, engine.signal, engine.busy

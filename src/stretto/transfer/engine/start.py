@@ -104,12 +104,20 @@ class Starter:
         made = _planned(a, b)
         runs = made.runs(a.pages, b.pages, _tokens(a, b))
         if GPU in (a.region.kind, b.region.kind):
-            moves = [
-                self.gpu.prepare(made, run, a, b, how.get("by", "")) for run in runs
-            ]
             from stretto.transfer.engine.gpu import Enqueued
 
+            signal = how.get("signal")
+            word = 0 if signal is None else self.gpu.word(signal)
+            moves = [
+                self.gpu.prepare(
+                    made, run, a, b, how.get("by", ""), word if run is runs[-1] else 0
+                )
+                for run in runs
+            ]
+
             return Enqueued(moves, self.gpu.mover, (a, b))
+        if how.get("signal") is not None:
+            raise CallError("signal= of memory that is not on a GPU; notify= is for it")
         idle = Transfer(
             self._engine.loop, peer, path.name, nbytes=sum(r.nbytes for r in runs),
             pieces=_pieces(runs), notify=notify,
