@@ -244,7 +244,7 @@ def test_vectors_are_as_wide_as_everything_is_aligned():
 
 @pytest.mark.parametrize(
     ("nbytes", "count", "by"),
-    [(64 << 10, 8, "engines"), (32 << 10, 8, "kernel"), (64 << 10, 5000, "kernel")],
+    [(512 << 10, 8, "engines"), (256 << 10, 8, "kernel"), (512 << 10, 5000, "kernel")],
 )
 def test_large_pieces_that_are_few_go_by_engines(nbytes, count, by, monkeypatch):
     """Short ones, and very many, by a kernel, unless the caller says otherwise."""
