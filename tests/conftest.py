@@ -5,9 +5,8 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from tests.checking.golden import Golden
 from tests.nightly import examples
-
-from stretto.testing.golden import Golden
 
 TESTS = Path(__file__).parent
 LONGEST = ("chaos", "host/bench", "host/torch_ops", "host/torch", "host/hop")

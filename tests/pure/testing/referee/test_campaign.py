@@ -8,9 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.checking.referee.campaign import TASKS, Found, catalogue, run_task
 from tests.nightly import nightly
-
-from stretto.testing.referee.campaign import TASKS, Found, catalogue, run_task
 
 
 @functools.cache
