@@ -39,8 +39,9 @@ _ROOM = 1 << 18
 _PIECE = 1 << 16
 _LINGER_S = 2.0
 """How long a process that ends waits for what it has still to send."""
-_ALIVE = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 2,
-          "TCP_USER_TIMEOUT": 1500}  # fmt: skip
+_ALIVE = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 2}
+_PROMPT = {"TCP_USER_TIMEOUT": 1500}
+"""It also ends a connection whose other end reads nothing for so long."""
 
 
 def is_asked(environment: Mapping[str, str] | None = None) -> bool:
@@ -49,13 +50,18 @@ def is_asked(environment: Mapping[str, str] | None = None) -> bool:
     return bool(env.get(VARIABLE))
 
 
-def secured(sock: socket.socket, *, server: bool) -> socket.socket:
-    """Return what stands for a connected socket: itself where TLS is not asked for."""
+def secured(
+    sock: socket.socket, *, server: bool, read_late: bool = False
+) -> socket.socket:
+    """Return what stands for a connected socket: itself where TLS is not asked for.
+
+    `read_late` where the other end may read nothing for as long as it likes.
+    """
     if not is_asked():
         return sock
     folder = os.environ[VARIABLE]
     sock.setblocking(False)
-    _keep_alive(sock)
+    _keep_alive(sock, read_late=read_late)
     tls = _context(folder, server).wrap_socket(
         sock, server_side=server, do_handshake_on_connect=False
     )
@@ -111,11 +117,11 @@ def _context(folder: str, server: bool) -> ssl.SSLContext:
     return context
 
 
-def _keep_alive(sock: socket.socket) -> None:
-    """Notice within about two seconds when the host at the other end is gone."""
+def _keep_alive(sock: socket.socket, *, read_late: bool) -> None:
+    """Notice within two or three seconds when the host at the other end is gone."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _ALIVE.items():
+    for name, value in (_ALIVE if read_late else _ALIVE | _PROMPT).items():
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 

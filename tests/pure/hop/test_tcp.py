@@ -2,6 +2,7 @@
 
 import random
 import socket
+import struct
 import threading
 import time
 
@@ -10,6 +11,7 @@ import pytest
 
 from stretto import hop
 from stretto.errors import RendezvousError, UnknownNameError
+from stretto.hop.tcp import options
 from stretto.hop.tcp.interface import address_towards, listen
 
 SECRET, FIRST, SIZE = b"s" * 32, 4096, 1 << 22
@@ -198,3 +200,97 @@ def test_an_unknown_carrier_is_named():
     """With those that there are."""
     with pytest.raises(UnknownNameError, match="tcp"):
         hop.get("tpc")
+
+
+def test_a_peer_that_reads_nothing_for_long_is_no_fault(pair):
+    """It is late: more is put than both systems hold, for longer than silence lasts."""
+    (_, a), (memory, b) = pair
+    data = np.arange(3_000_000 // 8, dtype=np.int64)
+    until_s = time.monotonic() + 2.5
+    for nth in range(15):
+        assert a.put(1, 0, data.ctypes.data, FIRST, 3_000_000)
+        assert a.signal(1, 0, 0, nth + 1, 8, (0, 0, 0))
+    while time.monotonic() < until_s:
+        a.progress()
+        a.wait(50_000)
+        assert {} == a.faults()
+    assert a.busy()
+    until(lambda: memory[:8].view(np.int64)[0] == 15, a, b)
+
+    assert np.array_equal(memory[FIRST : FIRST + 3_000_000].view(np.int64), data)
+    assert ({}, {}) == (a.faults(), b.faults())
+
+
+class Stand:
+    """A connection of whose state the system says so much."""
+
+    family = socket.AF_INET
+
+    def __init__(self, *, unacked=0, probes=0, last_ack=0, least_rtt=50, name=b"bbr"):
+        self.info = bytearray(options._INFO)
+        self.info[options._PROBES] = probes
+        said = {
+            options._UNACKED: unacked,
+            options._LAST_ACK: last_ack,
+            options._LEAST_RTT: least_rtt,
+        }
+        for at, value in said.items():
+            struct.pack_into("=I", self.info, at, value)
+        self.name, self.refuses = name, ()
+
+    def getsockopt(self, level, option, room):
+        if option == socket.TCP_CONGESTION:
+            return self.name.ljust(16, b"\0")
+        return bytes(self.info[:room])
+
+    def setsockopt(self, level, option, value):
+        if value in self.refuses:
+            raise PermissionError(1, "Operation not permitted")
+        self.name = value
+
+
+@pytest.mark.parametrize(
+    ("state", "is_silent"),
+    [
+        ({"unacked": 3, "last_ack": 1600}, True),
+        ({"unacked": 3, "last_ack": 1400}, False),
+        ({"last_ack": 60_000}, False),
+        ({"probes": 1, "last_ack": 60_000}, False),
+        ({"probes": 4, "last_ack": 3_100}, True),
+    ],
+    ids=str,
+)
+def test_a_host_is_silent_when_it_owes_an_answer(state, is_silent):
+    """Not while nothing is asked of it, nor while it says that it has no room."""
+    assert is_silent == bool(options.silent(Stand(**state)))
+
+
+@pytest.mark.parametrize(
+    ("environment", "stand", "refuses", "chosen"),
+    [
+        ({}, {"name": b"bbr"}, (), "cubic"),
+        ({}, {"name": b"bbr"}, (b"cubic",), "reno"),
+        ({}, {"name": b"bbr"}, (b"cubic", b"reno"), "bbr"),
+        ({}, {"name": b"bbr", "least_rtt": 30_000}, (), "bbr"),
+        ({}, {"name": b"dctcp"}, (), "dctcp"),
+        ({"STRETTO_TCP_CONGESTION": "bbr"}, {"name": b"bbr"}, (), "bbr"),
+        ({"STRETTO_TCP_CONGESTION": "dctcp"}, {"name": b"cubic"}, (), "dctcp"),
+    ],
+    ids=str,
+)
+def test_a_way_to_a_host_nearby_is_not_paced(environment, stand, refuses, chosen):
+    """As far as this process may choose; to hosts far away the system's word counts."""
+    sock = Stand(**stand)
+    sock.refuses = refuses
+
+    assert chosen == options.unpaced(sock, environment)
+
+
+def test_a_congestion_control_that_one_may_not_have_is_named():
+    """With the variable, and what there is."""
+    sock = Stand()
+    sock.refuses = (b"wild",)
+    with pytest.raises(
+        RendezvousError, match=r"STRETTO_TCP_CONGESTION=wild: .* does not let .* it has"
+    ):
+        options.unpaced(sock, {"STRETTO_TCP_CONGESTION": "wild"})

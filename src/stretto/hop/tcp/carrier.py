@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -15,14 +16,14 @@ from numpy.typing import NDArray
 from stretto.hop import Calls, Window
 from stretto.hop.tcp.interface import address_towards, listen
 from stretto.hop.tcp.meet import Meet, Way
+from stretto.hop.tcp.options import silent, tune
 from stretto.hop.tcp.plain import PlainEngine
 from stretto.hop.tcp.words import BUFFER, ENTRIES, Context, End, Link
 from stretto.meeting import tls
 
 __all__ = ["TcpHop", "missing"]
-
-_IDLE_S, _EVERY_S, _PROBES, _UNANSWERED_MS = 1, 1, 2, 1500
-"""A host that is gone is noticed after about two seconds."""
+_ASK_S = 0.1
+"""How often the system is asked whether peers' hosts are silent."""
 
 
 @functools.cache
@@ -37,23 +38,6 @@ def missing() -> str:
     return "NUMBA_DISABLE_JIT is set" if numba.config.DISABLE_JIT else ""
 
 
-def tune(sock: socket.socket) -> None:
-    """Send small frames at once, and notice a host that is gone."""
-    sock.setblocking(False)
-    if sock.family == getattr(socket, "AF_UNIX", None):  # of TLS's thread
-        return
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_KEEPIDLE", _IDLE_S),
-        ("TCP_KEEPINTVL", _EVERY_S),
-        ("TCP_KEEPCNT", _PROBES),
-        ("TCP_USER_TIMEOUT", _UNANSWERED_MS),
-    ):
-        if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
 class TcpHop:
     """See `stretto.hop.Hop`."""
 
@@ -66,6 +50,8 @@ class TcpHop:
         self._listener: socket.socket | None = listen(self._host)
         self._sockets: dict[Way, socket.socket] = {}
         self._engine: PlainEngine | _Compiled | None = None
+        self._silent: dict[int, str] = {}
+        self._asked_s = 0.0
 
     def share(self) -> Mapping[str, Any]:
         """Return where peers connect."""
@@ -92,7 +78,6 @@ class TcpHop:
         engine = self._engine = kind(window, self._sockets)
         self.put, self.signal, self.busy = engine.put, engine.signal, engine.busy
         self.progress, self.wait = engine.progress, engine.wait
-        self.faults = engine.faults
 
     @property
     def calls(self) -> Calls | None:
@@ -103,6 +88,16 @@ class TcpHop:
     def descriptors(self) -> Sequence[int]:
         """Return the numbers of the sockets."""
         return [sock.fileno() for sock in self._sockets.values() if sock.fileno() >= 0]
+
+    def faults(self) -> Mapping[int, str]:
+        """Return the peers whose connection has ended, or whose host is silent."""
+        found = dict(self._engine.faults()) if self._engine is not None else {}
+        now = time.monotonic()
+        if now - self._asked_s > _ASK_S:
+            self._asked_s = now
+            said = {peer: silent(sock) for (peer, _), sock in self._sockets.items()}
+            self._silent = {peer: how for peer, how in said.items() if how}
+        return {**self._silent, **found}
 
     def close(self) -> None:
         """End all connections; what was sent still arrives."""
