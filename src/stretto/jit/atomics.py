@@ -28,6 +28,7 @@ __all__ = [
     "clock_gettime",
     "compiled",
     "entry",
+    "fence",
     "load",
     "load_acquire",
     "pause",
@@ -158,6 +159,14 @@ def _pause(typing: Any) -> Any:
     return types.void(), emit
 
 
+def _fence(typing: Any) -> Any:
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), emit
+
+
 def _call(typing: Any, function: Any, first: Any, second: Any) -> Any:
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kind = ir.FunctionType(_WORD, (_WORD, _WORD))
@@ -197,6 +206,8 @@ take: Callable[[int, int], int] = intrinsic(_take)
 """Store a word where there is none but 0, at once; return whether it was so."""
 pause: Callable[[], None] = intrinsic(_pause)
 """Tell the core that this is a spin."""
+fence: Callable[[], None] = intrinsic(_fence)
+"""Let nothing before it be done after it, nor the reverse: stores before loads, too."""
 call: Callable[[int, int, int], int] = intrinsic(_call)
 """Call a function of two words by its address; return the word that it returns."""
 call_c: Callable[[int, int, int, int, int, int, int], int] = intrinsic(_call_c)

@@ -1,5 +1,6 @@
 """A hop over TCP: what is put is there when its signal is; strangers cost nothing."""
 
+import os
 import random
 import socket
 import struct
@@ -18,7 +19,7 @@ SECRET, FIRST, SIZE = b"s" * 32, 4096, 1 << 22
 pytestmark = pytest.mark.timeout(120)
 
 
-def make(rank, *, compiled, num_ranks=2, lanes=1, secret=SECRET):
+def make(rank, *, compiled, num_ranks=2, lanes=1, secret=SECRET, wake=-1):
     memory = np.zeros(SIZE, dtype=np.uint8)
     window = hop.Window(
         rank=rank,
@@ -28,6 +29,7 @@ def make(rank, *, compiled, num_ranks=2, lanes=1, secret=SECRET):
         words=(0, FIRST),
         secret=secret,
         lanes=lanes,
+        wake=wake,
     )
     return memory, hop.get("tcp").open_hop(window, compiled=compiled)
 
@@ -294,3 +296,40 @@ def test_a_congestion_control_that_one_may_not_have_is_named():
         RendezvousError, match=r"STRETTO_TCP_CONGESTION=wild: .* does not let .* it has"
     ):
         options.unpaced(sock, {"STRETTO_TCP_CONGESTION": "wild"})
+
+
+def test_what_was_sent_arrives_although_its_sender_closes(pair):
+    """Even where the sender leaves something unread: that must not reset the rest."""
+    (_, a), (memory, b) = pair
+    data = np.arange(2_000_000 // 8, dtype=np.int64)
+    a._sockets[1, 0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_000_000)
+    assert a.put(1, 0, data.ctypes.data, FIRST, 2_000_000)
+    assert a.signal(1, 0, 0, 1, 8, (0, 0, 0))
+    assert not a.busy()
+    assert b.signal(0, 0, 0, 1, 8, (0, 0, 0))
+    time.sleep(0.01)
+    closing = threading.Thread(target=a.close)
+    closing.start()
+    time.sleep(0.1)
+    until(lambda: memory[:8].view(np.int64)[0] == 1, b)
+    closing.join()
+
+    assert np.array_equal(memory[FIRST : FIRST + 2_000_000].view(np.int64), data)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_sleep_ends_when_somebody_wakes_it(compiled):
+    """By the descriptor of its window; nothing has come by the network."""
+    number = os.eventfd(0, os.EFD_NONBLOCK)
+    ends = [make(r, compiled=compiled, wake=number if r else -1) for r in range(2)]
+    assert [None, None] == join([way for _, way in ends])
+    (_, a), (_, b) = ends
+    assert 0 == a.wait(1000)
+    os.eventfd_write(number, 1)
+    begun = time.monotonic()
+
+    assert b.wait(20_000_000)
+    assert time.monotonic() - begun < 10
+    for _, way in ends:
+        way.close()
+    os.close(number)

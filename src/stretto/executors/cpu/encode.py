@@ -253,7 +253,7 @@ class _Encoder:
                         yield self._put(step, lane, index, atom)
                 case Signal(rank=q, lane=to, n=n):
                     flag = self.memory.slabs[q] + flags[self.rank, lane, to]
-                    yield [int(Code.SIGNAL), flag, n]
+                    yield [int(Code.SIGNAL), flag, n, q]
                 case Move():
                     for start, stop in self._runs(step):
                         yield self._move(step, index, start, stop)

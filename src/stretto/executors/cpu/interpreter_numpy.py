@@ -251,7 +251,7 @@ class _Run:
         if spins <= idle < yields:
             os.sched_yield()
         elif idle >= yields and self.hop is not None:
-            self.hop.wait(self.setting(SessionWord.SLEEP_US))
+            self.hop.wait(self.setting(SessionWord.SLEEP_US))  # never for long
         elif idle >= yields:
             time.sleep(self.setting(SessionWord.SLEEP_US) * 1e-6)
         return idle >= yields + self.setting(SessionWord.SLEEPS)
@@ -288,6 +288,19 @@ class _Run:
         _store(side + 8, self.word(Header.INPUT_OFFSET))
         _store(side + 16, self.word(Header.OUTPUT_OFFSET))
         _release(flag, (epoch << FLAG) + n)
+        self.wake(_load(at + 32))
+
+    def wake(self, peer: int) -> None:
+        """Wake a peer on this host, if it sleeps, after something was announced."""
+        table = self.setting(SessionWord.WAKERS)
+        asleep = _load(table + 16 * peer) if table else 0
+        if not asleep:
+            return
+        _LOCK.acquire()  # a full fence, everywhere
+        _LOCK.release()
+        if _load(asleep):
+            _store(asleep, 0)
+            os.eventfd_write(_load(table + 16 * peer + 8), 1)
 
     def put_far(self, at: int, epoch: int) -> Status:
         """Begin a put to another host."""
@@ -373,8 +386,9 @@ class _Run:
             total = combine(op, arrays[dsts:], dtype)
             for dst, by in zip(arrays, divide, strict=False):
                 dst[:] = finish(op, total, by, dtype) if by > 1 else total
-        for base, value, _ in operands[:dsts]:
+        for base, value, peer in operands[:dsts]:
             if base == Base.PACKET:
                 slot = value + PACKET_REGION * (epoch & 1)
                 _store(slot + 8, self.fingerprint)
                 _release(slot, epoch)
+                self.wake(peer)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from stretto.hop import Calls, Window
 from stretto.hop.tcp.interface import address_towards, listen
 from stretto.hop.tcp.meet import Meet, Way
-from stretto.hop.tcp.options import silent, tune
+from stretto.hop.tcp.options import settle, silent, tune
 from stretto.hop.tcp.plain import PlainEngine
 from stretto.hop.tcp.words import BUFFER, ENTRIES, Context, End, Link
 from stretto.meeting import tls
@@ -103,6 +103,7 @@ class TcpHop:
         """End all connections; what was sent still arrives."""
         if self._listener is not None:
             self._listener.close()
+        settle(list(self._sockets.values()))
         for sock in self._sockets.values():
             with suppress(OSError):
                 sock.close()
@@ -123,7 +124,7 @@ class _Compiled:
         self._context = np.zeros(Context.END, dtype=np.int64)
         self._links = np.zeros((many, Link.END), dtype=np.int64)
         self._ways = np.zeros((window.num_ranks, window.lanes), dtype=np.int64)
-        self._polled = np.zeros(max(many, 1), dtype=np.int64)
+        self._polled = np.zeros(many + 1, dtype=np.int64)
         self._pieces = np.zeros((many, ENTRIES, 2), dtype=np.int64)
         self._buffers = np.zeros((many, 2, BUFFER), dtype=np.uint8)
         self._arguments = np.zeros(8, dtype=np.int64)
@@ -146,6 +147,7 @@ class _Compiled:
             Context.NUM_LINKS: many,
             Context.WAYS: self._ways.ctypes.data,
             Context.POLLED: self._polled.ctypes.data,
+            Context.WAKE: window.wake,
         }
         for word, value in given.items():
             self._context[word] = value

@@ -69,6 +69,7 @@ _PUT_FROM, _PUT_TO = 8 * Context.PUT_FROM, 8 * Context.PUT_TO
 _WORD_FROM, _WORD_TO = 8 * Context.WORD_FROM, 8 * Context.WORD_TO
 _NUM_LINKS, _WAYS = 8 * Context.NUM_LINKS, 8 * Context.WAYS
 _POLLED, _TIME = 8 * Context.POLLED, 8 * Context.TIME
+_WAKE = 8 * Context.WAKE
 _LINK_BYTES = 8 * Link.END
 _SOCKET, _ENDED, _ERROR = 8 * Link.SOCKET, 8 * Link.ENDED, 8 * Link.ERROR
 _PIECES, _FIRST, _LAST = 8 * Link.PIECES, 8 * Link.FIRST, 8 * Link.LAST
@@ -376,8 +377,11 @@ def wait(context: int, microseconds: int) -> int:
     _say_what_to_poll(context)
     store(context + _TIME, microseconds // 1_000_000)
     store(context + _TIME + 8, microseconds % 1_000_000 * 1000)
-    many = load(context + _NUM_LINKS)
-    return 1 if _ppoll(load(context + _POLLED), many, context + _TIME, 0) > 0 else 0
+    polled, many = load(context + _POLLED), load(context + _NUM_LINKS)
+    if load(context + _WAKE) >= 0:
+        store(polled + 8 * many, load(context + _WAKE) | _POLLIN)
+        many += 1
+    return 1 if _ppoll(polled, many, context + _TIME, 0) > 0 else 0
 
 
 @compiled("int64(int64,int64)")

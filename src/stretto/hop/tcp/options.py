@@ -7,16 +7,19 @@ time and twice the processor, and so it is left off there, for our connections a
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import struct
-from collections.abc import Mapping
+import termios
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from stretto.errors import RendezvousError
 
-__all__ = ["CONGESTION", "congestion", "silent", "tune", "unpaced"]
+__all__ = ["CONGESTION", "congestion", "settle", "silent", "tune", "unpaced"]
 
 CONGESTION = "STRETTO_TCP_CONGESTION"
 _ALIVE = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 2}
@@ -33,6 +36,7 @@ _PROBES, _UNACKED, _LAST_ACK, _LEAST_RTT = 3, 24, 56, 148
 and not acknowledged, how long ago the last acknowledgement came, in milliseconds, and
 the least round trip, in microseconds."""
 _MANY_PROBES = 3
+_SETTLE_S, _PAUSE_S = 0.5, 0.001
 _INFO = _LEAST_RTT + 4
 _HAS_INFO = os.uname().sysname == "Linux" and hasattr(socket, "TCP_INFO")
 _SYSTEMS = Path("/proc/sys/net/ipv4/tcp_congestion_control")
@@ -90,6 +94,34 @@ def silent(sock: socket.socket) -> str:
     if not waits or last_ack < _UNANSWERED_MS:
         return ""
     return f"its host has acknowledged nothing for {last_ack / 1e3:.1f} s"
+
+
+def settle(socks: Sequence[socket.socket]) -> None:
+    """Wait until the peers' systems have what was sent, but not for long.
+
+    Whoever closes a connection on which something is unread resets it, and loses what
+    has not left yet. So what comes is thrown away, until all has been acknowledged.
+    """
+    until = time.monotonic() + _SETTLE_S
+    left = list(socks)
+    while left := [sock for sock in left if _is_sending(sock)]:
+        if time.monotonic() > until:
+            return
+        time.sleep(_PAUSE_S)
+
+
+def _is_sending(sock: socket.socket) -> bool:
+    """Throw away what has come; return whether something is not acknowledged yet."""
+    try:
+        with suppress(BlockingIOError):
+            while sock.recv(1 << 16):
+                pass
+        if sock.family == getattr(socket, "AF_UNIX", None) or silent(sock):
+            return False
+        waits = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0" * 4)
+        return bool(struct.unpack("=i", waits)[0])
+    except (OSError, ValueError):  # it has ended
+        return False
 
 
 def congestion(environment: Mapping[str, str] | None = None) -> str:

@@ -103,6 +103,8 @@ class PlainEngine:
     def wait(self, microseconds: int) -> int:
         """Sleep until something comes, at most so long."""
         poll = select.poll()
+        if self._window.wake >= 0:
+            poll.register(self._window.wake, select.POLLIN)
         for link in self._links.values():
             if not link.how:
                 want = select.POLLIN | (select.POLLOUT if link.out else 0)

@@ -42,10 +42,12 @@ class Context(enum.IntEnum):
     WAYS = 8
     """Address of a table: by peer and lane the address of its connection, or 0."""
     POLLED = 9
-    """Address of what `poll` looks at: one word a connection."""
+    """Address of what `poll` looks at: one word a connection, and one for WAKE."""
     TIME = 10
     """Two words: how long to sleep, in seconds and nanoseconds."""
-    END = 12
+    WAKE = 12
+    """A descriptor that ends a sleep, too, or -1."""
+    END = 13
 
 
 class Link(enum.IntEnum):
