@@ -1,6 +1,5 @@
 """Ranks of one host that sleep are woken; and ranks of one machine share its cores."""
 
-import os
 import select
 from pathlib import Path
 
