@@ -6,9 +6,8 @@ import socket
 from collections.abc import Mapping
 
 from stretto.hop import Window
-from stretto.hop.tcp import carrier
+from stretto.hop.tcp import carrier, options
 from stretto.hop.tcp.carrier import TcpHop
-from stretto.hop.tcp.options import congestion
 
 __all__ = ["TcpHop", "doctor", "open_hop"]
 
@@ -23,6 +22,6 @@ def doctor() -> Mapping[str, str]:
     why = carrier.missing()
     return {
         "engine": f"pure Python, slower: {why}" if why else "compiled by Numba",
-        "congestion control": congestion(),
+        "congestion control": options.congestion(),
         "interfaces": ", ".join(name for _, name in socket.if_nameindex()) or "none",
     }
