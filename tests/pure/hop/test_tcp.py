@@ -333,3 +333,21 @@ def test_a_sleep_ends_when_somebody_wakes_it(compiled):
     for _, way in ends:
         way.close()
     os.close(number)
+
+
+def test_a_carrier_that_is_not_installed_says_what_to_install(monkeypatch):
+    """NIXL's backends are those of its wheel."""
+    from stretto.errors import MissingExtraError
+    from stretto.hop.nixl import library
+
+    monkeypatch.setattr(library, "_WHEELS", ("no_such_wheel",))
+    library.missing.cache_clear()
+    library.backends.cache_clear()
+    with pytest.raises(MissingExtraError, match="carrier nixl: no NIXL here: pip inst"):
+        hop.get("nixl").open_hop(None)
+    assert {"ready"} == {*hop.get("nixl").doctor()}
+    monkeypatch.setattr(library, "backends", lambda: ("UCX",))
+    library.missing.cache_clear()
+    monkeypatch.setenv("STRETTO_NIXL", "UXC")
+    assert "STRETTO_NIXL=UXC: its wheel has UCX" == library.missing()
+    library.missing.cache_clear()

@@ -32,6 +32,7 @@ from stretto.executors.cpu.slab import (
     PACKET_REGION,
     STAGE_REGION,
 )
+from stretto.executors.cpu.wakers import wake
 from stretto.executors.cpu.words import (
     FLAG,
     PRIVATE,
@@ -277,8 +278,7 @@ class _Run:
     def lane(self, lane: int) -> int:
         """Run a lane until its end, or until it must wait."""
         epoch = self.setting(SessionWord.EPOCH)
-        at = _load(lane + 8)
-        status = Status.DONE
+        at, status = _load(lane + 8), Status.DONE
         while (code := _load(at)) != Code.END:
             if code == Code.MOVE:
                 status = self.packets(at, epoch)
@@ -306,19 +306,7 @@ class _Run:
         _store(side + 8, self.word(Header.INPUT_OFFSET))
         _store(side + 16, self.word(Header.OUTPUT_OFFSET))
         _release(flag, (epoch << FLAG) + n)
-        self.wake(_load(at + 32))
-
-    def wake(self, peer: int) -> None:
-        """Wake a peer on this host, if it sleeps, after something was announced."""
-        table = self.setting(SessionWord.WAKERS)
-        asleep = _load(table + 16 * peer) if table else 0
-        if not asleep:
-            return
-        _LOCK.acquire()  # a full fence, everywhere
-        _LOCK.release()
-        if _load(asleep):
-            _store(asleep, 0)
-            os.eventfd_write(_load(table + 16 * peer + 8), 1)
+        wake(self.setting(SessionWord.WAKERS), _load(at + 32))
 
     def put_far(self, at: int, epoch: int) -> Status:
         """Begin a put to another host."""
@@ -409,4 +397,4 @@ class _Run:
                 slot = value + PACKET_REGION * (epoch & 1)
                 _store(slot + 8, self.fingerprint)
                 _release(slot, epoch)
-                self.wake(peer)
+                wake(self.setting(SessionWord.WAKERS), peer)
