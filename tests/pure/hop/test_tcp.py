@@ -351,3 +351,25 @@ def test_a_carrier_that_is_not_installed_says_what_to_install(monkeypatch):
     monkeypatch.setenv("STRETTO_NIXL", "UXC")
     assert "STRETTO_NIXL=UXC: its wheel has UCX" == library.missing()
     library.missing.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("systm", "STRETTO_UCX='systm'; want 'system' or 'wheel'"),
+        ("system", "STRETTO_UCX=system: .*LD_LIBRARY_PATH, or take the wheel's"),
+    ],
+)
+def test_a_ucx_that_is_not_there_says_what_to_do(monkeypatch, asked, said):
+    """A word that is not known is no word for the wheel's."""
+    from stretto.errors import MissingExtraError
+    from stretto.hop.ucx import library
+
+    def refused(name):
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(library.ctypes, "CDLL", refused)
+    monkeypatch.setenv("STRETTO_UCX", asked)
+    library.load.cache_clear()
+    with pytest.raises(MissingExtraError, match=said):
+        library.load()

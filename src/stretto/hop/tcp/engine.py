@@ -1,8 +1,8 @@
 """Frames on non-blocking sockets, compiled to run without the interpreter's lock.
 
 A put's frame and small data are copied into the buffer of its connection; large data
-are sent from where they lie. A signal sends all that waits. What comes is received into
-a buffer, but the rest of large data straight into place.
+are sent from where they lie, the largest at once. A signal sends all that waits. What
+comes is received into a buffer, but the rest of large data straight into place.
 
 Nothing here waits, but `wait`. All calls are made by one thread at a time.
 """
@@ -25,6 +25,7 @@ from stretto.hop.tcp.words import (
     SIGNAL,
     SIGNAL_WORDS,
     SMALL,
+    TOGETHER,
     Context,
     End,
     Link,
@@ -189,7 +190,8 @@ def put(context: int, arguments: int) -> int:
     store(piece + 8, nbytes)
     store(link + _LAST, last + 1)
     store(link + _JOINS, 0)
-    store(link + _SENT, load(link + _SENT) + _flush(link))
+    if nbytes > TOGETHER:
+        store(link + _SENT, load(link + _SENT) + _flush(link))
     return 1
 
 

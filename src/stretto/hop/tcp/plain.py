@@ -13,7 +13,15 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from stretto.hop import Window
-from stretto.hop.tcp.words import BUFFER, PUT, PUT_WORDS, SIGNAL, SIGNAL_WORDS, SMALL
+from stretto.hop.tcp.words import (
+    BUFFER,
+    PUT,
+    PUT_WORDS,
+    SIGNAL,
+    SIGNAL_WORDS,
+    SMALL,
+    TOGETHER,
+)
 
 __all__ = ["PlainEngine"]
 
@@ -76,7 +84,7 @@ class PlainEngine:
         data = _bytes(source, nbytes) if nbytes else memoryview(b"")
         if nbytes:
             link.out.append(memoryview(bytes(data)) if nbytes <= SMALL else data)
-        if nbytes > SMALL:
+        if nbytes > TOGETHER:
             link.flush()
         return True
 

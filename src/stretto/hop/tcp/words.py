@@ -14,13 +14,15 @@ import enum
 
 __all__ = [
     "BUFFER", "ENTRIES", "PUT", "PUT_WORDS", "SIGNAL", "SIGNAL_WORDS", "SMALL",
-    "Context", "End", "Link",
+    "TOGETHER", "Context", "End", "Link",
 ]  # fmt: skip
 
 PUT, SIGNAL = 0x5075740000000001, 0x5369670000000002
 PUT_WORDS, SIGNAL_WORDS = 3, 7
 SMALL = 1 << 13
 """Bytes up to which data are copied beside their frame, and sent with what follows."""
+TOGETHER = 1 << 16
+"""Bytes up to which data wait for the signal after them, and are sent by one call."""
 BUFFER = 1 << 16
 """Bytes of a connection's buffers, for frames and small data: one out, one in."""
 ENTRIES = 256
