@@ -57,7 +57,7 @@ def socket_path(job: str) -> Path:
 
 def listen(path: Path, backlog: int = 128) -> socket.socket:
     """Serve a path; RendezvousError when somebody else does."""
-    if _is_served(path):
+    if is_served(path):
         raise RendezvousError(
             f"another job already meets at {path}; give this one an address of its "
             "own, or end the other"
@@ -148,7 +148,8 @@ def is_tombstone(path: Path, launcher: int | None, since_s: float = 0.0) -> bool
     return any(start is not None and made_s > start for start in starts)
 
 
-def _is_served(path: Path) -> bool:
+def is_served(path: Path) -> bool:
+    """Return whether somebody listens at a path."""
     sock = reach(path) if path.exists() else None
     if sock is not None:
         sock.close()
@@ -162,5 +163,5 @@ def _sweep(where: Path) -> None:
         with suppress(OSError):
             if now - path.stat().st_ctime < _TOMBSTONE_S:
                 continue
-            if path.suffix != ".sock" or not _is_served(path):
+            if path.suffix != ".sock" or not is_served(path):
                 path.unlink()

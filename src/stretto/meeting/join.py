@@ -25,6 +25,7 @@ from stretto.errors import (
 from stretto.meeting.address import (
     end,
     failed,
+    is_served,
     is_tombstone,
     listen,
     reach,
@@ -52,6 +53,7 @@ from stretto.meeting.process import (
     uid_refusal,
     uptime_ns,
 )
+from stretto.meeting.reaching import loopback_hint
 from stretto.meeting.secret import load_secret
 from stretto.meeting.wire import Connection
 
@@ -133,6 +135,7 @@ def _host(
         host_rank=0,
         generation=uptime_ns(),
         joins_hosts=place.address is not None,
+        hint=loopback_hint(place.address) if place.address else "",
     )
     hub = Hub(machine)
     try:
@@ -247,7 +250,8 @@ class _Search:
             late = Fault(error=fault.error, text=text, blamed=fault.blamed)
             raise late.to_error()
         now = time.monotonic()
-        if not is_tombstone(path, self._launcher, self._heard_s):
+        is_left = is_tombstone(path, self._launcher, self._heard_s)
+        if not is_left or is_served(path):  # it lives, and we do not get there
             self._dead_since = None
         elif self._dead_since is None:  # or just being set up
             self._dead_since = now
