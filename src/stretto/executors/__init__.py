@@ -26,6 +26,7 @@ __all__ = [
     "Executor",
     "Group",
     "Launch",
+    "SameArrays",
     "Session",
     "call_kind",
     "comm_of",
@@ -120,6 +121,9 @@ class Group(Protocol):
     """The method of a communicator that exchanges happen for, if it says so."""
     only_transfers: bool = False
     """Whether two ranks send and receive here, and do nothing else."""
+    opens_late: bool = False
+    """Whether sessions are opened by the first calls that need them: those calls do not
+    wait for compilers that could work beside them."""
 
     def exchange(
         self, payload: Mapping[str, Any], fds: Sequence[int] = ()
@@ -180,12 +184,23 @@ def hosts_of(group: Group) -> tuple[int, ...]:
     return hosts or (0,) * group.num_ranks
 
 
+SameArrays: TypeAlias = Callable[
+    [Any, str, Any, str], Callable[[Any, Any], bool] | None
+]
+"""Takes `x`, what it is known by, `out`, and what that is known by; returns what tells
+whether two arguments are still these. They are NumPy arrays or None, and are known by
+"size" or "shape", or by "nothing". None: it cannot tell."""
+
+
 class Session(Protocol):
     """One executor's memory and plans for one communicator.
 
     Every session has all of these; those of an executor that cannot do something
     inherit what refuses it here.
     """
+
+    same_arrays: SameArrays | None = None
+    """Where it is compiled; otherwise whoever asks is to look himself."""
 
     def empty(self, shape: Sequence[int], dtype: str) -> Any:
         """Return registered memory, at the same offset on every rank (collective)."""
@@ -213,19 +228,17 @@ class Session(Protocol):
         """Return a prepared launch on these two, ready to be called."""
         return functools.partial(launch, x, out)
 
-    def same_arrays(
-        self, x: Any, x_by: str, out: Any, out_by: str
-    ) -> Callable[[Any, Any], bool] | None:
-        """Return what tells whether two arguments are still `x` and `out`.
-
-        Each is a NumPy array or None, and is known by its "size" or "shape", or by
-        "nothing". None: whoever asks is to look himself.
-        """
-        return None
-
     def inside(self) -> int:
         """Return the thread that is in a call of this session, or 0."""
         return 0
+
+    def tell_renewed(self, tell: Callable[[], None]) -> None:
+        """Call `tell`, by any thread, when launches should be prepared anew."""
+        return
+
+    def renew(self) -> None:
+        """Prepare calls from now on by what has become ready meanwhile."""
+        return
 
     def asked(self, ns: int) -> None:
         """Say when the next call was asked for, where that was before its start."""
@@ -284,6 +297,7 @@ class Executor(Protocol):
         """Return how data go from one host to another, in words."""
 
 
+@functools.cache
 def names() -> tuple[str, ...]:
     """Return the names of all executors, sorted."""
     return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if m.ispkg))

@@ -15,11 +15,22 @@ from typing import Any, NamedTuple, Protocol
 
 from stretto.errors import UnknownNameError
 
-__all__ = ["CARRIER", "MORE", "Calls", "Hop", "Window", "chosen", "get", "names"]
+__all__ = [
+    "CARRIER",
+    "MORE",
+    "MOST_LANES",
+    "Calls",
+    "Hop",
+    "Window",
+    "chosen",
+    "get",
+    "names",
+]
 
 
 CARRIER = "STRETTO_CARRIER"
 MORE = 1 << 32
+MOST_LANES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +54,11 @@ class Window:
     wake: int = -1
     """A descriptor that ends a `wait`, too, when it turns readable; whoever waits reads
     it. -1: there is none."""
+    rails: tuple[str, ...] = ()
+    """Interfaces or addresses that lanes go by in turn; none: as routes say."""
+    fields: int = 0
+    """Address of the words of fields that the rank may open, see `hop.fields`."""
+    num_fields: int = 0
 
 
 class Calls(NamedTuple):
@@ -54,7 +70,7 @@ class Calls(NamedTuple):
 
     context: int
     put: int
-    """Arguments: peer, lane, source, offset, bytes."""
+    """Arguments: peer, lane, source, offset, bytes. A lane plus MORE: it may wait."""
     signal: int
     """Arguments: peer, lane, offset, value, offset of the side words, three of them.
 
@@ -65,6 +81,7 @@ class Calls(NamedTuple):
     wait: int
     """Argument, instead of an address: microseconds."""
     busy: int
+    """Argument, instead of an address: 0, or 1 + peer x lanes + lane."""
 
 
 class Hop(Protocol):
@@ -114,6 +131,18 @@ class Hop(Protocol):
     @property
     def descriptors(self) -> Sequence[int]:
         """Return what turns readable when something comes, for selectors."""
+
+    @property
+    def lanes(self) -> int:
+        """Return how many streams there are to each peer."""
+
+    @property
+    def has_fields(self) -> bool:
+        """Return whether peers can put to fields."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether a connection has ended."""
 
     def faults(self) -> Mapping[int, str]:
         """Return the peers whose connection has ended, and how."""

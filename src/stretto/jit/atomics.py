@@ -136,6 +136,14 @@ def _store_release(typing: Any, address: Any, value: Any) -> Any:
     return types.void(types.int64, types.int64), emit
 
 
+def _fence(typing: Any) -> Any:
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), emit
+
+
 def _take(typing: Any, address: Any, value: Any) -> Any:
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         none = ir.Constant(_WORD, 0)
@@ -154,14 +162,6 @@ def _pause(typing: Any) -> Any:
             kind = ir.FunctionType(ir.VoidType(), kinds)
             hint = cgutils.get_or_insert_function(builder.module, kind, name)
             builder.call(hint, [k(1) for k in kinds])
-        return context.get_dummy_value()
-
-    return types.void(), emit
-
-
-def _fence(typing: Any) -> Any:
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.fence("seq_cst")
         return context.get_dummy_value()
 
     return types.void(), emit
@@ -202,12 +202,12 @@ store: Callable[[int, int], None] = intrinsic(_store)
 """Store a word at an address."""
 store_release: Callable[[int, int], None] = intrinsic(_store_release)
 """Store a word at an address, after everything before it."""
+fence: Callable[[], None] = intrinsic(_fence)
+"""Let nothing after it begin before all before it is seen by everybody."""
 take: Callable[[int, int], int] = intrinsic(_take)
 """Store a word where there is none but 0, at once; return whether it was so."""
 pause: Callable[[], None] = intrinsic(_pause)
 """Tell the core that this is a spin."""
-fence: Callable[[], None] = intrinsic(_fence)
-"""Let nothing before it be done after it, nor the reverse: stores before loads, too."""
 call: Callable[[int, int, int], int] = intrinsic(_call)
 """Call a function of two words by its address; return the word that it returns."""
 call_c: Callable[[int, int, int, int, int, int, int], int] = intrinsic(_call_c)

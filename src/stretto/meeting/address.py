@@ -57,7 +57,7 @@ def socket_path(job: str) -> Path:
 
 def listen(path: Path, backlog: int = 128) -> socket.socket:
     """Serve a path; RendezvousError when somebody else does."""
-    if is_served(path):
+    if _is_served(path):
         raise RendezvousError(
             f"another job already meets at {path}; give this one an address of its "
             "own, or end the other"
@@ -132,11 +132,11 @@ def reach(path: Path) -> socket.socket | None:
 
 
 def is_tombstone(path: Path, launcher: int | None, since_s: float = 0.0) -> bool:
-    """Return whether the hub of this very job was here and has died.
+    """Return whether the hub of this very job was here, if nobody is there now.
 
-    So it is when nobody serves the socket although it was made after this process
-    or its launcher started. (An older one is from another job of the same name, or
-    from before `since_s`, a time that a caller knows all about.)
+    So it is when the socket was made after this process or its launcher started.
+    (An older one is from another job of the same name, or from before `since_s`, a
+    time that a caller knows all about.)
     """
     try:
         made_s = path.stat().st_ctime
@@ -148,8 +148,20 @@ def is_tombstone(path: Path, launcher: int | None, since_s: float = 0.0) -> bool
     return any(start is not None and made_s > start for start in starts)
 
 
-def is_served(path: Path) -> bool:
-    """Return whether somebody listens at a path."""
+def is_deserted(path: Path) -> bool:
+    """Return whether a socket is left that nobody serves; a busy hub still does."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.setblocking(False)
+        try:
+            sock.connect(os.fspath(path))
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False
+
+
+def _is_served(path: Path) -> bool:
     sock = reach(path) if path.exists() else None
     if sock is not None:
         sock.close()
@@ -163,5 +175,5 @@ def _sweep(where: Path) -> None:
         with suppress(OSError):
             if now - path.stat().st_ctime < _TOMBSTONE_S:
                 continue
-            if path.suffix != ".sock" or not is_served(path):
+            if path.suffix != ".sock" or not _is_served(path):
                 path.unlink()

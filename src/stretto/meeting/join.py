@@ -25,7 +25,7 @@ from stretto.errors import (
 from stretto.meeting.address import (
     end,
     failed,
-    is_served,
+    is_deserted,
     is_tombstone,
     listen,
     reach,
@@ -250,8 +250,8 @@ class _Search:
             late = Fault(error=fault.error, text=text, blamed=fault.blamed)
             raise late.to_error()
         now = time.monotonic()
-        is_left = is_tombstone(path, self._launcher, self._heard_s)
-        if not is_left or is_served(path):  # it lives, and we do not get there
+        was_here = is_tombstone(path, self._launcher, self._heard_s)
+        if not (was_here and is_deserted(path)):  # or we alone do not get through
             self._dead_since = None
         elif self._dead_since is None:  # or just being set up
             self._dead_since = now

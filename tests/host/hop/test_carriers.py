@@ -37,7 +37,8 @@ def test_calls_are_right_over_other_carriers(start, hosts, carrier):
     name = carrier.__name__.rpartition(".")[2]
     if why := carrier.library.missing():
         pytest.skip(why)
-    folders = [os.environ.get(f"STRETTO_TEST_{name.upper()}", "")]
+    variables = ("STRETTO_TEST_UCX", "STRETTO_TEST_NIXL")
+    folders = [os.environ[v] for v in variables if os.environ.get(v)]
     path = [p for p in os.environ.get("PYTHONPATH", "").split(":") if p]
     own = {f"rank{r}": {"UCX_NET_DEVICES": hosts.interface(r // 2)} for r in range(4)}
     job = start(

@@ -36,9 +36,11 @@ _ADVICE = "set STRETTO_CARRIER and STRETTO_NIXL alike everywhere"
 class NixlHop:
     """See `stretto.hop.Hop`."""
 
+    has_fields = False
+
     def __init__(self, window: Window) -> None:
         """Make an agent, and register the window."""
-        self._window = window
+        self._window, self.lanes = window, window.lanes
         self._host = address_towards(window.towards or "127.0.0.1")
         self._name = f"stretto-{window.rank}-{secrets.token_hex(8)}"
         self._token = hmac.digest(window.secret, b"stretto hop nixl 1", "sha256")[:16]
@@ -252,9 +254,12 @@ class NixlHop:
                 return 1
         return 1
 
-    def busy(self) -> int:
-        """Return whether something is under way."""
-        alive = [way for way in self._lanes.values() if way.peer not in self._ended]
+    def busy(self, which: int = 0) -> int:
+        """Return whether something is under way: anywhere, or of one lane."""
+        ways = list(self._lanes.values())
+        if which:
+            ways = [self._lanes[divmod(which - 1, self.lanes)]]
+        alive = [way for way in ways if way.peer not in self._ended]
         return int(any(way.next or way.flying is not None for way in alive))
 
     @property
@@ -311,5 +316,5 @@ class NixlHop:
     def _wait(self, microseconds: int) -> int:
         return self.wait(microseconds)
 
-    def _busy(self, at: int) -> int:
-        return self.busy()
+    def _busy(self, which: int) -> int:
+        return self.busy(which)

@@ -8,13 +8,14 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.hop import Calls, Window
-from stretto.hop.tcp.interface import address_towards, listen
+from stretto.hop import MOST_LANES, Calls, Window
+from stretto.hop.tcp.interface import listen, rails_of
 from stretto.hop.tcp.meet import Meet, Way
 from stretto.hop.tcp.options import settle, silent, tune
 from stretto.hop.tcp.plain import PlainEngine
@@ -44,10 +45,11 @@ class TcpHop:
     def __init__(self, window: Window, *, compiled: bool | None = None) -> None:
         """Listen at the address that the other hosts reach."""
         tls.require()
-        self._window = window
+        self._window, self.lanes = window, window.lanes
         self._compiled = not missing() if compiled is None else compiled
-        self._host = address_towards(window.towards or "127.0.0.1")
-        self._listener: socket.socket | None = listen(self._host)
+        towards = window.towards or "127.0.0.1"
+        self._hosts = rails_of(window.rails, towards)
+        self._listeners = [listen(host) for host in self._hosts]
         self._sockets: dict[Way, socket.socket] = {}
         self._engine: PlainEngine | _Compiled | None = None
         self._silent: dict[int, str] = {}
@@ -55,23 +57,31 @@ class TcpHop:
 
     def share(self) -> Mapping[str, Any]:
         """Return where peers connect."""
-        assert self._listener is not None, "it is not connected yet"
-        port = self._listener.getsockname()[1]
-        return {"carrier": "tcp", "host": self._host, "port": port}
+        assert self._listeners, "it is not connected yet"
+        rails = [list(one.getsockname()[:2]) for one in self._listeners]
+        host, port = rails[0]
+        return {
+            "carrier": "tcp", "host": host, "port": port, "rails": rails,
+            "lanes": self.lanes,
+        }  # fmt: skip
 
     def connect(
         self, shares: Sequence[Any], peers: Sequence[int], within_s: float,
         check: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        """Connect with peers; raise who is not there, or what `check` raises."""
-        assert self._listener is not None, "it is not connected yet"
-        window = self._window
-        meet = Meet(window.rank, window.lanes, window.secret, self._listener)
+        """Connect with peers; raise who is not there, or what `check` raises.
+
+        There are as many lanes as the one wants who wants most.
+        """
+        assert self._listeners, "it is not connected yet"
+        lanes = [self.lanes, *(int(shares[p].get("lanes", 1)) for p in peers)]
+        self.lanes = min(max(lanes), MOST_LANES)
+        window = self._window = replace(self._window, lanes=self.lanes)
+        meet = Meet(window.rank, window.lanes, window.secret, self._listeners)
         try:
             self._sockets = meet.run(shares, peers, within_s, check)
         finally:
-            self._listener.close()
-            self._listener = None
+            self._stop_listening()
         for sock in self._sockets.values():
             tune(sock)
         kind = _Compiled if self._compiled else PlainEngine
@@ -79,10 +89,25 @@ class TcpHop:
         self.put, self.signal, self.busy = engine.put, engine.signal, engine.busy
         self.progress, self.wait = engine.progress, engine.wait
 
+    def _stop_listening(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+        self._listeners = []
+
     @property
     def calls(self) -> Calls | None:
         """Return the compiled calls, where they are."""
         return self._engine.calls if isinstance(self._engine, _Compiled) else None
+
+    @property
+    def has_fields(self) -> bool:
+        """Return whether peers can put to fields: to the compiled engine's."""
+        return self._compiled
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether a connection has ended."""
+        return self._engine is not None and self._engine.has_ended
 
     @property
     def descriptors(self) -> Sequence[int]:
@@ -100,9 +125,10 @@ class TcpHop:
         return {**self._silent, **found}
 
     def close(self) -> None:
-        """End all connections; what was sent still arrives."""
-        if self._listener is not None:
-            self._listener.close()
+        """End all connections; what was sent still arrives. Nobody is in a call."""
+        if isinstance(self._engine, _Compiled):
+            self._engine.end()
+        self._stop_listening()
         settle(list(self._sockets.values()))
         for sock in self._sockets.values():
             with suppress(OSError):
@@ -135,6 +161,7 @@ class _Compiled:
             link[Link.PIECES] = self._pieces[nth].ctypes.data
             link[Link.OUT] = self._buffers[nth, 0].ctypes.data
             link[Link.IN] = self._buffers[nth, 1].ctypes.data
+            link[Link.ROOM] = BUFFER
             self._ways[peer, lane] = link.ctypes.data
         given = {
             Context.BASE: window.address,
@@ -148,6 +175,8 @@ class _Compiled:
             Context.WAYS: self._ways.ctypes.data,
             Context.POLLED: self._polled.ctypes.data,
             Context.WAKE: window.wake,
+            Context.FIELDS: window.fields,
+            Context.NUM_FIELDS: window.num_fields,
         }
         for word, value in given.items():
             self._context[word] = value
@@ -189,6 +218,17 @@ class _Compiled:
     def busy(self) -> int:
         """Return whether something waits to be sent."""
         return int(self._engine.busy(self._at, 0))
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether a connection has ended."""
+        return bool(self._links[:, Link.ENDED].any())
+
+    def end(self) -> None:
+        """Leave the sockets alone: their numbers may soon be somebody else's."""
+        ended = self._links[:, Link.ENDED]
+        ended[ended == End.OPEN] = End.CLOSED
+        self._links[:, [Link.FIRST, Link.LAST]] = 0
 
     def faults(self) -> Mapping[int, str]:
         """Return the peers whose connection has ended, and how."""

@@ -18,13 +18,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from stretto.errors import RendezvousError
+from stretto.meeting import alive
 
 __all__ = ["CONGESTION", "congestion", "settle", "silent", "tune", "unpaced"]
 
 CONGESTION = "STRETTO_TCP_CONGESTION"
-_ALIVE = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 2}
-"""Where nothing is under way, a host that is gone is noticed after three seconds."""
-_UNANSWERED_MS = 1500
+_UNANSWERED_MS = 3500
 """What is sent is acknowledged by then, or else the host is gone."""
 _PACED = ("bbr",)
 _UNPACED = ("cubic", "reno")
@@ -47,11 +46,7 @@ def tune(sock: socket.socket) -> None:
     sock.setblocking(False)
     if sock.family == getattr(socket, "AF_UNIX", None):  # of TLS's thread
         return
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _ALIVE.items():
-        if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    alive.watch(sock, read_late=True)
     unpaced(sock)
 
 

@@ -12,7 +12,7 @@ import struct
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from stretto.hop import Window
+from stretto.hop import MORE, Window
 from stretto.hop.tcp.words import (
     BUFFER,
     PUT,
@@ -20,7 +20,6 @@ from stretto.hop.tcp.words import (
     SIGNAL,
     SIGNAL_WORDS,
     SMALL,
-    TOGETHER,
 )
 
 __all__ = ["PlainEngine"]
@@ -79,12 +78,12 @@ class PlainEngine:
 
     def put(self, peer: int, lane: int, source: int, offset: int, nbytes: int) -> bool:
         """Begin a put."""
-        link = self._links[peer, lane % self._window.lanes]
+        link = self._links[peer, (lane & ~MORE) % self._window.lanes]
         link.out.append(memoryview(_PUT.pack(PUT, offset, nbytes)))
         data = _bytes(source, nbytes) if nbytes else memoryview(b"")
         if nbytes:
             link.out.append(memoryview(bytes(data)) if nbytes <= SMALL else data)
-        if nbytes > TOGETHER:
+        if nbytes > SMALL and not lane & MORE:
             link.flush()
         return True
 
@@ -93,10 +92,11 @@ class PlainEngine:
         words: Sequence[int],
     ) -> bool:  # fmt: skip
         """Raise a peer's word, and send all that waits."""
-        link = self._links[peer, lane % self._window.lanes]
+        link = self._links[peer, (lane & ~MORE) % self._window.lanes]
         frame = _SIGNAL.pack(SIGNAL, offset, value, side, *words)
         link.out.append(memoryview(frame))
-        link.flush()
+        if not lane & MORE:
+            link.flush()
         return True
 
     def progress(self) -> int:
@@ -122,6 +122,11 @@ class PlainEngine:
     def busy(self) -> int:
         """Return whether something waits to be sent."""
         return int(any(link.out for link in self._links.values()))
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether a connection has ended."""
+        return any(link.how for link in self._links.values())
 
     def faults(self) -> Mapping[int, str]:
         """Return the peers whose connection has ended, and how."""

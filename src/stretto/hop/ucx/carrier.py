@@ -68,6 +68,8 @@ class _Memory(ctypes.Structure):
 class UcxHop:
     """See `stretto.hop.Hop`."""
 
+    has_fields, lanes = False, 1
+
     def __init__(self, window: Window) -> None:
         """Make a worker, and register the window."""
         self._window, self._ucp = window, load()
@@ -198,6 +200,11 @@ class UcxHop:
     def busy(self) -> int:
         """Return whether something is under way."""
         return int(engine.busy(self._at, 0))
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether a connection has ended."""
+        return bool(self.faults())
 
     def faults(self) -> Mapping[int, str]:
         """Return the peers whose connection has ended, and how."""

@@ -17,7 +17,8 @@ import selectors
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,12 +27,14 @@ from stretto.errors import is_interruption
 from stretto.meeting.process import start_thread
 from stretto.transfer import loader
 from stretto.transfer.links.link import Link, Record, functions
+from stretto.transfer.links.words import Attention, Look, Nap, Said
 from stretto.transfer.ports import Ended
 
 __all__ = ["Loop", "Taker"]
 
 _HOT_S, _HOT_LOOK_S = 0.004, 0.0005
-_HELP_S = 0.0002
+_HELP_S, _ALONE_NS = 0.0002, 5000
+_LONGEST_NAP_US = 60_000_000
 
 
 class Taker(Protocol):
@@ -63,12 +66,18 @@ class Loop:
         self._spin_ns = int(1e3 * spin_us) if (os.cpu_count() or 1) > 1 else 0
         self._wake_poll = select.poll()
         self._wake_poll.register(self._wake_fd, select.POLLIN)
-        self._table = np.zeros(4, np.int64)
-        self._look_at = int(self._table.ctypes.data)
+        self._attention = np.zeros(Attention.END, np.int64)
+        self._attention[Attention.SPIN_NS] = max(self._spin_ns, 1000)
+        self._attention[Attention.ALONE_NS] = _ALONE_NS
+        self.attention = int(self._attention.ctypes.data)
+        """Address of the words that say whether others look."""
+        self.glance: Callable[[int, int], int] = _see_nothing
+        """Look for a notification on this host for a moment; 1: it came."""
         self._held: deque[Any] = deque(maxlen=64)
-        """Earlier tables: somebody may be looking at one."""
+        """The table, and earlier ones: somebody may be looking at one."""
+        self._set(())
         self._draining: dict[int, threading.RLock] = {}
-        self._is_hot, self._looked = False, 0.0
+        self._looks, self._looked = 0, 0.0
         self._await: Any = None
         self.is_over = False
         self._lock = threading.Lock()
@@ -122,7 +131,12 @@ class Loop:
     def _mover(self) -> None:
         assert self._moves is not None, "it was made before the thread"
         while (task := self._moves.get()) is not None:
-            task()
+            try:
+                task()
+            except Exception as e:
+                if is_interruption(e):
+                    raise
+                threading.excepthook(threading.ExceptHookArgs([type(e), e, None, None]))
 
     # Links.
 
@@ -131,30 +145,47 @@ class Loop:
         with self._lock:
             self._draining[id(taker)] = threading.RLock()
             self._set((*self._takers, taker))
-        taker.link.asleep[0] = not self._is_hot
-        if taker.link.hop is not None:
-            for number in taker.link.hop.descriptors:
-                self.selector.register(number, selectors.EVENT_READ, _nothing)
+        taker.link.asleep[0] = not self._attention[Attention.IS_HOT]
+        for number in self._selected(taker):
+            self.selector.register(number, selectors.EVENT_READ, _nothing)
         self.wake()
+
+    def _selected(self, taker: Taker) -> Sequence[int]:
+        """Return the sockets of a hop that compiled functions cannot poll."""
+        hop = taker.link.hop
+        return () if hop is None or hop.calls is not None else hop.descriptors
 
     def remove(self, taker: Taker) -> None:
         """Listen to it no more."""
         with self._lock:
             self._set(tuple(t for t in self._takers if t is not taker))
-        if taker.link.hop is not None:
-            for number in taker.link.hop.descriptors:
-                try:
-                    self.selector.unregister(number)
-                except (KeyError, ValueError):
-                    continue
+        for number in self._selected(taker):
+            with suppress(KeyError, ValueError):
+                self.selector.unregister(number)
 
     def _set(self, takers: tuple[Taker, ...]) -> None:
         self._takers = takers
-        table = [taker.link.at for taker in takers]
-        before = self._table
-        self._table = np.array([self._spin_ns, 0, 0, len(table), *table], np.int64)
-        self._look_at = int(self._table.ctypes.data)
-        self._held.append(before)
+        table = np.zeros(Look.LINKS + len(takers), np.int64)
+        table[Look.SPIN_NS], table[Look.COUNT] = self._spin_ns, len(takers)
+        table[Look.ATTENTION] = self.attention
+        table[Look.LINKS :] = [taker.link.at for taker in takers]
+        self._held.append(table)
+        self._choose_glance()
+        self.look_at = int(table.ctypes.data)
+        self._nap = self._made_nap(takers)
+
+    def _made_nap(self, takers: tuple[Taker, ...]) -> Any:
+        """Return the words of a sleep; None: no peer is served without Python."""
+        far = [t.link for t in takers if t.link.hop is not None and t.link.is_quick]
+        pairs = [(n, link.at) for link in far for n in link.hop.descriptors]
+        if not pairs:
+            return None
+        polled = np.array([self.selector.fileno(), *(n for n, _ in pairs)], np.int64)
+        owners = np.array([0, *(at for _, at in pairs)], np.int64)
+        nap = np.zeros(Nap.END, np.int64)
+        nap[Nap.ATTENTION], nap[Nap.COUNT] = self.attention, len(polled)
+        nap[Nap.OWNERS], nap[Nap.POLLED] = owners.ctypes.data, polled.ctypes.data
+        return nap, polled, owners, far
 
     def drain(self) -> bool:
         """Deal with all records that have come; return whether there were any."""
@@ -184,15 +215,17 @@ class Loop:
 
         Peers need not wake anybody as long as somebody does it again and again.
         """
-        self._looked = time.monotonic()
-        if not self._is_hot:
-            self._heat()
-        found: int = (self._await or self._found_await())(self._look_at, number)
+        call = self._await or self._found_await()
+        found: int = call(self.look_at, number)
+        while found == Said.COLD:
+            self.heat()
+            found = call(self.look_at, number)
         return found
 
-    def _heat(self) -> None:
-        """Let peers know that they need not wake anybody."""
-        self._is_hot = True
+    def heat(self) -> None:
+        """Let peers know that they need not wake anybody, and our thread, too."""
+        self._looked = time.monotonic()
+        self._attention[Attention.IS_HOT] = 1
         for taker in self._takers:
             taker.link.asleep[0] = 0
         self.wake()
@@ -203,7 +236,17 @@ class Loop:
         if compiled is None:
             return functions().await_record
         self._await = compiled.await_record
+        self._choose_glance()
         return self._await
+
+    def _choose_glance(self) -> None:
+        """A glance is for links on this host, and for who has a core to look with."""
+        all_near = all(taker.link.hop is None for taker in self._takers)
+        compiled = loader.current()
+        if compiled is not None and self._spin_ns and all_near:
+            self.glance = compiled.glance
+        else:
+            self.glance = _see_nothing
 
     @property
     def can_look(self) -> bool:
@@ -274,25 +317,29 @@ class Loop:
 
     def _turn(self, most: float | None) -> None:
         now = time.monotonic()
-        if self._is_hot and now - self._looked > _HOT_S:
-            self._is_hot = False
-        wait = _HOT_LOOK_S if self._is_hot else most
-        if not self._is_hot:
+        is_hot = self._is_hot(now)
+        wait = _HOT_LOOK_S if is_hot else most
+        if not is_hot:
             for taker in self._takers:
                 taker.link.asleep[0] = 1
             functions().fence_now()
             if any(taker.link.has_records for taker in self._takers):
                 wait = 0.0
-        if any(taker.link.is_busy for taker in self._takers):
+        if any(t.link.is_busy and not t.link.is_quick for t in self._takers):
             wait = 0.0002 if wait is None else min(wait, 0.0002)
         if self._timers:
             first = max(0.0, self._timers[0][0] - now)
             wait = first if wait is None else min(wait, first)
         if self._tasks:
             wait = 0.0
-        if self._is_hot and wait:
+        if is_hot and wait:
             # Whoever looks for itself also looks at sockets: they shall not wake us.
             self._wake_poll.poll(1e3 * wait)
+            wait = 0.0
+        nap = self._nap
+        if nap is not None and wait != 0.0:
+            most_us = _LONGEST_NAP_US if wait is None else int(1e6 * wait) + 1
+            functions().slumber(int(nap[0].ctypes.data), most_us)
             wait = 0.0
         for key, events in self.selector.select(wait):
             key.data(events)
@@ -300,6 +347,15 @@ class Loop:
             self._tasks.popleft()()
         self.drain()
         self._ring()
+
+    def _is_hot(self, now: float) -> bool:
+        """Return whether somebody looked a short while ago."""
+        looks = int(self._attention[Attention.LOOKS])
+        if looks != self._looks:
+            self._looks, self._looked = looks, now
+        if now - self._looked > _HOT_S:
+            self._attention[Attention.IS_HOT] = 0
+        return bool(self._attention[Attention.IS_HOT])
 
     def _ring(self) -> None:
         now = time.monotonic()
@@ -323,6 +379,11 @@ class Loop:
         self.call(over)
         if not self.is_here:
             self._thread.join(5.0)
+
+
+def _see_nothing(look: int, number: int) -> int:
+    """Find nothing: a longer look follows."""
+    return 0
 
 
 def _nothing(events: int) -> None:

@@ -20,15 +20,16 @@ from typing import Any
 from stretto import hop as hops
 from stretto.errors import RendezvousError, StrettoError, is_interruption
 from stretto.hop import Window
-from stretto.meeting import address
+from stretto.meeting import address, tls
 from stretto.meeting.process import open_pidfd, peer_uid, uid_refusal
 from stretto.meeting.secret import is_proof, new_nonce, prove
 from stretto.meeting.wire import Connection, Descriptor, Refused
 from stretto.transfer import loader
 from stretto.transfer.engine.peer import Peer
 from stretto.transfer.engine.pending import Pending
+from stretto.transfer.links.fields import Fields
 from stretto.transfer.links.link import Link
-from stretto.transfer.links.words import HALF_BYTES, RING
+from stretto.transfer.links.words import HALF_BYTES, MOST_FIELDS, RING
 from stretto.transfer.memory.across import why_not
 from stretto.transfer.memory.board import BOARD_BYTES
 from stretto.transfer.memory.mapping import Shared
@@ -39,7 +40,7 @@ __all__ = ["Door", "come"]
 _STRANGER_S = 5.0
 _HOP_S = 30.0
 _MOST_STRANGERS = 64
-_ABI = 1
+_ABI = 2
 _COMER, _DOOR = "transfer comer", "transfer door"
 
 
@@ -54,6 +55,7 @@ class Door:
         self._far: socket.socket | None = None
         self.address = ""
         if listen is not None:
+            tls.require()
             host, port = split(listen)
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             try:
@@ -119,6 +121,7 @@ def come(engine: EngineLike, name: str, found: Pending[Peer]) -> None:
                     "start it, or pass the HOST:PORT at which it listens"
                 )
         else:
+            tls.require()
             sock = socket.create_connection(split(name), timeout=5.0)
     except (OSError, RendezvousError) as e:
         why = e if isinstance(e, RendezvousError) else RendezvousError(f"{name}: {e}")
@@ -141,13 +144,16 @@ class _Talk:
     ) -> None:  # fmt: skip
         self._engine, self._is_near, self._is_comer = engine, is_near, is_comer
         self._sock, self._found = sock, found
-        self._connection = Connection(sock)
         self._towards = "" if is_near else str(sock.getpeername()[0])
+        if not is_near:
+            sock = self._sock = tls.secured(sock, server=not is_comer)
+        self._connection = Connection(sock)
         self.is_over = False
         self.name = ""
         self._nonce = new_nonce()
         self._shared: Shared | None = None
         self._hop: Any = None
+        self._fields: Fields | None = None
         self._peer: Peer | None = None
         self._is_proved = is_near
         self._connection.keep_alive()
@@ -193,7 +199,8 @@ class _Talk:
                     self._peer.told(frames[nth + 1 :])
                     return
         except EOFError:
-            self.end("it hung up: it does not know our secret, or is of another job")
+            why = "it hung up: it does not know our secret, or is of another job"
+            self.end(tls.reason(self._sock) or why)
         except Exception as e:
             if is_interruption(e):
                 raise
@@ -245,15 +252,19 @@ class _Talk:
 
     def _open_hop(self, rank: int) -> dict[str, Any]:
         self._shared = Shared(2 * HALF_BYTES)
+        fields = Fields()
         window = Window(
             rank=rank, num_ranks=2, address=self._shared.address,
             puts=(RING, HALF_BYTES), words=(0, HALF_BYTES + RING),
             secret=self._engine.secret(), towards=self._towards,
+            fields=fields.address, num_fields=MOST_FIELDS, rails=self._engine.rails,
+            lanes=self._engine.lanes,
         )  # fmt: skip
         self._hop = hops.get(self._engine.hop).open_hop(
             window, compiled=not loader.missing()
         )
-        return dict(self._hop.share())
+        self._fields = fields if self._hop.has_fields else None
+        return {**self._hop.share(), "fields": self._fields is not None}
 
     def _hello(self) -> None:
         body = {"say": "hello", **self._about()}
@@ -312,6 +323,8 @@ class _Talk:
 
     def _far_peer(self, shares: list[Any], other: int) -> None:
         hop, loop = self._hop, self._engine.loop
+        if shares[other].get("fields") is not True:
+            self._fields = None  # both have them, or neither uses them
         with suppress(KeyError, ValueError):
             loop.selector.unregister(self._sock)
 
@@ -319,8 +332,8 @@ class _Talk:
             loader.load()  # a hop is for the compiled functions, or for Python's
             try:
                 hop.connect(shares, [other], _HOP_S)
-            except StrettoError as e:
-                why = str(e)
+            except (StrettoError, KeyError, TypeError, ValueError, OSError) as e:
+                why = str(e) if isinstance(e, StrettoError) else f"{e!r:.300}"
                 loop.call(lambda: self.end(why))
                 return
             loop.call(self._far_met)
@@ -331,7 +344,9 @@ class _Talk:
         if self.is_over:
             return
         assert self._shared is not None, "it was made for the hop"
-        link = Link(self._shared, is_first=self._is_comer, hop=self._hop)
+        link = Link(
+            self._shared, is_first=self._is_comer, hop=self._hop, fields=self._fields
+        )
         self._become(link)
 
     def _become(self, link: Link, **about: Any) -> None:

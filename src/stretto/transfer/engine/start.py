@@ -14,12 +14,13 @@ from stretto.transfer.copying.words import Mode
 from stretto.transfer.copying.work import Work
 from stretto.transfer.engine.leases import read_token
 from stretto.transfer.engine.paths import Path, choose
-from stretto.transfer.engine.quick import Quick, is_small
+from stretto.transfer.engine.quick import quick
 from stretto.transfer.engine.staged import (
     INLINE,
     PART,
     Receiving,
     Sending,
+    can_go_straight,
     pack_request,
 )
 from stretto.transfer.engine.transfer import Prepared, Transfer
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Starter"]
 
+_WORTH_ASKING = 128 << 10
+"""Bytes from which a peer is asked where to put them, which takes a round trip."""
 _AT_ONCE = 1 << 20
 """Bytes that are moved by who asks for it, before it is told of the transfer."""
 
@@ -101,12 +104,22 @@ class Starter:
         made = _planned(a, b)
         runs = made.runs(a.pages, b.pages, _tokens(a, b))
         if GPU in (a.region.kind, b.region.kind):
-            moves = [
-                self.gpu.prepare(made, run, a, b, how.get("by", "")) for run in runs
-            ]
             from stretto.transfer.engine.gpu import Enqueued
 
+            signal = how.get("signal")
+            word = 0 if signal is None else self.gpu.word(signal)
+            if word and not runs:
+                raise CallError("signal= of a transfer that moves nothing")
+            moves = [
+                self.gpu.prepare(
+                    made, run, a, b, how.get("by", ""), word if run is runs[-1] else 0
+                )
+                for run in runs
+            ]
+
             return Enqueued(moves, self.gpu.mover, (a, b))
+        if how.get("signal") is not None:
+            raise CallError("signal= of memory that is not on a GPU; notify= is for it")
         idle = Transfer(
             self._engine.loop, peer, path.name, nbytes=sum(r.nbytes for r in runs),
             pieces=_pieces(runs), notify=notify,
@@ -125,17 +138,15 @@ class Starter:
                 Work(made, run, ours.addresses, ours.addresses, mode=mode)
                 for run in split(made, runs, PART)
             ]
-            if peer.link.is_quick and len(works) == 1 and is_small(works[0]):
-                header = _header(a, b, made, where, is_put=is_put)
-                far = b.pages if is_put else a.pages
-                pages = None if far is None else far.astype(np.int64)
-                kept = peer.keep(header, pages).wait(10.0)
-                if kept >= 0:
-                    idle.holds = (a, b)
-                    again = Quick(peer, works[0], kept, is_put=is_put)
-                    return Prepared(
-                        idle, record, lambda: self.start(src, dst, **how), again
-                    )
+            header = _header(a, b, made, where, is_put=is_put)
+            far = b.pages if is_put else a.pages
+            pages = None if far is None else far.astype(np.int64)
+            again = quick(peer, works, header, pages, is_put=is_put)
+            if again is not None:
+                idle.holds = (a, b)
+                return Prepared(
+                    idle, record, lambda: self.start(src, dst, **how), again
+                )
         return Prepared(idle, record, lambda: self.start(src, dst, **how))
 
     def _views(self, src: Any, dst: Any) -> tuple[View, View]:
@@ -241,10 +252,17 @@ class Starter:
         transfer.holds = (a, b)
         transfer.then(lambda: peer.drop(number))
         if not is_put:
-            body = pack_request(header, pages)
-            peer.begin(transfer, body, Receiving(peer, works), number)
+            receiving = Receiving(peer, works, holds=(a, b))
+            opened = receiving.open()
+            header["field"] = 0 if opened is None else opened.offset
+            peer.begin(transfer, pack_request(header, pages), receiving, number)
             return
-        sending = Sending(peer, number, works, checked=transfer.checked)
+        header["direct"] = transfer.nbytes >= _WORTH_ASKING and can_go_straight(works)
+        header["direct"] &= peer.link.fields is not None
+        sending = Sending(
+            peer, number, works, checked=transfer.checked,
+            is_direct=header["direct"], holds=(a, b),
+        )  # fmt: skip
         data = b""
         if sum(work.packed_bytes for work in works) <= INLINE and not transfer.checked:
             header["inline"] = True

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -84,6 +86,8 @@ class Transfer(Pending[Stats]):
         self.turn = threading.Lock()
         """Held by who moves its bytes: who takes it back, waits for that."""
         self.bytes_done = self.blocks_done = 0
+        self.how_far: Callable[[], tuple[int, int]] | None = None
+        """What says how many bytes, and blocks, have come."""
 
     @property
     def stats(self) -> Stats:
@@ -113,6 +117,8 @@ class Transfer(Pending[Stats]):
     def stop(self, kind: type[TransferError], why: str) -> bool:
         """End it with an error that says how far it came."""
         self.word[0] = 1
+        if self.how_far is not None:
+            self.bytes_done, self.blocks_done = self.how_far()
         done, blocks = self.bytes_done, self.blocks_done
         ended = self.fail(
             failure(
@@ -232,18 +238,25 @@ class Prepared:
         compiled = loader.load()
         self._fast = len(works) == 1 and compiled is not None and not transfer.checked
         self._peer, self._record = transfer.peer, record
+        self._well = 1
+        self._again: Callable[[], int] = self._slowly
+        self._announces = quick is not None and record is not None
+        """Whether there is something to do when it has gone well."""
+        if quick is not None:
+            self._again, self._well = partial(quick.call, quick.at), 0
         if not self._fast:
             return
         work = works[0]
         assert compiled is not None, "it is loaded"
-        self._again = compiled.again
         self._link = 0 if record is None or self._peer is None else self._peer.link.at
         self._at = int(work.job.ctypes.data)
         self._rows = work.rows
         self._note = 0 if record is None else int(record.ctypes.data)
         if self._peer is not None:
             work.job[Job.CANCEL] = self._peer.link.gone.ctypes.data
-        self._args = self._at, self._rows, self._link, self._note
+        self._again = partial(
+            compiled.again, self._at, self._rows, self._link, self._note
+        )
 
     @property
     def pieces(self) -> int:
@@ -252,16 +265,18 @@ class Prepared:
 
     def __call__(self) -> None:
         """Do it."""
-        if not self._fast:
-            self._slowly()
-            return
-        said = self._again(*self._args)
-        if said != 1:
+        said = self._again()
+        if said != self._well or self._announces:
             self._other(said)
 
-    def _slowly(self) -> None:
-        status = Status.FAILED if self._quick is None else self._quick()
-        if status is Status.FAILED:  # there was no room, or it is not kept ready
+    def _slowly(self) -> int:
+        self._restart().wait()
+        return 1
+
+    def _far(self, said: int) -> None:
+        """Go on with what a peer has kept ready; it is announced, or it has failed."""
+        status = self._quick.go_on(said)
+        if status is Status.FAILED:  # there was no room, or it is not kept any more
             self._restart().wait()
         elif status is not Status.DONE:
             self._transfer._is_done = False
@@ -271,6 +286,9 @@ class Prepared:
             self._peer.post(self._record.tobytes())
 
     def _other(self, said: int) -> None:
+        if self._quick is not None:
+            self._far(said)
+            return
         status, posted = Status(said >> 3), said & 7
         if status is Status.DONE:
             peer = self._peer

@@ -7,6 +7,9 @@
 //
 // LANES threads move a run together. Each loads AHEAD vectors before it stores the first:
 // what is on the way hides the memory's latency. Nothing waits for anybody here.
+//
+// Where a word is to be raised, the block that ends last does it, after everything that
+// any block has stored: whoever reads the word's new value, reads the runs' new bytes.
 #pragma once
 
 namespace stretto {
@@ -22,19 +25,28 @@ struct Runs {
   unsigned units;  // vectors, or elements, of a run
   unsigned size[MOST_AXES];
   long long src_step[MOST_AXES], dst_step[MOST_AXES];
+  long long src, dst;         // of one box and one chunk: where it begins, and no tables
+  unsigned long long* turns;  // blocks that have ended, and calls so far; zeros at first
+  unsigned long long* word;   // gets the number of the call, where it is raised
 };
 
 struct Ends {
   long long src, dst;
 };
 
-// Where a run begins. Axes of one value come first and cost nothing.
-template <unsigned DEPTH>
+// Where a run begins. Axes of one value come first and cost nothing. ONE box of one
+// chunk needs no tables: a small put does not wait for them.
+template <unsigned DEPTH, bool ONE>
 __device__ __forceinline__ Ends ends_of(const Runs& r, unsigned run) {
-  unsigned nth = run % r.box_runs, box = run / r.box_runs;
-  const unsigned chunk = box / r.boxes;
-  box %= r.boxes;
-  Ends at = {r.src_chunk[chunk] + r.src_box[box], r.dst_chunk[chunk] + r.dst_box[box]};
+  unsigned nth = run;
+  Ends at = {r.src, r.dst};
+  if constexpr (!ONE) {
+    nth = run % r.box_runs;
+    unsigned box = run / r.box_runs;
+    const unsigned chunk = box / r.boxes;
+    box %= r.boxes;
+    at = {r.src_chunk[chunk] + r.src_box[box], r.dst_chunk[chunk] + r.dst_box[box]};
+  }
   if constexpr (DEPTH > 0) {  // a loop to 0 is warned of
 #pragma unroll
     for (unsigned k = 0; k < DEPTH; ++k) {
@@ -47,13 +59,13 @@ __device__ __forceinline__ Ends ends_of(const Runs& r, unsigned run) {
   return at;
 }
 
-template <class V, unsigned LANES, unsigned DEPTH, unsigned AHEAD>
+template <class V, unsigned LANES, unsigned DEPTH, unsigned AHEAD, bool ONE>
 __device__ __forceinline__ void move_runs(const Runs& r) {
   const unsigned lane = threadIdx.x % LANES, mine = threadIdx.x / LANES;
   const unsigned groups = blockDim.x / LANES;
   for (unsigned run = blockIdx.x * groups + mine; run < r.runs;
        run += gridDim.x * groups) {
-    const Ends at = ends_of<DEPTH>(r, run);
+    const Ends at = ends_of<DEPTH, ONE>(r, run);
     const V* const from = reinterpret_cast<const V*>(at.src);
     V* const to = reinterpret_cast<V*>(at.dst);
     unsigned u = lane;
@@ -68,14 +80,33 @@ __device__ __forceinline__ void move_runs(const Runs& r) {
   }
 }
 
+// The number of this call; nobody counts it further before all blocks have read it.
+__device__ __forceinline__ unsigned long long call_of(const Runs& r) {
+  return threadIdx.x == 0 ? r.turns[1] + 1 : 0;
+}
+
+// Raise the word when all blocks have come here.
+__device__ __forceinline__ void raise_word(const Runs& r, unsigned long long call) {
+  __syncthreads();  // the block's stores are before what its first thread does
+  if (threadIdx.x != 0) return;
+  __threadfence_system();
+  if (gridDim.x > 1) {
+    if (atomicAdd(r.turns, 1ull) + 1 < gridDim.x) return;
+    *r.turns = 0;
+    __threadfence_system();
+  }
+  *static_cast<volatile unsigned long long*>(r.word) = call;
+  r.turns[1] = call;
+}
+
 // The same, of elements that become another type: A and B widen to float and round.
-template <class A, class B, unsigned LANES, unsigned DEPTH>
+template <class A, class B, unsigned LANES, unsigned DEPTH, bool ONE>
 __device__ __forceinline__ void convert_runs(const Runs& r) {
   const unsigned lane = threadIdx.x % LANES, mine = threadIdx.x / LANES;
   const unsigned groups = blockDim.x / LANES;
   for (unsigned run = blockIdx.x * groups + mine; run < r.runs;
        run += gridDim.x * groups) {
-    const Ends at = ends_of<DEPTH>(r, run);
+    const Ends at = ends_of<DEPTH, ONE>(r, run);
     for (unsigned u = lane; u < r.units; u += LANES) {
       B::store(at.dst, u, A::load(at.src, u));
     }

@@ -11,13 +11,14 @@ import functools
 import math
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stretto.errors import CallError, DeviceError
+from stretto.executors.cuda.codegen.abi import Kernel
 from stretto.executors.cuda.codegen.compile import compile_kernel
 from stretto.executors.cuda.device.driver import (
     api,
@@ -29,6 +30,7 @@ from stretto.executors.cuda.device.driver import (
     open_device,
 )
 from stretto.executors.cuda.device.sharing import Imports, describe
+from stretto.executors.cuda.launching.kernels import Loaded, enqueue
 from stretto.executors.cuda.transfers.text import THREADS, Shape, kernel_of, shape_of
 
 __all__ = ["ENGINE_BYTES", "Boxes", "Move", "Mover"]
@@ -39,7 +41,11 @@ _MOST_PIECES = 4096
 """Pieces that copy engines are given for one transfer, at most."""
 _BLOCKS_PER_SM = 8
 _DEPTH = 8
-_PARAMETERS = struct.Struct(f"=4q4I{_DEPTH}I{_DEPTH}q{_DEPTH}q")
+_PARAMETERS = struct.Struct(f"=4q4I{_DEPTH}I{_DEPTH}q{_DEPTH}q4q")
+_TURNS = 16
+"""Bytes that a kernel counts in, where it raises a word."""
+_SHORTEST = 4096
+"""Bytes of a run down to which few long ones are divided among more threads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,13 +98,43 @@ def pieces(boxes: Boxes) -> tuple[NDArray[np.int64], ...]:
     return src[first], dst[first], counts * nbytes
 
 
+def _divided(boxes: Boxes, groups: int) -> Boxes:
+    """Return the same boxes, with long runs cut where they are fewer than groups.
+
+    A group of threads moves a run: alone, it would move a long one at its own pace.
+    """
+    if boxes.src_dtype != boxes.dst_dtype or len(boxes.axes) >= _DEPTH:
+        return boxes
+    parts, run = 1, boxes.run
+    while (
+        boxes.runs * parts < groups
+        and run % 2 == 0
+        and run // 2 * boxes.src_item >= _SHORTEST
+        and (run // 2 * boxes.src_item) % 16 == 0
+    ):
+        parts, run = 2 * parts, run // 2
+    if parts == 1:
+        return boxes
+    step = run * boxes.src_item
+    return replace(boxes, axes=(*boxes.axes, (parts, step, step)), run=run)
+
+
+_NONE = np.zeros(0, np.int64)
+_NOTHING = Boxes(
+    src_box=_NONE, dst_box=_NONE, src_chunk=_NONE, dst_chunk=_NONE, axes=(), run=16,
+    src_dtype="uint8", dst_dtype="uint8", src_item=1, dst_item=1,
+)  # fmt: skip
+"""What moves nothing, and raises a word."""
+
+
 class Mover:
     """The GPU of this process, as transfers use it."""
 
     def __init__(self) -> None:
         self.device = open_device(here())
         self._imports = Imports(self.device)
-        self._functions: dict[Shape, Any] = {}
+        self._functions: dict[Shape, tuple[Any, Any, Kernel]] = {}
+        self._loaded: dict[tuple[Shape, int], Loaded] = {}
 
     def describe(
         self, address: int, nbytes: int
@@ -137,8 +173,12 @@ class Mover:
         """Return the stream that the caller works on."""
         return current_stream(self.device.ordinal)
 
-    def prepare(self, boxes: Boxes, *, by: str = "") -> Move:
-        """Prepare to move boxes: `by` "engines" or "kernel", or as it is faster."""
+    def prepare(self, boxes: Boxes, *, by: str = "", word: int = 0) -> Move:
+        """Prepare to move boxes: `by` "engines" or "kernel", or as it is faster.
+
+        The word at an address, if there is one, gets the number of the call when the
+        bytes are there.
+        """
         self.device.enter()
         if boxes.runs >= 1 << 31:
             raise CallError(f"{boxes.runs} runs at once; want fewer than 2^31")
@@ -151,19 +191,29 @@ class Mover:
         if by == "engines":
             if converts:
                 raise CallError("copy engines do not convert elements")
-            return _ByEngines(self, boxes)
-        return _ByKernel(self, boxes)
+            return _ByEngines(self, boxes, word)
+        return _ByKernel(self, boxes, word)
 
-    def function(self, shape: Shape) -> Any:
-        """Return a kernel of a shape, compiled and loaded once."""
+    def loaded(self, shape: Shape, grid: int) -> Loaded:
+        """Return a kernel of a shape, compiled and loaded once, for so many blocks.
+
+        It begins while the kernel before it ends, and waits for that on the device.
+        """
+        known = self._loaded.get((shape, grid))
+        if known is not None:
+            return known
         found = self._functions.get(shape)
         if found is None:
             kernel = kernel_of(shape, blocks=self.blocks)
             image = compile_kernel(kernel, arch=self.device.arch)
             module = ask("cuModuleLoadData", image)
             function = ask("cuModuleGetFunction", module, kernel.symbol.encode())
-            found = self._functions[shape] = function, module
-        return found[0]
+            found = self._functions[shape] = module, function, kernel
+        module, function, kernel = found
+        waits = self.device.arch >= (9, 0)
+        made = Loaded(module, function, replace(kernel, grid=grid), waits=waits)
+        self._loaded[shape, grid] = made
+        return made
 
     @property
     def blocks(self) -> int:
@@ -214,7 +264,8 @@ class _ByKernel(Move):
 
     by = "kernel"
 
-    def __init__(self, mover: Mover, boxes: Boxes) -> None:
+    def __init__(self, mover: Mover, boxes: Boxes, word: int = 0) -> None:
+        boxes = _divided(boxes, mover.blocks * (THREADS // 32))
         super().__init__(mover, boxes)
         axes = boxes.axes[-_DEPTH:]
         nbytes = boxes.run * boxes.src_item
@@ -227,32 +278,44 @@ class _ByKernel(Move):
         shape = shape_of(
             nbytes, len(axes), places, boxes.src_dtype, boxes.dst_dtype, boxes.src_item
         )
-        self._function = mover.function(shape)
+        self._raises = bool(word)
+        one = len(boxes.src_box) == len(boxes.src_chunk) == 1
+        shape = replace(shape, raises=self._raises, one=one)
         units = boxes.run if not shape.vector else nbytes // shape.vector
-        tables = [boxes.src_chunk, boxes.dst_chunk, boxes.src_box, boxes.dst_box]
-        joined = np.concatenate(tables)
-        self._table = int(ask("cuMemAlloc", joined.nbytes))
-        ask("cuMemcpyHtoD", self._table, joined.ctypes.data, joined.nbytes)
-        starts = np.cumsum([0, *(8 * len(t) for t in tables[:-1])]) + self._table
+        starts, turns = self._tables(boxes, one=one)
+        first = (0, 0)
+        if one:
+            src, dst = boxes.src_box + boxes.src_chunk, boxes.dst_box + boxes.dst_chunk
+            first = int(src[0]), int(dst[0])
         fill = [(1, 0, 0)] * (_DEPTH - len(axes))
-        counts, src, dst = zip(*fill, *axes, strict=True)
+        counts, src_steps, dst_steps = zip(*fill, *axes, strict=True)
         packed = _PARAMETERS.pack(
-            *starts.tolist(), boxes.runs, len(boxes.src_box), boxes.box_runs, units,
-            *counts, *src, *dst,
+            *starts, boxes.runs, len(boxes.src_box), boxes.box_runs, units,
+            *counts, *src_steps, *dst_steps, *first, turns, word,
         )  # fmt: skip
         self._parameters = ctypes.create_string_buffer(packed, len(packed))
         self._argument = (ctypes.c_void_p * 1)(ctypes.addressof(self._parameters))
         groups = THREADS // shape.lanes
-        self._grid = max(1, min(mover.blocks, -(-boxes.runs // groups)))
+        grid = max(1, min(mover.blocks, -(-boxes.runs // groups)))
+        self._loaded = mover.loaded(shape, grid)
+
+    def _tables(self, boxes: Boxes, *, one: bool) -> tuple[list[int], int]:
+        """Return where the tables begin on the GPU, and what calls are counted in."""
+        tables = [boxes.src_chunk, boxes.dst_chunk, boxes.src_box, boxes.dst_box]
+        tables = [_NONE] * 4 if one else tables
+        joined = np.concatenate([*tables, np.zeros(_TURNS // 8, np.int64)])
+        self._table = int(ask("cuMemAlloc", joined.nbytes))
+        ask("cuMemcpyHtoD", self._table, joined.ctypes.data, joined.nbytes)
+        ends = np.cumsum([0, *(8 * len(t) for t in tables)]) + self._table
+        *starts, turns = ends.tolist()
+        return starts, turns
 
     def enqueue(self, stream: int) -> None:
         """Enqueue the kernel."""
-        if not self.boxes.runs:
+        if not self.boxes.runs and not self._raises:
             return
-        ask(
-            "cuLaunchKernel", self._function, self._grid, 1, 1, THREADS, 1, 1, 0,
-            api().CUstream(stream), ctypes.addressof(self._argument), 0,
-        )  # fmt: skip
+        at = ctypes.addressof(self._argument)
+        enqueue(self.mover.device, self._loaded, stream, at)
 
     def close(self) -> None:
         """Free the tables."""
@@ -267,8 +330,9 @@ class _ByEngines(Move):
 
     by = "engines"
 
-    def __init__(self, mover: Mover, boxes: Boxes) -> None:
+    def __init__(self, mover: Mover, boxes: Boxes, word: int = 0) -> None:
         super().__init__(mover, boxes)
+        self._raise = _ByKernel(mover, _NOTHING, word) if word else None
         src, dst, sizes = pieces(boxes)
         self._src = np.ascontiguousarray(src)
         self._dst = np.ascontiguousarray(dst)
@@ -278,7 +342,18 @@ class _ByEngines(Move):
         )
 
     def enqueue(self, stream: int) -> None:
-        """Enqueue the copies."""
+        """Enqueue the copies, and what raises a word after them."""
+        self._copy(stream)
+        if self._raise is not None:
+            self._raise.enqueue(stream)
+
+    def close(self) -> None:
+        """Free what they need."""
+        super().close()
+        if self._raise is not None:
+            self._raise.close()
+
+    def _copy(self, stream: int) -> None:
         batch = _batch()
         if batch is None or stream in (0, 1, 2) or capturing(stream):
             handle = api().CUstream(stream)
