@@ -144,20 +144,20 @@ class _Link:
         far = read if len(self.back) < _ROOM and not self._far_ended else 0
         far |= write if self._wants_write or (self._is_up and self.out) else 0
         near = read if len(self.out) < _ROOM and not self._near_ended else 0
-        near = (near | (write if self.back else 0)) if self._is_up else 0
+        near |= write if self.back and self._is_up else 0
         return far, near
 
     def move(self) -> None:
         """Carry what can be carried."""
         import ssl
 
+        self._move_in()  # also before it is up: whoever has our end may have closed it
         try:
             if not self._is_up:
                 self._wants_write = False
                 self.tls.do_handshake()
                 self._is_up = True
                 _reasons.pop(self._number, None)
-            self._move_in()
             self._move_back()
             self._move_out()
         except ssl.SSLWantReadError:
