@@ -18,13 +18,13 @@ ROOT = Path(__file__).resolve().parents[3]
 class Child:
     """An engine in a process of its own."""
 
-    def __init__(self, name, *, listen, environment=None):
+    def __init__(self, name, *, listen, environment=None, **how):
         paths = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
         env = {**os.environ, "PYTHONPATH": paths, **(environment or {})}
         self.name = name
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.host.transfer.child", name, SECRET.hex(),
-             str(int(listen))],
+             str(int(listen)), json.dumps(how)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env, cwd=ROOT,
         )  # fmt: skip
         self.address = json.loads(self.process.stdout.readline())
@@ -53,9 +53,9 @@ def _starting():
     """Yield what starts an engine in another process, and end all that it started."""
     children = []
 
-    def make(*, listen=False, environment=None):
+    def make(*, listen=False, environment=None, **how):
         name = f"there-{uuid.uuid4().hex[:8]}"
-        children.append(Child(name, listen=listen, environment=environment))
+        children.append(Child(name, listen=listen, environment=environment, **how))
         return children[-1]
 
     yield make

@@ -10,7 +10,7 @@ import warnings
 import numpy as np
 import pytest
 
-from stretto import algorithms, executors
+from stretto import algorithms, executors, jit
 from stretto.collectives import Operator
 from stretto.errors import CallError, PlanError, UnknownNameError
 from stretto.executors import Call, Group, describe
@@ -167,8 +167,8 @@ def test_without_numba_the_slow_interpreter_says_so(monkeypatch):
 
 def test_with_numba_there_is_nothing_to_say():
     """No warning, and the compiled interpreter."""
-    if interpreters.missing():
-        pytest.skip(interpreters.missing())
+    if jit.missing():
+        pytest.skip(jit.missing())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         session = executors.get("cpu").open_session(OneRank())

@@ -170,6 +170,10 @@ class PathSource:
         """Return the kind of transfers that is likely the best: there is one."""
         return 0
 
+    def promise(self, variant: int) -> float:
+        """Return that the bound is met: the flow is optimal."""
+        return 1.0
+
     def prepare(self, split: int, variant: int) -> None:
         """Weigh the paths for such a cut, if they are not weighed yet."""
         self._shares(split)

@@ -140,6 +140,11 @@ class TreeSource:
             range(self.variants), key=lambda v: self._pools[_PARTNERS[v]].fullest
         )
 
+    def promise(self, variant: int) -> float:
+        """Return by what factor the trees that are known miss the bound."""
+        pool = self._pools.get(_PARTNERS[variant])
+        return math.inf if pool is None else pool.fullest / self._goal
+
     def prepare(self, split: int, variant: int) -> None:
         """Find the trees for such a cut, if they are not known yet."""
         self._packing(split, variant)
