@@ -112,6 +112,9 @@ class Hop(Protocol):
     def descriptors(self) -> Sequence[int]:
         """Return what turns readable when something comes, for selectors."""
 
+    def arm(self) -> bool:
+        """Have descriptors turn readable from now on; False: something is there."""
+
     def faults(self) -> Mapping[int, str]:
         """Return the peers whose connection has ended, and how."""
 
@@ -133,7 +136,7 @@ def chosen(environment: Mapping[str, str] | None = None) -> str:
 
 
 def get(name: str) -> Any:
-    """Return the module of a carrier: it has `open(window)` and `doctor()`."""
+    """Return a carrier's module: `open_hop(window)`, `missing()` and `doctor()`."""
     if name not in names():
         raise UnknownNameError.among("carrier", name, names())
     return importlib.import_module(f"{__name__}.{name}")

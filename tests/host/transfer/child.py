@@ -13,9 +13,9 @@ from stretto.transfer import Engine
 class Served:
     """What a line of input may ask for."""
 
-    def __init__(self, name, secret, listen):
+    def __init__(self, name, secret, listen, hop):
         where = "127.0.0.1:0" if listen else None
-        self.engine = Engine(name, secret=secret, listen=where)
+        self.engine = Engine(name, secret=secret, listen=where, hop=hop)
         self.arrays, self.leases = {}, {}
 
     def address(self):
@@ -64,7 +64,7 @@ class Served:
 
 def main():
     name, secret, listen = sys.argv[1], bytes.fromhex(sys.argv[2]), sys.argv[3] == "1"
-    served = Served(name, secret, listen)
+    served = Served(name, secret, listen, sys.argv[4])
     print(json.dumps(served.address()), flush=True)
     for line in sys.stdin:
         said = json.loads(line)

@@ -104,6 +104,10 @@ class TcpHop:
         """Return the numbers of the sockets."""
         return [sock.fileno() for sock in self._sockets.values() if sock.fileno() >= 0]
 
+    def arm(self) -> bool:
+        """Return that sockets turn readable by themselves."""
+        return True
+
     def close(self) -> None:
         """End all connections; what was sent still arrives."""
         if self._listener is not None:

@@ -8,7 +8,7 @@ from stretto.errors import MissingExtraError
 from stretto.hop import Window
 from stretto.hop.ucx import library
 
-__all__ = ["doctor", "open_hop"]
+__all__ = ["doctor", "missing", "open_hop"]
 
 
 def open_hop(window: Window, *, compiled: bool | None = None) -> object:
@@ -21,6 +21,11 @@ def open_hop(window: Window, *, compiled: bool | None = None) -> object:
     from stretto.hop.ucx.carrier import UcxHop
 
     return UcxHop(window)
+
+
+def missing() -> str:
+    """Return why it cannot be used here, or nothing."""
+    return library.missing()
 
 
 def doctor() -> Mapping[str, str]:

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.errors import CallError, SharedMemoryError, StaleMemory
+from stretto import hop as hops
+from stretto.errors import (
+    CallError,
+    MissingExtraError,
+    SharedMemoryError,
+    StaleMemory,
+)
 from stretto.meeting.forks import forget_in_children
 from stretto.meeting.secret import load_secret
 from stretto.transfer import loader
@@ -42,7 +48,8 @@ class Engine:
     """Move tensors to and from other engines.
 
     `name` is how engines of this host find it; `listen`, "HOST:PORT", lets others come
-    over the network. Engines of one `job` meet; over the network they need its secret.
+    over the network. Engines of one `job` meet; over the network they need its secret,
+    and the same `hop`: "tcp", or "ucx" where that is installed.
     """
 
     def __init__(
@@ -51,11 +58,8 @@ class Engine:
     ) -> None:  # fmt: skip
         if not name or ":" in name or len(name) > 200:
             raise CallError(f"engine name {name!r}; want 1 to 200 characters, no ':'")
-        if hop != "tcp":
-            raise CallError(
-                f"hop={hop!r}: engines of two hosts meet over 'tcp' so far; others do "
-                "not say when something comes"
-            )
+        if why := hops.get(hop).missing():
+            raise MissingExtraError(f"hop={hop!r}: {why}")
         self.name, self.hop = name, hop
         self.job = os.environ.get("STRETTO_JOB", "") if job is None else job
         self._secret = secret

@@ -288,7 +288,7 @@ class Loop:
         if self._timers:
             first = max(0.0, self._timers[0][0] - now)
             wait = first if wait is None else min(wait, first)
-        if self._tasks:
+        if self._tasks or not all(taker.link.arm() for taker in self._takers):
             wait = 0.0
         if self._is_hot and wait:
             # Whoever looks for itself also looks at sockets: they shall not wake us.
@@ -299,6 +299,9 @@ class Loop:
         while self._tasks:
             self._tasks.popleft()()
         self.drain()
+        for taker in self._takers:
+            if why := taker.link.fault:
+                taker.lose(why)
         self._ring()
 
     def _ring(self) -> None:

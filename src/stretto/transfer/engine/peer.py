@@ -148,6 +148,8 @@ class Peer(Exchange):
         """Raise when it is of no use to wait for it."""
         if not self.lost and self.is_dead():
             self.lose("its process has ended")
+        if not self.lost and (why := self.link.fault):
+            self.lose(why)
         self.check()
 
     def is_dead(self) -> bool:

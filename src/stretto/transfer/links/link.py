@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -164,8 +165,11 @@ class Link:
         if nth - int(word_at(self.out + Word.HEAD)[0]) >= SLOTS:
             return 0
         place = RING + nth % SLOTS * RECORD
-        self.hop.put(self.peer_rank, 0, at, place, RECORD)
-        self.hop.signal(self.peer_rank, 0, Word.TAIL, nth + 1, Word.SIDE, (0, 0, 0))
+        bytes_at(self.out + place, RECORD)[:] = bytes_at(at, RECORD)
+        side = Word.TAIL, nth + 1, Word.SIDE, (0, 0, 0)
+        put = self.hop.put(self.peer_rank, 0, self.out + place, place, RECORD)
+        if not put or not self.hop.signal(self.peer_rank, 0, *side):
+            return 0
         tail[0] = nth + 1
         return 1
 
@@ -221,6 +225,32 @@ class Link:
             with self._posting:
                 return int(self.hop.progress())
         return int(functions().progress(self.at))
+
+    @property
+    def fault(self) -> str:
+        """Return how the hop's connection has ended, or nothing."""
+        return "" if self.hop is None else self.hop.faults().get(self.peer_rank, "")
+
+    def arm(self) -> bool:
+        """Have the hop's descriptors wake who sleeps; False: something is there."""
+        if self.hop is None or self.gone[0]:
+            return True
+        with self._using():
+            return bool(self.hop.arm())
+
+    @contextlib.contextmanager
+    def _using(self) -> Iterator[None]:
+        """Keep other threads from the hop."""
+        if self.hop.calls is None:
+            with self._posting:
+                yield
+            return
+        lock = self.at + 8 * Block.HOP_LOCK
+        functions().enter(lock)
+        try:
+            yield
+        finally:
+            functions().leave(lock)
 
     # The stage.
 
@@ -288,4 +318,5 @@ class Link:
         """End the hop's connection."""
         self.gone[0] = 1
         if self.hop is not None:
-            self.hop.close()
+            with self._using():
+                self.hop.close()

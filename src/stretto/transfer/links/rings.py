@@ -133,8 +133,10 @@ def post(link: int, record: int) -> int:
     result = _FULL
     if tail - load_acquire(out + _HEAD) < SLOTS:
         if load(link + _CONTEXT):
+            # A carrier may read it later: it stays here until its slot comes again.
             # What was put without its signal is put again: nobody looked at it.
-            put = far_put(link, record, place, RECORD)
+            _memcpy(out + place, record, RECORD)
+            put = far_put(link, out + place, place, RECORD)
             if put and far_signal(link, _TAIL, tail + 1):
                 store(out + _TAIL, tail + 1)
                 result = _POSTED
