@@ -22,7 +22,7 @@ def open_figure(path: str) -> Any:
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as e:
-        raise MissingExtraError("no matplotlib: pip install 'stretto[studio]'") from e
+        raise MissingExtraError("no matplotlib: pip install 'stretto[figures]'") from e
     return Figure
 
 

@@ -211,11 +211,7 @@ def by_arrays(
     """Return a call on these very arrays; None: they cannot be recognised."""
     form = again.form
     if form.numpy:
-        one, other = _array(x, by_size=form.in_place), _UNSEEN
-        if not form.in_place and not form.makes:
-            other = _array(out, by_size=True)
-        if x is None and out is None:
-            one = other = _UNSEEN
+        one, other = _arrays(again, x, out)
         return _written(again, again.launch, ("x", "out"), one, other)
     if form.makes:
         return None
@@ -247,19 +243,33 @@ _SHAPE = _IS + "{0}.shape != {0}_by or {0}.flags.num != {0}_at"
 _NUMEL = "{0}.numel() != {0}_by or {0}.data_ptr() != {0}_at or not {0}.is_contiguous()"
 _DIMS = "{0}.shape != {0}_by or {0}.data_ptr() != {0}_at or not {0}.is_contiguous()"
 _OURS = "{0}_ref() is not {0}"
+_SAME = "not x_ref(x, out)"
 _UNSEEN: _Known = "", None, None, None, None
 _ABSENT: _Known = "{0} is not None", None, None, None, None
 
 
-def _array(array: Any, *, by_size: bool) -> _Known:
-    """Return what tells whether a NumPy array is still this one.
+def _arrays(again: Again, x: Any, out: Any) -> tuple[_Known, _Known]:
+    """Return what tells whether NumPy arrays are still these.
 
     Of what is not divided, no shape matters.
     """
+    if x is None and out is None:
+        return _UNSEEN, _UNSEEN
+    x_by = "size" if again.form.in_place else "shape"
+    out_by = "nothing" if again.form.in_place or again.form.makes else "size"
+    same = again.session.same_arrays(x, x_by, out, out_by)
+    if same is not None:
+        return (_SAME, same, None, None, None), _UNSEEN
+    return _array(x, x_by), _array(out, out_by)
+
+
+def _array(array: Any, by: str) -> _Known:
+    if by == "nothing":
+        return _UNSEEN
     if array is None:
         return _ABSENT
     ref, flags = weakref.ref(array), array.flags.num
-    if by_size:
+    if by == "size":
         return _SIZE, ref, array.size, array.dtype, flags
     return _SHAPE, ref, array.shape, array.dtype, flags
 

@@ -267,10 +267,7 @@ class CallRunner:
 
     def _again(self, key: tuple[Any, ...], x: Any, out: Any) -> Any:
         """Repeat a call that is known by its arrays or their kind, or return MISS."""
-        try:
-            known = self._known.get(key)
-        except TypeError:
-            raise self._odd(key) from None
+        known = self._looked_up(key)
         if known is not None and (done := known(x, out)) is not MISS:
             return done
         if self._known is not self._calls.by_arrays:
@@ -279,6 +276,13 @@ class CallRunner:
         if seen is None or (how := self._calls.by_layout.get(seen[0])) is None:
             return MISS
         return self._calls.repeat(how, key, x, out, seen)
+
+    def _looked_up(self, key: tuple[Any, ...]) -> KnownCall | None:
+        """Return the call that is known by its arrays, if there is one."""
+        try:
+            return self._known.get(key)
+        except TypeError:
+            raise self._odd(key) from None
 
     def _odd(self, key: tuple[Any, ...]) -> CallError:
         """Return the error of a call by an argument that may change."""

@@ -91,7 +91,6 @@ def _text(one: Verb, method: Any) -> str:
     names, places = one.parameters, method.__code__.co_argcount - 1
     before, after = names[:places], names[places:]
     rest = [n for n in names if n not in NO_PART_OF_A_KEY]
-    known = "epilogue is None" if "epilogue" in names else ""
     lines = [f"def {one.name}({', '.join(['self', *before, '*', *after])}):"]
     values = f"({', '.join(names)},)"
     if "max_count" in names:
@@ -100,42 +99,53 @@ def _text(one: Verb, method: Any) -> str:
             f"  return self._call_counted(verb, {values})",
         ]
     if one.unequal:
-        lines += _counts(one)
         rest = ["parts", *rest]
-    if "pairs" in names:
-        lines += [
-            " if type(pairs) is not tuple or any(type(p) is not tuple for p in pairs):",
-            "  pairs = self._caller('permute', dtype).read('pairs', pairs)",
-        ]
     arrays = [] if one.x is Holds.NOTHING else ["id(x)", "id(out)"]
-    lines += [
-        f" key = ({', '.join([repr(one.name), *arrays, *rest])},)",
-        " try:",
-        f"  known = self._known.get(key){f' if {known} else None' if known else ''}",
-        " except TypeError:",
-        "  raise self._odd(key) from None",
-    ]
-    if arrays:
-        lines += [
-            " if known is not None and (done := known(x, out)) is not MISS:",
-            "  return done",
-        ]
+    key = f"key = ({', '.join([repr(one.name), *arrays, *rest])},)"
+    known = "self._known.get(key)"
+    if "epilogue" in names:
+        known += " if epilogue is None else None"
+    thaw, freeze, examine = _frozen(one)
+    lines += [*thaw, f" {key}", " try:", f"  known = {known}", " except TypeError:"]
+    if freeze:
+        lines += [f"  {freeze}", f"  {key}", "  known = self._looked_up(key)"]
     else:
-        lines += [" if known is not None:", "  return known(None, None)"]
+        lines.append("  raise self._odd(key) from None")
     two = "x, out" if arrays else "None, None"
-    also = ", epilogue" if known else ""
+    missed = f" and (done := known({two})) is not MISS" if arrays else ""
+    gift = "done" if arrays else f"known({two})"
+    lines += [f" if known is not None{missed}:", f"  return {gift}"]
+    if examine:
+        lines += [f" if {examine}:", f"  {freeze}", f"  {key}"]
+    also = ", epilogue" if "epilogue" in names else ""
     return "\n".join([*lines, f" return self._call(verb, key, {two}, {values}{also})"])
 
 
-def _counts(one: Verb) -> list[str]:
-    """Return what makes the counts that a call is known by."""
+def _frozen(one: Verb) -> tuple[list[str], str, str]:
+    """Return how an argument that may change becomes a part of a key.
+
+    First what is always done, then what freezes a tuple that holds what may change, at
+    last what tells whether one does that could be hashed.
+    """
+    if "pairs" in one.parameters:
+        read = "pairs = self._caller('permute', dtype).read('pairs', pairs)"
+        return (
+            [" if type(pairs) is not tuple:", f"  {read}"],
+            read,
+            "any(type(p) is not tuple for p in pairs)",
+        )
+    if not one.unequal:
+        return [], "", ""
     if one.collective == "all_to_all":
-        return [" counts = parts = self._every_count(counts, dtype, algorithm)"]
+        every = "counts = parts = self._every_count(counts, dtype, algorithm)"
+        return [f" {every}"], "", ""
     own = [
         " if counts is None:",
         "  counts = self._own_counts(verb, x, dtype, algorithm)",
     ]
-    return [*(own if one.x is Holds.PART else ()), " parts = as_key(counts)"]
+    parts = " parts = counts if type(counts) is tuple else as_key(counts)"
+    always = [*(own if one.x is Holds.PART else ()), parts]
+    return always, "parts = as_key(counts)", ""
 
 
 def as_key(counts: Any) -> Any:

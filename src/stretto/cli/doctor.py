@@ -20,7 +20,7 @@ _EXTRAS = {
     "torch": "torch: pip install torch, then stretto.torch is there",
     "cuda": "cuda13: pip install 'stretto[cuda13]'",
     "scipy": "synth: pip install 'stretto[synth]'",
-    "matplotlib": "studio: pip install 'stretto[studio]'",
+    "matplotlib": "figures: pip install 'stretto[figures]'",
 }
 _DISTRIBUTIONS = {"cuda": "cuda-core"}
 

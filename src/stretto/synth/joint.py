@@ -115,10 +115,12 @@ def solve_joint(
 
 
 def solver_of(budget: Budget) -> Any:
-    """Return a solver that is repeatable: one worker, a deterministic clock."""
+    """Return a solver that is repeatable: one worker, a deterministic clock.
+
+    One search, not several in turn: those would each hold the model, and find less.
+    """
     solver = cp_model().CpSolver()
     solver.parameters.num_workers = 1
-    solver.parameters.interleave_search = True
     solver.parameters.random_seed = budget.seed
     solver.parameters.max_deterministic_time = budget.seconds / _PACE
     if budget.whole is not None:

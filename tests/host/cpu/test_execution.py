@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -90,6 +91,38 @@ def in_lanes(group, engine):
 def test_lanes_of_a_rank_run_side_by_side(ranks, engine):
     """A lane that waits does not keep the others from what it waits for."""
     assert [None, None] == ranks(2, in_lanes, engine)
+
+
+def beside_a_thread(group):
+    """Return how long another thread stood still, in s, while a short call waited."""
+    session = executors.get("cpu").open_session(group)
+    plan = plan_of("all_reduce/one_shot", 2, "push packets staged")
+    launch = session.prepare(plan, Call(dtype="int64", counts=(1,)))
+    x, over, longest = np.ones(1, np.int64), threading.Event(), 0.0
+    launch(x, x)
+
+    def watch():
+        nonlocal longest
+        seen = time.monotonic()
+        while not over.is_set():
+            now = time.monotonic()
+            longest, seen = max(longest, now - seen), now
+
+    thread = threading.Thread(target=watch)
+    if group.rank:
+        time.sleep(1.0)
+    else:
+        thread.start()
+    launch(x, x)
+    over.set()
+    if not group.rank:
+        thread.join()
+    return longest
+
+
+def test_a_short_call_that_waits_gives_the_gil_back(ranks):
+    """It keeps it for a microsecond, in case its peers are there."""
+    assert max(ranks(2, beside_a_thread)) < 0.8
 
 
 def in_turn(group, engine):

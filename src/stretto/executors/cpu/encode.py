@@ -30,6 +30,8 @@ from stretto.executors.cpu.slab import (
 from stretto.executors.cpu.words import Base, Code, Header
 from stretto.plan import Layout, Loc, Move, Plan, Signal, Space, layout
 
+_SHORT_BYTES = 8192
+
 __all__ = ["Encoded", "KernelOf", "Memory", "encode", "fingerprint"]
 
 Addition: TypeAlias = tuple[str, Operator, int, tuple[int, ...], bool]
@@ -232,6 +234,7 @@ class _Encoder:
         table[Header.NUM_LANES] = num_lanes
         table[Header.LANES] = lanes
         table[Header.SCRATCH] = scratch
+        table[Header.SHORT] = not several and self._moved() <= _SHORT_BYTES
         table[Header.HAS_INPUT] = bool(self.plan.inputs[self.rank])
         table[Header.HAS_OUTPUT] = bool(self.plan.outputs[self.rank])
         shared = {space for _, space in self.reached}
@@ -240,6 +243,15 @@ class _Encoder:
         )
         table[Header.SHARES_OUTPUT] = bool(
             Space.OUTPUT in shared and self.plan.outputs[self.rank]
+        )
+
+    def _moved(self) -> int:
+        """Return how many bytes this rank's moves read."""
+        return sum(
+            len(step.srcs) * self._bytes(step.start, step.stop)
+            for lane in self.lanes
+            for step in lane
+            if isinstance(step, Move)
         )
 
     def _lane(self, lane: int) -> Iterator[list[int]]:

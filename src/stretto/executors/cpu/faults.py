@@ -34,7 +34,6 @@ __all__ = ["Watch"]
 
 _Line: TypeAlias = tuple[int, int, int, int]
 
-_RESUME = -1
 _FAR = 1 << 62
 _FIRST_SLEEP_US, _LAST_SLEEP_US = 20, 8000
 _TELL_US = 100_000
@@ -67,14 +66,14 @@ class Watch:
         words: NDArray[np.int64],
         plan: Plan,
         encoded: Encoded,
-        run: Callable[[int, int, int], int],
+        resume: Callable[[int], int],
         way: Way | None = None,
         ring: Ring | None = None,
         clock: Clock = MONOTONIC,
     ) -> None:
         """Remember what to look at."""
         self._group, self._slabs, self._words = group, tuple(slabs), words
-        self._plan, self._encoded, self._run = plan, encoded, run
+        self._plan, self._encoded, self._resume = plan, encoded, resume
         self._clock, self._way, self._ring = clock, way, ring
         self._told_us = self._ended_us = -math.inf
         self._table = encoded.table
@@ -122,7 +121,7 @@ class Watch:
             self._look_around(status, waited_us)
             sleep_us = min(int(waited_us / _LATE), _LAST_SLEEP_US)
             self._words[SessionWord.SLEEP_US] = max(sleep_us, _FIRST_SLEEP_US)
-            status = self._run(self._at, _RESUME, _RESUME)
+            status = self._resume(self._at)
             if (now := self._progress()) != seen:
                 since, seen = self._clock.now_us(), now
                 has_said = False

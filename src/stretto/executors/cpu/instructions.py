@@ -29,6 +29,7 @@ from stretto.jit.atomics import (
     store,
     store_release,
 )
+from stretto.jit.builtins import DATA
 
 __all__ = [
     "bind",
@@ -40,9 +41,6 @@ __all__ = [
     "signal",
     "wait",
 ]
-
-_DATA = object.__basicsize__
-"""Where a NumPy array keeps the address of its data: `memory_layout_is_known` tests."""
 
 # Plain integers: Numba freezes them into the code.
 _SESSION, _FINGERPRINT = 8 * Header.SESSION, 8 * Header.FINGERPRINT
@@ -87,8 +85,8 @@ def rewind(call: int) -> None:
 def bind(call: int, x: int, out: int) -> int:
     """Bind the table to the caller's memory, and tell peers which call this is."""
     session = load(call + _SESSION)
-    source = load(x + _DATA) if load(call + _HAS_INPUT) else 0
-    target = load(out + _DATA) if load(call + _HAS_OUTPUT) else 0
+    source = load(x + DATA) if load(call + _HAS_INPUT) else 0
+    target = load(out + DATA) if load(call + _HAS_OUTPUT) else 0
     source_at = _offset(call, session, source, load(call + _SHARES_INPUT))
     target_at = _offset(call, session, target, load(call + _SHARES_OUTPUT))
     if source_at == _UNREACHABLE or target_at == _UNREACHABLE:

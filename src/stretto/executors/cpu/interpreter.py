@@ -1,4 +1,4 @@
-"""The interpreter: it walks a call's table, compiled by Numba to run without the GIL.
+"""The interpreter: it walks a call's table, compiled by Numba, a builtin for Python.
 
 It returns when the call is done, when nothing moved for a while (state is in the table:
 it resumes), or at a fault. What instructions do is in instructions.py. Its loops exist
@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from stretto.executors.cpu.instructions import (
     bind,
@@ -42,21 +45,28 @@ from stretto.jit.atomics import (
     thread_ident,
     usleep,
 )
+from stretto.jit.builtins import (
+    DATA,
+    bad_argument,
+    builtin,
+    call_one,
+    disown,
+    held_item,
+    let_go,
+    number,
+    own,
+    take_back,
+)
 from stretto.trace import rings
 
-__all__ = ["RESUME", "address", "run", "spin"]
-
-RESUME = -1
-"""Given for the input: go on with a call that returned WAITING."""
-
-_DATA = object.__basicsize__
-"""Where a NumPy array keeps the address of its data: `memory_layout_is_known` tests."""
+__all__ = ["address", "launcher", "resume", "spin"]
 
 # Plain integers: Numba freezes them into the code.
 _SESSION, _TILES = 8 * Header.SESSION, 8 * Header.TILES
 _TILE_BYTES, _TILE = 8 * Header.TILE_BYTES, 8 * Header.TILE
 _NUM_LANES, _LANES = 8 * Header.NUM_LANES, 8 * Header.LANES
 _INPUT, _OUTPUT = 8 * Header.INPUT, 8 * Header.OUTPUT
+_SHORT = 8 * Header.SHORT
 _EPOCH = 8 * SessionWord.EPOCH
 _SPINS, _YIELDS = 8 * SessionWord.SPINS, 8 * SessionWord.YIELDS
 _SLEEPS, _SLEEP_US = 8 * SessionWord.SLEEPS, 8 * SessionWord.SLEEP_US
@@ -66,6 +76,8 @@ _AWAY, _INSIDE = 8 * SessionWord.AWAY_NS, 8 * SessionWord.INSIDE
 _SWITCHED_NS, _TAKEN_NS = 2_000, 500_000
 """A yield that took longer let another process run; one that took much longer, another
 than a peer, who answers and waits again soon."""
+_MOST_HELD = 40
+"""How often nothing may move before the GIL is given back: about a microsecond."""
 _FAR_NAP_US = 500
 _MOVE, _SIGNAL, _WAIT, _END, _PUT, _RAISE = (int(c) for c in Code)
 _HOP, _HOP_BUSY = 8 * SessionWord.HOP, 8 * SessionWord.HOP_BUSY
@@ -78,7 +90,7 @@ _BEGAN = 8 * rings.RingWord.BEGAN
 @compiled("int64(int64)")
 def address(array: int) -> int:
     """Return where the data of an array begin, given the array's id()."""
-    return load(array + _DATA)
+    return load(array + DATA)
 
 
 @compiled("void(int64)")
@@ -220,22 +232,13 @@ def _compiled_walk(with_steps: bool) -> Callable[[int, int, int], int]:
     """Return what walks a call, plain or writing every step."""
     lane_of = _compiled_lane(with_steps)
 
-    def walk(call: int, x: int, out: int) -> int:
-        """Run a call on two arrays, given by id(); one thread is inside to its end."""
+    def walk(call: int, idle: int, most: int) -> int:
+        """Walk a call until it is done, or until nothing moved for a while.
+
+        `idle` is how often nothing has moved so far; `most` how often at most before
+        the caller is to see to something, or 0.
+        """
         session = load(call + _SESSION)
-        ring = load(session + _RING)
-        idle = 0
-        if x == RESUME:
-            idle = load(session + _SPINS) + max(load(session + _YIELDS), 0)
-        elif not take(session + _INSIDE, thread_ident()):
-            return _BUSY
-        elif bind(call, x, out) != _DONE:
-            store_release(session + _INSIDE, 0)
-            return _UNREGISTERED
-        if ring and x != RESUME:
-            begin_call(session, call)
-            if with_steps:
-                begin_steps(ring)
         lanes, num_lanes = load(call + _LANES), load(call + _NUM_LANES)
         tiles, hop = load(call + _TILES), load(session + _HOP)
         while load(call + _TILE) < tiles:
@@ -259,6 +262,8 @@ def _compiled_walk(with_steps: bool) -> Callable[[int, int, int], int]:
                 idle = 0
             if waiting:
                 idle += 1
+                if idle == most:
+                    return _WAITING
                 if _relax(session, idle, far):
                     return _WAITING
             else:
@@ -267,7 +272,7 @@ def _compiled_walk(with_steps: bool) -> Callable[[int, int, int], int]:
                 rewind(call)
         if hop and not _drained(session, hop, idle):
             return _WAITING  # sources are the caller's again when they are sent
-        if ring:
+        if load(session + _RING):
             end_call(session)
         store_release(session + _INSIDE, 0)
         return _DONE
@@ -282,9 +287,75 @@ _writing = _compiled_walk(with_steps=True)
 
 
 @compiled("int64(int64,int64,int64)")
-def run(call: int, x: int, out: int) -> int:
-    """Run a call, or go on with it; return a `Status`."""
+def _walk(call: int, idle: int, most: int) -> int:
+    """Walk a call, in the variant that is wanted now."""
     ring = load(load(call + _SESSION) + _RING)
     if ring and load(ring + _STEPS):
-        return _writing(call, x, out)
-    return _plain(call, x, out)
+        return _writing(call, idle, most)
+    return _plain(call, idle, most)
+
+
+@compiled("int64(int64,int64,int64)")
+def _begin(call: int, x: int, out: int) -> int:
+    """Begin a call on two arrays, given by id(); one thread is inside to its end."""
+    session = load(call + _SESSION)
+    if not take(session + _INSIDE, thread_ident()):
+        return _BUSY
+    if bind(call, x, out) != _DONE:
+        store_release(session + _INSIDE, 0)
+        return _UNREGISTERED
+    ring = load(session + _RING)
+    if ring:
+        begin_call(session, call)
+        if load(ring + _STEPS):
+            begin_steps(ring)
+    return _DONE
+
+
+@compiled("int64(int64)")
+def resume(call: int) -> int:
+    """Go on with a call that returned WAITING; return a `Status`."""
+    session = load(call + _SESSION)
+    idle = load(session + _SPINS) + max(load(session + _YIELDS), 0)
+    return _walk(call, idle, 0)
+
+
+@compiled("int64(int64,int64,int64)", nogil=False)
+def _launch(held: int, given: int, count: int) -> int:
+    """Run a call on `x` and `out`, as a builtin that holds what `launcher` says.
+
+    What is short keeps the GIL at first: to give it back takes longer than the call.
+    """
+    if count != 2:
+        bad_argument()
+        return 0
+    call = load(held_item(held, 0) + DATA)
+    status = _begin(call, load(given), load(given + 8))
+    if status == _DONE:
+        session = load(call + _SESSION)
+        idle, status = 0, _WAITING
+        if load(call + _SHORT) and not load(session + _HOP):
+            idle = min(load(session + _SPINS), _MOST_HELD)
+            status = _walk(call, 0, idle)
+        if status == _WAITING:
+            thread = let_go()
+            status = _walk(call, idle, 0)
+            take_back(thread)
+    if status == _DONE:
+        nothing = held_item(held, 2)
+        own(nothing)
+        return nothing
+    said = number(status)
+    result = call_one(held_item(held, 1), said)
+    disown(said)
+    return result
+
+
+def launcher(
+    table: NDArray[np.int64], until_done: Callable[[int], None]
+) -> Callable[[Any, Any], None]:
+    """Return what runs a table on two arrays.
+
+    `until_done` sees a call to its end that returned another status than DONE.
+    """
+    return builtin(_launch, (table, until_done, None))

@@ -18,6 +18,7 @@ import platform
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -43,9 +44,9 @@ from stretto.executors.cpu.words import (
 )
 from stretto.trace.rings import RECORD_WORDS, CallWord, RingWord
 
-__all__ = ["HOPS", "address", "kernel_of", "run"]
+__all__ = ["HOPS", "address", "kernel_of", "launcher", "resume"]
 
-_RESUME, _UNREACHABLE = -1, -2
+_UNREACHABLE = -2
 _DATA = object.__basicsize__
 _ORDERED = platform.machine().lower() in ("x86_64", "amd64", "i686")
 _LOCK = threading.Lock()
@@ -102,9 +103,27 @@ def _array(at: int, nbytes: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     return np.asarray(Span(at, nbytes)).view(dtype)
 
 
-def run(call: int, x: int, out: int) -> int:
-    """Run a call on two arrays, given by id(); return a `Status`."""
-    return _Run(call).run(x, out)
+def launcher(
+    table: NDArray[np.int64], until_done: Callable[[int], None]
+) -> Callable[[Any, Any], None]:
+    """Return what runs a table on two arrays.
+
+    `until_done` sees a call to its end that returned another status than DONE.
+    """
+    call = int(table.ctypes.data)
+
+    def launch(x: Any, out: Any) -> None:
+        if status := _Run(call).begin(id(x), id(out)):
+            until_done(status)
+
+    return launch
+
+
+def resume(call: int) -> int:
+    """Go on with a call that returned WAITING; return a `Status`."""
+    one = _Run(call)
+    spins, yields = SessionWord.SPINS, SessionWord.YIELDS
+    return one.walk(one.setting(spins) + one.setting(yields))
 
 
 class _Run:
@@ -131,19 +150,18 @@ class _Run:
         """Return a word of the session."""
         return _load(self.session + 8 * index)
 
-    def run(self, x: int, out: int) -> int:
-        """Run or resume the call."""
-        idle = 0
-        if x == _RESUME:
-            spins = self.setting(SessionWord.SPINS)
-            idle = spins + self.setting(SessionWord.YIELDS)
-        elif not self.enter():
+    def begin(self, x: int, out: int) -> int:
+        """Run the call on two arrays, given by id(); return a `Status`."""
+        if not self.enter():
             return Status.BUSY
-        elif not self.begin(x, out):
+        if not self.bind(x, out):
             self.leave()
             return Status.UNREGISTERED
-        else:
-            self.begin_record()
+        self.begin_record()
+        return self.walk(0)
+
+    def walk(self, idle: int) -> int:
+        """Walk the call until it is done, or until nothing moved for a while."""
         while self.word(Header.TILE) < self.word(Header.TILES):
             before = [_load(lane + 8) for lane in self.lanes]
             states = [self.lane(lane) for lane in self.lanes]
@@ -210,7 +228,7 @@ class _Run:
         """Let others in."""
         _store(self.session + 8 * SessionWord.INSIDE, 0)
 
-    def begin(self, x: int, out: int) -> bool:
+    def bind(self, x: int, out: int) -> bool:
         """Bind the table to the caller's memory, and tell peers which call this is."""
         source = address(x) if self.word(Header.HAS_INPUT) else 0
         target = address(out) if self.word(Header.HAS_OUTPUT) else 0

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stretto.collectives import Operator, storage
 from stretto.errors import CallError, StrettoError, UnknownNameError
+from stretto.executors import Launch
 from stretto.executors.cpu.encode import KernelOf
 
 __all__ = ["INTERPRETERS", "Interpreter", "interpreter_named", "missing"]
@@ -21,12 +23,18 @@ INTERPRETERS = ("numba", "numpy")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interpreter:
-    """An interpreter. Arrays are given by id(), which is what finds them fastest."""
+    """An interpreter of tables."""
 
     name: str
-    run: Callable[[int, int, int], int]
+    launcher: Callable[[NDArray[np.int64], Callable[[int], None]], Launch]
+    """Makes what runs a table; what sees a call to its end gets its `Status`."""
+    resume: Callable[[int], int]
+    """Goes on with the call of a table, given by its address; returns a `Status`."""
     address: Callable[[int], int]
+    """Returns where an array's data begin, given its id()."""
     kernel_of: KernelOf
+    same_arrays: Callable[[Any, str, Any, str], Callable[[Any, Any], bool] | None]
+    """See `Session`."""
     spin_ns: float
     """What one turn of a spin takes."""
 
@@ -66,6 +74,7 @@ def interpreter_named(name: str | None, *, warn: bool = True) -> Interpreter:
 @functools.cache
 def _numba() -> Interpreter:
     from stretto.executors.cpu import interpreter, kernels
+    from stretto.jit.same import same_arrays
     from stretto.trace import MONOTONIC
 
     def kernel_of(
@@ -92,9 +101,11 @@ def _numba() -> Interpreter:
     spin_ns = (MONOTONIC.now_us() - start) / turns * 1e3
     return Interpreter(
         name="numba",
-        run=_entry(interpreter.run),
+        launcher=interpreter.launcher,
+        resume=interpreter.resume,
         address=_entry(interpreter.address),
         kernel_of=kernel_of,
+        same_arrays=same_arrays,
         spin_ns=max(spin_ns, 0.1),
     )
 
@@ -114,8 +125,10 @@ def _numpy() -> Interpreter:
 
     return Interpreter(
         name="numpy",
-        run=slow.run,
+        launcher=slow.launcher,
+        resume=slow.resume,
         address=slow.address,
         kernel_of=slow.kernel_of,
+        same_arrays=lambda *_: None,
         spin_ns=400.0,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -129,6 +129,12 @@ class CpuSession(Session):
             return None
         return at if 0 <= at < self._heap_bytes else None
 
+    def same_arrays(
+        self, x: Any, x_by: str, out: Any, out_by: str
+    ) -> Callable[[Any, Any], bool] | None:
+        """Return what tells whether two arguments are still `x` and `out`."""
+        return self._interpreter.same_arrays(x, x_by, out, out_by)
+
     def inside(self) -> int:
         """Return the thread that is in a call of this session, or 0."""
         return int(self._words[SessionWord.INSIDE])
@@ -170,23 +176,11 @@ class CpuSession(Session):
             words=self._words,
             plan=plan.value,
             encoded=encoded,
-            run=self._interpreter.run,
+            resume=self._interpreter.resume,
             way=self._way,
             ring=self._ring,
         )
-        run, table = self._interpreter.run, int(encoded.table.ctypes.data)
-
-        def launch(x: Any, out: Any) -> None:
-            if status := run(table, id(x), id(out)):
-                watch.until_done(status)
-
-        def bare(x: Any, out: Any) -> None:
-            if status := run(table, 0, 0):
-                watch.until_done(status)
-
-        has = encoded.table[[Header.HAS_INPUT, Header.HAS_OUTPUT]]
-        if not has.any():  # a barrier's: nobody looks at the arrays
-            return bare
+        launch = self._interpreter.launcher(encoded.table, watch.until_done)
         if call.aside:
             return _aside(launch)
         if any(call.rows):

@@ -99,7 +99,9 @@ class Header(enum.IntEnum):
     OUTPUT_OFFSET = 15
     KIND = 16
     """What a recording calls this kind of call: a number."""
-    END = 17
+    SHORT = 17
+    """Whether it is over at once, when its peers are there."""
+    END = 18
 
 
 class SessionWord(enum.IntEnum):

@@ -1,0 +1,97 @@
+"""Builtins of Python that Numba compiled: called without a dispatcher or a tuple.
+
+Such a function is given three words: the object that it holds, where the arguments
+stand, and how many there are. Objects are words, too: where they lie. It returns an
+object, which the caller then owns, or 0 when it has raised.
+
+What is over at once keeps the GIL; `let_go` and `take_back` stand around what is not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from numba import types
+
+from stretto.jit.atomics import compiled, entry, load
+
+__all__ = [
+    "DATA",
+    "bad_argument",
+    "builtin",
+    "call_one",
+    "call_some",
+    "disown",
+    "held_item",
+    "let_go",
+    "number",
+    "own",
+    "take_back",
+]
+
+DATA = object.__basicsize__
+"""Where a NumPy array keeps the address of its data; who relies on it looks first."""
+_ITEMS = tuple.__basicsize__
+_FAST = 0x80
+"""Arguments stand side by side (METH_FASTCALL)."""
+
+let_go: Callable[[], int] = types.ExternalFunction("PyEval_SaveThread", types.int64())
+"""Give the GIL back; return what takes it again."""
+take_back: Callable[[int], None] = types.ExternalFunction(
+    "PyEval_RestoreThread", types.void(types.int64)
+)
+own: Callable[[int], None] = types.ExternalFunction(
+    "Py_IncRef", types.void(types.int64)
+)
+disown: Callable[[int], None] = types.ExternalFunction(
+    "Py_DecRef", types.void(types.int64)
+)
+number: Callable[[int], int] = types.ExternalFunction(
+    "PyLong_FromLongLong", types.int64(types.int64)
+)
+"""Return a Python integer, owned."""
+call_one: Callable[[int, int], int] = types.ExternalFunction(
+    "PyObject_CallOneArg", types.int64(types.int64, types.int64)
+)
+call_some: Callable[[int, int, int, int], int] = types.ExternalFunction(
+    "PyObject_Vectorcall", types.int64(*(types.int64,) * 4)
+)
+"""Call an object on arguments at an address, so many, without names (0)."""
+bad_argument: Callable[[], int] = types.ExternalFunction(
+    "PyErr_BadArgument", types.int32()
+)
+
+
+@compiled("int64(int64,int64)", nogil=False)
+def held_item(held: int, index: int) -> int:
+    """Return an object of the tuple that a builtin holds; it stays the tuple's."""
+    return load(held + _ITEMS + 8 * index)
+
+
+class _Method(ctypes.Structure):
+    """What Python knows of a builtin (PyMethodDef)."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+@functools.cache
+def _method(function: Any) -> _Method:
+    name = function.py_func.__name__.encode()
+    return _Method(name, entry(function), _FAST, None)
+
+
+def builtin(function: Any, held: tuple[Any, ...]) -> Callable[..., Any]:
+    """Return a builtin of a compiled function of three words; it holds a tuple."""
+    make = ctypes.pythonapi.PyCFunction_NewEx
+    make.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+    make.restype = ctypes.py_object
+    made: Callable[..., Any] = make(ctypes.addressof(_method(function)), held, None)
+    return made

@@ -1,0 +1,44 @@
+"""A search fits into half a gigabyte, whichever of its ways it is on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+_MODELLED = """
+import resource
+from stretto import topology
+from stretto.synth import from_machine
+from stretto.synth.bounds import bound
+from stretto.synth.greedy import greedy
+from stretto.synth.joint import Budget, solve_joint
+from stretto.synth.schedule import Demand
+from stretto.synth.symmetry import trivial
+from stretto.synth.extras import cp_model
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+cp_model()
+network = from_machine(topology.load("dgx_a100x2"))
+demand = Demand(collective="all_gather", network=network, nbytes=65536)
+before = peak()
+solve_joint(
+    demand,
+    trivial(network),
+    bound("all_gather", network),
+    budget=Budget(seconds=SECONDS),
+    hint=greedy(demand, trivial(network), seed=0),
+)
+print(peak() - before)
+"""
+
+
+def test_the_joint_model_is_held_once():
+    """Many searches in turn would each hold the model: hundreds of megabytes."""
+    script = _MODELLED.replace("SECONDS", "1.0")
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+
+    assert float(ran.stdout) < 100
