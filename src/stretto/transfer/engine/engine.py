@@ -36,10 +36,18 @@ from stretto.transfer.layouts import Layout
 from stretto.transfer.memory.across import Witness
 from stretto.transfer.memory.board import Board
 from stretto.transfer.memory.mapping import Shared
-from stretto.transfer.memory.region import ARENA, GPU, Region, addresses_of, told
+from stretto.transfer.memory.region import (
+    ARENA,
+    GPU,
+    STORE,
+    Region,
+    addresses_of,
+    told,
+)
 
 if TYPE_CHECKING:
     from stretto.transfer.engine.gpu import Enqueued
+    from stretto.transfer.stores.store import Store
 
 __all__ = ["Engine"]
 
@@ -122,6 +130,27 @@ class Engine:
         except OSError as e:
             raise SharedMemoryError(f"{where}: {e.strerror}") from e
         return self._announce(Shared(nbytes, number, is_file=True))
+
+    def stored(
+        self, store: Store, name: str, layout: Layout | str | None = None, *,
+        piece: int = 0,
+    ) -> Region:  # fmt: skip
+        """Return memory in a store, to put to and to get from: of a file, or objects.
+
+        It is made when it is not there; without a layout it has to be. `piece` are the
+        bytes that are kept as one, and whose sum is: by default a page, or 8 MB.
+        """
+        from stretto.transfer.stores.store import create, find
+
+        if layout is None:
+            volume = find(store, name)
+        else:
+            given = Layout(layout) if isinstance(layout, str) else layout
+            volume = create(store, name, given, piece)
+        return Region(
+            name=name, layout=volume.layout, kind=STORE, engine=self, holds=volume,
+            addresses=(0,) * volume.layout.num_parts,
+        )  # fmt: skip
 
     def _announce(self, shared: Shared) -> NDArray[np.uint8]:
         with self.lock:

@@ -23,15 +23,15 @@ from stretto.transfer.engine.staged import (
     pack_request,
 )
 from stretto.transfer.engine.transfer import Prepared, Transfer
-from stretto.transfer.layouts import Layout
 from stretto.transfer.links.link import notice
 from stretto.transfer.links.words import MARKS
-from stretto.transfer.memory.region import GPU, Region, View, addresses_of
+from stretto.transfer.memory.region import GPU, STORE, Region, View, addresses_of
 from stretto.transfer.plans import Plan, Run, plan, split
 from stretto.transfer.ports import EngineLike, PeerLike
 
 if TYPE_CHECKING:
     from stretto.transfer.engine.gpu import Enqueued, Gpu, GpuTransfer
+    from stretto.transfer.stores.moving import Helpers
 
 __all__ = ["Starter"]
 
@@ -45,6 +45,7 @@ class Starter:
     def __init__(self, engine: EngineLike) -> None:
         self._engine = engine
         self._gpu: Gpu | None = None
+        self._helpers: Helpers | None = None
 
     # Ours.
 
@@ -55,6 +56,10 @@ class Starter:
     ) -> Transfer:  # fmt: skip
         """Begin a transfer; see `View.put`."""
         a, b = self._views(src, dst)
+        if STORE in (a.region.kind, b.region.kind):
+            if notify or lease or by:
+                raise CallError("a store takes no notify=, lease= or by=")
+            return self._stored(a, b, checksum, stream, deadline)
         peer, theirs, is_put = self._sides(a, b)
         made = _planned(a, b)
         runs = made.runs(a.pages, b.pages, _tokens(a, b))
@@ -92,6 +97,9 @@ class Starter:
     def prepare(self, src: Any, dst: Any, **how: Any) -> Prepared | Enqueued:
         """Prepare a transfer that is done again and again."""
         a, b = self._views(src, dst)
+        if STORE in (a.region.kind, b.region.kind):
+            idle = Transfer(self._engine.loop, None, "store", nbytes=0, pieces=0)
+            return Prepared(idle, None, lambda: self.start(a, b, **how))
         peer, theirs, is_put = self._sides(a, b)
         notify = how.get("notify", b"")
         record = np.frombuffer(notice(notify), np.int64).copy() if notify else None
@@ -152,7 +160,7 @@ class Starter:
     def _wrapped(self, given: Any, other: View, *, written: bool) -> View:
         """Return an array as a view, of the layout that the other side has."""
         layout, addresses, _, kind = addresses_of(
-            given, str(_dense(other.layout)), "the array", written=written
+            given, str(other.layout.packed), "the array", written=written
         )
         region = Region(
             name="an array", layout=layout, kind=kind, addresses=tuple(addresses),
@@ -251,6 +259,43 @@ class Starter:
             data = sending.inline()
         peer.begin(transfer, pack_request(header, pages, data), sending, number)
 
+    # Stores.
+
+    def _stored(
+        self, a: View, b: View, checked: bool, stream: Any, deadline: float | None
+    ) -> Transfer:
+        from stretto.transfer.stores.copying import copier_of
+        from stretto.transfer.stores.moving import Helpers, StoredTransfer
+        from stretto.transfer.stores.pieces import tasks
+
+        is_put = b.region.kind == STORE
+        ours, kept = (a, b) if is_put else (b, a)
+        if ours.region.kind == STORE or ours.region.peer is not None:
+            raise CallError(
+                f"{a.region.name!r} to {b.region.name!r}: one of them has to be memory "
+                "of this engine"
+            )
+        if self._helpers is None:
+            self._helpers = Helpers()
+        made = _planned(a, b)
+        runs = made.runs(a.pages, b.pages, _tokens(a, b))
+        pages = [run.pages(ours.layout, ours.pages) for run in runs]
+        some = tasks(
+            made, runs, ours.addresses, kept.region.holds, pages,  # type: ignore[arg-type]
+            shift=kept.shift, is_put=is_put,
+        )  # fmt: skip
+        gpu = self.gpu if ours.region.kind == GPU else None
+        transfer = StoredTransfer(
+            self._engine.loop, kept.region.holds, made, tuple(some), is_put=is_put,  # type: ignore[arg-type]
+            checked=checked, copier=copier_of(gpu, stream), helpers=self._helpers,
+            nbytes=sum(r.nbytes for r in runs), pieces=_pieces(runs), deadline=deadline,
+        )  # fmt: skip
+        transfer.holds = (a, b)
+        if transfer.until is not None:
+            self._engine.loop.at(transfer.until, lambda: _late(transfer))
+        transfer.begin()
+        return transfer
+
     # GPUs.
 
     @property
@@ -263,7 +308,9 @@ class Starter:
         return self._gpu
 
     def close(self) -> None:
-        """Give back what the GPU holds."""
+        """Give back what the GPU holds, and end the threads of stores."""
+        if self._helpers is not None:
+            self._helpers.close()
         if self._gpu is not None:
             self._gpu.close()
 
@@ -322,12 +369,6 @@ def _view(given: Any) -> View | None:
     if isinstance(given, View):
         return given
     return given.view if isinstance(given, Region) else None
-
-
-def _dense(layout: Layout) -> Layout:
-    parts = [str(axis) for axis in layout.parts]
-    axes = [str(axis) for axis in layout.axes]
-    return Layout(" ".join([*parts, *(["|"] if parts else []), *axes, layout.dtype]))
 
 
 def _planned(a: View, b: View) -> Plan:

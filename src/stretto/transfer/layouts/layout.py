@@ -166,6 +166,13 @@ class Layout:
         )
 
     @property
+    def packed(self) -> Layout:
+        """Return the same axes, with nothing between their values."""
+        parts = [str(axis) for axis in self.parts]
+        axes = [str(axis) for axis in self.axes]
+        return Layout(" ".join([*parts, *(["|"] if parts else []), *axes, self.dtype]))
+
+    @property
     def storage(self) -> np.dtype[Any]:
         """Return how NumPy stores the elements."""
         return storage(self.dtype)

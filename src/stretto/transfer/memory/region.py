@@ -19,7 +19,7 @@ from stretto.transfer.ports import EngineLike, PeerLike
 
 __all__ = ["Region", "View", "addresses_of", "told", "untold"]
 
-ARENA, MEMORY, GPU = "arena", "memory", "gpu"
+ARENA, MEMORY, GPU, STORE = "arena", "memory", "gpu", "store"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -29,7 +29,7 @@ class Region:
     name: str
     layout: Layout
     kind: str
-    """Where they lie: in an arena, in a process's own memory, or on a GPU."""
+    """Where they lie: in an arena, a process's own memory, on a GPU, or in a store."""
     addresses: tuple[int, ...]
     """Where each begins: here, or, of a peer's own memory, there."""
     places: tuple[tuple[int, int], ...] = ()
