@@ -40,6 +40,9 @@ class Window:
     """A host that the others are reached by: it says which interface to use."""
     lanes: int = 1
     """Streams to each peer. Only what goes by one stream is in order."""
+    fields: int = 0
+    """Address of the words of fields that the rank may open, see `hop.fields`."""
+    num_fields: int = 0
 
 
 class Calls(NamedTuple):
@@ -51,7 +54,7 @@ class Calls(NamedTuple):
 
     context: int
     put: int
-    """Arguments: peer, lane, source, offset, bytes."""
+    """Arguments: peer, lane, source, offset, bytes. A lane plus MORE: it may wait."""
     signal: int
     """Arguments: peer, lane, offset, value, offset of the side words, three of them.
 
@@ -62,6 +65,7 @@ class Calls(NamedTuple):
     wait: int
     """Argument, instead of an address: microseconds."""
     busy: int
+    """Argument, instead of an address: 0, or 1 + peer x lanes + lane."""
 
 
 class Hop(Protocol):
@@ -114,6 +118,14 @@ class Hop(Protocol):
 
     def arm(self) -> bool:
         """Have descriptors turn readable from now on; False: something is there."""
+
+    @property
+    def lanes(self) -> int:
+        """Return how many streams there are to each peer."""
+
+    @property
+    def has_fields(self) -> bool:
+        """Return whether peers can put to fields."""
 
     def faults(self) -> Mapping[int, str]:
         """Return the peers whose connection has ended, and how."""

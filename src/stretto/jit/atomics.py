@@ -28,6 +28,7 @@ __all__ = [
     "clock_gettime",
     "compiled",
     "entry",
+    "fence",
     "load",
     "load_acquire",
     "pause",
@@ -135,6 +136,14 @@ def _store_release(typing: Any, address: Any, value: Any) -> Any:
     return types.void(types.int64, types.int64), emit
 
 
+def _fence(typing: Any) -> Any:
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), emit
+
+
 def _take(typing: Any, address: Any, value: Any) -> Any:
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         none = ir.Constant(_WORD, 0)
@@ -193,6 +202,8 @@ store: Callable[[int, int], None] = intrinsic(_store)
 """Store a word at an address."""
 store_release: Callable[[int, int], None] = intrinsic(_store_release)
 """Store a word at an address, after everything before it."""
+fence: Callable[[], None] = intrinsic(_fence)
+"""Let nothing after it begin before all before it is seen by everybody."""
 take: Callable[[int, int], int] = intrinsic(_take)
 """Store a word where there is none but 0, at once; return whether it was so."""
 pause: Callable[[], None] = intrinsic(_pause)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any, Protocol
 
 __all__ = ["Ended", "EngineLike", "LoopLike", "PeerLike"]
@@ -49,6 +49,13 @@ class LoopLike(Protocol):
 
     def move(self, task: Callable[[], None]) -> None:
         """Have another thread call what takes long."""
+
+    @property
+    def attention(self) -> int:
+        """Return the address of the words that say whether others look."""
+
+    def heat(self) -> None:
+        """Have peers wake nobody for a while."""
 
     @property
     def can_look(self) -> bool:
@@ -119,11 +126,14 @@ class PeerLike(Protocol):
         """Have the peer keep a transfer ready."""
 
     @property
-    def quick(self) -> dict[int, Any]:
-        """Return who waits for an answer, by turn."""
+    def quick(self) -> MutableMapping[int, Any]:
+        """Return who waits for answers, by number."""
 
     def drop(self, number: int) -> None:
         """Say that a transfer is not wanted any more."""
+
+    def unkeep(self, kept: int) -> None:
+        """Say that a prepared transfer need not be kept any more."""
 
     def give_up(self) -> None:
         """Raise when it is of no use to wait for it."""

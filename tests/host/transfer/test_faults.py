@@ -42,6 +42,13 @@ def pair(request, over, start):
     return child, peer
 
 
+@pytest.fixture(params=hops.names())
+def far(request, over):
+    """Return a carrier that is here."""
+    over(request.param)
+    return request.param
+
+
 def test_a_dead_peer_is_named_within_a_second(pair):
     """To whoever waits for it, transfers to it, or asks it for anything."""
     child, peer = pair
@@ -136,6 +143,32 @@ def test_a_deadline_ends_a_transfer_and_says_how_far_it_came(pair):
         assert peer.engine.hop == x.error.path
     finally:
         os.kill(child.process.pid, signal.SIGCONT)
+
+
+def test_what_did_not_get_through_is_said_by_page(over, start, far):
+    """Of a get, pages that are said to be through, are; all others are named."""
+    child = start(listen=True, hop=far)
+    peer = over(far).connect(child.address).wait(WAIT)
+    layout = "B=256 X=262144 uint8"
+    child.ask("share", name="pages", nbytes=64 << 20, layout=layout)
+    child.ask("fill", name="pages", seed=4)
+    region, got = peer.region("pages").wait(WAIT), np.zeros(64 << 20, np.uint8)
+    mine = peer.engine.share(got, f"mine-{child.name}", layout)
+    order = np.random.default_rng(5).permutation(256)
+    x = region[np.arange(256)].get(mine[order])
+    time.sleep(0.01)
+    child.process.kill()
+    x.event().wait(WAIT)
+    if x.error is not None:
+        want = np.random.default_rng(4).integers(0, 256, 64 << 20, dtype=np.uint8)
+        failed = set(x.error.blocks_failed)
+        assert failed <= set(range(256))
+        assert len(failed) == 256 - x.error.blocks_done
+        for nth, page in enumerate(order):
+            if int(page) not in failed:
+                there = want.reshape(256, -1)[nth]
+                assert np.array_equal(there, got.reshape(256, -1)[page])
+    mine.engine.unshare(mine)
 
 
 def test_what_is_cancelled_lands_nowhere_afterwards(pair):

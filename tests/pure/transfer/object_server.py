@@ -1,4 +1,4 @@
-"""A small object store with S3's interface, for tests: it checks who asks, and can fail.
+"""A small object store with S3's interface, for tests: it checks who asks, and fails.
 
 Signatures are checked from the documentation of AWS Signature Version 4, from what came
 over the socket: nothing of the client is used.

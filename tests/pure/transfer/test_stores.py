@@ -1,8 +1,9 @@
-"""Files and objects: what was put is got back, whatever layouts, and faults have names."""
+"""Files and objects: what was put is got back, in any layout, and faults have names."""
 
 import os
 import uuid
 from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -214,7 +215,7 @@ def test_what_fails_for_a_while_is_asked_again_and_what_goes_on_is_named(
 def test_a_key_that_is_wrong_is_refused_and_said(engine, server):
     """And what was asked for is not asked for again and again."""
     store = objects(server, secret="wrong")
-    with pytest.raises(StoreError, match="403 .*SignatureDoesNotMatch"):
+    with pytest.raises(StoreError, match=r"403 .*SignatureDoesNotMatch"):
         engine.stored(store, "kv", PAGES)
     assert 1 == len(server.seen)
     other = Objects(server.url.replace("/bucket", "/other"), key=NAME, secret=SECRET,
@@ -328,4 +329,4 @@ def test_any_layout_goes_to_any_other_through_pieces_of_any_size(a, b, piece, co
         assert np.array_equal(want, raw.astype(np.float32))
     store.remove("x")
     store.close()
-    os.rmdir(folder)
+    Path(folder).rmdir()

@@ -148,14 +148,9 @@ def _mismatch(path: str, task: Task) -> Iterator[Row]:
     with _pair(path) as pair:
         for (many, few), order in itertools.product(_RANKS, ("flash", "flashinfer")):
             layout = f"vllm/{order}"
-            size = {"layers": layers}
-            srcs = [
-                made.cache(blocks, block, tp=(r, many), **size) for r in range(many)
-            ]
-            dsts = [
-                made.cache(blocks, block, tp=(r, few), layout=layout, **size)
-                for r in range(few)
-            ]
+            cache = functools.partial(made.cache, blocks, block, layers=layers)
+            srcs = [cache(tp=(r, many)) for r in range(many)]
+            dsts = [cache(tp=(r, few), layout=layout) for r in range(few)]
             dealt = deal(srcs, dsts)
             prove_deal(dealt)
             ours = [pair.here(src)[0] for src in srcs]

@@ -60,7 +60,7 @@ class TcpHop:
     def __init__(self, window: Window, *, compiled: bool | None = None) -> None:
         """Listen at the address that the other hosts reach."""
         tls.require()
-        self._window = window
+        self._window, self.lanes = window, window.lanes
         self._compiled = not missing() if compiled is None else compiled
         self._host = address_towards(window.towards or "127.0.0.1")
         self._listener: socket.socket | None = listen(self._host)
@@ -100,6 +100,11 @@ class TcpHop:
         return self._engine.calls if isinstance(self._engine, _Compiled) else None
 
     @property
+    def has_fields(self) -> bool:
+        """Return whether peers can put to fields: to the compiled engine's."""
+        return self._compiled
+
+    @property
     def descriptors(self) -> Sequence[int]:
         """Return the numbers of the sockets."""
         return [sock.fileno() for sock in self._sockets.values() if sock.fileno() >= 0]
@@ -109,7 +114,9 @@ class TcpHop:
         return True
 
     def close(self) -> None:
-        """End all connections; what was sent still arrives."""
+        """End all connections; what was sent still arrives. Nobody is in a call."""
+        if isinstance(self._engine, _Compiled):
+            self._engine.end()
         if self._listener is not None:
             self._listener.close()
         for sock in self._sockets.values():
@@ -143,6 +150,7 @@ class _Compiled:
             link[Link.PIECES] = self._pieces[nth].ctypes.data
             link[Link.OUT] = self._buffers[nth, 0].ctypes.data
             link[Link.IN] = self._buffers[nth, 1].ctypes.data
+            link[Link.ROOM] = BUFFER
             self._ways[peer, lane] = link.ctypes.data
         given = {
             Context.BASE: window.address,
@@ -155,6 +163,8 @@ class _Compiled:
             Context.NUM_LINKS: many,
             Context.WAYS: self._ways.ctypes.data,
             Context.POLLED: self._polled.ctypes.data,
+            Context.FIELDS: window.fields,
+            Context.NUM_FIELDS: window.num_fields,
         }
         for word, value in given.items():
             self._context[word] = value
@@ -196,6 +206,12 @@ class _Compiled:
     def busy(self) -> int:
         """Return whether something waits to be sent."""
         return int(self._engine.busy(self._at, 0))
+
+    def end(self) -> None:
+        """Leave the sockets alone: their numbers may soon be somebody else's."""
+        ended = self._links[:, Link.ENDED]
+        ended[ended == End.OPEN] = End.CLOSED
+        self._links[:, [Link.FIRST, Link.LAST]] = 0
 
     def faults(self) -> Mapping[int, str]:
         """Return the peers whose connection has ended, and how."""

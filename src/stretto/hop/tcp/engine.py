@@ -17,6 +17,7 @@ from collections.abc import Callable
 from numba import types
 
 from stretto.hop import MORE
+from stretto.hop.tcp.taking import drain, fail, why
 from stretto.hop.tcp.words import (
     BUFFER,
     ENTRIES,
@@ -29,18 +30,12 @@ from stretto.hop.tcp.words import (
     End,
     Link,
 )
-from stretto.jit.atomics import compiled, load, store, store_release
+from stretto.jit.atomics import compiled, load, store
 
 __all__ = ["busy", "progress", "put", "signal", "wait"]
 
 _sendmsg: Callable[[int, int, int], int] = types.ExternalFunction(
     "sendmsg", types.int64(types.int32, types.int64, types.int32)
-)
-_recvmsg: Callable[[int, int, int], int] = types.ExternalFunction(
-    "recvmsg", types.int64(types.int32, types.int64, types.int32)
-)
-_recv: Callable[[int, int, int, int], int] = types.ExternalFunction(
-    "recv", types.int64(types.int32, types.int64, types.int64, types.int32)
 )
 _poll: Callable[[int, int, int], int] = types.ExternalFunction(
     "poll", types.int32(types.int64, types.int64, types.int32)
@@ -51,7 +46,6 @@ _ppoll: Callable[[int, int, int, int], int] = types.ExternalFunction(
 _memcpy: Callable[[int, int, int], int] = types.ExternalFunction(
     "memcpy", types.int64(types.int64, types.int64, types.int64)
 )
-_errno_at: Callable[[], int] = types.ExternalFunction("__errno_location", types.int64())
 
 _NO_WAIT = int(getattr(socket, "MSG_DONTWAIT", 0x40))
 _QUIET = _NO_WAIT | int(getattr(socket, "MSG_NOSIGNAL", 0))
@@ -61,38 +55,18 @@ _POLLOUT = int(getattr(select, "POLLOUT", 4)) << 32
 _MOST_PIECES = 64
 _FEW = 2
 """Connections up to which each is asked, instead of asking which of them stir."""
-_ROUNDS = 16
-"""Receives of one connection before others have their turn."""
 
-_BASE, _LANES, _LINKS = 8 * Context.BASE, 8 * Context.LANES, 8 * Context.LINKS
-_PUT_FROM, _PUT_TO = 8 * Context.PUT_FROM, 8 * Context.PUT_TO
-_WORD_FROM, _WORD_TO = 8 * Context.WORD_FROM, 8 * Context.WORD_TO
+_LANES, _LINKS = 8 * Context.LANES, 8 * Context.LINKS
 _NUM_LINKS, _WAYS = 8 * Context.NUM_LINKS, 8 * Context.WAYS
 _POLLED, _TIME = 8 * Context.POLLED, 8 * Context.TIME
 _LINK_BYTES = 8 * Link.END
-_SOCKET, _ENDED, _ERROR = 8 * Link.SOCKET, 8 * Link.ENDED, 8 * Link.ERROR
+_SOCKET, _ENDED = 8 * Link.SOCKET, 8 * Link.ENDED
 _PIECES, _FIRST, _LAST = 8 * Link.PIECES, 8 * Link.FIRST, 8 * Link.LAST
 _OUT, _OUT_USED, _JOINS = 8 * Link.OUT, 8 * Link.OUT_USED, 8 * Link.JOINS
-_MESSAGE, _VECTOR = 8 * Link.MESSAGE, 8 * Link.VECTOR
-_IN, _IN_FROM, _IN_TO = 8 * Link.IN, 8 * Link.IN_FROM, 8 * Link.IN_TO
-_TARGET, _LEFT = 8 * Link.TARGET, 8 * Link.LEFT
-_SENT, _RECEIVED = 8 * Link.SENT, 8 * Link.RECEIVED
-_CLOSED, _FAILED, _NONSENSE = int(End.CLOSED), int(End.FAILED), int(End.NONSENSE)
+_MESSAGE = 8 * Link.MESSAGE
+_SENT = 8 * Link.SENT
+_FAILED = int(End.FAILED)
 _PUT_BYTES, _SIGNAL_BYTES = 8 * PUT_WORDS, 8 * SIGNAL_WORDS
-
-
-@compiled("int64()")
-def _why() -> int:
-    """Return the system's number of what just went wrong."""
-    return load(_errno_at()) & 0xFFFFFFFF
-
-
-@compiled("void(int64,int64,int64)")
-def _fail(link: int, how: int, error: int) -> None:
-    store(link + _ERROR, error)
-    store(link + _ENDED, how)
-    store(link + _FIRST, 0)
-    store(link + _LAST, 0)
 
 
 @compiled("int64(int64)")
@@ -106,11 +80,11 @@ def _flush(link: int) -> int:
         store(message + 24, min(load(link + _LAST) - first, _MOST_PIECES))
         sent = _sendmsg(load(link + _SOCKET), message, _QUIET)
         if sent < 0:
-            error = _why()
+            error = why()
             if error == _INTERRUPTED:
                 continue
             if error != _AGAIN:
-                _fail(link, _FAILED, error)
+                fail(link, _FAILED, error)
             return taken
         taken += sent
         while sent > 0:
@@ -188,7 +162,8 @@ def put(context: int, arguments: int) -> int:
     store(piece + 8, nbytes)
     store(link + _LAST, last + 1)
     store(link + _JOINS, 0)
-    store(link + _SENT, load(link + _SENT) + _flush(link))
+    if not load(arguments + 8) & MORE:
+        store(link + _SENT, load(link + _SENT) + _flush(link))
     return 1
 
 
@@ -210,128 +185,6 @@ def signal(context: int, arguments: int) -> int:
         return 1
     store(link + _SENT, load(link + _SENT) + _flush(link))
     return 1
-
-
-@compiled("int64(int64,int64)")
-def _is_word(context: int, offset: int) -> int:
-    inside = load(context + _WORD_FROM) <= offset < load(context + _WORD_TO)
-    return 1 if inside and offset % 8 == 0 else 0
-
-
-@compiled("int64(int64,int64,int64)")
-def _raise(context: int, base: int, at: int) -> int:
-    """Do what a signal says; return whether it may."""
-    offset, side = load(at + 8), load(at + 24)
-    if not (_is_word(context, offset) and _is_word(context, side)):
-        return 0
-    if not _is_word(context, side + 16):
-        return 0
-    for i in range(3):
-        store(base + side + 8 * i, load(at + 32 + 8 * i))
-    if load(base + offset) < load(at + 16):
-        store_release(base + offset, load(at + 16))
-    return 1
-
-
-@compiled("int64(int64,int64)")
-def _take(context: int, link: int) -> int:
-    """Deal with the frames in the buffer; return whether all of it made sense."""
-    base = load(context + _BASE)
-    while True:
-        at = load(link + _IN) + load(link + _IN_FROM)
-        here = load(link + _IN_TO) - load(link + _IN_FROM)
-        left = load(link + _LEFT)
-        if left > 0:
-            nbytes = min(left, here)
-            _memcpy(load(link + _TARGET), at, nbytes)
-            store(link + _TARGET, load(link + _TARGET) + nbytes)
-            store(link + _LEFT, left - nbytes)
-            store(link + _IN_FROM, load(link + _IN_FROM) + nbytes)
-            if nbytes == here:
-                return 1
-            continue
-        if here < 8:
-            return 1
-        if load(at) == PUT:
-            if here < _PUT_BYTES:
-                return 1
-            offset, nbytes = load(at + 8), load(at + 16)
-            room = load(context + _PUT_TO) - offset
-            if offset < load(context + _PUT_FROM) or nbytes < 0 or nbytes > room:
-                return 0
-            store(link + _TARGET, base + offset)
-            store(link + _LEFT, nbytes)
-            store(link + _IN_FROM, load(link + _IN_FROM) + _PUT_BYTES)
-        elif load(at) == SIGNAL:
-            if here < _SIGNAL_BYTES:
-                return 1
-            if not _raise(context, base, at):
-                return 0
-            store(link + _IN_FROM, load(link + _IN_FROM) + _SIGNAL_BYTES)
-        else:
-            return 0
-
-
-@compiled("int64(int64)")
-def _receive(link: int) -> int:
-    """Receive once, into place and into the buffer; return how much, or less than 0."""
-    left, start = load(link + _LEFT), load(link + _IN_FROM)
-    here = load(link + _IN_TO) - start
-    if start > 0:  # less than a frame, if anything
-        for i in range(here):
-            _memcpy(load(link + _IN) + i, load(link + _IN) + start + i, 1)
-        store(link + _IN_FROM, 0)
-        store(link + _IN_TO, here)
-    if left == 0:
-        got = _recv(
-            load(link + _SOCKET), load(link + _IN) + here, BUFFER - here, _NO_WAIT
-        )
-        if got > 0:
-            store(link + _IN_TO, here + got)
-        return got
-    vector, message = link + _VECTOR, link + _MESSAGE
-    store(vector, load(link + _TARGET))
-    store(vector + 8, left)
-    store(vector + 16, load(link + _IN))
-    store(vector + 24, BUFFER)
-    store(message + 16, vector)
-    store(message + 24, 2)
-    got = _recvmsg(load(link + _SOCKET), message, _NO_WAIT)
-    if got > 0:
-        placed = min(got, left)
-        store(link + _TARGET, load(link + _TARGET) + placed)
-        store(link + _LEFT, left - placed)
-        store(link + _IN_TO, got - placed)
-    return got
-
-
-@compiled("int64(int64,int64)")
-def _drain(context: int, link: int) -> int:
-    """Take what has come on a connection; return how many bytes."""
-    taken = 0
-    for _ in range(_ROUNDS):
-        asked = (
-            load(link + _LEFT) + BUFFER - load(link + _IN_TO) + load(link + _IN_FROM)
-        )
-        got = _receive(link)
-        if got < 0:
-            error = _why()
-            if error == _INTERRUPTED:
-                continue
-            if error != _AGAIN:
-                _fail(link, _FAILED, error)
-            break
-        if got == 0:
-            _fail(link, _CLOSED, 0)
-            break
-        taken += got
-        if not _take(context, link):
-            _fail(link, _NONSENSE, 0)
-            break
-        if got < asked:
-            break
-    store(link + _RECEIVED, load(link + _RECEIVED) + taken)
-    return taken
 
 
 @compiled("void(int64)")
@@ -365,7 +218,7 @@ def progress(context: int, arguments: int) -> int:
                 sent = _flush(link)
                 store(link + _SENT, load(link + _SENT) + sent)
                 moved += sent
-            moved += _drain(context, link)
+            moved += drain(context, link)
         link += _LINK_BYTES
     return moved
 
@@ -381,10 +234,12 @@ def wait(context: int, microseconds: int) -> int:
 
 
 @compiled("int64(int64,int64)")
-def busy(context: int, arguments: int) -> int:
-    """Return whether something waits to be sent."""
-    link = load(context + _LINKS)
-    for _ in range(load(context + _NUM_LINKS)):
+def busy(context: int, way: int) -> int:
+    """Return whether something waits to be sent; by one way only, if it is not 0."""
+    link, many = load(context + _LINKS), load(context + _NUM_LINKS)
+    if way:
+        link, many = load(load(context + _WAYS) + 8 * (way - 1)), 1
+    for _ in range(many if link else 0):
         if load(link + _FIRST) < load(link + _LAST):
             return 1
         link += _LINK_BYTES

@@ -6,6 +6,7 @@ A connection carries frames, one after the other:
     SIGNAL  kind offset value side word word word
 
 Words are as the processor has them: hosts of another byte order do not shake hands.
+An offset from `hop.FIELDS` on means a field, see `stretto.hop.fields`.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from __future__ import annotations
 import enum
 
 __all__ = [
-    "BUFFER", "ENTRIES", "PUT", "PUT_WORDS", "SIGNAL", "SIGNAL_WORDS", "SMALL",
-    "Context", "End", "Link",
+    "AFTER_LARGE", "BUFFER", "ENTRIES", "MOST_PIECES", "PUT", "PUT_WORDS", "SIGNAL",
+    "SIGNAL_WORDS", "SMALL", "Context", "End", "Link",
 ]  # fmt: skip
 
 PUT, SIGNAL = 0x5075740000000001, 0x5369670000000002
@@ -23,8 +24,13 @@ SMALL = 1 << 13
 """Bytes up to which data are copied beside their frame, and sent with what follows."""
 BUFFER = 1 << 16
 """Bytes of a connection's buffers, for frames and small data: one out, one in."""
+AFTER_LARGE = 1 << 12
+"""Bytes that are received into the buffer after large data: more is likely to come,
+and goes straight into place."""
 ENTRIES = 256
 """Pieces of memory that wait to be sent on one connection."""
+MOST_PIECES = 16
+"""Pieces of a field that are received into at once."""
 
 
 class Context(enum.IntEnum):
@@ -45,7 +51,10 @@ class Context(enum.IntEnum):
     """Address of what `poll` looks at: one word a connection."""
     TIME = 10
     """Two words: how long to sleep, in seconds and nanoseconds."""
-    END = 12
+    FIELDS = 12
+    """Address of the table of fields, or 0."""
+    NUM_FIELDS = 13
+    END = 14
 
 
 class Link(enum.IntEnum):
@@ -72,15 +81,23 @@ class Link(enum.IntEnum):
     IN_FROM = 17
     IN_TO = 18
     TARGET = 19
-    """Where the rest of a put's data goes."""
+    """Where the rest of a put's data goes; in a field, how far into it."""
     LEFT = 20
     """Bytes of it."""
     PEER = 21
-    VECTOR = 22
-    """Four words: two pieces to receive into."""
-    SENT = 26
-    RECEIVED = 27
-    END = 28
+    SENT = 22
+    RECEIVED = 23
+    FIELD = 24
+    """Address of the field that the rest goes to, or 0."""
+    GENERATION = 25
+    """Which use of that field is meant."""
+    ROOM = 26
+    """Bytes of the buffer that are received into next."""
+    ASKED = 27
+    """Bytes that were asked of the system last."""
+    VECTOR = 28
+    """Pieces to receive into, two words each."""
+    END = VECTOR + 2 * (MOST_PIECES + 1)
 
 
 class End(enum.IntEnum):
@@ -88,7 +105,7 @@ class End(enum.IntEnum):
 
     OPEN = 0
     CLOSED = 1
-    """The peer ended it."""
+    """The peer, or this end, ended it."""
     FAILED = 2
     NONSENSE = 3
     """What came is no frame, or reaches outside of the window."""

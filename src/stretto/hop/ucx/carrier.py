@@ -69,6 +69,7 @@ class _Memory(ctypes.Structure):
 class UcxHop:
     """See `stretto.hop.Hop`."""
 
+    has_fields, lanes = False, 1
     features = RMA | _WAKEUP
     hears_of_death = True
     """Whether UCX says which peers are gone. It picks transports by these two."""

@@ -14,10 +14,17 @@ from collections.abc import Callable
 
 from numba import types
 
-from stretto.jit.atomics import compiled, load, load_acquire, store, store_release
+from stretto.jit.atomics import (
+    compiled,
+    fence,
+    load,
+    load_acquire,
+    store,
+    store_release,
+)
 from stretto.transfer.copying import words
 from stretto.transfer.copying.elements import convert_run
-from stretto.transfer.copying.intrinsics import fence, load8, stream
+from stretto.transfer.copying.intrinsics import load8, stream
 from stretto.transfer.copying.words import AXES_AT, BOX_WORDS, DEPTH, PIECES, Job
 
 __all__ = ["copy", "run"]

@@ -11,7 +11,7 @@ from numba.extending import intrinsic
 
 from stretto.jit.atomics import compiled
 
-__all__ = ["add", "fence", "load8", "load16", "load32", "store8", "store16", "store32",
+__all__ = ["add", "load8", "load16", "load32", "store8", "store16", "store32",
            "stream"]  # fmt: skip
 
 _WORD = ir.IntType(64)
@@ -35,14 +35,6 @@ def _lines(typing: Any, dst: Any, src: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), emit
-
-
-def _fence(typing: Any) -> Any:
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.fence("seq_cst")
-        return context.get_dummy_value()
-
-    return types.void(), emit
 
 
 def _add(typing: Any, address: Any, value: Any) -> Any:
@@ -77,8 +69,6 @@ def _storer(bits: int) -> Any:
 
 
 _four_lines: Callable[[int, int], None] = intrinsic(_lines)
-fence: Callable[[], None] = intrinsic(_fence)
-"""Let nothing after it begin before all before it is seen by everybody."""
 add: Callable[[int, int], int] = intrinsic(_add)
 """Add to a word at once; return what it was."""
 load8: Callable[[int], int] = _loader(8)

@@ -34,6 +34,7 @@ class Work:
         """Prepare to move what `run` says; addresses are those of whoever has them."""
         boxes, each = boxes_of(run.boxes, plan.src.itemsize, plan.dst.itemsize)
         self._plan, self._boxes, self._chunks = plan, boxes, run.src_at
+        self._dst_chunks = run.dst_at
         self.rows = each * len(run.src_at)
         self.chunk_rows = max(1, each)
         self.nbytes = run.nbytes
@@ -78,6 +79,20 @@ class Work:
         """Say at an address that we write, if the epoch at another is still so."""
         self.job[Job.MARK], self.job[Job.EPOCH], self.job[Job.WANT] = mark, epoch, want
 
+    def mark(self, at: int) -> None:
+        """Say at another address that we write."""
+        self.job[Job.MARK] = at
+
+    @property
+    def converts(self) -> bool:
+        """Return whether elements are of another type on the other side."""
+        return self._plan.src.dtype != self._plan.dst.dtype
+
+    @property
+    def guarded(self) -> tuple[int, int]:
+        """Return the address of the memory's epoch, or 0, and what it must be."""
+        return int(self.job[Job.EPOCH]), int(self.job[Job.WANT])
+
     def run(self) -> Status:
         """Move what is left."""
         compiled = loader.current()
@@ -97,6 +112,11 @@ class Work:
         return int(self._boxes[0, 4])
 
     @property
+    def chunk_bytes(self) -> int:
+        """Return how many bytes a chunk has at the source."""
+        return self.chunk_rows * self.row_bytes
+
+    @property
     def packed_bytes(self) -> int:
         """Return how many bytes all runs have at the source."""
         return self.rows * self.row_bytes
@@ -114,6 +134,21 @@ class Work:
                 at += nth * int(step)
             return at
         raise AssertionError("there is no such run")
+
+    def places(self, *, is_source: bool) -> NDArray[np.int64]:
+        """Return where all runs lie on a side, in their order."""
+        side = 0 if is_source else 1
+        bases = self._src if is_source else self._dst
+        inside = []
+        for box in self._boxes[: int(self.job[Job.NUM_BOXES])]:
+            at = np.array([bases[box[side]] + box[2 + side]], np.int64)
+            for count, *steps in box[AXES_AT:].reshape(-1, 3):
+                if count != 1:
+                    step = np.arange(count, dtype=np.int64) * steps[side]
+                    at = (at[:, None] + step).reshape(-1)
+            inside.append(at)
+        chunks = self._chunks if is_source else self._dst_chunks
+        return (chunks[:, None] + np.concatenate(inside)).reshape(-1)
 
     def summed(self, mode: Mode) -> int:
         """Return the sum of all bytes of a side, in the order of the runs."""

@@ -15,7 +15,7 @@ from stretto.transfer.copying.work import Work
 from stretto.transfer.engine.staged import PART, Receiving, Sending
 from stretto.transfer.layouts import Layout
 from stretto.transfer.links.link import functions
-from stretto.transfer.links.words import MARKS
+from stretto.transfer.links.words import BY_WORK
 from stretto.transfer.memory.region import Region, View
 from stretto.transfer.plans import plan, split
 from stretto.transfer.ports import EngineLike, PeerLike
@@ -50,10 +50,12 @@ def answer(
     ]
     for work in works:
         address = int(engine.board.shared.address) + 8 * slot
-        work.guard(peer.link.inner + MARKS, address, epoch)
+        work.guard(peer.link.marks + 8 * BY_WORK, address, epoch)
     if is_put:
-        return Receiving(peer, works)
-    return Sending(peer, number, works, checked=bool(header.get("sum")))
+        return Receiving(peer, works, is_direct=bool(header.get("direct")), holds=view)
+    sending = Sending(peer, number, works, checked=bool(header.get("sum")), holds=view)
+    sending.go(int(header.get("field", 0)))
+    return sending
 
 
 def fence_off(engine: EngineLike, epoch: int, timeout: float) -> None:
@@ -62,7 +64,7 @@ def fence_off(engine: EngineLike, epoch: int, timeout: float) -> None:
     call.fence_now()
     until = time.monotonic() + timeout
     for peer in engine.writers():
-        while call.marked(peer.link.inner, epoch) and not peer.is_dead():
+        while call.marked(peer.link.marks, epoch) and not peer.is_dead():
             if time.monotonic() > until:
                 error = TransferTimeout(
                     f"engine {peer.name!r} still writes to memory that was taken "

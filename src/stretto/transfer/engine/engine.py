@@ -316,8 +316,7 @@ class Engine:
             if self._peers.get(peer.name) is peer:
                 del self._peers[peer.name]
             self._gone = [p for p in self._gone if not p.is_dead()]
-            if not peer.is_far:
-                self._gone.append(peer)
+            self._gone.append(peer)
         number = connection.fileno()
         self.loop.remove(peer)
 

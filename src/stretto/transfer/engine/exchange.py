@@ -8,6 +8,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
+from weakref import WeakValueDictionary
 
 from stretto.errors import (
     CallError,
@@ -26,8 +27,9 @@ from stretto.transfer.engine.staged import (
     read_request,
 )
 from stretto.transfer.engine.transfer import Transfer
+from stretto.transfer.links.fields import Opened
 from stretto.transfer.links.link import Link, Record
-from stretto.transfer.links.words import STAGE_BYTES, TAG_BYTES, Kind
+from stretto.transfer.links.words import BY_KEPT, STAGE_BYTES, TAG_BYTES, Kind
 from stretto.transfer.ports import EngineLike
 
 __all__ = ["Exchange"]
@@ -45,10 +47,15 @@ class Exchange(ABC):
         self._numbers = itertools.count(parity, 2)
         self._transfers: dict[int, Transfer] = {}
         self._sending: dict[int, Sending] = {}
+        self._waiting: dict[int, Sending] = {}
+        """What is sent when the peer has said where to."""
         self._receiving: dict[int, tuple[Receiving, dict[str, Any]]] = {}
-        self._kept: dict[int, Pending[int]] = {}
-        self.quick: dict[int, Any] = {}
-        """Who waits for an answer, by turn."""
+        self._asked: dict[int, Pending[tuple[int, int]]] = {}
+        """What the peer is asked to keep ready."""
+        self._fields_kept: dict[int, Opened] = {}
+        """The fields of what is kept ready for the peer."""
+        self.quick: WeakValueDictionary[int, Any] = WeakValueDictionary()
+        """Who waits for answers, by number."""
 
     @abstractmethod
     def give_up(self) -> None:
@@ -79,8 +86,11 @@ class Exchange(ABC):
         self._transfers[number] = transfer
         if isinstance(work, Receiving):
             self._receiving[number] = work, {}
+            transfer.how_far = work.how_far
+        elif work.is_direct:
+            self._waiting[number] = work
         self._open(number, body)
-        if isinstance(work, Sending) and not work.is_over:
+        if isinstance(work, Sending) and not (work.is_over or work.is_direct):
             self._sending[number] = work
             self.engine.loop.wake()
             if not self.engine.loop.is_here:
@@ -106,15 +116,35 @@ class Exchange(ABC):
 
     def drop(self, number: int) -> None:
         """Say that a transfer is not wanted any more."""
-        transfer = self._transfers.pop(number, None)
-        self._sending.pop(number, None)
-        self._receiving.pop(number, None)
+        transfer = self.forget(number)
         if transfer is not None and not self.lost:
             with contextlib.suppress(TransferError):
                 self.say(Kind.DROP, number)
 
+    def forget(self, number: int) -> Transfer | None:
+        """Forget a transfer, which returns; nothing of it is stored any more."""
+        transfer = self._transfers.pop(number, None)
+        self._waiting.pop(number, None)
+        sending = self._sending.pop(number, None)
+        if sending is not None:
+            sending.stop()
+        found = self._receiving.pop(number, None)
+        if found is not None:
+            found[0].close()
+        return transfer
+
+    def forget_all(self) -> None:
+        """Forget all transfers."""
+        for some in (self._transfers, self._waiting, self._sending, self._receiving):
+            for number in list(some):
+                self.forget(number)
+        for opened in self._fields_kept.values():
+            self.link.close_field(opened)
+        self._fields_kept.clear()
+
     def pump(self) -> None:
         """Send what there is room for."""
+        self.link.settle()
         if not self._sending or not self.link.staging.acquire():
             return  # who places bytes now sees to it
         try:
@@ -140,16 +170,22 @@ class Exchange(ABC):
             case Kind.DATA:
                 self._data(number, *record[2:7])
             case Kind.END:
-                self._ended(number, record[2], record[3])
+                self._ended(number, record[2], record[3], record[4])
+            case Kind.GO:
+                self._go(number, record[2])
+            case Kind.FORGET:
+                self.link.forget(number)
+                opened = self._fields_kept.pop(number, None)
+                if opened is not None:
+                    self.link.close_field(opened)
             case Kind.QUICK_PUT | Kind.QUICK_GET:
                 self.link.serve()
             case Kind.DONE:
-                waiting = self.quick.pop(number, None)
+                waiting = self.quick.get(number >> 32)
                 if waiting is not None:
-                    waiting.take()
+                    waiting.take(number)
             case Kind.DROP:
-                self._sending.pop(number, None)
-                self._receiving.pop(number, None)
+                self.forget(number)
 
     def _opened(self, number: int, place: int, nbytes: int) -> None:
         if not 0 < nbytes <= STAGE_BYTES - place % STAGE_BYTES:
@@ -176,23 +212,62 @@ class Exchange(ABC):
         if header.get("inline"):
             made.inline(data)
             self._arrived(number, made, header, None)
-        else:
-            self._receiving[number] = made, header
+            return
+        self._receiving[number] = made, header
+        if header.get("direct"):
+            opened = made.open()
+            self.say(Kind.GO, number, 0 if opened is None else opened.offset)
+
+    def _go(self, number: int, to: int) -> None:
+        """Send a put, now that the peer has said where to."""
+        sending = self._waiting.pop(number, None)
+        if sending is not None:
+            sending.go(to)
+            self._sending[number] = sending
+            self.pump()
 
     def _keep(self, number: int, made: Sending | Receiving) -> None:
         """Keep a transfer ready that the peer prepares, and tell it the number."""
-        kept = -1
-        if self.link.is_quick and len(made.works) == 1:
-            kept = self.link.keep(made.works[0], is_put=isinstance(made, Receiving))
-        self.say(Kind.END, number, int(Status.DONE), kept)
+        kept, link = -1, self.link
+        is_put = isinstance(made, Receiving)
+        how: dict[str, Any] = {}
+        opened = None
+        if isinstance(made, Receiving):
+            opened = made.open(BY_KEPT) if link.is_quick and made.is_direct else None
+            if opened is not None:
+                how["field"] = opened.offset
+        elif made.to:
+            how.update(field=made.to, pieces=made.pieces, guard=made.works[0].guarded)
+        if link.is_quick and not how and len(made.works) == 1:
+            made.works[0].mark(link.marks + 8 * BY_KEPT)
+            how["work"] = made.works[0]
+        if how:
+            nbytes = sum(work.packed_bytes for work in made.works)
+            kept = link.keep(nbytes, is_put=is_put, holds=made, **how)
+        if opened is not None:
+            if kept < 0:
+                link.close_field(opened)
+            else:
+                self._fields_kept[kept] = opened
+        self.say(Kind.END, number, int(Status.DONE), kept, how.get("field", 0))
 
-    def keep(self, header: dict[str, Any], pages: Any) -> Pending[int]:
-        """Have the peer keep a transfer ready; below 0: it does not."""
+    def keep(self, header: dict[str, Any], pages: Any) -> Pending[tuple[int, int]]:
+        """Have the peer keep a transfer ready: its number, and its field or 0.
+
+        Below 0: it does not.
+        """
         number = self.number()
-        kept: Pending[int] = Pending(self.engine.loop, "a prepared transfer")
-        self._kept[number] = kept
+        kept: Pending[tuple[int, int]]
+        kept = Pending(self.engine.loop, "a prepared transfer")
+        self._asked[number] = kept
         self._open(number, pack_request({**header, "keep": True}, pages))
         return kept
+
+    def unkeep(self, kept: int) -> None:
+        """Say that a prepared transfer need not be kept any more."""
+        if not self.lost:
+            with contextlib.suppress(TransferError):
+                self.say(Kind.FORGET, kept)
 
     def _data(
         self, number: int, part: int, first: int, last: int, place: int, nbytes: int
@@ -213,13 +288,11 @@ class Exchange(ABC):
                 self.link.give_back(place, nbytes)
                 return
             receiving.take(part, first, last, place, nbytes)
-            transfer.bytes_done = receiving.moved
-            transfer.blocks_done = receiving.chunks_done
 
-    def _ended(self, number: int, status: int, total: int) -> None:
-        kept = self._kept.pop(number, None)
+    def _ended(self, number: int, status: int, total: int, field: int) -> None:
+        kept = self._asked.pop(number, None)
         if kept is not None:
-            kept.finish(total)
+            kept.finish((total, field))
             return
         found = self._receiving.pop(number, None)
         transfer = self._transfers.pop(number, None)
@@ -227,8 +300,11 @@ class Exchange(ABC):
             self._answered(transfer, Status(status))
             return
         receiving, header = found
+        receiving.close()  # all that is announced has landed
         if transfer is None:
             self._arrived(number, receiving, header, total)
+        elif receiving.status is not Status.DONE:
+            self._answered(transfer, receiving.status)
         elif status == Status.DONE and receiving.is_full:
             if transfer.checked and receiving.summed() != total:
                 transfer.stop(ChecksumError, "what arrived is not what was sent")

@@ -26,6 +26,7 @@ from stretto.errors import is_interruption
 from stretto.meeting.process import start_thread
 from stretto.transfer import loader
 from stretto.transfer.links.link import Link, Record, functions
+from stretto.transfer.links.words import Attention, Look, Said
 from stretto.transfer.ports import Ended
 
 __all__ = ["Loop", "Taker"]
@@ -63,12 +64,15 @@ class Loop:
         self._spin_ns = int(1e3 * spin_us) if (os.cpu_count() or 1) > 1 else 0
         self._wake_poll = select.poll()
         self._wake_poll.register(self._wake_fd, select.POLLIN)
-        self._table = np.zeros(4, np.int64)
-        self._look_at = int(self._table.ctypes.data)
+        self._attention = np.zeros(Attention.END, np.int64)
+        self._attention[Attention.SPIN_NS] = max(self._spin_ns, 1000)
+        self.attention = int(self._attention.ctypes.data)
+        """Address of the words that say whether others look."""
         self._held: deque[Any] = deque(maxlen=64)
-        """Earlier tables: somebody may be looking at one."""
+        """The table, and earlier ones: somebody may be looking at one."""
+        self._set(())
         self._draining: dict[int, threading.RLock] = {}
-        self._is_hot, self._looked = False, 0.0
+        self._looks, self._looked = 0, 0.0
         self._await: Any = None
         self.is_over = False
         self._lock = threading.Lock()
@@ -131,7 +135,7 @@ class Loop:
         with self._lock:
             self._draining[id(taker)] = threading.RLock()
             self._set((*self._takers, taker))
-        taker.link.asleep[0] = not self._is_hot
+        taker.link.asleep[0] = not self._attention[Attention.IS_HOT]
         if taker.link.hop is not None:
             for number in taker.link.hop.descriptors:
                 self.selector.register(number, selectors.EVENT_READ, _nothing)
@@ -150,11 +154,12 @@ class Loop:
 
     def _set(self, takers: tuple[Taker, ...]) -> None:
         self._takers = takers
-        table = [taker.link.at for taker in takers]
-        before = self._table
-        self._table = np.array([self._spin_ns, 0, 0, len(table), *table], np.int64)
-        self._look_at = int(self._table.ctypes.data)
-        self._held.append(before)
+        table = np.zeros(Look.LINKS + len(takers), np.int64)
+        table[Look.SPIN_NS], table[Look.COUNT] = self._spin_ns, len(takers)
+        table[Look.ATTENTION] = self.attention
+        table[Look.LINKS :] = [taker.link.at for taker in takers]
+        self._held.append(table)
+        self.look_at = int(table.ctypes.data)
 
     def drain(self) -> bool:
         """Deal with all records that have come; return whether there were any."""
@@ -184,15 +189,17 @@ class Loop:
 
         Peers need not wake anybody as long as somebody does it again and again.
         """
-        self._looked = time.monotonic()
-        if not self._is_hot:
-            self._heat()
-        found: int = (self._await or self._found_await())(self._look_at, number)
+        call = self._await or self._found_await()
+        found: int = call(self.look_at, number)
+        while found == Said.COLD:
+            self.heat()
+            found = call(self.look_at, number)
         return found
 
-    def _heat(self) -> None:
-        """Let peers know that they need not wake anybody."""
-        self._is_hot = True
+    def heat(self) -> None:
+        """Let peers know that they need not wake anybody, and our thread, too."""
+        self._looked = time.monotonic()
+        self._attention[Attention.IS_HOT] = 1
         for taker in self._takers:
             taker.link.asleep[0] = 0
         self.wake()
@@ -274,10 +281,9 @@ class Loop:
 
     def _turn(self, most: float | None) -> None:
         now = time.monotonic()
-        if self._is_hot and now - self._looked > _HOT_S:
-            self._is_hot = False
-        wait = _HOT_LOOK_S if self._is_hot else most
-        if not self._is_hot:
+        is_hot = self._is_hot(now)
+        wait = _HOT_LOOK_S if is_hot else most
+        if not is_hot:
             for taker in self._takers:
                 taker.link.asleep[0] = 1
             functions().fence_now()
@@ -290,7 +296,7 @@ class Loop:
             wait = first if wait is None else min(wait, first)
         if self._tasks or not all(taker.link.arm() for taker in self._takers):
             wait = 0.0
-        if self._is_hot and wait:
+        if is_hot and wait:
             # Whoever looks for itself also looks at sockets: they shall not wake us.
             self._wake_poll.poll(1e3 * wait)
             wait = 0.0
@@ -303,6 +309,15 @@ class Loop:
             if why := taker.link.fault:
                 taker.lose(why)
         self._ring()
+
+    def _is_hot(self, now: float) -> bool:
+        """Return whether somebody looked a short while ago."""
+        looks = int(self._attention[Attention.LOOKS])
+        if looks != self._looks:
+            self._looks, self._looked = looks, now
+        if now - self._looked > _HOT_S:
+            self._attention[Attention.IS_HOT] = 0
+        return bool(self._attention[Attention.IS_HOT])
 
     def _ring(self) -> None:
         now = time.monotonic()

@@ -27,8 +27,9 @@ from stretto.meeting.wire import Connection, Descriptor, Refused
 from stretto.transfer import loader
 from stretto.transfer.engine.peer import Peer
 from stretto.transfer.engine.pending import Pending
+from stretto.transfer.links.fields import Fields
 from stretto.transfer.links.link import Link
-from stretto.transfer.links.words import HALF_BYTES, RING
+from stretto.transfer.links.words import HALF_BYTES, MOST_FIELDS, RING
 from stretto.transfer.memory.across import why_not
 from stretto.transfer.memory.board import BOARD_BYTES
 from stretto.transfer.memory.mapping import Shared
@@ -39,7 +40,7 @@ __all__ = ["Door", "come"]
 _STRANGER_S = 5.0
 _HOP_S = 30.0
 _MOST_STRANGERS = 64
-_ABI = 1
+_ABI = 2
 _COMER, _DOOR = "transfer comer", "transfer door"
 
 
@@ -148,6 +149,7 @@ class _Talk:
         self._nonce = new_nonce()
         self._shared: Shared | None = None
         self._hop: Any = None
+        self._fields: Fields | None = None
         self._peer: Peer | None = None
         self._is_proved = is_near
         self._connection.keep_alive()
@@ -245,15 +247,18 @@ class _Talk:
 
     def _open_hop(self, rank: int) -> dict[str, Any]:
         self._shared = Shared(2 * HALF_BYTES)
+        fields = Fields()
         window = Window(
             rank=rank, num_ranks=2, address=self._shared.address,
             puts=(RING, HALF_BYTES), words=(0, HALF_BYTES + RING),
             secret=self._engine.secret(), towards=self._towards,
+            fields=fields.address, num_fields=MOST_FIELDS,
         )  # fmt: skip
         self._hop = hops.get(self._engine.hop).open_hop(
             window, compiled=not loader.missing()
         )
-        return dict(self._hop.share())
+        self._fields = fields if self._hop.has_fields else None
+        return {**self._hop.share(), "fields": self._fields is not None}
 
     def _hello(self) -> None:
         body = {"say": "hello", **self._about()}
@@ -318,6 +323,8 @@ class _Talk:
 
     def _far_peer(self, shares: list[Any], other: int) -> None:
         hop, loop = self._hop, self._engine.loop
+        if shares[other].get("fields") is not True:
+            self._fields = None  # both have them, or neither uses them
         with suppress(KeyError, ValueError):
             loop.selector.unregister(self._sock)
 
@@ -337,7 +344,9 @@ class _Talk:
         if self.is_over:
             return
         assert self._shared is not None, "it was made for the hop"
-        link = Link(self._shared, is_first=self._is_comer, hop=self._hop)
+        link = Link(
+            self._shared, is_first=self._is_comer, hop=self._hop, fields=self._fields
+        )
         self._become(link)
 
     def _become(self, link: Link, **about: Any) -> None:

@@ -153,9 +153,9 @@ class Peer(Exchange):
         self.check()
 
     def is_dead(self) -> bool:
-        """Return whether its process is known to have ended."""
+        """Return whether it is known to do nothing more."""
         if self._pidfd is None:
-            return False
+            return self.link.is_closed
         poll = select.poll()
         poll.register(self._pidfd.number, select.POLLIN)
         return bool(poll.poll(0))
@@ -234,9 +234,7 @@ class Peer(Exchange):
             pending.finish(region)
 
     def _refused(self, number: int, why: str) -> None:
-        transfer = self._transfers.pop(number, None)
-        self._sending.pop(number, None)
-        self._receiving.pop(number, None)
+        transfer = self.forget(number)
         if transfer is not None:
             transfer.fail(
                 failure(TransferError, why, peer=self.name, path=transfer.path)
@@ -255,14 +253,12 @@ class Peer(Exchange):
         self.ready.fail(self.error())
         for pending in wanted:
             pending.fail(self.error())
-        for kept in self._kept.values():
+        for kept in self._asked.values():
             kept.fail(self.error())
         for transfer in begun:
             transfer.word[0] = 1
             transfer.stop(EngineLost, self.lost)
-        self._transfers.clear()
-        self._sending.clear()
-        self._receiving.clear()
+        self.forget_all()
         self.engine.loop.call(self._close)
 
     def _close(self) -> None:

@@ -1,77 +1,146 @@
-"""Small transfers by a hop that are prepared on both sides: a record each way."""
+"""Transfers by a hop that are prepared on both sides: a record each way, and the bytes.
+
+They go straight between the two memories where runs are long enough, else they are
+packed and unpacked, if they are small.
+"""
 
 from __future__ import annotations
 
 import itertools
-import threading
 import time
+import weakref
+from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from stretto.transfer.copying.pieces import are_long, pieces_of
 from stretto.transfer.copying.words import Status
 from stretto.transfer.copying.work import Work
+from stretto.transfer.engine.staged import Receiving, can_go_straight
 from stretto.transfer.links.link import functions
+from stretto.transfer.links.words import Ask, Said
 from stretto.transfer.ports import PeerLike
 
-__all__ = ["Quick", "is_small"]
+__all__ = ["Quick", "quick"]
 
-_MOST_BYTES = 64 << 10
-_LOOKS = 200
-_AWAKE_S = 0.002
+_MOST_PACKED = 64 << 10
+_PREPARE_S = 10.0
+_SLEEP_US = 1000
 _NAP_S = 0.00005
-_turns = itertools.count(1)
+_numbers = itertools.count(1)
 
 
-def is_small(work: Work) -> bool:
-    """Return whether a transfer goes in one piece."""
-    return 0 < work.packed_bytes <= _MOST_BYTES
+def quick(
+    peer: PeerLike, works: Sequence[Work], header: dict[str, Any],
+    pages: NDArray[np.int64] | None, *, is_put: bool,
+) -> Quick | None:  # fmt: skip
+    """Have a peer keep its half of a transfer ready; None: it goes the long way."""
+    link = peer.link
+    if not link.is_quick or not works:
+        return None
+    receiving = None
+    straight = link.fields is not None and can_go_straight(works)
+    if straight and is_put:
+        header["direct"] = straight = are_long(pieces_of(works, is_source=True))
+    elif straight:
+        receiving = Receiving(peer, list(works))
+        opened = receiving.open()
+        straight = opened is not None
+        header["field"] = 0 if opened is None else opened.offset
+    is_small = len(works) == 1 and 0 < works[0].packed_bytes <= _MOST_PACKED
+    if not straight and not is_small:
+        return None
+    kept, field = peer.keep(header, pages).wait(_PREPARE_S)
+    if kept >= 0 and (field or is_small):
+        return Quick(peer, works, kept, field, receiving, is_put=is_put)
+    if kept >= 0:
+        peer.unkeep(kept)
+    if receiving is not None:
+        receiving.close()
+    return None
 
 
 class Quick:
     """Calls that return a status; FAILED: go the long way."""
 
-    def __init__(self, peer: PeerLike, work: Work, kept: int, *, is_put: bool) -> None:
-        self._peer, self.work, self._is_put = peer, work, is_put
-        self._kept, self._job = kept, int(work.job.ctypes.data)
-        self._nbytes, self._rows = work.packed_bytes, work.rows
-        self._unpacks = 0 if is_put else self._job
-        self._turn = threading.Lock()
+    def __init__(
+        self, peer: PeerLike, works: Sequence[Work], kept: int, field: int,
+        receiving: Receiving | None, *, is_put: bool,
+    ) -> None:  # fmt: skip
+        self._peer, self.work, self._works = peer, works[0], works
+        number = next(_numbers)
+        ask = self._ask = np.zeros(Ask.END, np.int64)
+        ask[Ask.LINK], ask[Ask.JOB] = peer.link.at, self.work.job.ctypes.data
+        ask[Ask.ROWS] = self.work.rows
+        ask[Ask.NBYTES] = sum(work.packed_bytes for work in works)
+        ask[Ask.KEPT], ask[Ask.IS_PUT], ask[Ask.TURN] = kept, is_put, number << 32
+        ask[Ask.ATTENTION] = peer.engine.loop.attention
+        ask[Ask.CANCEL] = peer.link.gone.ctypes.data
+        ask[Ask.FIELD] = field
+        if field and is_put:
+            self._pieces = pieces_of(works, is_source=True)
+            ask[Ask.PIECES] = self._pieces.ctypes.data
+            ask[Ask.COUNT] = len(self._pieces)
+        self._at = int(ask.ctypes.data)
         self._status: int | None = None
+        self._call, self._await = functions().quick, functions().await_done
+        peer.quick[number] = self
+        weakref.finalize(self, _forget, peer, kept, receiving).atexit = False
 
     def __call__(self) -> Status:
         """Do it, and wait until it is done."""
-        with self._turn:
-            return self._do()
+        if self._peer.lost:
+            self._peer.give_up()
+        said = self._call(self._at)
+        return Status(said) if said >= 0 else self._go_on(said)
 
-    def take(self) -> None:
+    def take(self, turn: int) -> None:
         """Take the answer, which somebody else has found."""
-        link = self._peer.link
-        self._status = link.answered(self._unpacks, self._rows, self._nbytes)
+        if turn == self._ask[Ask.TURN] and self._ask[Ask.BUSY]:
+            self._status = self._peer.link.answered(self._at)
 
-    def _do(self) -> Status:
-        peer, calls, turn = self._peer, functions(), next(_turns)
-        peer.give_up()
-        link = peer.link
-        self._status = None
-        peer.quick[turn] = self
-        if self._is_put:
-            sent = calls.quick_put(
-                link.at, self._job, self._rows, self._nbytes, self._kept, turn
-            )
-        else:
-            sent = calls.quick_get(link.at, self._kept, turn)
-        if not sent:
-            del peer.quick[turn]
-            return Status.FAILED
-        begun = 0.0
-        while self._status is None:
-            said = calls.await_done(
-                link.at, turn, self._unpacks, self._rows, self._nbytes, _LOOKS
-            )
-            if said >= 0:
-                peer.quick.pop(turn, None)
-                return Status(said)
-            peer.engine.loop.drain()
-            peer.give_up()
-            begun = begun or time.monotonic()
-            if time.monotonic() - begun > _AWAKE_S:
+    def _go_on(self, said: int) -> Status:
+        """Wait for what takes longer, or does not even begin at once."""
+        loop = self._peer.engine.loop
+        while said in (Said.BUSY, Said.COLD):
+            self._peer.give_up()
+            if said == Said.COLD:
+                loop.heat()
+            else:
                 time.sleep(_NAP_S)
-        return Status(self._status)
+            said = self._call(self._at)
+        if said >= 0:
+            return Status(said)
+        if said == Said.NO_ROOM:
+            return Status.FAILED
+        try:
+            return self._wait(said)
+        finally:
+            self._ask[Ask.BUSY] = 0
+
+    def _wait(self, said: int) -> Status:
+        link = self._peer.link
+        while self._status is None:
+            self._peer.engine.loop.drain()
+            self._peer.give_up()
+            if said == Said.NOT_YET:
+                link.sleep(_SLEEP_US)
+            said = self._await(self._at)
+            if said >= 0:
+                return Status(said)
+        status, self._status = self._status, None
+        return Status(status)
+
+
+def _forget(peer: PeerLike, kept: int, receiving: Receiving | None) -> None:
+    """Have both sides keep it no more; whoever collects garbage waits for nobody."""
+
+    def forget() -> None:
+        peer.unkeep(kept)
+        if receiving is not None:
+            receiving.close()
+
+    if not peer.lost:
+        peer.engine.loop.call(forget)

@@ -9,19 +9,25 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stretto.errors import CallError
+from stretto.transfer.copying.pieces import are_long, pieces_of
 from stretto.transfer.copying.plain import bytes_at
 from stretto.transfer.copying.words import Mode, Status
 from stretto.transfer.copying.work import Work
-from stretto.transfer.links.words import STAGE_BYTES, Kind
+from stretto.transfer.links.fields import Opened
+from stretto.transfer.links.words import BY_FIELD, STAGE_BYTES, Kind
 from stretto.transfer.ports import PeerLike
 
-__all__ = ["MOST_HEADER", "Receiving", "Sending", "pack_request", "read_request"]
+__all__ = [
+    "INLINE", "MOST_HEADER", "PART", "Receiving", "Sending", "can_go_straight",
+    "pack_request", "read_request",
+]  # fmt: skip
 
 _HEAD = struct.Struct("=4I")
 MOST_HEADER = 1 << 16
@@ -66,12 +72,45 @@ class Sending:
     """The side that has the bytes."""
 
     def __init__(
-        self, peer: PeerLike, number: int, works: list[Work], *, checked: bool
-    ) -> None:
+        self, peer: PeerLike, number: int, works: list[Work], *, checked: bool,
+        is_direct: bool = False, holds: object = None,
+    ) -> None:  # fmt: skip
+        """`is_direct`: the peer is asked where to; `holds` is what is read."""
         self.peer, self.number, self.works = peer, number, works
-        self.checked = checked
+        self.checked, self.is_direct, self._holds = checked, is_direct, holds
+        self.pieces: NDArray[np.int64] | None = None
+        """What goes straight."""
+        self.to = 0
+        """The peer's field that it goes to, or 0."""
         self._part, self._row = 0, 0
+        self._stop = np.zeros(1, np.int64)
         self.is_over = False
+
+    def go(self, to: int) -> None:
+        """Send straight to a field, if there is one and that is of use."""
+        self.is_direct = False
+        if to and self.peer.link.is_quick and can_go_straight(self.works):
+            pieces = pieces_of(self.works, is_source=True)
+            if are_long(pieces):
+                self.pieces, self.to = pieces, to
+
+    def stop(self) -> None:
+        """Send nothing more."""
+        self._stop[0] = 1
+
+    def _straight(self) -> bool:
+        """Queue all of it for the peer's field; return whether there was room."""
+        assert self.pieces is not None, "it goes straight"
+        total = int(self.pieces[-1, 1] + self.pieces[-1, 2])
+        record = (
+            int(Kind.END), self.number, int(Status.DONE), self._sum(), 0, 0, self.to,
+            total,
+        )  # fmt: skip
+        self.is_over = self.peer.link.send(
+            self.pieces, self.to, record, cancel=int(self._stop.ctypes.data),
+            guard=self.works[0].guarded, holds=self,
+        )  # fmt: skip
+        return self.is_over
 
     def inline(self) -> bytes:
         """Return all bytes at once, and send nothing more."""
@@ -87,6 +126,8 @@ class Sending:
     def pump(self) -> bool:
         """Send as much as there is room for; return whether all is sent."""
         link = self.peer.link
+        if self.to and not self.is_over:
+            return self._straight()
         while not self.is_over and self._part < len(self.works):
             work = self.works[self._part]
             each = work.row_bytes
@@ -128,10 +169,41 @@ class Sending:
 class Receiving:
     """The side that wants the bytes."""
 
-    def __init__(self, peer: PeerLike, works: list[Work]) -> None:
+    def __init__(
+        self, peer: PeerLike, works: list[Work], *, is_direct: bool = False,
+        holds: object = None,
+    ) -> None:  # fmt: skip
+        """`is_direct`: the peer would rather put straight; `holds` is written to."""
         self.peer, self.works = peer, works
+        self.is_direct, self._holds = is_direct, holds
+        self.field: Opened | None = None
         self._part, self._row = 0, 0
         self.status = Status.DONE
+
+    def open(self, mark: int = BY_FIELD) -> Opened | None:
+        """Open a field for it, if it is of use that the peer puts straight."""
+        fields = self.peer.link.fields
+        if fields is None or not can_go_straight(self.works):
+            return None
+        pieces = pieces_of(self.works, is_source=False)
+        if are_long(pieces):
+            epoch, want = self.works[0].guarded
+            at = self.peer.link.marks + 8 * mark if epoch else 0
+            self.field = fields.open(
+                pieces, mark=at, epoch=epoch, want=want, holds=self._holds
+            )
+        return self.field
+
+    def close(self) -> None:
+        """Have nothing stored any more that the peer puts straight."""
+        if self.field is not None:
+            self.peer.link.close_field(self.field)
+            if self.field.dropped and self.status is Status.DONE:
+                self.status = Status.STALE
+
+    def how_far(self) -> tuple[int, int]:
+        """Return how many bytes, and how many chunks, have been stored."""
+        return self.moved, self.chunks_done
 
     def inline(self, data: memoryview) -> None:
         """Unpack all of it; ValueError: it is not as much as was asked for."""
@@ -168,21 +240,38 @@ class Receiving:
     @property
     def is_full(self) -> bool:
         """Return whether everything has come."""
-        return self._part == len(self.works)
+        field = self.field
+        straight = field is not None and field.landed == field.nbytes
+        return straight or self._part == len(self.works)
 
     @property
     def chunks_done(self) -> int:
-        """Return how many chunks have been stored in full."""
+        """Return how many chunks have been stored in full, at least."""
+        if self.field is not None and self.field.landed:
+            if self.peer.link.hop.lanes > 1 and not self.is_full:
+                return 0  # what has landed need not be what comes first
+            left, done = self.field.landed - self.field.dropped, 0
+            for work in self.works:
+                done += min(left, work.packed_bytes) // work.chunk_bytes
+                left -= min(left, work.packed_bytes)
+            return done
         return sum(w.chunks_done for w in self.works[: self._part + 1])
 
     @property
     def moved(self) -> int:
         """Return how many bytes have been stored."""
+        if self.field is not None and self.field.landed:
+            return self.field.landed - self.field.dropped
         return sum(w.moved for w in self.works)
 
     def summed(self) -> int:
         """Return the sum of what lies at the destination now."""
         return _mixed(work.summed(Mode.SUM_DST) for work in self.works)
+
+
+def can_go_straight(works: Sequence[Work]) -> bool:
+    """Return whether bytes stay as they are, and there are some."""
+    return bool(works) and not works[0].converts and works[0].rows > 0
 
 
 def _mixed(sums: Any) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stretto.errors import (
     CallError,
@@ -14,12 +16,13 @@ from stretto.transfer.copying.words import Mode
 from stretto.transfer.copying.work import Work
 from stretto.transfer.engine.leases import read_token
 from stretto.transfer.engine.paths import Path, choose
-from stretto.transfer.engine.quick import Quick, is_small
+from stretto.transfer.engine.quick import quick
 from stretto.transfer.engine.staged import (
     INLINE,
     PART,
     Receiving,
     Sending,
+    can_go_straight,
     pack_request,
 )
 from stretto.transfer.engine.transfer import Prepared, Transfer
@@ -31,10 +34,12 @@ from stretto.transfer.ports import EngineLike, PeerLike
 
 if TYPE_CHECKING:
     from stretto.transfer.engine.gpu import Enqueued, Gpu, GpuTransfer
-    from stretto.transfer.stores.moving import Helpers
+    from stretto.transfer.engine.stored import Helpers
 
 __all__ = ["Starter"]
 
+_WORTH_ASKING = 128 << 10
+"""Bytes from which a peer is asked where to put them, which takes a round trip."""
 _AT_ONCE = 1 << 20
 """Bytes that are moved by who asks for it, before it is told of the transfer."""
 
@@ -83,6 +88,7 @@ class Starter:
                 raise CallError("checksum=True of memory on a GPU")
             return self._on_gpu(a, b, made, runs, (slot, epoch), stream, by, **how)
         transfer = Transfer(self._engine.loop, peer, path.name, **how)
+        transfer.chunk_pages = _chunk_pages(a if is_put else b, runs)
         transfer.checked = checksum
         if deadline is not None:
             assert transfer.until is not None, "there is a deadline"
@@ -133,17 +139,15 @@ class Starter:
                 Work(made, run, ours.addresses, ours.addresses, mode=mode)
                 for run in split(made, runs, PART)
             ]
-            if peer.link.is_quick and len(works) == 1 and is_small(works[0]):
-                header = _header(a, b, made, where, is_put=is_put)
-                far = b.pages if is_put else a.pages
-                pages = None if far is None else far.astype(np.int64)
-                kept = peer.keep(header, pages).wait(10.0)
-                if kept >= 0:
-                    idle.holds = (a, b)
-                    again = Quick(peer, works[0], kept, is_put=is_put)
-                    return Prepared(
-                        idle, record, lambda: self.start(src, dst, **how), again
-                    )
+            header = _header(a, b, made, where, is_put=is_put)
+            far = b.pages if is_put else a.pages
+            pages = None if far is None else far.astype(np.int64)
+            again = quick(peer, works, header, pages, is_put=is_put)
+            if again is not None:
+                idle.holds = (a, b)
+                return Prepared(
+                    idle, record, lambda: self.start(src, dst, **how), again
+                )
         return Prepared(idle, record, lambda: self.start(src, dst, **how))
 
     def _views(self, src: Any, dst: Any) -> tuple[View, View]:
@@ -245,14 +249,22 @@ class Starter:
             Work(made, run, ours.addresses, ours.addresses, mode=mode)
             for run in split(made, runs, PART)
         ]
+        transfer.is_in_order = len(works) == len(runs) and not is_put
         number = peer.number()
         transfer.holds = (a, b)
         transfer.then(lambda: peer.drop(number))
         if not is_put:
-            body = pack_request(header, pages)
-            peer.begin(transfer, body, Receiving(peer, works), number)
+            receiving = Receiving(peer, works, holds=(a, b))
+            opened = receiving.open()
+            header["field"] = 0 if opened is None else opened.offset
+            peer.begin(transfer, pack_request(header, pages), receiving, number)
             return
-        sending = Sending(peer, number, works, checked=transfer.checked)
+        header["direct"] = transfer.nbytes >= _WORTH_ASKING and can_go_straight(works)
+        header["direct"] &= peer.link.fields is not None
+        sending = Sending(
+            peer, number, works, checked=transfer.checked,
+            is_direct=header["direct"], holds=(a, b),
+        )  # fmt: skip
         data = b""
         if sum(work.packed_bytes for work in works) <= INLINE and not transfer.checked:
             header["inline"] = True
@@ -264,8 +276,7 @@ class Starter:
     def _stored(
         self, a: View, b: View, checked: bool, stream: Any, deadline: float | None
     ) -> Transfer:
-        from stretto.transfer.stores.copying import copier_of
-        from stretto.transfer.stores.moving import Helpers, StoredTransfer
+        from stretto.transfer.engine.stored import Helpers, StoredTransfer, by_cpu
         from stretto.transfer.stores.pieces import tasks
 
         is_put = b.region.kind == STORE
@@ -284,10 +295,10 @@ class Starter:
             made, runs, ours.addresses, kept.region.holds, pages,  # type: ignore[arg-type]
             shift=kept.shift, is_put=is_put,
         )  # fmt: skip
-        gpu = self.gpu if ours.region.kind == GPU else None
+        copier = by_cpu
         transfer = StoredTransfer(
             self._engine.loop, kept.region.holds, made, tuple(some), is_put=is_put,  # type: ignore[arg-type]
-            checked=checked, copier=copier_of(gpu, stream), helpers=self._helpers,
+            checked=checked, copier=copier, helpers=self._helpers,
             nbytes=sum(r.nbytes for r in runs), pieces=_pieces(runs), deadline=deadline,
         )  # fmt: skip
         transfer.holds = (a, b)
@@ -336,6 +347,7 @@ class Starter:
         transfer = GpuTransfer(
             self._engine.loop, peer, path, moves, handle, free, **how
         )
+        transfer.chunk_pages = _chunk_pages(a if a.region.peer is None else b, runs)
         transfer.holds = (a, b)
         if mark is not None and peer is not None:
             transfer.guard(peer, mark, *where)
@@ -346,6 +358,20 @@ class Starter:
         if transfer.notify or transfer.until is not None:
             self._engine.loop.move(transfer.settle)
         return transfer
+
+
+def _chunk_pages(
+    ours: View, runs: tuple[Run, ...]
+) -> Callable[[], NDArray[np.int64]] | None:
+    """Return what says in which pages of ours the chunks of a transfer lie."""
+    if not ours.layout.is_paged:
+        return None
+
+    def pages() -> NDArray[np.int64]:
+        some = [run.pages(ours.layout, ours.pages) for run in runs]
+        return np.concatenate([np.zeros(0, np.int64), *some])
+
+    return pages
 
 
 def _pieces(runs: tuple[Run, ...]) -> int:

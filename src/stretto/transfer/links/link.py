@@ -8,26 +8,35 @@ import hashlib
 import os
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stretto.errors import CallError
 from stretto.transfer import loader
 from stretto.transfer.copying.plain import bytes_at
 from stretto.transfer.links import plain
+from stretto.transfer.links.fields import Fields, Opened
 from stretto.transfer.links.words import (
     HALF_BYTES,
+    MARKS,
     MOST_KEPT,
+    MOST_SENDS,
+    NUM_MARKS,
     RECORD,
+    RECORD_WORDS,
     RING,
     SLOTS,
     STAGE,
     STAGE_BYTES,
     TAG_BYTES,
     Block,
+    Kept,
     Kind,
+    Send,
     Word,
 )
 from stretto.transfer.memory.mapping import Shared, word_at
@@ -99,8 +108,9 @@ class Link:
     """This end of a link; `hop` is where memory is not shared."""
 
     def __init__(
-        self, shared: Shared, *, is_first: bool, hop: Any = None, wake: int = -1
-    ) -> None:
+        self, shared: Shared, *, is_first: bool, hop: Any = None, wake: int = -1,
+        fields: Fields | None = None,
+    ) -> None:  # fmt: skip
         """Use two halves of memory: the first is that of whoever connected."""
         self.hop, self._wake = hop, wake
         self._shared = shared
@@ -109,6 +119,12 @@ class Link:
         self.inner, self.out = here, there
         self._block = np.zeros(Block.END, np.int64)
         self._block[Block.IN], self._block[Block.OUT] = here, there
+        self._own_marks = np.zeros(NUM_MARKS, np.int64)
+        at = self._own_marks.ctypes.data
+        self.marks = here + MARKS if hop is None else int(at)
+        """Where it is said who writes to our memory; a far peer cannot reach it."""
+        self.fields = fields
+        """Where a far peer may put to, without the stage; None: nowhere."""
         if hop is not None:
             self._use(hop, is_first)
         self.at = int(self._block.ctypes.data)
@@ -120,9 +136,14 @@ class Link:
         self._posting = threading.RLock()
         self.staging = _Staging(self)
         """Held from placing bytes in the stage until they are announced."""
-        self._kept = np.zeros((MOST_KEPT, 4), np.int64)
-        self._keeps: list[Any] = []
+        self._kept = np.zeros((MOST_KEPT if self.is_quick else 1, Kept.END), np.int64)
+        self._keeps: dict[int, Any] = {}
+        self._free_kept = list(range(MOST_KEPT - 1, -1, -1))
         self._block[Block.KEPT] = self._kept.ctypes.data
+        self._sends = np.zeros((MOST_SENDS if self.is_quick else 1, Send.END), np.int64)
+        self._block[Block.SENDS] = self._sends.ctypes.data
+        self._held: deque[tuple[int, object]] = deque()
+        """What is read by sends that were begun, and the number of each."""
         self._staged = word_at(there + Word.STAGED)
         self._given = word_at(here + Word.STAGED)
         self.asleep = word_at(here + Word.ASLEEP)
@@ -139,7 +160,11 @@ class Link:
             (Block.PUT, calls.put),
             (Block.SIGNAL, calls.signal),
             (Block.PROGRESS, calls.progress),
+            (Block.BUSY, calls.busy),
+            (Block.WAIT, calls.wait),
             (Block.PEER, self.peer_rank),
+            (Block.LANES, hop.lanes),
+            (Block.FIELDS, 0 if self.fields is None else self.fields.address),
         ):
             self._block[word] = value
 
@@ -186,25 +211,87 @@ class Link:
 
     # What a peer has prepared.
 
-    def keep(self, work: Any, *, is_put: bool) -> int:
-        """Keep a job ready for a peer; return its number, or -1: too many are kept."""
-        nth = len(self._keeps)
-        if nth >= MOST_KEPT:
+    def keep(
+        self, nbytes: int, *, is_put: bool, field: int = 0, work: Any = None,
+        pieces: NDArray[np.int64] | None = None, guard: tuple[int, int] = (0, 0),
+        holds: object = None,
+    ) -> int:  # fmt: skip
+        """Keep a transfer ready for a peer; return its number, or -1: there are many.
+
+        It goes by a field, ours of a put and the peer's of a get; or by `work`.
+        """
+        if not self._free_kept:
             return -1
-        job = work.job.ctypes.data
-        self._kept[nth] = job, work.rows, work.packed_bytes, 1 if is_put else 2
-        self._keeps.append(work)
-        self._block[Block.NUM_KEPT] = nth + 1
+        nth = self._free_kept.pop()
+        kept = self._kept[nth]
+        kept[Kept.NBYTES], kept[Kept.FIELD] = nbytes, field
+        kept[Kept.JOB] = kept[Kept.ROWS] = kept[Kept.PIECES] = 0
+        if work is not None:
+            kept[Kept.JOB], kept[Kept.ROWS] = work.job.ctypes.data, work.rows
+        if pieces is not None:
+            kept[Kept.PIECES], kept[Kept.COUNT] = pieces.ctypes.data, len(pieces)
+        kept[Kept.EPOCH], kept[Kept.WANT] = guard
+        self._keeps[nth] = work, pieces, holds
+        kept[Kept.KIND] = 1 if is_put else 2
+        self._block[Block.NUM_KEPT] = max(int(self._block[Block.NUM_KEPT]), nth + 1)
         return nth
+
+    def forget(self, nth: int) -> None:
+        """Keep a transfer no more."""
+        if self._keeps.pop(nth, None) is not None:
+            self._kept[nth, Kept.KIND] = 0
+            self._free_kept.append(nth)
+
+    # What goes straight.
+
+    def send(
+        self, pieces: NDArray[np.int64], to: int, record: Sequence[int], *,
+        cancel: int = 0, guard: tuple[int, int] = (0, 0), holds: object = None,
+    ) -> bool:  # fmt: skip
+        """Queue pieces for a peer's field, and a record after them; False: it is full.
+
+        `holds` lives as long as they may be read.
+        """
+        words = np.zeros(Send.END, np.int64)
+        words[Send.PIECES], words[Send.COUNT] = pieces.ctypes.data, len(pieces)
+        words[Send.TO], words[Send.CANCEL] = to, cancel
+        words[Send.EPOCH], words[Send.WANT] = guard
+        fill = (0,) * (RECORD_WORDS - len(record))
+        words[Send.RECORD :] = *record, *fill
+        number = int(functions().send(self.at, int(words.ctypes.data)))
+        if number:
+            self._held.append((number, (pieces, holds)))
+        return bool(number)
+
+    def settle(self) -> None:
+        """Go on with what is queued, and let go what has been read."""
+        if not self.is_quick:
+            return
+        functions().push(self.at)
+        done = int(self._block[Block.FIRST_SEND])
+        while self._held and self._held[0][0] <= done and not self.hop.busy():
+            self._held.popleft()
+
+    def close_field(self, opened: Opened) -> None:
+        """Close a field: when this returns, nothing is stored there any more."""
+        if opened.is_open:
+            lock = self.at + 8 * Block.HOP_LOCK
+            functions().enter(lock)
+            opened.close()
+            functions().leave(lock)
+
+    def sleep(self, microseconds: int) -> None:
+        """Sleep until something comes from a far peer, at most so long."""
+        functions().far_wait(self.at, microseconds)
 
     def serve(self) -> None:
         """Do what the record asks for that was taken last."""
         functions().serve(self.at, int(self._buffer.ctypes.data))
 
-    def answered(self, job: int, rows: int, nbytes: int) -> int:
+    def answered(self, ask: int) -> int:
         """Take the answer that was taken last; return its status."""
         at = int(self._buffer.ctypes.data)
-        return int(functions().answered(self.at, at, job, rows, nbytes))
+        return int(functions().answered(self.at, at, ask))
 
     @property
     def has_records(self) -> bool:
@@ -290,7 +377,7 @@ class Link:
             if self.hop.calls is None:
                 done = self.hop.put(self.peer_rank, 0, source, offset, nbytes)
             else:
-                done = functions().far_put(self.at, source, offset, nbytes)
+                done = functions().far_put(self.at, source, offset, nbytes, 0)
             if done:
                 return
             give_up()
@@ -311,12 +398,16 @@ class Link:
 
     @property
     def is_busy(self) -> bool:
-        """Return whether the hop has something left to send."""
-        return self.hop is not None and bool(self.hop.busy())
+        """Return whether something is left to send by the hop."""
+        queued = self._block[Block.FIRST_SEND] < self._block[Block.LAST_SEND]
+        return self.hop is not None and bool(queued or self.hop.busy())
+
+    is_closed = False
 
     def close(self) -> None:
-        """End the hop's connection."""
+        """End the hop's connection; nobody is in one of its calls then."""
         self.gone[0] = 1
-        if self.hop is not None:
+        if self.hop is not None and not self.is_closed:
             with self._using():
                 self.hop.close()
+            self.is_closed = True

@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 from stretto.transfer import loader
 from stretto.transfer.copying.plain import bytes_at, fence
 from stretto.transfer.links.words import (
-    MARKS,
     NUM_MARKS,
     RECORD,
     RING,
     SLOTS,
+    Attention,
     Block,
+    Look,
+    Said,
     Word,
 )
 
@@ -66,9 +68,15 @@ def pop(link: int, record: int) -> int:
 
 def await_record(look: int, tag: int) -> int:
     """Look at links for a while; 2: there is a record. Nothing is taken here."""
-    spin_ns, _, _, count = (int(_word(look + 8 * i)[0]) for i in range(4))
-    until = time.monotonic_ns() + spin_ns
-    inner = [_block(int(_word(look + 32 + 8 * i)[0]))[Block.IN] for i in range(count)]
+    table = bytes_at(look, 8 * Look.LINKS).view(np.int64).tolist()
+    attention = table[Look.ATTENTION]
+    if not _word(attention + 8 * Attention.IS_HOT)[0]:
+        return int(Said.COLD)
+    _word(attention + 8 * Attention.LOOKS)[0] += 1
+    until = time.monotonic_ns() + table[Look.SPIN_NS]
+    at = look + 8 * Look.LINKS
+    links = [int(_word(at + 8 * i)[0]) for i in range(table[Look.COUNT])]
+    inner = [_block(link)[Block.IN] for link in links]
     ends = [(_word(at + Word.TAIL), _word(at + Word.HEAD)) for at in inner]
     while True:
         if any(tail[0] > head[0] for tail, head in ends):
@@ -83,7 +91,6 @@ def fence_now() -> None:
     fence()
 
 
-def marked(inner: int, epoch: int) -> int:
-    """Return whether a producer says that it writes to memory of an epoch."""
-    marks = bytes_at(inner + MARKS, 8 * NUM_MARKS).view(np.int64)
-    return int(epoch in marks.tolist())
+def marked(marks: int, epoch: int) -> int:
+    """Return whether one of the marks says that memory of an epoch is written to."""
+    return int(epoch in bytes_at(marks, 8 * NUM_MARKS).view(np.int64).tolist())

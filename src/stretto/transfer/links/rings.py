@@ -10,9 +10,12 @@ from collections.abc import Callable
 
 from numba import types
 
+from stretto.hop import MORE
 from stretto.jit.atomics import (
     call,
+    clock_gettime,
     compiled,
+    fence,
     load,
     load_acquire,
     pause,
@@ -21,8 +24,6 @@ from stretto.jit.atomics import (
     store_release,
     take,
 )
-from stretto.transfer.copying.intrinsics import fence
-from stretto.transfer.copying.words import Job
 from stretto.transfer.links import words
 from stretto.transfer.links.words import (
     HALF_BYTES,
@@ -33,7 +34,8 @@ from stretto.transfer.links.words import (
 )
 
 __all__ = [
-    "enter", "far_put", "far_signal", "leave", "pop", "post", "progress", "taken",
+    "enter", "far_put", "far_signal", "far_wait", "leave", "post", "progress", "taken",
+    "time_ns",
 ]  # fmt: skip
 
 _memcpy: Callable[[int, int, int], int] = types.ExternalFunction(
@@ -42,20 +44,14 @@ _memcpy: Callable[[int, int, int], int] = types.ExternalFunction(
 _MONOTONIC = 1
 _TAIL, _HEAD = int(words.Word.TAIL), int(words.Word.HEAD)
 _ASLEEP, _SIDE = int(words.Word.ASLEEP), int(words.Word.SIDE)
-_NOTIFY = int(words.Kind.NOTIFY)
-_QUICK_PUT, _QUICK_GET = int(words.Kind.QUICK_PUT), int(words.Kind.QUICK_GET)
-_SCRATCH = 8 * Block.SCRATCH
-_IN, _OUT, _CONTEXT = 8 * Block.IN, 8 * Block.OUT, 8 * Block.CONTEXT
+_OUT, _CONTEXT = 8 * Block.OUT, 8 * Block.CONTEXT
 _PUT, _SIGNAL, _PROGRESS = 8 * Block.PUT, 8 * Block.SIGNAL, 8 * Block.PROGRESS
+_WAIT = 8 * Block.WAIT
 _PEER, _HOP_LOCK = 8 * Block.PEER, 8 * Block.HOP_LOCK
-_POST_LOCK, _TAKE_LOCK = 8 * Block.POST_LOCK, 8 * Block.TAKE_LOCK
+_POST_LOCK = 8 * Block.POST_LOCK
 _TOLD, _ARGUMENTS = 8 * Block.TOLD, 8 * Block.ARGUMENTS
 _EVERY = SLOTS // 8
 """Records after which the consumer behind a hop says how far it is."""
-_LOOKS = 32
-"""Looks at all links between looks at the clock."""
-_ROW, _MOVED, _STOP = 8 * Job.ROW, 8 * Job.MOVED, 8 * Job.STOP
-_COUNT, _LINKS = 24, 32
 _FULL, _POSTED, _WAKE = 0, 1, 3
 
 
@@ -77,6 +73,13 @@ def leave(lock: int) -> None:
 
 
 @compiled("int64(int64)")
+def time_ns(clock: int) -> int:
+    """Return the time; the two words at an address are used for it."""
+    clock_gettime(_MONOTONIC, clock)
+    return load(clock) * 1_000_000_000 + load(clock + 8)
+
+
+@compiled("int64(int64)")
 def progress(link: int) -> int:
     """Send and receive what a link's hop can, unless another thread is at it."""
     moved = 0
@@ -86,13 +89,19 @@ def progress(link: int) -> int:
     return moved
 
 
-@compiled("int64(int64,int64,int64,int64)")
-def far_put(link: int, source: int, offset: int, nbytes: int) -> int:
+@compiled("int64(int64,int64)")
+def far_wait(link: int, microseconds: int) -> int:
+    """Sleep until something comes by a link's hop, at most so long."""
+    return call(load(link + _WAIT), load(link + _CONTEXT), microseconds)
+
+
+@compiled("int64(int64,int64,int64,int64,int64)")
+def far_put(link: int, source: int, offset: int, nbytes: int, lane: int) -> int:
     """Begin to put bytes into the peer's memory by the hop; 0: no room yet."""
     arguments = link + _ARGUMENTS
     enter(link + _HOP_LOCK)
     store(arguments, load(link + _PEER))
-    store(arguments + 8, 0)
+    store(arguments + 8, lane)
     store(arguments + 16, source)
     store(arguments + 24, offset)
     store(arguments + 32, nbytes)
@@ -136,7 +145,7 @@ def post(link: int, record: int) -> int:
             # A carrier may read it later: it stays here until its slot comes again.
             # What was put without its signal is put again: nobody looked at it.
             _memcpy(out + place, record, RECORD)
-            put = far_put(link, out + place, place, RECORD)
+            put = far_put(link, out + place, place, RECORD, MORE)
             if put and far_signal(link, _TAIL, tail + 1):
                 store(out + _TAIL, tail + 1)
                 result = _POSTED
@@ -156,20 +165,3 @@ def taken(link: int, inner: int, head: int) -> None:
     is_due = load(link + _CONTEXT) and head - load(link + _TOLD) >= _EVERY
     if is_due and far_signal(link, HALF_BYTES + _HEAD, head):
         store(link + _TOLD, head)
-
-
-@compiled("int64(int64,int64)")
-def pop(link: int, record: int) -> int:
-    """Take a record; return whether there was one."""
-    inner = load(link + _IN)
-    if load_acquire(inner + _TAIL) <= load(inner + _HEAD):
-        return 0
-    enter(link + _TAKE_LOCK)
-    head = load(inner + _HEAD)
-    got = 0
-    if load_acquire(inner + _TAIL) > head:
-        _memcpy(record, inner + RING + head % SLOTS * RECORD, RECORD)
-        taken(link, inner, head + 1)
-        got = 1
-    store_release(link + _TAKE_LOCK, 0)
-    return got

@@ -12,9 +12,14 @@ from __future__ import annotations
 import enum
 
 __all__ = [
+    "BY_FIELD",
+    "BY_KEPT",
+    "BY_WORK",
     "HALF_BYTES",
     "MARKS",
+    "MOST_FIELDS",
     "MOST_KEPT",
+    "MOST_SENDS",
     "NUM_MARKS",
     "RECORD",
     "RING",
@@ -22,12 +27,19 @@ __all__ = [
     "STAGE",
     "STAGE_BYTES",
     "TAG_BYTES",
+    "Ask",
+    "Attention",
     "Block",
+    "Kept",
     "Kind",
+    "Look",
+    "Said",
+    "Send",
     "Word",
 ]  # fmt: skip
 
 RECORD = 64
+RECORD_WORDS = 8
 SLOTS = 1024
 
 
@@ -48,12 +60,18 @@ class Word(enum.IntEnum):
 
 MARKS, NUM_MARKS = 1024, 256
 """Where the producer says to which epochs of the consumer's memory it writes now."""
+BY_WORK, BY_FIELD, BY_KEPT = 0, 1, 2
+"""Which marks our own process uses where it stores what a peer sends."""
 RING = 4096
 STAGE = RING + SLOTS * RECORD
 STAGE_BYTES = 4 << 20
 HALF_BYTES = STAGE + STAGE_BYTES
-MOST_KEPT = 256
+MOST_KEPT = 1024
 """Prepared transfers of a peer that are kept ready."""
+MOST_FIELDS = 2048
+"""Fields that are open to a peer at once."""
+MOST_SENDS = 64
+"""What waits to be sent to a peer without the stage."""
 TAG_BYTES = 32
 """Bytes of a notification's name: the last words of its record."""
 
@@ -68,7 +86,7 @@ class Kind(enum.IntEnum):
     DATA = 3
     """number: a transfer's; then part, first run, last, place in the stage, bytes."""
     END = 4
-    """number: a transfer's; then status, sum, and bytes moved: nothing follows."""
+    """number: a transfer's; then status, sum; nothing follows."""
     DROP = 5
     """number: a transfer's that is not wanted any more."""
     QUICK_PUT = 6
@@ -76,7 +94,15 @@ class Kind(enum.IntEnum):
     QUICK_GET = 7
     """number: of a kept get; then a turn, and, as the sixth word, the same."""
     DONE = 8
-    """number: a turn; then status, place, bytes, and what is given back."""
+    """number: a turn; then status, place, bytes, and what is given back.
+
+    The last two words of this, of a put and of an end: a field of the reader's, and
+    how many bytes were put there. The place is -1 then.
+    """
+    GO = 9
+    """number: of a put; then the field that its bytes go to, or 0: use the stage."""
+    FORGET = 10
+    """number: of a transfer that need not be kept any more."""
 
 
 class Block(enum.IntEnum):
@@ -105,8 +131,130 @@ class Block(enum.IntEnum):
     STAGE_LOCK = 20
     """Taken by the one thread that places bytes in the stage."""
     KEPT = 21
-    """Address of what is kept: of each its job, its runs, its bytes, whether a put."""
-    NUM_KEPT = 22
+    """Address of the words of what is kept."""
+    BUSY = 22
+    """Another of the hop's calls, as is the next."""
+    WAIT = 23
     SCRATCH = 24
     """A record that is being dealt with, and one that answers."""
-    END = 56
+    LANES = 56
+    FIELDS = 57
+    """Address of our fields, or 0."""
+    SENDS = 58
+    """Address of what waits to be sent."""
+    FIRST_SEND = 59
+    LAST_SEND = 60
+    PUSH_LOCK = 61
+    """Taken by who goes on with that."""
+    SENDING_LOCK = 62
+    SENDING = 63
+    """Words of a send that is being made, by who has that lock."""
+    NUM_KEPT = 80
+    END = 81
+
+
+class Send(enum.IntEnum):
+    """Words of what waits to be sent to a peer's field."""
+
+    PIECES = 0
+    """Address of its pieces, as those of a field."""
+    COUNT = 1
+    NEXT = 2
+    INTO = 3
+    """The next piece, and how far it has been put."""
+    TO = 4
+    """The offset of the field."""
+    CANCEL = 5
+    """Address of a word: not 0 when the rest is not wanted; or 0."""
+    EPOCH = 6
+    """Address of the epoch of the memory that is read, or 0."""
+    WANT = 7
+    LANE = 8
+    """The lane to try next."""
+    RECORD = 9
+    """The record that follows."""
+    END = RECORD + RECORD_WORDS
+
+
+class Kept(enum.IntEnum):
+    """Words of a transfer that is kept ready for a peer."""
+
+    JOB = 0
+    ROWS = 1
+    NBYTES = 2
+    KIND = 3
+    """1: a put, 2: a get, 0: forgotten."""
+    FIELD = 4
+    """The offset of the field, ours of a put, the peer's of a get; 0: the stage."""
+    PIECES = 5
+    COUNT = 6
+    """What a get sends."""
+    EPOCH = 7
+    WANT = 8
+    END = 9
+
+
+class Ask(enum.IntEnum):
+    """Words of a prepared transfer that a peer keeps ready, too."""
+
+    LINK = 0
+    JOB = 1
+    ROWS = 2
+    NBYTES = 3
+    KEPT = 4
+    """The peer's number of it."""
+    IS_PUT = 5
+    TURN = 6
+    """Its number, shifted by 32, and how often it was done."""
+    BUSY = 7
+    """Taken by who does it now."""
+    ATTENTION = 8
+    """Address of the loop's words."""
+    FIELD = 9
+    """The offset of the field, the peer's of a put, ours of a get; 0: the stage."""
+    PIECES = 10
+    COUNT = 11
+    """What a put sends."""
+    CANCEL = 12
+    """Address of a word: not 0 when the peer is gone."""
+    CLOCK = 13
+    """Two words for the time."""
+    END = 15
+
+
+class Said(enum.IntEnum):
+    """What a quick transfer says where it has no status."""
+
+    NOT_YET = -1
+    OTHER = -2
+    """Another record is first."""
+    BUSY = -3
+    """Another thread does it."""
+    COLD = -4
+    """The loop's thread has to be told that somebody looks."""
+    NO_ROOM = -5
+
+
+class Attention(enum.IntEnum):
+    """Words of a loop, which say whether others look for it."""
+
+    IS_HOT = 0
+    """Whether peers wake nobody, and the loop's thread leaves sockets alone."""
+    LOOKS = 1
+    """How often somebody has looked."""
+    SPIN_NS = 2
+    """How long who waits looks in vain before it sleeps."""
+    END = 3
+
+
+class Look(enum.IntEnum):
+    """Words of a look at all links."""
+
+    SPIN_NS = 0
+    CLOCK = 1
+    """Two words for the time."""
+    COUNT = 3
+    ATTENTION = 4
+    """Address of the loop's words."""
+    LINKS = 5
+    """The addresses of so many links."""

@@ -7,21 +7,33 @@ of them, proves that they have what it needs, and reads no more than that.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from stretto.errors import CallError
 from stretto.transfer.layouts import Layout
 from stretto.transfer.plans import deal, prove_deal
 from stretto.transfer.stores.store import Missing, Store
 
-if TYPE_CHECKING:
-    from stretto.transfer.engine.engine import Engine
-
 __all__ = ["load", "save"]
 
 
+class _Engine(Protocol):
+    """What an engine does here."""
+
+    def share(self, tensors: Any, name: str, layout: Layout | str | None) -> Any:
+        """Give memory a name."""
+
+    def unshare(self, region: Any) -> None:
+        """Take it back."""
+
+    def stored(
+        self, store: Store, name: str, layout: Layout | str | None = None
+    ) -> Any:
+        """Return memory in a store."""
+
+
 def save(
-    engine: Engine, store: Store, name: str, tensors: Mapping[str, Any],
+    engine: _Engine, store: Store, name: str, tensors: Mapping[str, Any],
     layouts: Mapping[str, Layout | str], *, shard: str = "0", checksum: bool = True,
     timeout: float | None = None,
 ) -> int:  # fmt: skip
@@ -48,7 +60,7 @@ def save(
 
 
 def load(
-    engine: Engine, store: Store, name: str, tensors: Mapping[str, Any],
+    engine: _Engine, store: Store, name: str, tensors: Mapping[str, Any],
     layouts: Mapping[str, Layout | str], *, checksum: bool = True,
     timeout: float | None = None,
 ) -> int:  # fmt: skip

@@ -3,8 +3,8 @@
     PREFIX/NAME/layout.json       the layout, and how long pieces are
     PREFIX/NAME/0/00000003        a piece of a tensor
 
-Requests are signed; the store checks each body by its SHA-256. What fails for a while is
-asked again.
+Requests are signed; the store checks each body by its SHA-256. What fails for a while
+is asked again.
 """
 
 from __future__ import annotations
@@ -181,8 +181,8 @@ class Objects(Store):
             except ElementTree.ParseError as e:
                 raise StoreError(f"{self.where} lists {prefix!r} as no XML: {e}") from e
             space = tree.tag.partition("}")[0] + "}" if "}" in tree.tag else ""
-            for one in tree.iter(f"{space}Key"):
-                found.append((one.text or "").removeprefix(self._prefix))
+            keys = (one.text or "" for one in tree.iter(f"{space}Key"))
+            found += [key.removeprefix(self._prefix) for key in keys]
             token = tree.findtext(f"{space}NextContinuationToken")
             if not token:
                 return found

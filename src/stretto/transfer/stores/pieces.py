@@ -1,7 +1,8 @@
-"""From a plan's runs to the pieces of a volume: which bytes of which piece, and whose."""
+"""From a plan's runs to the pieces of a volume: which bytes, and of which pages."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -95,9 +96,9 @@ def _spelled(
         page.append(np.repeat(pages, a.shape[1]))
     total = sum(map(len, ours))
     return _Rows(
-        *(np.concatenate(x) for x in (ours, part, at, page)),
-        np.full(total, run.boxes[0].run, np.int64),
-    )
+        ours=np.concatenate(ours), part=np.concatenate(part), at=np.concatenate(at),
+        page=np.concatenate(page), count=np.full(total, run.boxes[0].run, np.int64),
+    )  # fmt: skip
 
 
 def _cut(rows: _Rows, piece: int, ours_item: int, item: int) -> _Rows:
@@ -116,7 +117,8 @@ def _cut(rows: _Rows, piece: int, ours_item: int, item: int) -> _Rows:
             page[goes_on],
             (count - fits)[goes_on],
         )
-    return _Rows(*(np.concatenate(column) for column in zip(*done, strict=True)))
+    columns = [np.concatenate(column) for column in zip(*done, strict=True)]
+    return _Rows(*columns)
 
 
 def tasks(
@@ -125,7 +127,7 @@ def tasks(
 ) -> Iterator[Task]:  # fmt: skip
     """Yield what is to be moved, piece by piece; `pages_of` are our pages of chunks.
 
-    `bases` are the addresses of our tensors, `shift` is where those of the volume begin.
+    `bases` are addresses of our tensors, `shift` is where those of the volume begin.
     """
     ours, theirs = (made.src, made.dst) if is_put else (made.dst, made.src)
     item = theirs.itemsize
@@ -149,7 +151,7 @@ def tasks(
     number = at // volume.piece
     changes = np.flatnonzero((np.diff(part) != 0) | (np.diff(number) != 0)) + 1
     bounds = [0, *changes.tolist(), len(part)]
-    for low, high in zip(bounds, bounds[1:], strict=False):
+    for low, high in itertools.pairwise(bounds):
         here = slice(low, high)
         begin, length = at[here] % volume.piece, count[here]
         extents = tuple(

@@ -15,19 +15,22 @@ from numpy.typing import NDArray
 
 from stretto.errors import (
     ChecksumError,
+    StaleMemory,
     StrettoError,
     TransferCancelled,
     TransferError,
     TransferTimeout,
     is_interruption,
 )
-from stretto.transfer.engine.transfer import Transfer, failure
+from stretto.transfer.copying.words import Mode, Status
+from stretto.transfer.copying.work import Work
+from stretto.transfer.engine.transfer import Transfer
 from stretto.transfer.plans import Plan
 from stretto.transfer.ports import LoopLike
 from stretto.transfer.stores.pieces import Task
 from stretto.transfer.stores.store import Missing, Piece, Volume
 
-__all__ = ["Copier", "Helpers", "StoredTransfer"]
+__all__ = ["Copier", "Helpers", "StoredTransfer", "by_cpu"]
 
 Copier = Callable[[Plan, Task, int, bool], None]
 """Copies a task's runs between our memory and a buffer at an address."""
@@ -143,21 +146,10 @@ class StoredTransfer(Transfer):
         """Return the store."""
         return self._volume.store.where
 
-    def stop(self, kind: type[TransferError], why: str) -> bool:
-        """End it with an error that says which pages did not get through."""
-        self.word[0] = 1
+    def _failed(self) -> tuple[int, ...]:
         with self._count:
-            failed = [t.pages for t in self._tasks if id(t) not in self._moved]
-        error = failure(
-            kind, f"volume {self._volume.name!r}: {why}", peer=self.peer_name,
-            path=self.path, done=self.bytes_done,
-        )  # fmt: skip
-        pages = np.unique(np.concatenate(failed)) if failed else np.zeros(0, np.int64)
-        error.blocks_failed = tuple(int(p) for p in pages if p >= 0)
-        ended = self.fail(error)
-        if ended:
-            self._record(failed=True)
-        return ended
+            some = [t.pages for t in self._tasks if id(t) not in self._moved]
+        return tuple(sorted({int(p) for pages in some for p in pages if p >= 0}))
 
     # One piece.
 
@@ -182,24 +174,24 @@ class StoredTransfer(Transfer):
             self._copy(task, buffer, task.first)
             total = _sum(buffer) if self.checked else None
             with self._helpers.lock_of(piece):
-                store.write(piece, task.first, memoryview(buffer), total)
+                store.write(piece, task.first, buffer.data, total)
             return
         with self._helpers.lock_of(piece):  # the rest of it stays what it is
             buffer = _buffer(piece.nbytes)
             try:
-                store.read(piece, 0, memoryview(buffer))
+                store.read(piece, 0, buffer.data)
             except Missing:
                 buffer[:] = 0
             self._copy(task, buffer, 0)
             total = _sum(buffer) if self.checked else None
-            store.write(piece, 0, memoryview(buffer), total)
+            store.write(piece, 0, buffer.data, total)
 
     def _fetch(self, task: Task) -> None:
         store, piece = self._volume.store, task.piece
         whole = self.checked or 2 * (task.stop - task.first) > piece.nbytes
         first, stop = (0, piece.nbytes) if whole else (task.first, task.stop)
         buffer = _buffer(stop - first)
-        kept = store.read(piece, first, memoryview(buffer))
+        kept = store.read(piece, first, buffer.data)
         if self.checked:
             if kept is None:
                 raise ChecksumError(
@@ -218,4 +210,14 @@ def _buffer(nbytes: int) -> NDArray[np.uint8]:
 
 
 def _sum(buffer: NDArray[np.uint8]) -> int:
-    return zlib.crc32(buffer)
+    return zlib.crc32(buffer.data)
+
+
+def by_cpu(made: Plan, task: Task, at: int, is_put: bool) -> None:
+    """Copy a task's runs; `at` is where the piece would begin in the buffer."""
+    src, dst = ([0], [at]) if is_put else ([at], [0])
+    for extent in task.extents:
+        run = extent.run(is_put=is_put)
+        status = Work(made, run, src, dst, mode=Mode.COPY).run()
+        if status is not Status.DONE:
+            raise StaleMemory(f"the copy ended as {status.name}")
