@@ -46,7 +46,7 @@ from stretto.transfer.memory.region import (
 )
 
 if TYPE_CHECKING:
-    from stretto.transfer.engine.gpu import Enqueued
+    from stretto.transfer.engine.gpu import Enqueued, Passing
     from stretto.transfer.stores.store import Store
 
 __all__ = ["Engine"]
@@ -84,6 +84,8 @@ class Engine:
         self._arenas: list[Shared] = []
         self._fds: dict[str, tuple[int, ...]] = {}
         """Descriptors of memory on the GPU, by the name under which it is shared."""
+        self._writing: dict[int, int] = {}
+        """How many parts a GPU writes under each epoch."""
         self._is_closed = False
         self._starter = Starter(self)
         self._door = Door(self, listen)
@@ -248,6 +250,26 @@ class Engine:
         fence_off(self, epoch, timeout)
         return fresh
 
+    def note_writing(self, epoch: int, more: int) -> None:
+        """Note that a GPU begins, or has ended, to write under an epoch."""
+        with self.lock:
+            self._writing[epoch] = count = self._writing.get(epoch, 0) + more
+            if not count:
+                del self._writing[epoch]
+
+    def is_writing(self, epoch: int) -> bool:
+        """Return whether a GPU writes under an epoch."""
+        return epoch in self._writing
+
+    def gpu_ring(self, peer: Peer | None) -> Any:
+        """Return pinned memory for what goes between a GPU here and a peer."""
+        return self._starter.gpu.ring(peer)
+
+    @property
+    def has_gpu(self) -> bool:
+        """Return whether a GPU is used here."""
+        return self._starter.has_gpu
+
     # Peers.
 
     def connect(self, name: str) -> Pending[Peer]:
@@ -350,7 +372,7 @@ class Engine:
         """Begin a transfer: one of the two is ours; see `View.put`."""
         return self._starter.start(src, dst, **how)
 
-    def prepare(self, src: Any, dst: Any, **how: Any) -> Prepared | Enqueued:
+    def prepare(self, src: Any, dst: Any, **how: Any) -> Prepared | Enqueued | Passing:
         """Prepare a transfer that is done again and again."""
         return self._starter.prepare(src, dst, **how)
 

@@ -233,6 +233,11 @@ class Peer(Exchange):
         for pending in wanted:
             pending.finish(region)
 
+    def refuse(self, number: int, why: str) -> None:
+        """Let a transfer fail on both sides."""
+        self.tell({"say": "refused", "number": number, "why": why[:2000]})
+        self._refused(number, why)
+
     def _refused(self, number: int, why: str) -> None:
         transfer = self.forget(number)
         if transfer is not None:

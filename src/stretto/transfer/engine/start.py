@@ -14,8 +14,9 @@ from stretto.errors import (
 )
 from stretto.transfer.copying.words import Mode
 from stretto.transfer.copying.work import Work
+from stretto.transfer.engine.answer import works_here
 from stretto.transfer.engine.leases import read_token
-from stretto.transfer.engine.paths import Path, choose
+from stretto.transfer.engine.paths import BY_GPU, Path, choose
 from stretto.transfer.engine.quick import quick
 from stretto.transfer.engine.staged import (
     INLINE,
@@ -33,7 +34,7 @@ from stretto.transfer.plans import Plan, Run, plan, split
 from stretto.transfer.ports import EngineLike, PeerLike
 
 if TYPE_CHECKING:
-    from stretto.transfer.engine.gpu import Enqueued, Gpu, GpuTransfer
+    from stretto.transfer.engine.gpu import Enqueued, Gpu, GpuTransfer, Passing
     from stretto.transfer.engine.stored import Helpers
 
 __all__ = ["Starter"]
@@ -69,7 +70,8 @@ class Starter:
         made = _planned(a, b)
         runs = made.runs(a.pages, b.pages, _tokens(a, b))
         converts = a.layout.dtype != b.layout.dtype
-        path = choose(peer, theirs, is_put=is_put, touched=converts or checksum)
+        touched, on_gpu = converts or checksum, _on_gpu(a, b)
+        path = choose(peer, theirs, is_put=is_put, touched=touched, on_gpu=on_gpu)
         if checksum and converts:
             raise CallError("checksum=True of elements that are converted on their way")
         how: dict[str, Any] = {
@@ -83,10 +85,10 @@ class Starter:
         slot, epoch = read_token(lease) if lease else (-1, 0)
         if theirs is not None and slot < 0:
             slot, epoch = theirs.slot, theirs.epoch
-        if GPU in (a.region.kind, b.region.kind):
-            if checksum:
-                raise CallError("checksum=True of memory on a GPU")
-            return self._on_gpu(a, b, made, runs, (slot, epoch), stream, by, **how)
+        if path is BY_GPU:
+            return self._on_gpu(
+                a, b, made, runs, (slot, epoch), stream, by, checksum, **how
+            )
         transfer = Transfer(self._engine.loop, peer, path.name, **how)
         transfer.chunk_pages = _chunk_pages(a if is_put else b, runs)
         transfer.checked = checksum
@@ -97,10 +99,12 @@ class Starter:
             self._direct(transfer, path, a, b, made, runs, (slot, epoch))
         else:
             assert peer is not None, "only a peer is reached by a stage"
-            self._staged(transfer, a, b, made, runs, (slot, epoch), is_put=is_put)
+            self._staged(
+                transfer, a, b, made, runs, (slot, epoch), stream, is_put=is_put
+            )
         return transfer
 
-    def prepare(self, src: Any, dst: Any, **how: Any) -> Prepared | Enqueued:
+    def prepare(self, src: Any, dst: Any, **how: Any) -> Prepared | Enqueued | Passing:
         """Prepare a transfer that is done again and again."""
         a, b = self._views(src, dst)
         if STORE in (a.region.kind, b.region.kind):
@@ -111,10 +115,18 @@ class Starter:
         record = np.frombuffer(notice(notify), np.int64).copy() if notify else None
         converts = a.layout.dtype != b.layout.dtype
         touched = converts or bool(how.get("checksum"))
-        path = choose(peer, theirs, is_put=is_put, touched=touched)
+        on_gpu = _on_gpu(a, b)
+        path = choose(peer, theirs, is_put=is_put, touched=touched, on_gpu=on_gpu)
         made = _planned(a, b)
         runs = made.runs(a.pages, b.pages, _tokens(a, b))
-        if GPU in (a.region.kind, b.region.kind):
+        if on_gpu and path is not BY_GPU:
+            from stretto.transfer.engine.gpu import Passing
+
+            def begin(stream: Any) -> Transfer:
+                return self.start(a, b, stream=stream, **how)
+
+            return Passing(begin, path.name)
+        if path is BY_GPU:
             moves = [
                 self.gpu.prepare(made, run, a, b, how.get("by", "")) for run in runs
             ]
@@ -234,7 +246,7 @@ class Starter:
 
     def _staged(
         self, transfer: Transfer, a: View, b: View, made: Plan, runs: tuple[Run, ...],
-        where: tuple[int, int], *, is_put: bool,
+        where: tuple[int, int], stream: Any, *, is_put: bool,
     ) -> None:  # fmt: skip
         peer = transfer.peer
         assert peer is not None, "the other half of it"
@@ -245,25 +257,26 @@ class Starter:
             header["notify"] = transfer.notify.hex()
         pages = None if theirs.pages is None else theirs.pages.astype(np.int64)
         mode = Mode.PACK if is_put else Mode.UNPACK
-        works = [
-            Work(made, run, ours.addresses, ours.addresses, mode=mode)
-            for run in split(made, runs, PART)
-        ]
+        ring = None
+        if ours.region.kind == GPU:
+            ring = self.gpu.ring(peer)
+            ring.lane.follow(self.gpu.handle(stream))
+        works = works_here(made, runs, ours.addresses, mode, ring)
         transfer.is_in_order = len(works) == len(runs) and not is_put
         number = peer.number()
         transfer.holds = (a, b)
         transfer.then(lambda: peer.drop(number))
         if not is_put:
-            receiving = Receiving(peer, works, holds=(a, b))
+            receiving = _receiving(ring, peer, works, (a, b))
             opened = receiving.open()
             header["field"] = 0 if opened is None else opened.offset
             peer.begin(transfer, pack_request(header, pages), receiving, number)
             return
         header["direct"] = transfer.nbytes >= _WORTH_ASKING and can_go_straight(works)
         header["direct"] &= peer.link.fields is not None
-        sending = Sending(
-            peer, number, works, checked=transfer.checked,
-            is_direct=header["direct"], holds=(a, b),
+        sending = _sending(
+            ring, peer, number, works, (a, b), checked=transfer.checked,
+            is_direct=bool(header["direct"]),
         )  # fmt: skip
         data = b""
         if sum(work.packed_bytes for work in works) <= INLINE and not transfer.checked:
@@ -295,7 +308,8 @@ class Starter:
             made, runs, ours.addresses, kept.region.holds, pages,  # type: ignore[arg-type]
             shift=kept.shift, is_put=is_put,
         )  # fmt: skip
-        copier = by_cpu
+        on_gpu = ours.region.kind == GPU
+        copier = self.gpu.copier(stream) if on_gpu else by_cpu
         transfer = StoredTransfer(
             self._engine.loop, kept.region.holds, made, tuple(some), is_put=is_put,  # type: ignore[arg-type]
             checked=checked, copier=copier, helpers=self._helpers,
@@ -308,6 +322,11 @@ class Starter:
         return transfer
 
     # GPUs.
+
+    @property
+    def has_gpu(self) -> bool:
+        """Return whether the GPU is used."""
+        return self._gpu is not None
 
     @property
     def gpu(self) -> Gpu:
@@ -327,13 +346,13 @@ class Starter:
 
     def _on_gpu(
         self, a: View, b: View, made: Plan, runs: tuple[Run, ...],
-        where: tuple[int, int], stream: Any, by: str, **how: Any,
+        where: tuple[int, int], stream: Any, by: str, checked: bool, **how: Any,
     ) -> GpuTransfer:  # fmt: skip
         """Begin copies on a stream."""
-        from stretto.transfer.engine.gpu import GpuTransfer, handle_of
+        from stretto.transfer.engine.gpu import GpuTransfer
 
         peer = a.region.peer or b.region.peer
-        handle = self.gpu.mover.stream() if stream is None else handle_of(stream)
+        handle = self.gpu.handle(stream)
         moves = [self.gpu.prepare(made, run, a, b, by) for run in runs]
         mark = None if peer is None or peer.board is None else peer.take_mark()
 
@@ -354,10 +373,41 @@ class Starter:
         if not moves:
             transfer.complete()
             return transfer
+        if checked:
+            transfer.is_same = self.gpu.comparing(made, runs, a, b)
         transfer.enqueue()
         if transfer.notify or transfer.until is not None:
             self._engine.loop.move(transfer.settle)
         return transfer
+
+
+def _on_gpu(a: View, b: View) -> bool:
+    """Return whether memory of ours lies on a GPU; without a peer, any of it."""
+    ours = [view for view in (a, b) if view.region.peer is None]
+    return any(view.region.kind == GPU for view in ours)
+
+
+def _sending(
+    ring: Any, peer: PeerLike, number: int, works: list[Work], holds: object, *,
+    checked: bool, is_direct: bool,
+) -> Sending:  # fmt: skip
+    if ring is None:
+        return Sending(
+            peer, number, works, checked=checked, is_direct=is_direct, holds=holds
+        )
+    from stretto.transfer.engine.gpu_stage import GpuSending
+
+    return GpuSending(ring, peer, number, works, checked=checked, holds=holds)
+
+
+def _receiving(
+    ring: Any, peer: PeerLike, works: list[Work], holds: object
+) -> Receiving:
+    if ring is None:
+        return Receiving(peer, works, holds=holds)
+    from stretto.transfer.engine.gpu_stage import GpuReceiving
+
+    return GpuReceiving(ring, peer, works, holds=holds)
 
 
 def _chunk_pages(

@@ -32,9 +32,8 @@ from stretto.transfer.stores.store import Missing, Piece, Volume
 
 __all__ = ["Copier", "Helpers", "StoredTransfer", "by_cpu"]
 
-Copier = Callable[[Plan, Task, int, bool], None]
-"""Copies a task's runs between our memory and a buffer at an address."""
-_ALIGNED = 4096
+Copier = Callable[[Plan, Task, NDArray[np.uint8], int, bool], None]
+"""Copies a task's runs between our memory and a buffer from a byte of its piece on."""
 _LOCKS = 64
 
 
@@ -164,7 +163,7 @@ class StoredTransfer(Transfer):
         with self.turn:  # who takes it back waits for this
             if self._is_done:
                 raise TransferCancelled("taken back")
-            self._copier(self._plan, task, int(buffer.ctypes.data) - base, self._is_put)
+            self._copier(self._plan, task, buffer, base, self._is_put)
 
     def _store(self, task: Task) -> None:
         store, piece = self._volume.store, task.piece
@@ -204,8 +203,6 @@ class StoredTransfer(Transfer):
 
 def _buffer(nbytes: int) -> NDArray[np.uint8]:
     """Return memory that begins where a page does."""
-    if nbytes < _ALIGNED:
-        return np.empty(nbytes, np.uint8)
     return np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)
 
 
@@ -213,8 +210,11 @@ def _sum(buffer: NDArray[np.uint8]) -> int:
     return zlib.crc32(buffer.data)
 
 
-def by_cpu(made: Plan, task: Task, at: int, is_put: bool) -> None:
-    """Copy a task's runs; `at` is where the piece would begin in the buffer."""
+def by_cpu(
+    made: Plan, task: Task, buffer: NDArray[np.uint8], base: int, is_put: bool
+) -> None:
+    """Copy a task's runs."""
+    at = int(buffer.ctypes.data) - base
     src, dst = ([0], [at]) if is_put else ([at], [0])
     for extent in task.extents:
         run = extent.run(is_put=is_put)

@@ -29,6 +29,7 @@ from stretto.executors.cuda.device.driver import (
     open_device,
 )
 from stretto.executors.cuda.device.sharing import Imports, describe
+from stretto.executors.cuda.transfers.lane import Lane
 from stretto.executors.cuda.transfers.text import THREADS, Shape, kernel_of, shape_of
 
 __all__ = ["ENGINE_BYTES", "Boxes", "Move", "Mover"]
@@ -136,6 +137,10 @@ class Mover:
     def stream(self) -> int:
         """Return the stream that the caller works on."""
         return current_stream(self.device.ordinal)
+
+    def lane(self) -> Lane:
+        """Return a stream of our own."""
+        return Lane(self.device)
 
     def prepare(self, boxes: Boxes, *, by: str = "") -> Move:
         """Prepare to move boxes: `by` "engines" or "kernel", or as it is faster."""
