@@ -42,8 +42,9 @@ from altered_machines import SEED, Case, altered  # noqa: E402
 
 from stretto import executors, topology  # noqa: E402
 from stretto.bench.machine import commit  # noqa: E402
-from stretto.synth import Budget, clock, from_machine, synthesize, timing  # noqa: E402
-from stretto.synth.compiled import compiled  # noqa: E402
+from stretto.synth import Budget, clock, from_machine, synthesize  # noqa: E402
+from stretto.synth.planning import timing  # noqa: E402
+from stretto.synth.planning.compiled import compiled  # noqa: E402
 from stretto.verify import verify  # noqa: E402
 
 _LARGE = 10**8

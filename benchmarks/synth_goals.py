@@ -30,7 +30,7 @@ from stretto.synth import (  # noqa: E402
     rounds_bound,
     synthesize,
 )
-from stretto.synth.trees import pack_trees  # noqa: E402
+from stretto.synth.direct.trees import pack_trees  # noqa: E402
 
 Row = dict[str, object]
 _GB, _MB = 10**9, 10**6

@@ -11,8 +11,11 @@ Variants, of one model with the same weights and inputs:
     stretto+fused           the same model after stretto.torch.fuse
     ...+compiled            the same, compiled by Inductor
 
-Kinds: `graph` (decode in CUDA graphs), `eager` (decode without), `prefill`. Norms take
-the residual along in one Triton kernel, as serving engines have it, for NCCL too.
+Kinds: `graph` (decode in CUDA graphs), `eager` (decode without), `plain` (the same, of
+PyTorch's kernels alone), `prefill`. The rest of a layer is as serving engines have it,
+for every variant alike: attention split over places, with rotation and cache; norms
+with their residual; products of few tokens by what is fastest, measured and checked
+before (torch_llama_choice.py). `--kernels torch` has PyTorch's and cuBLAS alone.
 Medians of the slowest rank, of samples in turn; before that, the distance of logits
 from a float32 reference.
 """
@@ -72,7 +75,28 @@ def table(said: dict[str, Any], baseline: str) -> str:
         for name, why in row["failed"].items():
             lines.append(f"- {row['kind']} {row['tokens']} {name}: {why[:300]}")
     lines += [f"- {said[key]}" for key in ("cut", "wrong") if said.get(key)]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_kernels(said)]) + "\n"
+
+
+def _kernels(said: dict[str, Any]) -> list[str]:
+    """Return which kernels were chosen, and what a step is made of."""
+    chosen = said.get("kernels") or {}
+    lines = ["", "| matrix | tokens | way | us | GB/s | cuBLAS us |"]
+    lines += ["| --- | ---: | --- | ---: | ---: | ---: |"]
+    for row in chosen.get("matrices", []):
+        cells = [row[k] for k in ("matrix", "tokens", "way", "us", "GB/s", "cuBLAS")]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    for row in chosen.get("attention", []):
+        lines.append(
+            f"- attention, {row['tokens']} tokens: {row['way']} of {row['us']}"
+        )
+    for what, why in chosen.get("failed", {}).items():
+        lines.append(f"- not taken: {what}: {why[:300]}")
+    for variant, kernels in (said.get("profiles") or {}).items():
+        lines.append(f"- kernels of a step, {variant}:")
+        several = kernels if isinstance(kernels, list) else [kernels]
+        lines += [f"  - {one}" for one in several]
+    return lines
 
 
 def main() -> int:
@@ -88,6 +112,8 @@ def main() -> int:
     parser.add_argument("--prefill", nargs="*", type=int, default=[512, 2048])
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--fused-up-to", type=int, help="bytes, in place of our own")
+    parser.add_argument("--kernels", default="triton", choices=("triton", "torch"))
+    parser.add_argument("--profile", type=int, default=0, help="tokens of a profile")
     args = parser.parse_args()
     whole = args.device == "cuda" and not args.share
     baseline = "nccl" if whole else "gloo"
@@ -95,7 +121,7 @@ def main() -> int:
     args.variants = args.variants or [baseline, *(["symm"] if whole else []), *fused]
     args.kinds = args.kinds or [*(["graph"] if whole else []), "eager", "prefill"]
     words = []
-    for name in ("shape", "layers", "context", "repeats"):
+    for name in ("shape", "layers", "context", "repeats", "kernels", "profile"):
         words += [f"--{name}", str(getattr(args, name))]
     for name in ("variants", "kinds", "batches", "prefill"):
         words += [f"--{name}", *map(str, getattr(args, name))]

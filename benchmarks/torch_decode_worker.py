@@ -19,6 +19,7 @@ from torch_llama import (
     Place,
     RowParallelLinear,
     Weights,
+    linear,
     reference,
 )
 from torch_ranks import Ranks, inner  # first: it finds the library
@@ -38,7 +39,7 @@ class SymmetricRow(nn.Module):
         """Return the sum; the matmul writes into symmetric memory."""
         rows, hidden = x.shape[0], self.weight.shape[0]
         y = self.buffer[: rows * hidden].view(rows, hidden)
-        torch.mm(x, self.weight.t(), out=y)
+        linear(x, self.weight, y)
         ops = torch.ops.symm_mem
         if y.nbytes <= ONE_SHOT_UP_TO:
             return ops.one_shot_all_reduce(y, "sum", self.name)
@@ -68,6 +69,26 @@ class Rank(Ranks):
         self.keys = [cache() for _ in range(layers)]
         self.values = [cache() for _ in range(layers)]
         self.models: dict[str, Callable[..., Tensor]] = {}
+        self.by_triton = False
+
+    def choose(self) -> dict[str, Any]:
+        """Choose kernels for steps of few tokens; say what is not to be had."""
+        if not self.is_gpu or self.args.kernels == "torch":
+            return {}
+        from torch_llama_choice import Chooser
+
+        torch_llama.BY_TRITON = True
+        chooser = Chooser(self, self.weights)
+        tokens = {4, *self.args.batches}
+        _, wrong = self.tried(
+            lambda: chooser.choose(sorted(tokens), self.keys, self.values)
+        )
+        self.by_triton = torch_llama.BY_TRITON = not wrong
+        if wrong:
+            torch_llama.THIN.clear()
+            torch_llama.ATTENTION.clear()
+            chooser.said["failed"]["all, so PyTorch's are taken"] = wrong
+        return chooser.said
 
     # Variants.
 
@@ -150,12 +171,33 @@ class Rank(Ranks):
 
     # Times.
 
+    def profiled(self, count: int) -> dict[str, Any]:
+        """Return the kernels of one step of each variant: calls, microseconds."""
+        steps, _ = self.steps("graph", count)
+        found = {}
+        for variant, step in steps.items():
+            made, wrong = self.tried(lambda step=step: self.kernels(step))
+            found[variant] = wrong or made
+        return found
+
+    def kernels(self, step: Callable[[], Any]) -> list[dict[str, Any]]:
+        """Return the kernels of a step, those of most time first."""
+        kinds = [torch.profiler.ProfilerActivity.CUDA]
+        with torch.profiler.profile(activities=kinds) as profile:
+            step()
+            self.settle()
+        rows = [
+            {"kernel": e.key[:70], "calls": e.count, "us": round(e.device_time_total)}
+            for e in profile.key_averages()
+        ]
+        return sorted(rows, key=lambda row: -row["us"])[:14]
+
     def steps(
         self, kind: str, count: int
     ) -> tuple[dict[str, Callable[[], Any]], dict[str, str]]:
         """Return a step of each variant, and what cannot be had."""
         tokens, place = self.tokens(count), self.place(count, prefill=kind == "prefill")
-        torch_llama.BY_TRITON = kind != "eager"
+        torch_llama.BY_TRITON = self.by_triton and kind != "plain"
         found, failed = {}, {}
         for variant, model in self.models.items():
             step = functools.partial(model, tokens, place)
@@ -220,6 +262,8 @@ def main() -> int:
     parser.add_argument("--batches", nargs="+", type=int)
     parser.add_argument("--prefill", nargs="*", type=int)
     parser.add_argument("--fused-up-to", type=int)
+    parser.add_argument("--kernels")
+    parser.add_argument("--profile", type=int)
     args = parser.parse_args()
     rank = Rank(args)
     if args.fused_up_to:
@@ -232,7 +276,12 @@ def main() -> int:
         if wrong:
             failed[variant] = wrong
             rank.models.pop(variant, None)
-    said: dict[str, Any] = {"failed": failed, "errors": rank.errors(), "rows": []}
+    said: dict[str, Any] = {"failed": failed, "rows": [], "errors": {}}
+    said["kernels"] = rank.choose()
+    rank.say(f"kernels chosen; failed: {said['kernels'].get('failed')}")
+    rank.write(said)
+    said["errors"] = rank.errors()
+    rank.say(said["errors"])
     said["layers"], said["torch"] = rank.shape.layers, torch.__version__
     if rank.is_gpu:
         said["gpu"] = torch.cuda.get_device_name()
@@ -245,6 +294,9 @@ def main() -> int:
             said["rows"].append(rank.case(kind, count))
             rank.say(said["rows"][-1])
             rank.write(said)
+    if args.profile and rank.is_gpu and not rank.late():
+        said["profiles"], wrong = rank.tried(lambda: rank.profiled(args.profile))
+        said["profiles"] = said["profiles"] or {"failed": wrong}
     rank.write(said)
     dist.barrier(group=rank.control)
     with contextlib.suppress(Exception):

@@ -7,7 +7,10 @@ The default is a model of a billion parameters: 16 layers of width 2048. A step 
 forward, backward and SGD, in bf16 over float32 parameters. Both variants train the same
 weights on the same tokens, and their losses are compared. On GPUs a profile of one step
 says how many blocks each collective's kernel has (a block holds at least its share of
-an SM while it waits), and how long such kernels ran.
+an SM while it waits), how long such kernels ran, and how long all others did.
+
+`--few` are ways for large calls of the placed variant, as gathers:scatters, both the
+blocks of a kernel or "engine": `engine:16 engine:pull16 16:32`.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import argparse
 import json
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +29,26 @@ from torch_ranks import Ranks, inner, launch, outer, write
 CLOSE = 0.02
 POOL = 3 << 30
 """Bytes of the pool of a variant whose buffers peers reach: two modules, gradients."""
+
+
+FEW = ("engine:16", "engine:pull16", "engine:pull8", "16:pull16", "engine:32")
+"""What is tried in place of what is shipped."""
+
+
+def pins(few: str) -> dict[str, str]:
+    """Return the algorithms that a word of `--few` names."""
+    gather, scatter = few.split(":")
+    whole = "zero_copy threads=512 tile_bytes=1073741824"
+    by = "push engine zero_copy blocks=2"
+    if gather != "engine":
+        by = f"push bulk {whole} depth=8 blocks={gather}"
+    way = f"ring push bulk {whole} blocks={scatter}"
+    if scatter.startswith("pull"):
+        way = f"one_shot pull bulk {whole} depth=8 blocks={scatter[4:]}"
+    return {
+        "all_gather": f"all_gather/one_shot {by}",
+        "reduce_scatter": f"reduce_scatter/{way}",
+    }
 
 
 class Rank(Ranks):
@@ -64,6 +88,21 @@ class Rank(Ranks):
         stretto.torch.place_buffers(made[0], pool)
         return made
 
+    def few(self, step: Callable[[], Any], word: str) -> Callable[[], Any]:
+        """Return the placed variant's step with other ways for large calls."""
+        from stretto.torch import placing
+
+        usual, named = placing.FEW_SMS, pins(word)
+
+        def other() -> Any:
+            placing.FEW_SMS = named
+            try:
+                return step()
+            finally:
+                placing.FEW_SMS = usual
+
+        return other
+
     def step(self, variant: str) -> Callable[[], Any]:
         """Return a step of a variant, which returns the loss."""
         model, optimizer = self.divided(variant)
@@ -91,16 +130,31 @@ class Rank(Ranks):
         path = Path(tempfile.mkdtemp()) / "trace.json"
         profile.export_chrome_trace(str(path))
         found: dict[tuple[str, int], list[float]] = {}
+        others = 0.0
         for event in json.loads(path.read_text())["traceEvents"]:
             name = str(event.get("name", ""))
-            if event.get("cat") != "kernel" or not _communicates(name):
+            if event.get("cat") != "kernel":
+                continue
+            if not _communicates(name):
+                others += event["dur"]
                 continue
             x, y, z = event["args"]["grid"]
             found.setdefault((name[:60], x * y * z), []).append(event["dur"])
-        return [
+        rows = [
             {"kernel": k, "blocks": n, "calls": len(d), "us": round(sum(d), 1)}
             for (k, n), d in sorted(found.items())
         ]
+        return [*rows, {"kernel": "all others", "us": round(others, 1)}]
+
+    def host(self, step: Callable[[], Any]) -> float:
+        """Return microseconds in which the host enqueues a step."""
+        self.settle()
+        self.dist.barrier(group=self.control)
+        begun = time.perf_counter()
+        step()
+        took = (time.perf_counter() - begun) * 1e6
+        self.settle()
+        return round(took, 1)
 
 
 def _communicates(name: str) -> bool:
@@ -150,6 +204,7 @@ def work(words: list[str]) -> int:
     inner(parser)
     for name in ("width", "layers", "tokens", "repeats"):
         parser.add_argument(f"--{name}", type=int)
+    parser.add_argument("--few", nargs="*")
     rank = Rank(parser.parse_args(words))
     said: dict[str, Any] = {"rows": [], "failed": {}, "losses": {}, "kernels": {}}
     said["torch"] = rank.torch.__version__
@@ -164,6 +219,14 @@ def work(words: list[str]) -> int:
             said["failed"][name] = wrong
             continue
         steps[name], said["losses"][name] = step, losses
+    placed = steps.get("stretto+placed")
+    for word in rank.args.few if placed else ():
+        step = rank.few(placed, word)
+        _, wrong = rank.tried(lambda step=step: [step() for _ in "12"])
+        if wrong:
+            said["failed"][word] = wrong
+        else:
+            steps[f"placed {word}"] = step
     both = list(said["losses"].values())
     if len(both) > 1:
         first, *others = both
@@ -175,6 +238,9 @@ def work(words: list[str]) -> int:
         said["losses differ by"] = max(rank.everybody(off))
     said["rows"].append({"tokens": rank.args.tokens})
     said["rows"][0] |= rank.compare(steps, rank.args.repeats)
+    said["rows"][0]["host"] = {
+        name: max(rank.everybody(rank.host(step))) for name, step in steps.items()
+    }
     rank.write(said)
     if rank.is_gpu:
         for name, step in steps.items():
@@ -187,10 +253,12 @@ def work(words: list[str]) -> int:
 
 def table(said: dict[str, Any]) -> str:
     """Return the results as markdown."""
-    lines = ["| variant | us a step | spread |", "| --- | ---: | ---: |"]
+    lines = ["| variant | us a step | spread | host us |"]
+    lines.append("| --- | ---: | ---: | ---: |")
     for row in said["rows"]:
+        host = row.get("host", {})
         lines += [
-            f"| {name} | {us} | {row['spread'][name]} |"
+            f"| {name} | {us} | {row['spread'][name]} | {host.get(name)} |"
             for name, us in row["us"].items()
         ]
     lines += ["", f"- losses: {said.get('losses')}"]
@@ -215,8 +283,9 @@ def main() -> int:
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=4096, help="of each rank")
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--few", nargs="*", default=list(FEW))
     args = parser.parse_args()
-    words = []
+    words = ["--few", *args.few]
     for name in ("width", "layers", "tokens", "repeats"):
         words += [f"--{name}", str(getattr(args, name))]
     said = {"rows": [], **launch("torch_fsdp.py", words, args)}

@@ -18,8 +18,12 @@ from torch.nn import functional
 
 EPS = 1e-5
 BY_TRITON = True
-"""Whether norms that take a residual, turning and gates are kernels of Triton; its
-launches are slow from Python: where calls are not captured, PyTorch's are faster."""
+"""Whether norms that take a residual, gates and what follows are kernels of Triton."""
+THIN: dict[tuple[int, int, int, bool], Any] = {}
+"""By tokens, rows and columns of a matrix, and whether a gate follows: what multiplies
+in place of cuBLAS. torch_llama_choice.py fills it."""
+ATTENTION: dict[int, Any] = {}
+"""By tokens: what turns, stores and attends in place of PyTorch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,14 +124,29 @@ def _by_triton(x: Tensor) -> bool:
 
 def _add_norm_by_triton(x: Tensor, residual: Tensor, weight: Tensor) -> Tensor:
     """Return the norm, and change the residual, by one kernel, as engines do."""
-    from gpu_fused_worker import triton_norm
+    from torch_llama_kernels import add_norm
 
-    hidden, out = x.shape[-1], torch.empty_like(x)
-    block = 1 << (hidden - 1).bit_length()
-    triton_norm()[(x.numel() // hidden,)](
-        x, residual, weight, out, EPS, hidden, block, num_warps=8
-    )
-    return out
+    return add_norm(x, residual, weight, EPS)
+
+
+def linear(x: Tensor, w: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return x times w transposed, by what is fastest for so few tokens."""
+    if _by_triton(x):
+        way = THIN.get((x.shape[0], *w.shape, False))
+        if way is not None:
+            return way(x, w, out)
+    if out is None:
+        return functional.linear(x, w)
+    return torch.mm(x, w.t(), out=out)
+
+
+def gated(x: Tensor, w: Tensor) -> Tensor:
+    """Return silu of the first half of columns of the product times the second."""
+    if _by_triton(x):
+        way = THIN.get((x.shape[0], *w.shape, True))
+        if way is not None:
+            return way(x, w)
+    return _gated(functional.linear(x, w))
 
 
 class RowParallelLinear(nn.Module):
@@ -140,7 +159,7 @@ class RowParallelLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the sum of everybody's part."""
-        y = functional.linear(x, self.weight)
+        y = linear(x, self.weight)
         if self.reduce_results:
             dist.all_reduce(y, group=self.group)
         return y
@@ -171,39 +190,39 @@ class Layer(nn.Module):
             hidden, residual = self.input_layernorm(hidden, residual)
         hidden = self.o_proj(self.attention(hidden, place))
         hidden, residual = self.post_attention_layernorm(hidden, residual)
-        return self.down_proj(_gated(functional.linear(hidden, self.gate_up))), residual
+        return self.down_proj(gated(hidden, self.gate_up)), residual
 
     def attention(self, hidden: Tensor, place: Place) -> Tensor:
         """Attend to the keys before, and to this one."""
         tokens, head = hidden.shape[0], self.head
-        made = functional.linear(hidden, self.qkv).view(tokens, -1, head)
-        if place.keys is not None and _by_triton(made):
-            return self.decoded(_turned_by_triton(made, place, self.heads), place)
+        made = linear(hidden, self.qkv).view(tokens, -1, head)
+        if place.keys is not None and place.values is not None:  # decode
+            keys, values = place.keys[place.layer], place.values[place.layer]
+            way = ATTENTION.get(tokens) if _by_triton(made) else None
+            if way is not None:
+                return way(made, place.cos, place.sin, keys, values, self.heads)
+            return attended(made, place, keys, values, self.heads)
         q, k, v = made.split([self.heads, self.kv, self.kv], 1)
         q, k = _turned(q, place), _turned(k, place)
-        if place.keys is None:  # prefill: one sequence
-            one = (t.transpose(0, 1).unsqueeze(0) for t in (q, k, v))
-            out = functional.scaled_dot_product_attention(
-                *one, is_causal=True, enable_gqa=True
-            )
-            return out.squeeze(0).transpose(0, 1).reshape(tokens, -1)
-        keys, values = place.keys[place.layer], place.values[place.layer]
-        keys[:tokens, :, -1] = k  # decode: a sequence each, and the last place is new
-        values[:tokens, :, -1] = v
-        return self.decoded(q, place)
-
-    def decoded(self, q: Tensor, place: Place) -> Tensor:
-        """Attend from each sequence's last place to all of its places."""
-        tokens, keys, values = q.shape[0], place.keys, place.values
-        assert keys is not None, "they were stored just now"
-        assert values is not None, "and these"
+        one = (t.transpose(0, 1).unsqueeze(0) for t in (q, k, v))  # one sequence
         out = functional.scaled_dot_product_attention(
-            q.unsqueeze(2),
-            keys[place.layer][:tokens],
-            values[place.layer][:tokens],
-            enable_gqa=True,
+            *one, is_causal=True, enable_gqa=True
         )
-        return out.reshape(tokens, -1)
+        return out.squeeze(0).transpose(0, 1).reshape(tokens, -1)
+
+
+def attended(
+    made: Tensor, place: Place, keys: Tensor, values: Tensor, heads: int
+) -> Tensor:
+    """Attend from each sequence's last place, which is new, to all of its places."""
+    tokens, kv = made.shape[0], (made.shape[1] - heads) // 2
+    q, k, v = made.split([heads, kv, kv], 1)
+    q, k = _turned(q, place), _turned(k, place)
+    keys[:tokens, :, -1], values[:tokens, :, -1] = k, v
+    out = functional.scaled_dot_product_attention(
+        q.unsqueeze(2), keys[:tokens], values[:tokens], enable_gqa=True
+    )
+    return out.reshape(tokens, -1)
 
 
 def _gated(both: Tensor) -> Tensor:
@@ -214,16 +233,6 @@ def _gated(both: Tensor) -> Tensor:
         return silu_times(both)
     gate, up = both.chunk(2, -1)
     return functional.silu(gate) * up
-
-
-def _turned_by_triton(made: Tensor, place: Place, heads: int) -> Tensor:
-    """Turn and store by one kernel, as engines do; return the queries."""
-    from torch_llama_kernels import turn_and_store
-
-    assert place.keys is not None, "decode has a cache"
-    assert place.values is not None, "of both"
-    keys, values = place.keys[place.layer], place.values[place.layer]
-    return turn_and_store(made, place.cos, place.sin, keys, values, heads)
 
 
 def _turned(x: Tensor, place: Place) -> Tensor:
@@ -270,7 +279,7 @@ class Model(nn.Module):
             place.layer = number
             hidden, residual = layer(hidden, residual, place)
         hidden, _ = self.norm(hidden, residual)
-        return functional.linear(hidden, self.head)
+        return linear(hidden, self.head)
 
 
 class Float32(nn.Module):

@@ -7,7 +7,8 @@
 nccl (gloo on the CPU) then cuBLAS; stretto then cuBLAS; ours as it chooses by size, and
 at once by each of `--how`; torch's fused operators of symmetric memory. bf16; medians
 of the slowest rank, of samples in turn; results are compared with the first variant's
-before.
+before. `--pieces` says what a call is made of: matmuls whole and in parts, sums, copies
+and barriers, each alone; and how long the host is busy with a call.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import argparse
 import contextlib
 import functools
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +27,8 @@ from torch_ranks import Ranks, inner, launch, outer, write
 CLOSE = 0.03
 """Distance of results, of the largest one's size: sums have different orders."""
 TOKENS = (1024, 2048, 4096, 8192, 16384)
+HOWS = {"all_gather": ("whole", "each", "push"),
+        "reduce_scatter": ("whole", "each", "ring")}  # fmt: skip
 
 
 class Rank(Ranks):
@@ -68,6 +72,7 @@ class Rank(Ranks):
             return ops.fused_all_gather_matmul(x, [w], 0, name)[1][0]
 
         return self.named(
+            "all_gather",
             after,
             functools.partial(self.ours.all_gather_matmul, x, w, self.mine),
             fused,
@@ -89,13 +94,18 @@ class Rank(Ranks):
             return ops.fused_matmul_reduce_scatter(x, w, "sum", 0, name)
 
         return self.named(
+            "reduce_scatter",
             after,
             functools.partial(self.ours.matmul_reduce_scatter, x, w, self.mine),
             fused,
         )
 
     def named(
-        self, after: Callable[[Any], Any], at_once: Callable[[], Any], fused: Any
+        self,
+        kind: str,
+        after: Callable[[Any], Any],
+        at_once: Callable[[], Any],
+        fused: Any,
     ) -> dict[str, Callable[[], Any]]:
         """Return the variants by name."""
         steps = {
@@ -103,7 +113,7 @@ class Rank(Ranks):
             "stretto": functools.partial(after, self.mine),
             "stretto by size": at_once,
         }
-        for how in self.args.how:
+        for how in (h for h in self.args.how if h in HOWS[kind]):
             steps[f"at once, {how}"] = functools.partial(self.forced, how, at_once)
         if self.baseline == "nccl":
             steps["torch fused"] = fused
@@ -117,6 +127,50 @@ class Rank(Ranks):
             return at_once()
         finally:
             module.OVERLAP_FROM, self.overlapping.HOW = usual
+
+    def pieces(self, tokens: int) -> dict[str, Any]:
+        """Return how long what calls are made of takes alone."""
+        torch, w, n = self.torch, self.w, self.ranks
+        rows = tokens // n
+        x, part = self.drawn(tokens, w.shape[0]), self.drawn(rows, w.shape[0])
+        y, whole = x.new_empty(tokens, w.shape[1]), x.view(n, rows, -1)
+        parts, flag = y.split(rows), torch.zeros(1, device=self.device)
+        outs = [y[cut] for cut in self.overlapping._halves(rows)]
+
+        def in_halves() -> None:
+            for one in whole:
+                for cut, out in zip(self.overlapping._halves(rows), outs, strict=True):
+                    torch.mm(one[cut], w, out=out)
+
+        steps: dict[str, Callable[[], Any]] = {
+            "matmul": lambda: torch.mm(x, w, out=y),
+            "in parts": lambda: [
+                torch.mm(a, w, out=b) for a, b in zip(whole, parts, strict=True)
+            ],
+            "in halves of parts": in_halves,
+            "parts that add": lambda: [
+                b.addmm_(a, w) for a, b in zip(whole, parts, strict=True)
+            ],
+            "sum of parts": lambda: whole.sum(0),
+            "copy of a part": lambda: part.copy_(whole[0]),
+            "barrier": lambda: self.dist.all_reduce(flag, group=self.mine),
+        }
+        if n == 2:
+            steps["sum of two"] = lambda: whole[0] + whole[1]
+        return {"tokens": tokens, **self.compare(steps, 3)}
+
+    def host(self, steps: dict[str, Callable[[], Any]]) -> dict[str, float]:
+        """Return microseconds of the host for a call, behind a queue that is full."""
+        found = {}
+        for name, step in steps.items():
+            self.settle()
+            self.dist.barrier(group=self.control)
+            begun = time.perf_counter()
+            for _ in range(5):
+                step()
+            found[name] = round((time.perf_counter() - begun) * 2e5, 1)
+        self.settle()
+        return found
 
     def case(self, kind: str, tokens: int) -> dict[str, Any]:
         """Return a row: variants that are right, in turn."""
@@ -133,6 +187,8 @@ class Rank(Ranks):
             elif want is None:
                 want = made
         times = self.compare(steps, self.args.repeats)
+        if self.args.pieces:
+            times["host"] = self.host(steps)
         return {"kind": kind, "tokens": tokens, **times, "failed": failed}
 
 
@@ -144,10 +200,14 @@ def work(words: list[str]) -> int:
     parser.add_argument("--repeats", type=int)
     parser.add_argument("--tokens", type=int, nargs="+")
     parser.add_argument("--how", nargs="*")
+    parser.add_argument("--pieces", action="store_true")
     rank = Rank(parser.parse_args(words))
     said: dict[str, Any] = {"rows": [], "torch": rank.torch.__version__}
     with rank.torch.no_grad():
         for tokens in rank.args.tokens:
+            if rank.args.pieces and not rank.late():
+                said.setdefault("pieces", []).append(rank.pieces(tokens))
+                rank.say(said["pieces"][-1])
             for kind in ("all_gather", "reduce_scatter"):
                 if rank.late():
                     said["cut"] = f"no time left at {kind} {tokens}"
@@ -157,6 +217,23 @@ def work(words: list[str]) -> int:
                 rank.write(said)
     rank.dist.barrier(group=rank.control)
     return 0
+
+
+def best_of(rows: list[dict[str, Any]], baseline: str) -> dict[str, str]:
+    """Return the geomean over the baseline if every size had our fastest way."""
+    found: dict[str, list[tuple[int, str, float]]] = {}
+    for row in rows:
+        ours = {n: t for n, t in row["us"].items() if n.startswith(("stretto", "at"))}
+        if not ours or baseline not in row["us"]:
+            continue
+        name = min(ours, key=lambda n: ours[n])
+        gain = row["us"][baseline] / ours[name]
+        found.setdefault(row["kind"], []).append((row["tokens"], name, gain))
+    return {
+        kind: f"geomean {geomean([g for *_, g in some]):.3f}: "
+        + ", ".join(f"{tokens} {name} {gain:.3f}" for tokens, name, gain in some)
+        for kind, some in found.items()
+    }
 
 
 def table(said: dict[str, Any], baseline: str) -> str:
@@ -180,9 +257,17 @@ def table(said: dict[str, Any], baseline: str) -> str:
     lines.append("")
     for what, found in gains.items():
         lines.append(f"- {what}: geomean {geomean(found):.3f} over {baseline}")
+    for what, best in best_of(said["rows"], baseline).items():
+        lines.append(f"- {what}, the best way of each size: {best}")
     for row in said["rows"]:
         for name, why in row["failed"].items():
             lines.append(f"- {row['kind']} {row['tokens']} {name}: {why[:300]}")
+        if "host" in row:
+            lines.append(f"- host us, {row['kind']} {row['tokens']}: {row['host']}")
+    lines += [
+        f"- pieces, {row['tokens']} tokens, us: {row['us']}"
+        for row in said.get("pieces", [])
+    ]
     lines += [f"- {said[key]}" for key in ("cut", "wrong") if said.get(key)]
     return "\n".join(lines) + "\n"
 
@@ -196,7 +281,8 @@ def main() -> int:
     parser.add_argument("--size", type=int, default=8192)
     parser.add_argument("--tokens", type=int, nargs="+", default=list(TOKENS))
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--how", nargs="*", default=["whole", "each"])
+    parser.add_argument("--how", nargs="*", default=["whole", "each", "push", "ring"])
+    parser.add_argument("--pieces", action="store_true", help="what a call is made of")
     args = parser.parse_args()
     words = [
         "--how",
@@ -207,6 +293,7 @@ def main() -> int:
         str(args.repeats),
     ]
     words += ["--tokens", *map(str, args.tokens)]
+    words += ["--pieces"] * args.pieces
     said = {"rows": [], **launch("torch_matmul.py", words, args)}
     baseline = "nccl" if args.device == "cuda" and not args.share else "gloo"
     name = f"torch_matmul_x{args.ranks}"

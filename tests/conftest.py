@@ -5,8 +5,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-
-from stretto.testing.golden import Golden
+from tests.checking.golden import Golden
 
 TESTS = Path(__file__).parent
 LONGEST = ("chaos", "host/bench", "host/torch_ops", "host/torch", "host/hop")

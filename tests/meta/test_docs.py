@@ -145,6 +145,13 @@ def test_architecture_is_up_to_date():
     )
 
 
+def test_the_table_of_verbs_is_up_to_date():
+    """docs/guides/run.md says what the verbs' description says."""
+    script = runpy.run_path(str(ROOT / "scripts" / "verbs.py"))
+
+    assert script["page"]() == script["PAGE"].read_text(), "run: scripts/verbs.py"
+
+
 def test_every_decision_says_why():
     """A decision record has a context, a decision, what was refused, and its doubts."""
     records = sorted((DOCS / "decisions").glob("[0-9]*.md"))

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from stretto import collectives, executors
 from stretto.bench.traffic import spread, weights
+from stretto.calls import VERBS
 from stretto.collectives import Array, Operator, Shape, narrow, storage, widen
 from stretto.errors import CallError, UnknownNameError
 from stretto.ir import Params, freeze
@@ -33,16 +34,13 @@ __all__ = [
     "case_of",
 ]
 
-VECTOR = ("all_gather_v", "all_to_all_v", "gather_v", "reduce_scatter_v", "scatter_v")
+VECTOR = tuple(name for name, verb in VERBS.items() if verb.unequal)
 """Collectives with unequal parts: rank r's is in proportion to r + 1."""
 PAIRS = ("latency", "bw", "bibw", "multi_lat")
 """Between two ranks; multi_lat: between ranks r and r + n/2, all at once."""
 PATTERNS = ("pairwise", "incast", "one_to_many", "moe_dispatch", "moe_combine")
 """Who sends how much to whom, as an all_to_all_v."""
-_EQUAL = (
-    *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"),
-    *("reduce", "gather", "scatter", "permute", "barrier"),
-)
+_EQUAL = tuple(name for name in VERBS if name not in VECTOR)
 TESTS = (*PAIRS, *_EQUAL, *VECTOR, *PATTERNS)
 """Everything that `all` measures; `matrix` needs a file."""
 _BLOCK = 1_000_003

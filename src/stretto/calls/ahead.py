@@ -9,23 +9,26 @@ from __future__ import annotations
 import atexit
 import contextlib
 import hashlib
+import itertools
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 from stretto import caches, collectives, executors
+from stretto._version import __version__
 from stretto.choice.plans import frozen, proved_plan
-from stretto.choice.select import STAGED, Profile, Question, dtype_class
+from stretto.choice.select import STAGED, Choice, Profile, Question, dtype_class
 from stretto.choice.selector import Selector
-from stretto.collectives import Operator
+from stretto.collectives import Operator, Shape, storage
+from stretto.executors import Call
 from stretto.ir import Verified
 from stretto.plan import Plan
 
-__all__ = ["Compiled", "compile_usual", "start_ahead", "usual_plans"]
+__all__ = ["Compiled", "compile_usual", "start_ahead", "usual_calls"]
 
 _SIZES = tuple(1 << k for k in range(10, 29))
 _SMALL = 64 << 10
@@ -42,29 +45,32 @@ class _Usual:
     up_to: int = _SIZES[-1]
 
 
-_USUAL = (
+_FIRST = (
     _Usual("broadcast", "float32"),
     _Usual("all_gather", "int64", up_to=_SMALL),
     _Usual("broadcast", "uint8", up_to=_SMALL),
     _Usual("broadcast", "int64", up_to=_SMALL),
     _Usual("all_gather", "uint8", up_to=_SMALL),
     _Usual("all_reduce", "float32"),
+)
+"""What a model in DDP calls before its first step has ended."""
+_SOON = (
     _Usual("all_reduce", "bfloat16"),
     _Usual("all_gather", "bfloat16"),
     _Usual("reduce_scatter", "bfloat16"),
-    _Usual("reduce_scatter", "bfloat16", Operator.AVG),
-    _Usual("all_gather", "float32"),
-    _Usual("reduce_scatter", "float32"),
     _Usual("reduce_scatter", "float32", Operator.AVG),
+    _Usual("all_gather", "float32"),
+    _Usual("broadcast", "bfloat16"),
+    _Usual("all_to_all", "bfloat16"),
+    _Usual("reduce_scatter", "float32"),
+    _Usual("reduce_scatter", "bfloat16", Operator.AVG),
+    _Usual("all_to_all", "float32"),
     _Usual("all_reduce", "float32", Operator.AVG),
     _Usual("all_reduce", "bfloat16", Operator.AVG),
-    _Usual("broadcast", "bfloat16"),
     _Usual("all_reduce", "float16"),
-    _Usual("all_to_all", "bfloat16"),
-    _Usual("all_to_all", "float32"),
 )
-"""What DDP, FSDP2 and tensor parallelism call, and an element type of each size: what
-is only moved is bits."""
+"""What FSDP2 and tensor parallelism call, and an element type of each size: what is
+only moved is bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,32 +82,53 @@ class Compiled:
     """Whether it was done to its end, now or by an earlier process."""
 
 
-def usual_plans(
-    num_ranks: int, profile: Profile | None = None
-) -> Iterator[tuple[Verified[Plan], str, Operator]]:
-    """Yield the plans that choice picks for usual calls, each once, and their types."""
-    selector, seen = Selector("cuda", profile), set()
-    for one in _USUAL:
-        rooted = collectives.get(one.collective).rooted
-        for nbytes in _SIZES:
-            if nbytes > one.up_to:
-                break
-            asked = Question(
-                executor="cuda",
-                collective=one.collective,
-                num_ranks=num_ranks,
-                nbytes=nbytes,
-                memory=STAGED,
-                in_place=True,
-                params=frozen({"root": 0} if rooted else {}),
-                dtypes=dtype_class(one.dtype),
-            )
-            choice = selector.choose(asked)
-            key = choice, one.collective, one.dtype, one.op
-            if key not in seen:
-                seen.add(key)
-                args = choice.algorithm, num_ranks, asked.params, choice.schedule
-                yield proved_plan(*args, in_place=True), one.dtype, one.op
+Usual: TypeAlias = tuple[Verified[Plan], Call]
+
+
+def usual_calls(num_ranks: int, profile: Profile | None = None) -> Iterator[Usual]:
+    """Yield the plans that choice picks for usual calls, each with a call or two.
+
+    Those of the first calls come one kind after the other; then one of every kind, and
+    the next of every kind.
+    """
+    selector = Selector("cuda", profile)
+    for one in _FIRST:
+        yield from _plans(one, num_ranks, selector)
+    kinds = [_plans(one, num_ranks, selector) for one in _SOON]
+    for row in itertools.zip_longest(*kinds):
+        yield from (usual for usual in row if usual is not None)
+
+
+def _plans(one: _Usual, num_ranks: int, selector: Selector) -> Iterator[Usual]:
+    """Yield the plans of one kind of call, from small ones to large ones.
+
+    Each with the smallest and the largest call that it serves: of several tiles the
+    kernel is another one.
+    """
+    kind = collectives.get(one.collective)
+    params = frozen({"root": 0} if kind.rooted else {})
+    parts = kind.num_parts(Shape(num_ranks=num_ranks, params=dict(params)))
+    served: dict[Choice, list[int]] = {}
+    for nbytes in _SIZES:
+        if nbytes > one.up_to:
+            break
+        asked = Question(
+            executor="cuda",
+            collective=one.collective,
+            num_ranks=num_ranks,
+            nbytes=nbytes,
+            memory=STAGED,
+            in_place=True,
+            params=params,
+            dtypes=dtype_class(one.dtype),
+        )
+        served.setdefault(selector.choose(asked), []).append(nbytes)
+    for choice, sizes in served.items():
+        args = choice.algorithm, num_ranks, params, choice.schedule
+        for nbytes in sorted({sizes[0], sizes[-1]}):
+            count = nbytes // storage(one.dtype).itemsize // parts
+            call = Call(dtype=one.dtype, op=one.op, counts=(count,) * parts)
+            yield proved_plan(*args, in_place=True), call
 
 
 def compile_usual(
@@ -120,21 +147,24 @@ def compile_usual(
     arch = executor.arch_here() if arch is None else arch
     texts = Profile.of_user()
     profile = Profile.parse(texts["cuda"], "the user's") if "cuda" in texts else None
-    said = repr((num_ranks, arch, executor.toolchain(), texts, _USUAL, _shipped()))
+    usual = __version__, texts, _FIRST, _SOON, _shipped()
+    said = repr((num_ranks, arch, executor.toolchain(), usual))
     done = hashlib.sha256(said.encode()).hexdigest()
     mark = caches.folder("cubins") / f"ahead-{done}"
     if caches.load(mark) is not None:
         return Compiled(kernels=0, is_whole=True)
     cores = threads or max(1, len(os.sched_getaffinity(0)) - num_ranks)
-    started: list[Future[None]] = []
+    started: dict[str, Future[None]] = {}
     with ThreadPoolExecutor(cores, "ahead") as pool:
-        for plan, dtype, op in usual_plans(num_ranks, profile):
+        for plan, call in usual_calls(num_ranks, profile):
             for rank in range(num_ranks):
-                how = {"dtype": dtype, "op": op, "rank": rank, "arch": arch}
-                started.append(pool.submit(_compile, executor, plan, how, go_on))
+                kernels = executor.warm(plan, call, rank=rank, arch=arch)
+                for name, compile_it in kernels.items():
+                    if name not in started:
+                        started[name] = pool.submit(_if_wanted, compile_it, go_on)
             if not go_on():
                 break
-    for one in started:
+    for one in started.values():
         one.result()
     whole = go_on()
     if whole:
@@ -142,11 +172,9 @@ def compile_usual(
     return Compiled(kernels=len(started), is_whole=whole)
 
 
-def _compile(
-    executor: Any, plan: Verified[Plan], how: dict[str, Any], go_on: Callable[[], bool]
-) -> None:
+def _if_wanted(compile_it: Callable[[], object], go_on: Callable[[], bool]) -> None:
     if go_on():
-        executor.warm(plan, **how)
+        compile_it()
 
 
 def _shipped() -> str:

@@ -30,7 +30,7 @@ class _Channel(CallRunner):
 
     def __init__(self, group: Group, parent: CallRunner) -> None:
         """Open no session yet: the first transfer opens that of its arrays."""
-        super().__init__(group, executor="", profiles=parent._profiles)
+        super().__init__(group, executor="", profiles=parent._profiles, alone=True)
         self._parent = parent
 
     def _broke(self, error: BaseException) -> BaseException:
@@ -134,6 +134,7 @@ class Transfers:
             try:
                 group = self._runner._group.subgroup(name, pair)
                 group.only_transfers = True  # executors may keep less staging for it
+                group.opens_late = self._runner._group.opens_late
             except CommunicationError as e:
                 raise self._runner._broke(e) from None
             channel = self._channels[pair] = _Channel(group, self._runner)

@@ -14,13 +14,13 @@ from stretto.calls.channels import Transfers
 from stretto.calls.coalesced import CoalescingVerbs
 from stretto.calls.hints import argument_hint, attribute_hint
 from stretto.calls.objects import ObjectVerbs
+from stretto.calls.repeats import Repeats
 from stretto.calls.runner import OWNER, Claim
 from stretto.calls.verbs import Collectives
 from stretto.calls.work import Work
 from stretto.choice.measured import Measured, agree
 from stretto.choice.rowrules import RowRule
 from stretto.choice.select import Pin
-from stretto.epilogues import Bound
 from stretto.errors import CallError
 from stretto.executors import Group, Session, comm_of
 from stretto.meeting.limits import check_deadline
@@ -29,7 +29,7 @@ from stretto.trace import Seen, record
 __all__ = ["Communicator"]
 
 
-class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
+class Communicator(Collectives, ObjectVerbs, CoalescingVerbs, Repeats):
     """A group of ranks that call the same things in the same order.
 
     It takes NumPy arrays, tensors, and anything with DLPack or the buffer protocol.
@@ -45,12 +45,14 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
         executor: str = CPU,
         profiles: Measured | None = None,
     ) -> None:
-        """Open the executor's session (collective).
+        """Open the executor's session (collective), unless the group opens them late.
 
         What was measured on this machine, rank 0 reads for all.
         """
         if profiles is None and group.num_ranks > 1:
             profiles = agree(group)
+        if group.opens_late:
+            executor = ""
         super().__init__(group, executor=executor, profiles=profiles)
         self._transfers = Transfers(self)
 
@@ -191,42 +193,6 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
         """
         return self._chooser.rows(GPU)
 
-    @property
-    def memo(self) -> dict[Any, Any]:
-        """Return what those who build on this communicator remember of its calls.
-
-        It is emptied whenever calls must be examined anew.
-        """
-        return self._calls.epilogues.memo
-
-    def repeated(
-        self, x: Any, epilogue: Any = None, *, out: Any = None
-    ) -> Callable[[int, int, Sequence[Any]], bool] | None:
-        """Return an all_reduce with an epilogue that was just made, to be made again.
-
-        On a GPU, as a function of the addresses of `x` and the result and of what is
-        extra: addresses of the epilogue's inputs and outputs, and its numbers. It
-        returns False, and does nothing, where a call must be examined. None: this one
-        must, each time.
-        """
-        if not isinstance(epilogue, Bound):
-            raise CallError(
-                f"rank {self.rank}: repeated(epilogue={type(epilogue).__name__}); want "
-                f"what @epilogue made, called with its inputs, as in the call"
-            )
-        key = "all_reduce", id(x), id(out), "sum", None, None, None
-        found = self._calls.epilogues.find(key, x, out, epilogue)
-        if found is None:
-            return None
-        launch = found
-
-        def again(source: int, target: int, extra: Sequence[Any]) -> bool:
-            return self._known is self._calls.by_arrays and launch(
-                source, target, extra
-            )
-
-        return again
-
     def peers(self, array: Any) -> list[Any]:
         """Return every rank's array like this one, as this rank's GPU reaches them.
 
@@ -312,6 +278,7 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
             return None
         if deadline_s is not None:
             group.deadline_s = deadline_s
+        group.opens_late = self._group.opens_late
         try:
             return type(self)(group, profiles=self._profiles)
         except BaseException as e:

@@ -87,6 +87,8 @@ class KnownCalls:
         self.by_arrays: dict[Any, KnownCall] = {}
         """By verb, identities and arguments: looked up first."""
         self.by_layout: dict[Any, Layout] = {}
+        self.by_place: dict[Any, Any] = {}
+        """What others know calls by, on memory that they recognise."""
         self._sessions = sessions
         self.epilogues = KnownEpilogues(sessions)
         self._turn = 0
@@ -127,6 +129,7 @@ class KnownCalls:
         """Forget all."""
         self.by_arrays.clear()
         self.by_layout.clear()
+        self.by_place.clear()
         self.epilogues.clear()
 
     def _keep(

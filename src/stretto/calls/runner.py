@@ -48,8 +48,12 @@ class CallRunner:
         *,
         executor: str = CPU,
         profiles: Measured | None = None,
+        alone: bool = False,
     ) -> None:
-        """Open the executor's session (collective)."""
+        """Open the executor's session (collective); "": the first call opens its own.
+
+        `alone`: a peer may not have come yet when that is opened.
+        """
         self.rank = group.rank
         """This process's number in the group."""
         self.num_ranks = group.num_ranks
@@ -76,10 +80,10 @@ class CallRunner:
             self._sessions,
             busy=self._set_busy,
             hear=self._hear,
-            alone=not executor,
+            alone=alone,
         )
         self._fault: BaseException | None = None
-        self._closed = self._is_busy = False
+        self._closed = self._is_busy = self._is_renewed = False
         self._inside: dict[str, Claim] = {}
         """Who has taken the long way, and is not through: one at most."""
         group.on_break.append(self._choose_table)
@@ -106,7 +110,22 @@ class CallRunner:
             except BaseException as e:
                 raise self._broke(e) from e.__cause__
             self._sessions[executor] = session
+            session.tell_renewed(self._hear_renewed)
         return session
+
+    def _hear_renewed(self) -> None:
+        """Send the next call the long way; any thread may say so."""
+        self._is_renewed = True
+        self._known = {}
+
+    def _renew(self) -> None:
+        """Prepare launches on CPUs anew."""
+        self._is_renewed = False
+        for session in self._sessions.values():
+            session.renew()
+        self._calls.clear()
+        for key in [key for key in self._launches if key.device == CPU]:
+            del self._launches[key]
 
     def _read(self, verb: str, **given: Any) -> list[Any]:
         """Return the values of arguments, in that order."""
@@ -141,6 +160,8 @@ class CallRunner:
         seen: Passed | None,
         epilogue: Bound | None,
     ) -> Any:
+        if self._is_renewed:
+            self._renew()
         session = self._sessions.get(request.device)
         if session is None:
             session = self._session(request.device)
@@ -217,7 +238,7 @@ class CallRunner:
         """While anything is unusual every call goes the long way, and hears why."""
         usual = not (self._is_busy or self._inside or self._closed or self._fault)
         self._known = self._calls.by_arrays if usual else {}
-        if self._group.broken[0]:  # also just now
+        if self._group.broken[0] or self._is_renewed:  # also just now
             self._known = {}
 
     def _broke(self, error: BaseException) -> BaseException:

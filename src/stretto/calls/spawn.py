@@ -66,17 +66,22 @@ def connect_on(
     *,
     towards: str = "",
     deadline_s: float = DEADLINE_S,
+    opens_late: bool = False,
 ) -> Communicator:
     """Return the communicator of ranks that share a store (collective).
 
     They may be on several hosts: rank 0 publishes an address and a secret there, the
-    address being that of the interface by which it reaches the host `towards`.
+    address being that of the interface by which it reaches the host `towards`. What
+    calls on CPUs need is made ready now; with `opens_late`, the same on every rank,
+    beside the first of them.
     """
     from stretto.calls.published import agree_on
     from stretto.meeting.join import join
 
     place, listener = agree_on(store, rank, num_ranks, towards)
-    return _open(join(place, deadline_s=deadline_s, listener=listener))
+    meeting = join(place, deadline_s=deadline_s, listener=listener)
+    meeting.world.opens_late = opens_late
+    return _open(meeting)
 
 
 def _open(meeting: Meeting) -> Communicator:

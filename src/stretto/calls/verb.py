@@ -12,7 +12,14 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import (
+    Any,
+    Concatenate,
+    ParamSpec,
+    TypeVar,
+    get_args,
+    get_type_hints,
+)
 
 import numpy as np
 
@@ -51,6 +58,16 @@ class Verb:
     """Whether parts differ in size: the caller says their counts."""
     parameters: tuple[str, ...]
 
+    @property
+    def everywhere(self) -> tuple[str, ...]:
+        """Return the arrays that every rank has: all can be registered, or none."""
+        has = (self.x, self.x_at_root), (self.out, self.out_at_root)
+        return tuple(
+            name
+            for name, (holds, at_root) in zip(("x", "out"), has, strict=True)
+            if holds is not Holds.NOTHING and not at_root
+        )
+
 
 VERBS: dict[str, Verb] = {}
 """All of them, by name, in the order in which they are described."""
@@ -59,10 +76,14 @@ VERBS: dict[str, Verb] = {}
 def verb(
     x: Holds, out: Holds, *, x_at_root: bool = False, out_at_root: bool = False
 ) -> Callable[[F], F]:
-    """Make a method of a verb's signature; its body is not run."""
+    """Make a method of a verb's signature; its body is not run.
+
+    `**options: Unpack[...]` stands for the keywords of a `TypedDict`, all None.
+    """
 
     def make(method: F) -> F:
-        parameters = tuple(inspect.signature(method).parameters)[1:]
+        signature = _signature(method)
+        parameters = tuple(signature.parameters)[1:]
         one = Verb(
             name=method.__name__,
             collective=method.__name__.removesuffix("_v"),
@@ -79,11 +100,35 @@ def verb(
         text = compile(_text(one, method), f"<stretto: {one.name}>", "exec")
         exec(text, known, made)  # as dataclasses do; the text is ours
         found: Any = functools.update_wrapper(made[one.name], method)
+        found.__signature__ = signature
         found.__defaults__ = method.__defaults__
-        found.__kwdefaults__ = method.__kwdefaults__
+        found.__kwdefaults__ = {
+            p.name: p.default
+            for p in signature.parameters.values()
+            if p.kind is p.KEYWORD_ONLY
+        }
         return found  # type: ignore[no-any-return]
 
     return make
+
+
+def _signature(method: Any) -> inspect.Signature:
+    """Return a method's signature, with the keywords that its options stand for."""
+    signature = inspect.signature(method)
+    *own, last = signature.parameters.values()
+    if last.kind is not last.VAR_KEYWORD:
+        return signature
+    (options,) = get_args(get_type_hints(method)[last.name])
+    named = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=getattr(kind, "__forward_arg__", kind),
+        )
+        for name, kind in options.__annotations__.items()
+    ]
+    return signature.replace(parameters=[*own, *named])
 
 
 def _text(one: Verb, method: Any) -> str:

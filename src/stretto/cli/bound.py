@@ -9,7 +9,7 @@ from typing import Any
 from stretto import topology
 from stretto.choice import parse_sizes, spell_size
 from stretto.cli.output import add_json, print_rows
-from stretto.cli.synth import add_place, network_of, parts_of
+from stretto.cli.synth import add_place, network_of, parts_of, root_of
 from stretto.cli.targets import numbers
 from stretto.errors import CallError
 from stretto.synth import COLLECTIVES, Bound, Network, bound, frontier
@@ -55,7 +55,8 @@ def run(args: argparse.Namespace) -> int:
         rows = list(_frontier(args, network))
         print_rows(args, rows, f"{args.collective} on {network.name}")
         return 0
-    root = network.members[0] if args.root is None else args.root
+    root = root_of(network, args)
+    root = network.members[0] if root is None else root
     found = bound(args.collective, network, root=root, weights=weights)
     rows = [_row(found, nbytes) for nbytes in parse_sizes(args.sizes)]
     title = (
@@ -77,9 +78,10 @@ def _frontier(args: argparse.Namespace, network: Network) -> Iterator[dict[str, 
         )
     spread = _SPREADING[args.collective]
     way = network if spread == args.collective else network.reversed
-    root = network.members[0] if args.root is None else args.root
+    root = root_of(network, args)
+    root = network.members[0] if root is None else root
     limit = bound(spread, way, root=root)
-    chunks = numbers(args.chunks)
+    chunks = numbers(args.chunks, "--chunks")
     for point in frontier(spread, way, limit, root=root, chunks=chunks):
         yield {
             "chunks": point.chunks,

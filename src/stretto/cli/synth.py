@@ -17,7 +17,14 @@ from stretto.errors import CallError
 from stretto.topology import Machine
 from stretto.verify import verify
 
-__all__ = ["add_arguments", "add_place", "network_of", "parts_of", "run"]
+__all__ = [
+    "add_arguments",
+    "add_place",
+    "network_of",
+    "parts_of",
+    "root_of",
+    "run",
+]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,8 +94,34 @@ def parts_of(args: argparse.Namespace) -> tuple[int, ...]:
     return tuple(map(int, words))
 
 
+def root_of(network: synth.Network, args: argparse.Namespace) -> int | None:
+    """Return the root as the network numbers its ranks: the options say the machine's.
+
+    None where none was said: then it is the first rank, or there is none.
+    """
+    if args.root is None:
+        return None
+    if args.collective in synth.COLLECTIVES and args.collective not in synth.ROOTED:
+        raise CallError(
+            f"--root {args.root}: nobody is the root of {args.collective};"
+            f" want it for {', '.join(synth.ROOTED)}"
+        )
+    ranks = {network.place(r): r for r in network.members}
+    if args.root not in ranks:
+        raise CallError(f"--root {args.root}: want one of {sorted(ranks)}")
+    return ranks[args.root]
+
+
+def _can_write(*paths: Path | None) -> None:
+    """Refuse a file that cannot be written before time is spent on what is in it."""
+    for path in paths:
+        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+            raise CallError(f"{path}: want a file in a folder that is there")
+
+
 def run(args: argparse.Namespace) -> int:
     """Search, prove, print the gap, write the program."""
+    _can_write(args.output, args.xml)
     if not 0 <= args.budget < math.inf:
         raise CallError(f"--budget {args.budget:g}: want 0 or more seconds")
     machine = topology.load(args.machine)
@@ -101,10 +134,10 @@ def run(args: argparse.Namespace) -> int:
         args.collective,
         network,
         sizes[0],
-        root=args.root,
+        root=root_of(network, args),
         weights=parts_of(args),
         budget=synth.Budget.within(args.budget, args.seed),
-        splits=tuple(numbers(args.split)) if args.split else (),
+        splits=tuple(numbers(args.split, "--split")) if args.split else (),
         sketch=sketch,
         trees=args.trees,
         progress=_show if sys.stderr.isatty() else None,
@@ -114,8 +147,10 @@ def run(args: argparse.Namespace) -> int:
     print_rows(args, [_row(args, found, us)], "")
     if not args.json:
         print(f"bound: {found.bound.binding(sizes[0]).why}")
+        spent = f"the budget of {args.budget:g} s was spent"
+        why = "it was interrupted" if found.interrupted else spent
         for what in found.cut:
-            print(f"left out, the budget of {args.budget:g} s was spent: {what}")
+            print(f"left out, {why}: {what}")
     if args.output:
         args.output.write_text(found.text(name), encoding="utf-8")
     if args.xml:
@@ -133,7 +168,7 @@ def _show(trial: synth.Trial) -> None:
 
 
 _MOST_WRITTEN = 200_000
-_SLOWER, _SAME = 1.001, 1e-7
+_SLOWER, _ROUNDING = 1.001, 1e-12
 
 
 def _as_written(found: synth.Result, name: str) -> tuple[synth.Result, float]:
@@ -151,7 +186,7 @@ def _as_written(found: synth.Result, name: str) -> tuple[synth.Result, float]:
     if found.schedule.demand.weights:
         return found, float(found.us)  # parts are unequal: the plan's own time
     us = written(program, network.machine, nbytes=nbytes, ranks=at).time_us
-    if abs(us / float(found.us) - 1) < _SAME:
+    if abs(us / float(found.us) - 1) < _ROUNDING:
         return found, float(found.us)
     if us > float(found.us) * _SLOWER and not found.schedule.listed:
         schedule = replace(found.schedule, listed=True, waves=())
@@ -159,7 +194,7 @@ def _as_written(found: synth.Result, name: str) -> tuple[synth.Result, float]:
         program = verify(listed.program(name))
         again = written(program, network.machine, nbytes=nbytes, ranks=at).time_us
         if again < us:
-            return listed, max(again, float(found.us))
+            return listed, again
     return found, us
 
 

@@ -82,20 +82,20 @@ _MOST_NUMBERS = 4096
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?\Z")
 
 
-def numbers(text: str) -> list[int]:
-    """Return the numbers of ranks in `2,3,4-8`."""
+def numbers(text: str, what: str = "ranks") -> list[int]:
+    """Return the numbers in `2,3,4-8`, of ranks or of what is said."""
     found: list[int] = []
     for part in text.split(","):
         first, dash, last = part.partition("-")
         low, high = _number(first), _number(last if dash else first)
         if low is None or high is None or not 1 <= low <= high <= _MOST_RANKS:
             raise CallError(
-                f"ranks {text[:80]!r}: {part[:80]!r}; want numbers such as 2,3,4-8, "
+                f"{what} {text[:80]!r}: {part[:80]!r}; want numbers such as 2,3,4-8, "
                 f"rising, to {_MOST_RANKS} and at most {_MOST_NUMBERS} of them"
             )
         if high - low >= _MOST_NUMBERS:
             raise CallError(
-                f"ranks {text[:80]!r}: {part[:80]!r}; want at most {_MOST_NUMBERS} of "
+                f"{what} {text[:80]!r}: {part[:80]!r}; want at most {_MOST_NUMBERS} of "
                 "them"
             )
         found += range(low, high + 1)
@@ -113,6 +113,8 @@ def group_of(text: str) -> list[int]:
                 f"--group {text[:80]}: got {part[:80]!r}; want ranks such as 0-3,8"
             )
         found += range(low, high + 1)
+    if twice := sorted({r for r in found if found.count(r) > 1}):
+        raise CallError(f"--group {text[:80]}: names {twice[0]} twice; want it once")
     return found
 
 

@@ -120,6 +120,9 @@ class Group(Protocol):
     """The method of a communicator that exchanges happen for, if it says so."""
     only_transfers: bool = False
     """Whether two ranks send and receive here, and do nothing else."""
+    opens_late: bool = False
+    """Whether sessions are opened by the first calls that need them: those calls do not
+    wait for compilers that could work beside them."""
 
     def exchange(
         self, payload: Mapping[str, Any], fds: Sequence[int] = ()
@@ -227,6 +230,14 @@ class Session(Protocol):
         """Return the thread that is in a call of this session, or 0."""
         return 0
 
+    def tell_renewed(self, tell: Callable[[], None]) -> None:
+        """Call `tell`, by any thread, when launches should be prepared anew."""
+        return
+
+    def renew(self) -> None:
+        """Prepare calls from now on by what has become ready meanwhile."""
+        return
+
     def asked(self, ns: int) -> None:
         """Say when the next call was asked for, where that was before its start."""
         return
@@ -284,6 +295,7 @@ class Executor(Protocol):
         """Return how data go from one host to another, in words."""
 
 
+@functools.cache
 def names() -> tuple[str, ...]:
     """Return the names of all executors, sorted."""
     return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if m.ispkg))

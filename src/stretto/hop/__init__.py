@@ -116,6 +116,10 @@ class Hop(Protocol):
     def descriptors(self) -> Sequence[int]:
         """Return what turns readable when something comes, for selectors."""
 
+    @property
+    def is_armed(self) -> bool:
+        """Return whether descriptors turn readable by themselves, without `arm`."""
+
     def arm(self) -> bool:
         """Have descriptors turn readable from now on; False: something is there."""
 
@@ -126,6 +130,10 @@ class Hop(Protocol):
     @property
     def has_fields(self) -> bool:
         """Return whether peers can put to fields."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether a connection has ended."""
 
     def faults(self) -> Mapping[int, str]:
         """Return the peers whose connection has ended, and how."""

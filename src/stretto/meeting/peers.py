@@ -66,7 +66,7 @@ class PeerGroup:
     def __init__(self, group: Group, host: MeetingServices) -> None:
         self.calling = ""
         """The method of a communicator that exchanges happen for, if it says so."""
-        self.only_transfers = False
+        self.only_transfers = self.opens_late = False
         """Whether two ranks send and receive here, and do nothing else."""
         self.group = group
         self.rank = group.index(host.rank)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto import executors
+from stretto.collectives import bus_factor
 from stretto.studio.index import Index, dense_ids
 
 __all__ = ["Group", "groups"]
@@ -105,7 +105,7 @@ def _group(
     transfer = (end - last)[is_over]
     mean = float(index.instance_nbytes[mine].mean())
     moved = float(np.median(transfer)) if len(transfer) else math.nan
-    factor = executors.get("sim").bus_factor(name[0], max(1, num_ranks))
+    factor = bus_factor(name[0], num_ranks)
     return Group(
         collective=name[0],
         algorithm=name[1],

@@ -1,17 +1,18 @@
 """Topology and collective to a program: bounds with proofs, and schedules near them."""
 
-from stretto.synth.bounds import COLLECTIVES, Bound, Term, bound
-from stretto.synth.emit import identifier
-from stretto.synth.joint import Budget
-from stretto.synth.model import Network, from_machine
-from stretto.synth.portfolio import Result, Trial, synthesize
-from stretto.synth.replay import Replay, replay
-from stretto.synth.schedule import Demand, Move, Schedule
-from stretto.synth.sketch import Sketch, load_sketch, sketches, sketches_for
-from stretto.synth.steps import Point, frontier, rounds_bound
+from stretto.synth.bounds.bound import COLLECTIVES, ROOTED, Bound, Term, bound
+from stretto.synth.budget import Budget
+from stretto.synth.emit.file import identifier
+from stretto.synth.exact.steps import Point, frontier, rounds_bound
+from stretto.synth.network.model import Network, from_machine
+from stretto.synth.schedules.replay import Replay, replay
+from stretto.synth.schedules.schedule import Demand, Move, Schedule
+from stretto.synth.search.portfolio import Result, Trial, synthesize
+from stretto.synth.sketch.rules import Sketch, load_sketch, sketches, sketches_for
 
 __all__ = [
     "COLLECTIVES",
+    "ROOTED",
     "Bound",
     "Budget",
     "Demand",

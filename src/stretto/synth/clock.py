@@ -29,6 +29,9 @@ class Clock:
         self.cut: list[str] = [] if cut is None else cut
         """What was left out or given up, in words."""
 
+        self.interrupted = False
+        """Whether Ctrl-C ended it, and not the deadline."""
+
     @property
     def limited(self) -> bool:
         """Return whether there is a deadline at all."""

@@ -60,13 +60,20 @@ class Draft:
         self.link(b, a, speed)
 
 
+_MOST = 1e12
+"""Nothing real is that fast or late: more is a slip, and no figure for arithmetic."""
+
+
 def _speed(reader: Reader) -> tuple[float, float]:
     rate = reader.number("bandwidth_gbytes_per_s")
-    if not 0 < rate < math.inf:
-        raise reader.wrong("bandwidth_gbytes_per_s", "a rate above 0, in 10^9 B/s")
+    if not 1 / _MOST <= rate <= _MOST:
+        want = f"a rate above 0, {1 / _MOST:g} to {_MOST:g}, in 10^9 B/s"
+        raise reader.wrong("bandwidth_gbytes_per_s", want)
     latency = reader.number("latency_us")
-    if not latency < math.inf:
-        raise reader.wrong("latency_us", "a time below infinity, in us")
+    if not latency <= _MOST:
+        raise reader.wrong(
+            "latency_us", f"a time below infinity, at most {_MOST:g}, in us"
+        )
     return rate, latency
 
 
@@ -164,6 +171,8 @@ def _add_box_symmetries(draft: Draft, box: Reader, repeat: Reader) -> None:
     inside: dict[str, tuple[int, ...]] = {}
     if "symmetries" in box:
         for i, moved in enumerate(box.lists("symmetries", below=size, each=size)):
+            if sorted(moved) != list(range(size)):
+                raise box.wrong("symmetries", f"each rank below {size} once in each")
             inside[f"box.symmetries[{i}]"] = moved
     if "rotations" in box:
         for i, by in enumerate(box.integers("rotations", below=size)):

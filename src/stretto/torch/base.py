@@ -27,6 +27,7 @@ from stretto.torch.lanes import Lanes
 from stretto.torch.line import Line
 from stretto.torch.meeting import meet, seconds
 from stretto.torch.options import Options
+from stretto.torch.places import KnownPlaces
 from stretto.torch.transfers import Transfers
 from stretto.torch.works import Done
 
@@ -48,6 +49,8 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
             raise refusal(
                 f"pg_options is a {type(options).__name__}; want stretto.torch.Options"
             )
+        if rank == 0 and torch.cuda.is_available():
+            start_ahead(int(size))  # first: it goes on beside all that follows
         self._rank, self._size = int(rank), int(size)
         self._name, self._desc = str(opts.group_id), "undefined"
         self._store = opts.store
@@ -61,10 +64,10 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
         self._no_gpu: str | None = lacks(comm, "cuda") or None
         """Why calls on GPUs go to the fallback, if they do."""
         self._communicator = comm
-        self._comm: Any = _Pinned(comm, options) if options.algorithms else comm
+        self._comm: Any = comm
+        self._known_places = KnownPlaces(comm)
+        self._use(_Pinned(comm, options) if options.algorithms else comm)
         groups.bind(self._name, comm, self._line)
-        if rank == 0 and torch.cuda.is_available():
-            start_ahead(int(size))
         self._lanes = Lanes(self._hear)
         self._transfers = Transfers(self._comm, options.transfers)
         _living.add(self)
@@ -72,17 +75,26 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
     def _hear(self) -> None:
         self._comm.check()
 
+    def _use(self, comm: Any) -> None:
+        """Let this be what calls are made on: the communicator, or what stands for it.
+
+        Calls are known by their places where it is the communicator itself.
+        """
+        self._comm = comm
+        own = comm is self._communicator
+        self._places: dict[Any, Any] = self._known_places.calls if own else {}
+
     @contextlib.contextmanager
     def pinned(self, algorithms: Mapping[str, Any]) -> Iterator[None]:
         """Let this thread's calls be run by named algorithms, by collective."""
         with self._lock:
             before = self._comm
             if self._communicator is not None and type(before) is not Gone:
-                self._comm = _Pinned(before, Options(algorithms=algorithms))
+                self._use(_Pinned(before, Options(algorithms=algorithms)))
             try:
                 yield
             finally:
-                self._comm = before
+                self._use(before)
 
     # How a call is run.
 
@@ -233,7 +245,7 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
         try:
             self._line.close()
         finally:
-            self._comm = Gone(why)
+            self._use(Gone(why))
             self._communicator.close()
             self._fallback.close()
             super().shutdown()
@@ -242,9 +254,11 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
     def _forget(self) -> None:
         """Be of no use in a forked child: the ranks that met are the parent's."""
         groups.forget(self._name)
-        self._comm = Gone(
-            f"group {self._name!r} belongs to the process that this one was forked "
-            f"from; make a group in the child"
+        self._use(
+            Gone(
+                f"group {self._name!r} belongs to the process that this one was forked "
+                f"from; make a group in the child"
+            )
         )
 
 

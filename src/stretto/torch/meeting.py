@@ -9,6 +9,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import torch
+
 from stretto.calls import Communicator, connect_on
 
 __all__ = ["LONGEST_S", "meet", "seconds"]
@@ -19,8 +21,17 @@ LONGEST_S = 1e8
 
 def meet(store: Any, rank: int, size: int, timeout_s: float) -> Communicator:
     """Return the communicator of a group's members, on one host or on several."""
-    where = _host_of(store)
-    return connect_on(store, rank, size, towards=where, deadline_s=timeout_s)
+    where, late = _host_of(store), _opens_late(store, rank)
+    return connect_on(
+        store, rank, size, towards=where, deadline_s=timeout_s, opens_late=late
+    )
+
+
+def _opens_late(store: Any, rank: int) -> bool:
+    """Return whether calls on CPUs are the exception, as rank 0 says: it has a GPU."""
+    if rank == 0:
+        store.set("stretto/late", str(int(torch.cuda.is_available())))
+    return bool(store.get("stretto/late") == b"1")
 
 
 def _host_of(store: Any) -> str:

@@ -16,7 +16,6 @@ from stretto.watch.summary import (
     RankShare,
     Row,
     Summary,
-    bus_share,
     summarise,
 )
 
@@ -33,7 +32,6 @@ __all__ = [
     "Stand",
     "Summary",
     "attached",
-    "bus_share",
     "diagnose",
     "flows",
     "head",

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from stretto.collectives import bus_factor
 from stretto.trace import WAITS, CallKind, Recording
 from stretto.watch.links import Link, links
 
@@ -22,7 +23,6 @@ __all__ = [
     "RankShare",
     "Row",
     "Summary",
-    "bus_share",
     "summarise",
 ]
 
@@ -105,18 +105,6 @@ class Summary:
     span_s: float = 0.0
     links: tuple[Link, ...] = ()
     """What steps have moved between ranks, the slowest first."""
-
-
-def bus_share(collective: str, num_ranks: int) -> float:
-    """Return bus over algorithm bandwidth, as nccl-tests count."""
-    part = (num_ranks - 1) / num_ranks if num_ranks else 0.0
-    match collective:
-        case "all_reduce":
-            return 2 * part
-        case "all_gather" | "reduce_scatter" | "all_to_all" | "gather" | "scatter":
-            return part
-        case _:
-            return 1.0
 
 
 def summarise(recording: Recording, *, model: Model | None = None) -> Summary:
@@ -214,7 +202,7 @@ def _rows(
         p50, p99 = _quantiles(own, (0.5, 0.99)) if len(own) else (0.0, 0.0)
         n = len(recording.comms[comm].members)
         mean = nbytes[g] / max(1, count[g])
-        rate = mean / p50 * bus_share(collective, n) if p50 else 0.0
+        rate = mean / p50 * bus_factor(collective, n) if p50 else 0.0
         said = [recording.kinds[k] for k in kinds]
         modelled = [model(kind, n) for kind in said] if model else []
         rows.append(

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -95,30 +96,32 @@ class Alarm(Exception):
     """What the handler raises."""
 
 
-def interrupt(comm):
+def interrupt(comm, rang):
     """A signal's handler raises on rank 1, which waits for rank 0."""
     x = np.ones(10, np.float32)
     comm.all_reduce(x)
     if comm.rank == 1:
 
         def ring(*_):
+            Path(rang).touch()
             raise Alarm("late")
 
         signal.signal(signal.SIGALRM, ring)
-        signal.setitimer(signal.ITIMER_REAL, 0.3)
         try:
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
             comm.all_reduce(x)
         except Alarm:
             time.sleep(1.0)
             return "alarm"
-    if comm.rank == 0:
-        time.sleep(0.8)
+    while comm.rank == 0 and not Path(rang).exists():
+        time.sleep(0.1)
     return caught(comm.all_reduce, x)
 
 
-def test_what_a_handler_raises_in_a_call_is_told_to_all():
+def test_what_a_handler_raises_in_a_call_is_told_to_all(tmp_path):
     """At once, with whose it was; nobody waits until the deadline."""
-    zero, one, two = stretto.spawn(interrupt, num_ranks=3, deadline_s=20)
+    rang = str(tmp_path / "rang")
+    zero, one, two = stretto.spawn(interrupt, rang, num_ranks=3, deadline_s=20)
 
     assert "alarm" == one
     for kind, text, took_s in (zero, two):

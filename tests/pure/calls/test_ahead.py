@@ -4,7 +4,7 @@ import pytest
 
 from stretto import executors
 from stretto.calls import ahead
-from stretto.calls.ahead import compile_usual, usual_plans
+from stretto.calls.ahead import compile_usual, usual_calls
 from stretto.choice.select import STAGED, Question, dtype_class
 from stretto.choice.selector import Selector
 from stretto.collectives import Operator
@@ -20,7 +20,11 @@ def asked(monkeypatch, tmp_path):
     monkeypatch.setattr(
         cuda,
         "warm",
-        lambda plan, **how: found.append((plan.value.digest, *how.values())),
+        lambda plan, call, *, rank, arch: {
+            f"{plan.value.digest} {call.dtype} {call.op} {rank}": lambda: found.append(
+                (plan.value.digest, call.dtype, call.op, rank, arch)
+            )
+        },
     )
     monkeypatch.setattr(cuda, "toolchain", lambda: "of a test")
     return found
@@ -39,7 +43,7 @@ def test_every_rank_has_every_kernel_once(asked):
 
 def test_what_is_compiled_is_what_calls_are_served_by(asked):
     """An all_reduce of any usual size finds its plan among them."""
-    known = {(p.value.schedule, dtype, op) for p, dtype, op in usual_plans(4)}
+    known = {(p.value.schedule, call.dtype, call.op) for p, call in usual_calls(4)}
     for nbytes in (8, 5000, 1 << 17, 3 << 20, 25 << 20, 200 << 20):
         for dtype in ("float32", "bfloat16"):
             wanted = Question(

@@ -9,7 +9,7 @@ import pytest
 
 from stretto.collectives import DTYPES, Operator, combine, finish, storage, widen
 from stretto.executors.cpu import kernels
-from stretto.executors.cpu.interpreters import missing
+from stretto.jit import missing
 from stretto.testing import pairings
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "has Numba")

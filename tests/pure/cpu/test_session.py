@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import warnings
 
 import numpy as np
 import pytest
 
-from stretto import algorithms, executors
+from stretto import algorithms, executors, jit
 from stretto.collectives import Operator
 from stretto.errors import CallError, PlanError, UnknownNameError
 from stretto.executors import Call, Group, describe
-from stretto.executors.cpu import interpreter_numpy, interpreters
+from stretto.executors.cpu import beside, interpreter_numpy, interpreters
+from stretto.executors.cpu import session as sessions
 from stretto.executors.cpu.encode import fingerprint
 from stretto.ir import Verified
 from stretto.lower import lower
@@ -25,6 +29,7 @@ rank 0 input 0:1@0 output 0:1@0 stage 0
   lane 0
     copy output[0] <- input[0] @0 finish
 """
+CALL = Call(dtype="float64", op=Operator.AVG, counts=(77,))
 
 
 class OneRank(Group):
@@ -48,8 +53,7 @@ def session(request):
 
 def test_a_group_of_one_copies(session):
     """One rank is a group, too; any alignment will do."""
-    call = Call(dtype="float64", op=Operator.AVG, counts=(77,))
-    launch = session.prepare(Verified(parse_plan(ALONE)), call)
+    launch = session.prepare(Verified(parse_plan(ALONE)), CALL)
     x = np.arange(77.0)
     out = np.zeros(77 * 8 + 1, np.uint8)[1:].view(np.float64)
 
@@ -163,8 +167,8 @@ def test_without_numba_the_slow_interpreter_says_so(monkeypatch):
 
 def test_with_numba_there_is_nothing_to_say():
     """No warning, and the compiled interpreter."""
-    if interpreters.missing():
-        pytest.skip(interpreters.missing())
+    if jit.missing():
+        pytest.skip(jit.missing())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         session = executors.get("cpu").open_session(OneRank())
@@ -192,3 +196,74 @@ def test_numpy_kernels_are_numbered_once():
 def test_a_plan_is_a_plan():
     """The text these tests are written in is what they think it is."""
     assert isinstance(parse_plan(ALONE), Plan)
+
+
+def test_a_session_that_opens_late_begins_with_numpy_and_is_renewed(monkeypatch):
+    """The compiled interpreter comes when it is ready; results do not change by it."""
+    waiting, told = [], []
+    monkeypatch.setattr(sessions, "is_loaded", lambda: False)
+    monkeypatch.setattr(beside, "when_ready", waiting.append)
+    group = OneRank()
+    group.opens_late = True
+    late = executors.get("cpu").open_session(group)
+    late.tell_renewed(lambda: told.append(late.interpreter))
+    first = late.prepare(Verified(parse_plan(ALONE)), CALL)
+    before = late.interpreter
+    waiting[0](interpreters.interpreter_named("numba"))
+    late.renew()
+    second = late.prepare(Verified(parse_plan(ALONE)), CALL)
+
+    assert ("numpy", ["numpy"], "numba") == (before, told, late.interpreter)
+    for launch in (first, second, first):  # what was prepared before goes on working
+        x, out = np.arange(77.0), np.zeros(77)
+        launch(x, out)
+        assert (x == out).all()
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_session_waits_for_compilers_unless_it_opens_late(late, monkeypatch):
+    """Nor does one that opens late begin anew with NumPy what is compiled already."""
+    monkeypatch.setattr(beside, "when_ready", lambda take: pytest.fail("nothing to do"))
+    group = OneRank()
+    group.opens_late = late
+    interpreters.interpreter_named("numba")
+    session = executors.get("cpu").open_session(group)
+    session.tell_renewed(lambda: None)
+
+    assert session.interpreter == "numba"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_interpreter_is_compiled_by_another_process(tmp_path):
+    """This one compiles nothing: it finds what it loads, the second time at once."""
+    done = subprocess.run(
+        [sys.executable, "-c", BESIDE], capture_output=True, text=True, check=False,
+        env={**os.environ, "STRETTO_CACHE_DIR": str(tmp_path)},
+    )  # fmt: skip
+
+    assert (0, "True numba [] 0\n") == (done.returncode, done.stdout), done.stderr
+
+
+BESIDE = """
+import threading
+from stretto.executors.cpu import beside
+from stretto.jit import kept
+children, compiled_here = [], []
+kept.Kept.save_overload = lambda self, *rest: compiled_here.append(rest)
+popen = beside.subprocess.Popen
+def start(*args, **how):
+    children.append(popen(*args, **how))
+    return children[-1]
+beside.subprocess.Popen = start
+came = threading.Event()
+found = []
+beside.when_ready(lambda engine: (found.append(engine), came.set()))
+came.wait(240)
+before = len(children)
+came.clear()
+beside.when_ready(lambda engine: came.set())
+came.wait(60)
+said = before == 1 and children[0].returncode == 0
+print(said, found[0].name, compiled_here, len(children) - before)
+"""

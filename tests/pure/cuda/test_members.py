@@ -6,6 +6,7 @@ import cuda_emulate as _emulate
 import numpy as np
 import pytest
 from cuda_fakes import generated
+from tests.checking.groups import among, relayed
 
 from stretto import algorithms
 from stretto.collectives import Operator
@@ -13,7 +14,6 @@ from stretto.errors import PlanError
 from stretto.executors.cuda.codegen.compile import compile_kernel
 from stretto.lower import lower
 from stretto.plan import Schedule
-from stretto.testing import among, relayed
 from stretto.verify import verify, verify_plan
 
 MEMBERS, RANKS = (0, 2), 4

@@ -5,12 +5,12 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 
 import pytest
+from tests.checking.groups import among
 
 from stretto import algorithms, topology
 from stretto.errors import CallError, ParseError, ProgramError, UnknownNameError
 from stretto.foreign import from_xml, to_xml
 from stretto.synth import Budget, from_machine, synthesize
-from stretto.testing import among
 from stretto.verify import verify
 
 SHIPPED = (

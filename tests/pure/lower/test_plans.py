@@ -1,13 +1,13 @@
 """Every shipped algorithm, under every kind of schedule, gives a proved plan."""
 
 import pytest
+from tests.checking.cases import SCHEDULES, programs
+from tests.checking.judge import plan_is_right
 
 from stretto import algorithms
 from stretto.errors import CallError, PlanError
 from stretto.lower import lower
 from stretto.plan import Schedule, parse_plan
-from stretto.testing import SCHEDULES, programs
-from stretto.testing.judge import plan_is_right
 from stretto.verify import verify, verify_plan
 
 PUSHED = "push packets staged"

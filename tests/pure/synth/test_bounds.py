@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from stretto import topology
 from stretto.errors import TopologyError, UnknownNameError
 from stretto.synth import bound, from_machine
-from stretto.synth.cuts import broadcast_cut, gather_cut, scatter_cut
-from stretto.synth.flows import exchange_flow
-from stretto.synth.maxflow import Flow
-from stretto.synth.model import Link, Network
-from stretto.synth.symmetry import find_symmetry, trivial
+from stretto.synth.bounds.cuts import broadcast_cut, gather_cut, scatter_cut
+from stretto.synth.bounds.flows import exchange_flow
+from stretto.synth.network.maxflow import Flow
+from stretto.synth.network.model import Link, Network
+from stretto.synth.network.symmetry import find_symmetry, trivial
 
 
 def network_of(rates, *, name="drawn"):

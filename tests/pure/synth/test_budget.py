@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 
 import pytest
@@ -112,3 +114,52 @@ def test_the_command_says_what_was_left_out(capsys):
 
     assert 0 == main([*words, "--budget", "0"])
     assert "left out, the budget of 0 s was spent: " in capsys.readouterr().out
+
+
+_INTERRUPTED = """
+import os, signal, threading
+from stretto import topology
+from stretto.synth import Budget, from_machine, synthesize
+
+def soon(trial):
+    if not asked.is_set():
+        asked.set()
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+asked = threading.Event()
+network = from_machine(topology.load("mi250x2"))
+found = synthesize(
+    "all_gather", network, 65536, budget=Budget.within(60), progress=soon
+)
+print(found.interrupted, bool(found.cut), found.us < 10**6)
+"""
+
+_SOLVING = """
+import os, signal, threading
+from stretto import topology
+from stretto.synth import Budget, Demand, bound, from_machine
+from stretto.synth.exact.joint import solve_joint
+from stretto.synth.network.symmetry import trivial
+
+network = from_machine(topology.load("dgx1"))
+demand = Demand(collective="all_gather", network=network, nbytes=65536, split=4)
+limit = bound("all_gather", network)
+threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    solve_joint(demand, trivial(network), limit, budget=Budget(seconds=600, whole=600))
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "printed"), [(_INTERRUPTED, "True True True"), (_SOLVING, "interrupted")]
+)
+def test_an_interrupted_search_ends_with_the_best_so_far(script, printed):
+    """Wherever Ctrl-C comes, also in a solver that takes the signal itself."""
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=90
+    )
+
+    assert not ran.stderr
+    assert printed == ran.stdout.strip()

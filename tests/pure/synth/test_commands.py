@@ -37,7 +37,9 @@ def test_bound_prints_the_certificate(capsys):
 )
 def test_bound_prints_the_frontier_of_a_box(capsys, collective, points):
     """Steps against rounds, each proved; who collects does it backwards."""
-    words = ("--machine", "dgx1", "--frontier", "--chunks", "1,2", "--root", "3")
+    words = ("--machine", "dgx1", "--frontier", "--chunks", "1,2")
+    if collective != "all_gather":
+        words += ("--root", "3")
     status, document = run(capsys, "bound", collective, *words)
     found = [(r["chunks"], r["steps"], r["rounds"]) for r in document["rows"]]
 
@@ -167,6 +169,15 @@ def test_misuse_is_answered(capsys, words, why):
         (("--budget", "nan"), "--budget nan: want 0 or more seconds"),
         (("--relays",), "--relays: got no --group; want the ranks"),
         (("--group", "0-9"), "want ranks 0 to 7"),
+        (("--group", "0-3,2"), "--group 0-3,2: names 2 twice"),
+        (("--group", "1,4,6"), "nothing reaches ranks [4, 6], seen from rank 1"),
+        (("--root", "0"), "--root 0: nobody is the root of all_gather; want it for"),
+        (("--split", "0"), "--split '0': '0'; want numbers"),
+        (("--trees", "-1"), "trees=-1; want 0 or more"),
+        (("--seed", "-5"), "seed=-5; want 0 to"),
+        (("--seed", "4294967296"), "seed=4294967296; want 0 to"),
+        (("-o", "no/such/folder/it.py"), "it.py: want a file in a folder that is"),
+        (("--xml", "."), ".: want a file in a folder that is there"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(capsys, words, match):
@@ -176,3 +187,15 @@ def test_what_cannot_be_meant_is_refused(capsys, words, match):
 
     assert match in error
     assert 1 == len(error.strip().splitlines())
+
+
+@pytest.mark.parametrize("command", ["bound", "synth"])
+def test_a_root_is_a_rank_of_the_machine(capsys, command):
+    """Also where the ranks of a group are numbered anew."""
+    words = [command, "broadcast", "--machine", "dgx1", "--group", "4-6", "--size"]
+    words += ["1M", *(("--budget", "0") if command == "synth" else ())]
+
+    assert 0 == main([*words, "--root", "6"])
+    capsys.readouterr()
+    assert 2 == main([*words, "--root", "2"])
+    assert "--root 2: want one of [4, 5, 6]" in capsys.readouterr().err

@@ -8,12 +8,12 @@ from fractions import Fraction
 import pytest
 
 from stretto.synth import COLLECTIVES
-from stretto.synth.emit import build, emit
-from stretto.synth.model import Link, Network
-from stretto.synth.schedule import Demand, Move
-from stretto.synth.symmetry import symmetry_of, trivial
-from stretto.synth.unfold import unfold
-from stretto.synth.waves import in_waves
+from stretto.synth.emit.file import build, emit
+from stretto.synth.network.model import Link, Network
+from stretto.synth.network.symmetry import symmetry_of, trivial
+from stretto.synth.schedules.repeating import in_waves
+from stretto.synth.schedules.schedule import Demand, Move
+from stretto.synth.schedules.unfold import unfold
 from stretto.verify import verify
 
 

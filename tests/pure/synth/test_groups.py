@@ -5,16 +5,16 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
+from tests.checking.judge import program_is_right
 
 from stretto import topology
 from stretto.errors import CallError, TopologyError
 from stretto.lower import lower
 from stretto.plan import Schedule
 from stretto.synth import COLLECTIVES, Budget, bound, from_machine, synthesize
-from stretto.synth.model import Link, Network
-from stretto.synth.replay import replay
-from stretto.synth.steps import frontier
-from stretto.testing.judge import program_is_right
+from stretto.synth.exact.steps import frontier
+from stretto.synth.network.model import Link, Network
+from stretto.synth.schedules.replay import replay
 from stretto.verify import verify, verify_plan
 
 QUICK = Budget(seconds=0)

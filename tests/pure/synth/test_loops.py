@@ -8,11 +8,11 @@ import pytest
 
 from stretto import topology
 from stretto.synth import Budget, Demand, bound, from_machine, synthesize
-from stretto.synth.cyclic import book_waves
-from stretto.synth.emit import build, emit
-from stretto.synth.replay import replay
-from stretto.synth.trees import pack_trees
-from stretto.synth.waves import in_waves
+from stretto.synth.direct.repeating_trees import book_waves
+from stretto.synth.direct.trees import pack_trees
+from stretto.synth.emit.file import build, emit
+from stretto.synth.schedules.repeating import in_waves
+from stretto.synth.schedules.replay import replay
 from stretto.verify import verify
 
 QUICK = Budget(seconds=0)

@@ -9,12 +9,13 @@ _MODELLED = """
 import resource
 from stretto import topology
 from stretto.synth import from_machine
-from stretto.synth.bounds import bound
-from stretto.synth.greedy import greedy
-from stretto.synth.joint import Budget, solve_joint
-from stretto.synth.schedule import Demand
-from stretto.synth.symmetry import trivial
-from stretto.synth.extras import cp_model
+from stretto.synth.bounds.bound import bound
+from stretto.synth.direct.greedy import greedy
+from stretto.synth.budget import Budget
+from stretto.synth.exact.joint import solve_joint
+from stretto.synth.schedules.schedule import Demand
+from stretto.synth.network.symmetry import trivial
+from stretto.synth.solvers import cp_model
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -12,14 +12,14 @@ import pytest
 
 from stretto import topology
 from stretto.synth import Budget, Demand, bound, from_machine, synthesize
+from stretto.synth.bounds.clusters import clustered, clusterings
+from stretto.synth.bounds.link_prices import gossip_rate
 from stretto.synth.clock import Clock
-from stretto.synth.clusters import clustered, clusterings
-from stretto.synth.forest import Grove
-from stretto.synth.gossip import gossip_rate
-from stretto.synth.lanes import Lanes, partners
-from stretto.synth.model import Link, Network
-from stretto.synth.packing import Pool
-from stretto.synth.reach import Reach
+from stretto.synth.general.partners import Lanes, partners
+from stretto.synth.general.tree_packing import Pool
+from stretto.synth.general.tree_source import TreeSource
+from stretto.synth.network.hops import Reach
+from stretto.synth.network.model import Link, Network
 
 
 def network(seed, *, switches=3, symmetric=False):
@@ -116,7 +116,7 @@ def test_one_partner_for_every_port_is_enough(name, dead):
     net = from_machine(topology.load(name).degraded(dead_links=dead))
     demand = Demand(collective="all_gather", network=net, nbytes=10**9)
     limit = bound("all_gather", net)
-    grove = Grove(demand, limit, Clock(None))
+    grove = TreeSource(demand, limit, Clock(None))
     grove.improve()
     packing = grove._packing(1000, grove.choose())
     used = {way for way in packing.flows if len(way) > 1}

@@ -11,17 +11,17 @@ from stretto import topology
 from stretto.errors import TopologyError
 from stretto.lang import Algorithm
 from stretto.synth import COLLECTIVES, Budget, Demand, bound, from_machine, synthesize
-from stretto.synth.cuts import gather_cut
-from stretto.synth.emit import identifier
-from stretto.synth.greedy import greedy
-from stretto.synth.joint import solve_joint
-from stretto.synth.replay import replay
-from stretto.synth.schedule import Schedule
-from stretto.synth.splitting import Units, _exact, feasible
-from stretto.synth.steps import frontier, rounds_bound
-from stretto.synth.symmetry import find_symmetry
-from stretto.synth.timed import flooded, most_chunks
-from stretto.synth.trees import book_trees, pack_trees
+from stretto.synth.bounds.cuts import gather_cut
+from stretto.synth.direct.greedy import greedy
+from stretto.synth.direct.trees import book_trees, pack_trees
+from stretto.synth.emit.file import identifier
+from stretto.synth.exact.joint import solve_joint
+from stretto.synth.exact.steps import frontier, rounds_bound
+from stretto.synth.exact.timed_flow import flooded, most_chunks
+from stretto.synth.network.symmetry import find_symmetry
+from stretto.synth.network.without_switches import Units, _exact, feasible
+from stretto.synth.schedules.replay import replay
+from stretto.synth.schedules.schedule import Schedule
 from stretto.verify import verify
 
 QUICK = Budget(seconds=0)

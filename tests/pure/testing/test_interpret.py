@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.checking.strategies import numbers_of_ranks, types_and_operators
 
 from stretto.collectives import Operator, Shape, combine, narrow, widen
 from stretto.errors import CallError, MissingExtraError, UndefinedError
@@ -19,9 +20,7 @@ from stretto.testing import (
     input_counts,
     interpret,
     largest_error,
-    numbers_of_ranks,
     tolerance,
-    types_and_operators,
 )
 
 

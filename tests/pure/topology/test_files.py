@@ -90,6 +90,13 @@ def test_the_names_in_a_user_s_file_keep_their_defaults(tmp_path):
         ),
         ("[[0, 1]]", "[[0]]", r"want a list of lists of 2 whole numbers below 4"),
         ("= 5", "= 'fast'", r"bandwidth_gbytes_per_s: got 'fast'; want a number, 0 or"),
+        ("= 5", "= 1e-320", r"bandwidth_gbytes_per_s: got 1e-320; want a rate above 0"),
+        ("= 5", "= inf", r"bandwidth_gbytes_per_s: got inf; want a rate above 0"),
+        (
+            "latency_us = 0",
+            "latency_us = 1e300",
+            r"latency_us: got 1e\+300; want a time",
+        ),
         ("= 5", "= 0", r"bandwidth_gbytes_per_s: got 0; want a rate above 0"),
         (
             "latency_us = 0",

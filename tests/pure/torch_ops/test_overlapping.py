@@ -110,25 +110,24 @@ def races(world):
 
 
 class Memory:
-    """Parts of memory of one name, each of so many rows."""
+    """Rows of memory of one name."""
 
-    dtype = "bfloat16"
+    dtype, nbytes = "bfloat16", 0
 
-    def __init__(self, rank, name, parts):
-        self.rank, self.name, self.parts = rank, name, list(parts)
-        self.shape = ROWS * len(self.parts), 4
+    def __init__(self, rank, name, rows):
+        self.rank, self.name, self.rows = rank, name, list(rows)
+        self.shape = len(self.rows), 4
 
     @property
     def names(self):
-        return [(self.name, q) for q in self.parts]
+        return [(self.name, row) for row in self.rows]
 
     def __getitem__(self, at):
-        some = self.parts[at.start // ROWS : at.stop // ROWS]
-        return Memory(self.rank, self.name, some)
+        return Memory(self.rank, self.name, self.rows[at])
 
     def split(self, rows):
-        assert rows == ROWS, "parts are split into parts"
-        return [Memory(self.rank, self.name, [q]) for q in self.parts]
+        some = range(0, len(self.rows), rows)
+        return [self[start : start + rows] for start in some]
 
     def view(self, *_):
         return self
@@ -138,14 +137,20 @@ class Memory:
 
     def new_empty(self, rows, _):
         name = self.rank.rank, "new", next(self.rank.world.number)
-        return Memory(self.rank, name, range(rows // ROWS))
+        return Memory(self.rank, name, range(rows))
+
+    def touch(self, sources, writes):
+        reads = [(name, False) for one in sources for name in one.names]
+        self.rank.now.enqueue(*reads, *[(name, True) for name in writes])
 
     def copy_(self, source):
-        reads = [(name, False) for name in source.names]
-        self.rank.now.enqueue(*reads, *[(name, True) for name in self.names])
+        self.touch([source], self.names)
+
+    def addmm_(self, x, _):
+        self.touch([x, self], self.names)
 
     def sum(self, _):
-        self.rank.now.enqueue(*[(name, False) for name in self.names])
+        self.touch([self], [])
         return self
 
 
@@ -161,11 +166,14 @@ def stand_in(monkeypatch):
         mine.rank.now = before
 
     def mm(x, w, out):
-        sources = [(name, False) for name in x.names]
-        mine.rank.now.enqueue(*sources, *[(name, True) for name in out.names])
+        out.touch([x], out.names)
+
+    def addmm(before, x, w, out):
+        out.touch([before, x], out.names)
 
     fake = SimpleNamespace(
         mm=mm,
+        addmm=addmm,
         cuda=SimpleNamespace(
             current_stream=lambda: mine.rank.now,
             is_current_stream_capturing=lambda: False,
@@ -182,8 +190,7 @@ def room_of(rank, barrier):
     room.stream, room._last = rank.copies, None
 
     def arrays(comm, like, shape):
-        parts = range(shape[0] // ROWS)
-        every = [Memory(rank, ("room", q), parts) for q in range(RANKS)]
+        every = [Memory(rank, ("room", q), range(shape[0])) for q in range(RANKS)]
         return every[rank.rank], every
 
     room.arrays, room.barrier = arrays, lambda comm: barrier(rank)
@@ -191,17 +198,17 @@ def room_of(rank, barrier):
 
 
 def gather(comm, rank, turn):
-    x = Memory(rank, (rank.rank, "x", turn), [0])
-    y = Memory(rank, (rank.rank, "y", turn), range(RANKS))
+    x = Memory(rank, (rank.rank, "x", turn), range(ROWS))
+    y = Memory(rank, (rank.rank, "y", turn), range(RANKS * ROWS))
     overlapping.gather_then_multiply(comm, x, None, y, None)
 
 
 def scatter(comm, rank, turn):
-    x = Memory(rank, (rank.rank, "x", turn), range(RANKS))
+    x = Memory(rank, (rank.rank, "x", turn), range(RANKS * ROWS))
     overlapping.multiply_then_scatter(comm, x, None, [ROWS, 4])
 
 
-@pytest.mark.parametrize("how", ["whole", "each"])
+@pytest.mark.parametrize("how", ["whole", "each", "push", "ring"])
 @pytest.mark.parametrize("streams", [1, 2])
 def test_nothing_is_written_that_others_still_use(stand_in, monkeypatch, how, streams):
     """Calls of both kinds after one another, on one stream or two."""
@@ -224,12 +231,23 @@ def test_nothing_is_written_that_others_still_use(stand_in, monkeypatch, how, st
     assert [] == races(world)
 
 
-@pytest.mark.parametrize("call", [gather, scatter])
-@pytest.mark.parametrize("nth", [0, 1])
-def test_each_barrier_is_needed(stand_in, monkeypatch, nth, call):
-    """Without either the clocks see a race: they would."""
+BARRIERS = [
+    *((call, "whole", 2, nth) for call in (gather, scatter) for nth in range(2)),
+    *((gather, "push", 2, nth) for nth in range(2)),
+    *((scatter, "ring", 5, nth) for nth in (1, 2, 3, 4)),
+]
+"""Calls, how, how many barriers each has, and the one that is left out."""
+
+
+@pytest.mark.parametrize(("call", "how", "count", "nth"), BARRIERS)
+def test_each_barrier_is_needed(stand_in, monkeypatch, nth, count, how, call):
+    """Without it the clocks see a race: they would.
+
+    Of a ring among three, the first is for two ranks: who has come to the second knows
+    that everybody has ended the call before.
+    """
     world, rooms = World(), {}
-    monkeypatch.setattr(overlapping, "HOW", "whole")
+    monkeypatch.setattr(overlapping, "HOW", how)
     monkeypatch.setattr(overlapping, "_room_of", lambda comm: rooms[comm.rank])
 
     def calls(rank, barrier):
@@ -238,7 +256,7 @@ def test_each_barrier_is_needed(stand_in, monkeypatch, nth, call):
         visits = itertools.count()
 
         def some(comm):
-            if next(visits) % 2 != nth:
+            if next(visits) % count != nth:
                 barrier(rank)
 
         room.barrier = some
@@ -249,3 +267,81 @@ def test_each_barrier_is_needed(stand_in, monkeypatch, nth, call):
     run(world, calls)
 
     assert races(world)
+
+
+@pytest.mark.parametrize("how", ["", "whole", "each", "push", "ring"])
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("rows", [1, 5, 300])
+def test_every_way_computes_the_product(monkeypatch, how, ranks, rows):
+    """With streams that do at once what they are given, on a CPU's memory."""
+    gate = threading.Barrier(ranks)
+    stream = SimpleNamespace(
+        cuda_stream=1, wait_stream=lambda _: None, wait_event=lambda _: None,
+        record_event=lambda: None,
+    )  # fmt: skip
+
+    @contextmanager
+    def on(_):
+        yield
+
+    cuda = SimpleNamespace(
+        current_stream=lambda: stream,
+        is_current_stream_capturing=lambda: False,
+        stream=on,
+    )
+    fake = SimpleNamespace(
+        mm=torch.mm, addmm=torch.addmm, cuda=cuda, Size=torch.Size, empty=torch.empty
+    )
+    monkeypatch.setattr(overlapping, "torch", fake)
+    monkeypatch.setattr(overlapping, "HOW", how)
+    shared = [torch.full((1 << 16,), torch.nan) for _ in range(ranks)]
+
+    def room(rank):
+        made = overlapping._Room.__new__(overlapping._Room)
+        made.stream, made._last = stream, None
+
+        def arrays(comm, like, shape):
+            size = torch.Size(shape).numel()
+            every = [one[:size].view(shape) for one in shared]
+            return every[rank], every
+
+        made.arrays, made.barrier = arrays, lambda comm: gate.wait(20)
+        return made
+
+    rooms = {rank: room(rank) for rank in range(ranks)}
+    monkeypatch.setattr(overlapping, "_room_of", lambda comm: rooms[comm.rank])
+    gen = torch.Generator().manual_seed(rows)
+    parts = [torch.randn(rows, 8, generator=gen) for _ in range(ranks)]
+    wholes = [torch.randn(ranks * rows, 8, generator=gen) for _ in range(ranks)]
+    ws = [torch.randn(8, 6, generator=gen) for _ in range(ranks)]
+    measured = SimpleNamespace(
+        pushed_from=1 << 40, in_a_ring_from=1 << 40, by_parts_from=1 << 40
+    )
+    got, wrong = {}, []
+
+    def calls(rank):
+        comm = SimpleNamespace(num_ranks=ranks, rank=rank, measured=lambda: measured)
+        try:
+            for _ in range(3):
+                y = torch.full((ranks * rows, 6), torch.nan)
+                whole = torch.full((ranks * rows, 8), torch.nan)
+                overlapping.gather_then_multiply(comm, parts[rank], ws[rank], y, whole)
+                x = wholes[rank].view(ranks, rows, 8)
+                out = overlapping.multiply_then_scatter(comm, x, ws[rank], [rows, 6])
+            got[rank] = y, whole, out.clone()
+        except BaseException as e:
+            wrong.append(e)
+            gate.abort()
+
+    threads = [threading.Thread(target=calls, args=(r,)) for r in range(ranks)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert not wrong
+    whole = torch.cat(parts)
+    total = sum(x @ w for x, w in zip(wholes, ws, strict=True))
+    for rank in range(ranks):
+        assert torch.equal(whole, got[rank][1])
+        torch.testing.assert_close(got[rank][0], whole @ ws[rank])
+        torch.testing.assert_close(got[rank][2], total.split(rows)[rank])

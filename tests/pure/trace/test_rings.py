@@ -1,5 +1,6 @@
 """Rings: the last calls are there, whole, for the process itself and for outsiders."""
 
+import gc
 import os
 import random
 import shutil
@@ -98,10 +99,10 @@ def test_compiled_code_writes_what_python_writes(file):
     records = pytest.importorskip("stretto.jit.records")
     ring = file.open(WORLD, 1, 16)
     number = ring.define(KIND)
-    note, quick = ring.noter(number), records.enqueuer()
+    note, quick = ring.noter(number), records.noter(ring.address, number)
     for turn in range(20):
         ring.enqueued(turn // 3)
-        note(5) if turn % 2 else quick(ring.address, number, 5)
+        note(5) if turn % 2 else quick(5)
     calls = take(ring).calls
 
     assert list(range(6, 21)) == calls["seq"].tolist()
@@ -109,9 +110,12 @@ def test_compiled_code_writes_what_python_writes(file):
     assert {(1, number, 3, 5)} == set(facts)
     asked = calls["enqueue"].tolist()
     assert [t // 3 for t in range(5, 20)] == asked
-    quick(ring.address, number, 5)
+    quick(5)
     (last,) = take(ring).calls
     assert last["enqueue"] > 10**6
+    for wrong in ((), (5, 5), ("5",)):
+        with pytest.raises(TypeError):
+            quick(*wrong)
     places = {
         RingWord.MASK: records.MASK,
         RingWord.RECORDS: records.RECORDS,
@@ -298,6 +302,7 @@ def test_a_process_that_has_closed_all_holds_nothing():
 
     process, owners = _Process(), [Owner(), Owner()]
     process._folder = None
+    gc.collect()  # what other tests have left
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(3):
         for owner in owners:

@@ -32,6 +32,13 @@ struct Index { unsigned x; };
 static Index threadIdx, blockIdx, blockDim, gridDim;
 struct uint4 { unsigned x, y, z, w; };
 struct uint2 { unsigned x, y; };
+static void __syncthreads() {}
+static void __threadfence_system() {}
+static unsigned long long atomicAdd(unsigned long long* at, unsigned long long by) {
+  const unsigned long long before = *at;
+  *at += by;
+  return before;
+}
 """
 _RUN = """
 extern "C" void all(const void* given, unsigned blocks) {
@@ -84,6 +91,9 @@ def stand_in(patch):
         if name == "cuMemcpyHtoD":
             ctypes.memmove(args[0], args[1], args[2])
             return None
+        if name == "cuMemcpyAsync":
+            ctypes.memmove(args[0], args[1], args[2])
+            return None
         assert name == "cuLaunchKernel"
         function, blocks, arguments = args[0], args[1], args[9]
         at = ctypes.c_uint64.from_address(arguments).value
@@ -95,6 +105,7 @@ def stand_in(patch):
 
     patch.setattr(movers, "ask", ask)
     patch.setattr(movers, "api", Api)
+    patch.setattr(movers, "_batch", lambda: None)
     return FakeMover()
 
 
@@ -126,6 +137,38 @@ def test_the_kernel_moves_what_the_loops_move(drawn):
             movers._ByKernel(mover, boxes_of(made, run, src, got)).enqueue(7)
 
     assert all(map(np.array_equal, want, got))
+
+
+def one_run(nbytes, src, dst):
+    """Return one run between two arrays."""
+    zero = np.zeros(1, np.int64)
+    return movers.Boxes(
+        src_box=np.array([src.ctypes.data]), dst_box=np.array([dst.ctypes.data]),
+        src_chunk=zero, dst_chunk=zero, axes=(), run=nbytes,
+        src_dtype="uint8", dst_dtype="uint8", src_item=1, dst_item=1,
+    )  # fmt: skip
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")
+@pytest.mark.parametrize("nbytes", [1, 4096, 8192, 8176, 8208, 100_000, 1 << 20])
+def test_a_long_run_is_divided_and_a_word_is_raised(nbytes):
+    """Every byte comes, once; the word has the number of the call, each time."""
+    src = np.random.default_rng(nbytes).integers(0, 256, nbytes, dtype=np.uint8)
+    word = np.zeros(1, np.uint64)
+    with pytest.MonkeyPatch.context() as patch:
+        mover = stand_in(patch)
+        for by in (movers._ByKernel, movers._ByEngines):
+            dst = np.zeros(nbytes + 1, np.uint8)
+            move = by(mover, one_run(nbytes, src, dst), word.ctypes.data)
+            for call in range(1, 4):
+                dst[:] = 0
+                word[:] = 0
+                move.enqueue(7)
+                assert call == word[0]
+                assert np.array_equal(src, dst[:-1])
+                assert not dst[-1]
+            if by is movers._ByKernel and nbytes == 1 << 20:
+                assert move._grid == mover.blocks
 
 
 @settings(max_examples=60, deadline=None)
@@ -164,7 +207,7 @@ EDGES = [
     for a, b in (("float32", "bfloat16"), ("bfloat16", "float8_e4m3fn"),
                  ("float8_e5m2", "float16"), ("float16", "float32"))
     for lanes, depth in ((1, 0), (32, 8))
-]  # fmt: skip
+] + [Shape(vector=16, lanes=32, depth=8, raises=True)]  # fmt: skip
 """Every vector and type, with the least and the most of everything else."""
 
 
@@ -200,7 +243,7 @@ def test_large_pieces_that_are_few_go_by_engines(nbytes, count, by, monkeypatch)
             """Do nothing."""
 
     class Chosen:
-        def __init__(self, mover, boxes):
+        def __init__(self, mover, boxes, word):
             """Do nothing."""
 
     class Engines(Chosen):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
+import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,8 +17,15 @@ from stretto.collectives import Operator, storage
 from stretto.errors import CallError, StrettoError, UnknownNameError
 from stretto.executors import Launch
 from stretto.executors.cpu.encode import KernelOf
+from stretto.jit import missing
 
-__all__ = ["INTERPRETERS", "Interpreter", "interpreter_named", "missing"]
+__all__ = [
+    "INTERPRETERS",
+    "Interpreter",
+    "interpreter_named",
+    "is_loaded",
+    "lacks_compiler",
+]
 
 INTERPRETERS = ("numba", "numpy")
 
@@ -30,8 +39,8 @@ class Interpreter:
     """Makes what runs a table; what sees a call to its end gets its `Status`."""
     resume: Callable[[int], int]
     """Goes on with the call of a table, given by its address; returns a `Status`."""
-    address: Callable[[int], int]
-    """Returns where an array's data begin, given its id()."""
+    address: Callable[[Any], int]
+    """Returns where an array's data begin."""
     kernel_of: KernelOf
     same_arrays: Callable[[Any, str, Any, str], Callable[[Any, Any], bool] | None]
     """See `Session`."""
@@ -39,14 +48,16 @@ class Interpreter:
     """What one turn of a spin takes."""
 
 
-@functools.cache
-def missing() -> str:
-    """Return why there is no compiled interpreter here, or nothing."""
-    try:
-        import numba
-    except ImportError as e:
-        return f"{e}: pip install 'stretto[cpu]'"
-    return "NUMBA_DISABLE_JIT is set" if numba.config.DISABLE_JIT else ""
+def lacks_compiler() -> bool:
+    """Return whether there is no Numba here, without importing it: that takes long."""
+    return importlib.util.find_spec("numba") is None or bool(
+        os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
+    )
+
+
+def is_loaded() -> bool:
+    """Return whether this process has the compiled interpreter already."""
+    return _numba.cache_info().currsize > 0
 
 
 def interpreter_named(name: str | None, *, warn: bool = True) -> Interpreter:
@@ -63,7 +74,7 @@ def interpreter_named(name: str | None, *, warn: bool = True) -> Interpreter:
             )
     engine = _numpy() if name == "numpy" else _numba()
     probe = np.zeros(1)
-    if engine.address(id(probe)) != probe.ctypes.data:
+    if engine.address(probe) != probe.ctypes.data:
         raise StrettoError(
             "arrays keep their data where executor 'cpu' does not expect it; "
             "want CPython with NumPy's usual arrays"
@@ -103,20 +114,11 @@ def _numba() -> Interpreter:
         name="numba",
         launcher=interpreter.launcher,
         resume=interpreter.resume,
-        address=_entry(interpreter.address),
+        address=interpreter.address,
         kernel_of=kernel_of,
         same_arrays=same_arrays,
         spin_ns=max(spin_ns, 0.1),
     )
-
-
-def _entry(function: Any) -> Any:
-    """Return what Numba compiled, without its dispatcher, which takes 55 ns a call.
-
-    There is one signature, all of integers, so there is nothing to dispatch.
-    """
-    (compiled,) = getattr(function, "overloads", {}).values() or (None,)
-    return getattr(compiled, "entry_point", None) or function
 
 
 @functools.cache

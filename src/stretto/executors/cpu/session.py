@@ -29,7 +29,12 @@ from stretto.executors.cpu.explain import explained
 from stretto.executors.cpu.far import FarSlab, Way
 from stretto.executors.cpu.faults import Watch
 from stretto.executors.cpu.heap import Heap
-from stretto.executors.cpu.interpreters import Interpreter, interpreter_named
+from stretto.executors.cpu.interpreters import (
+    Interpreter,
+    interpreter_named,
+    is_loaded,
+    lacks_compiler,
+)
 from stretto.executors.cpu.memory import create_file, prefault, require_shared_memory
 from stretto.executors.cpu.slab import ABI, CALL, Slab, SlabLayout
 from stretto.executors.cpu.words import Header, SessionWord
@@ -55,9 +60,9 @@ class CpuSession(Session):
         """Make this rank's slab and map everybody's (collective)."""
         require_shared_memory()
         self._group, self._hosts = group, hosts_of(group)
-        self._interpreter: Interpreter = interpreter_named(
-            interpreter, warn=group.rank == 0
-        )
+        self._interpreter: Interpreter = _first_interpreter(group, interpreter)
+        self._renewed: Interpreter | None = None
+        """What calls that are prepared after `renew` are run by."""
         self._layout = SlabLayout(num_ranks=group.num_ranks)
         self._words = np.zeros(int(SessionWord.END), dtype=np.int64)
         shared = _share(group, self._layout, self._words, self._interpreter)
@@ -73,7 +78,8 @@ class CpuSession(Session):
         self._words[SessionWord.HEAP] = self._heap.addresses[group.rank]
         self._ring = open_ring(group, *comm_of(group), few=group.only_transfers)
         self._words[SessionWord.RING] = self._ring.address if self._ring else 0
-        self._set_patience(crowded=shared.ranks_here > shared.cores)
+        self._is_crowded = shared.ranks_here > shared.cores
+        self._set_patience()
         self._known: set[str] = set()
         self._memory: Memory | None = Memory(
             rank=group.rank,
@@ -90,8 +96,9 @@ class CpuSession(Session):
         if self._way is not None:
             self._way.tell()
 
-    def _set_patience(self, *, crowded: bool) -> None:
+    def _set_patience(self) -> None:
         """Spin long when every rank has a core, and hardly when not."""
+        crowded = self._is_crowded
         spin_us = _CROWDED_SPIN_US if crowded else _SPIN_US
         turn_ns = self._interpreter.spin_ns if self._way is None else _FAR_TURN_NS
         spins = max(int(spin_us * 1e3 / turn_ns), 1)
@@ -119,7 +126,7 @@ class CpuSession(Session):
         """Return where registered memory begins in the heap, or None."""
         if not self._heap_bytes or self._way is not None:
             return None  # peers on other hosts cannot reach it
-        at = self._address(id(array)) - self._heap_at
+        at = self._address(array) - self._heap_at
         return at if 0 <= at < self._heap_bytes else None
 
     def offset_at(self, address: int, nbytes: int) -> int | None:
@@ -128,6 +135,24 @@ class CpuSession(Session):
         if self._way is not None:
             return None
         return at if 0 <= at < self._heap_bytes else None
+
+    def tell_renewed(self, tell: Callable[[], None]) -> None:
+        """Call `tell`, by a thread, when the compiled interpreter can be used."""
+        if self._interpreter.name != "numba" and _may_be_compiled(self._group):
+            from stretto.executors.cpu.beside import when_ready
+
+            def take(engine: Interpreter) -> None:
+                self._renewed = engine
+                tell()
+
+            when_ready(take)
+
+    def renew(self) -> None:
+        """Run calls that are prepared from now on by the compiled interpreter."""
+        if self._renewed is not None:
+            self._interpreter, self._renewed = self._renewed, None
+            self._address = self._interpreter.address
+            self._set_patience()
 
     def same_arrays(
         self, x: Any, x_by: str, out: Any, out_by: str
@@ -198,6 +223,25 @@ class CpuSession(Session):
         self._slabs = ()
         self._memory = None
         self._known.clear()
+
+
+def _first_interpreter(group: Group, name: str | None) -> Interpreter:
+    """Return what runs the first calls: that which need not be compiled or loaded.
+
+    Ranks understand each other, whichever they have.
+    """
+    if name is None and _may_be_compiled(group) and not is_loaded():
+        name = "numpy"
+    return interpreter_named(name, warn=group.rank == 0)
+
+
+def _may_be_compiled(group: Group) -> bool:
+    """Return whether the compiled interpreter is made ready beside the first calls.
+
+    Between hosts it also carries the bytes, from the start.
+    """
+    late = getattr(group, "opens_late", False) and len(set(hosts_of(group))) == 1
+    return late and not lacks_compiler()
 
 
 def _aside(launch: Launch) -> Launch:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -155,19 +156,18 @@ def between_hosts() -> str:
 
 
 def warm(
-    plan: Verified[Plan],
-    *,
-    dtype: str,
-    op: Operator,
-    rank: int,
-    arch: tuple[int, int],
-) -> None:
-    """Compile one rank's kernel of a plan into the cache, if it has one.
+    plan: Verified[Plan], call: Call, *, rank: int, arch: tuple[int, int]
+) -> dict[str, Callable[[], object]]:
+    """Return what compiles one rank's kernels of a plain call into the cache, by name.
 
-    May be called from any thread: nothing is loaded, and the GPU is not asked.
+    May be called in any thread: nothing is loaded, and the GPU is not asked.
     """
     from stretto.executors.cuda.codegen.compile import compile_kernel
-    from stretto.executors.cuda.launching.copies import runs_on_engine
+    from stretto.executors.cuda.flags.regions import regions
+    from stretto.executors.cuda.launching.plain import plain_kernels
 
-    if not runs_on_engine(plan.value):
-        compile_kernel(_kernel(plan, dtype, op, rank), arch=arch)
+    region = regions(plan.value.num_ranks)[0][0]
+    return {
+        kernel.digest: functools.partial(compile_kernel, kernel, arch=arch)
+        for kernel in plain_kernels(plan, call, rank=rank, region=region)
+    }

@@ -105,9 +105,16 @@ class TcpHop:
         return self._compiled
 
     @property
+    def has_ended(self) -> bool:
+        """Return whether a connection has ended."""
+        return self._engine is not None and self._engine.has_ended
+
+    @property
     def descriptors(self) -> Sequence[int]:
         """Return the numbers of the sockets."""
         return [sock.fileno() for sock in self._sockets.values() if sock.fileno() >= 0]
+
+    is_armed = True
 
     def arm(self) -> bool:
         """Return that sockets turn readable by themselves."""
@@ -206,6 +213,11 @@ class _Compiled:
     def busy(self) -> int:
         """Return whether something waits to be sent."""
         return int(self._engine.busy(self._at, 0))
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether a connection has ended."""
+        return bool(self._links[:, Link.ENDED].any())
 
     def end(self) -> None:
         """Leave the sockets alone: their numbers may soon be somebody else's."""

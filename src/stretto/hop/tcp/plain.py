@@ -113,6 +113,11 @@ class PlainEngine:
         """Return whether something waits to be sent."""
         return int(any(link.out for link in self._links.values()))
 
+    @property
+    def has_ended(self) -> bool:
+        """Return whether a connection has ended."""
+        return any(link.how for link in self._links.values())
+
     def faults(self) -> Mapping[int, str]:
         """Return the peers whose connection has ended, and how."""
         return {link.peer: link.how for link in self._links.values() if link.how}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 
 from stretto.errors import MissingExtraError
@@ -24,8 +25,11 @@ def open_hop(window: Window, *, compiled: bool | None = None) -> object:
 
 
 def missing() -> str:
-    """Return why it cannot be used here, or nothing."""
-    return library.missing()
+    """Return why it cannot be used here, or nothing; then it is ready at once."""
+    if why := library.missing():
+        return why
+    importlib.import_module("stretto.hop.ucx.carrier")  # compiled now, not when we meet
+    return ""
 
 
 def doctor() -> Mapping[str, str]:

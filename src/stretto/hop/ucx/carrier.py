@@ -69,7 +69,7 @@ class _Memory(ctypes.Structure):
 class UcxHop:
     """See `stretto.hop.Hop`."""
 
-    has_fields, lanes = False, 1
+    has_fields, lanes, is_armed = False, 1, False
     features = RMA | _WAKEUP
     hears_of_death = True
     """Whether UCX says which peers are gone. It picks transports by these two."""
@@ -225,6 +225,11 @@ class UcxHop:
             return True
         status = self._ucp.call("ucp_worker_arm", self._worker, result=ctypes.c_int)
         return int(status) == 0
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether a connection has ended."""
+        return bool(self.faults())
 
     def faults(self) -> Mapping[int, str]:
         """Return the peers whose connection has ended, and how."""

@@ -22,9 +22,14 @@ from stretto.errors import CallError
 __all__ = ["HOW", "gather_then_multiply", "multiply_then_scatter"]
 
 HOW = ""
-"""How parts of the others are multiplied: "each" by itself, as it comes or is wanted;
-or as a "whole", in as few matmuls as there are rows one after another. Empty: gathered
-ones as a whole, and others as the profile says."""
+"""How parts travel and are multiplied; empty: as the profile says.
+
+    whole  gathered parts are pulled; those of the others are multiplied in as few
+           matmuls as there are rows one after another
+    each   each part is multiplied by itself, as it comes or is wanted
+    push   gathered parts are pushed, so that nobody copies his own into shared memory
+    ring   sums go from rank to rank, and each rank's matmul adds to what has come
+"""
 
 
 class _Room:
@@ -119,14 +124,19 @@ def gather_then_multiply(
 ) -> None:
     """Store everybody's rows of `x` times `w` in `y`, and the rows in `whole`.
 
-    This rank's part is multiplied while it pulls those of the others.
+    This rank's part is multiplied while those of the others come.
     """
     room = _room_of(comm)
+    how = HOW or ("push" if x.nbytes >= comm.measured().pushed_from else "whole")
     with room.turn() as (here, copies):
-        _gather(room, comm, here, copies, x, w, y, whole)
+        if how == "push":
+            _push(room, comm, here, copies, x, w, y, whole)
+        else:
+            each = how == "each"
+            _pull(room, comm, here, copies, x, w, y, whole, each=each)
 
 
-def _gather(
+def _push(
     room: _Room,
     comm: Communicator,
     here: Any,
@@ -137,8 +147,39 @@ def _gather(
     whole: Tensor | None,
 ) -> None:
     n, me = comm.num_ranks, comm.rank
+    rows = x.shape[0]
+    mine, theirs = room.arrays(comm, x, [n * rows, x.shape[1]])
+    room.barrier(comm)  # everybody has used what came before
+    copies.wait_stream(here)
+    with torch.cuda.stream(copies):
+        for q in _others(n, me):
+            theirs[q][me * rows : (me + 1) * rows].copy_(x)
+    torch.mm(x, w, out=y.split(rows)[me])
+    here.wait_stream(copies)
+    room.barrier(comm)  # everything has come
+    for run in _runs(n, me, rows):
+        torch.mm(mine[run], w, out=y[run])
+        if whole is not None:
+            whole[run].copy_(mine[run])
+    if whole is not None:
+        whole.split(rows)[me].copy_(x)
+
+
+def _pull(
+    room: _Room,
+    comm: Communicator,
+    here: Any,
+    copies: Any,
+    x: Tensor,
+    w: Tensor,
+    y: Tensor,
+    whole: Tensor | None,
+    *,
+    each: bool,
+) -> None:
+    n, me = comm.num_ranks, comm.rank
     mine, theirs = room.arrays(comm, x, list(x.shape))
-    rows, each = x.shape[0], HOW == "each"
+    rows = x.shape[0]
     came = x.new_empty(n * rows, x.shape[1]) if whole is None else whole
     parts, outs = came.split(rows), y.split(rows)
     mine.copy_(x)
@@ -167,11 +208,72 @@ def multiply_then_scatter(
 ) -> Tensor:
     """Return this rank's part of the sum of everybody's `x @ w`; `x` has n parts.
 
-    Parts of the others are multiplied first, and pushed while this rank's own is.
+    Parts of the others are multiplied first, and leave while others are multiplied.
     """
-    room = _room_of(comm)
+    room, how = _room_of(comm), HOW
+    if not how:
+        measured, nbytes = comm.measured(), shape[0] * shape[1] * x.element_size()
+        if nbytes >= measured.in_a_ring_from:
+            how = "ring"
+        else:
+            how = "each" if nbytes >= measured.by_parts_from else "whole"
     with room.turn() as (here, copies):
-        return _scatter(room, comm, here, copies, x, w, shape)
+        if how == "ring":
+            return _ring(room, comm, here, copies, x, w, shape)
+        each = how == "each"
+        return _scatter(room, comm, here, copies, x, w, shape, each=each)
+
+
+def _halves(rows: int) -> list[slice]:
+    """Return two parts of rows, the first in whole tiles of a matmul."""
+    tiles = 128 if rows >= 256 else 1
+    first = min(rows, -(-rows // (2 * tiles)) * tiles)
+    return [c for c in (slice(0, first), slice(first, rows)) if c.start < c.stop]
+
+
+def _ring(
+    room: _Room,
+    comm: Communicator,
+    here: Any,
+    copies: Any,
+    x: Tensor,
+    w: Tensor,
+    shape: list[int],
+) -> Tensor:
+    """Add to the sum that comes from the rank before, and pass it on.
+
+    The part of rank p begins at rank p + 1 and ends at p. Halves take turns: one
+    travels while the other is multiplied. Every sum is rounded on its way.
+    """
+    n, me = comm.num_ranks, comm.rank
+    rows, columns = shape
+    mine, theirs = room.arrays(comm, x, [n * rows, columns])
+    xs, slots = x.view(n * rows, -1).split(rows), mine.split(rows)
+    after = theirs[(me + 1) % n].split(rows)
+    first, out = x.new_empty(rows, columns), x.new_empty(rows, columns)
+    left: list[Any] = [None, None]
+    for step in range(n):
+        part, last = xs[(me - step - 1) % n], step == n - 1
+        for half, cut in enumerate(_halves(rows)):
+            if step:
+                here.wait_event(left[half])
+                room.barrier(comm)  # everybody's half of the step before has come
+            made = slots[step][cut] if step else first[cut]
+            if not step:
+                torch.mm(part[cut], w, out=made)
+            elif not last:
+                made.addmm_(part[cut], w)
+            else:
+                torch.addmm(made, part[cut], w, out=out[cut])
+            if last:
+                continue
+            if not step and not half:
+                room.barrier(comm)  # everybody has used what came before
+            copies.wait_stream(here)
+            with torch.cuda.stream(copies):
+                after[step + 1][cut].copy_(made)
+            left[half] = copies.record_event()
+    return out
 
 
 def _scatter(
@@ -182,12 +284,10 @@ def _scatter(
     x: Tensor,
     w: Tensor,
     shape: list[int],
+    *,
+    each: bool,
 ) -> Tensor:
-    n, me = comm.num_ranks, comm.rank
-    rows, each = shape[0], HOW == "each"
-    if not HOW:
-        nbytes = rows * shape[1] * x.element_size()
-        each = nbytes >= comm.measured().by_parts_from
+    n, me, rows = comm.num_ranks, comm.rank, shape[0]
     mine, theirs = room.arrays(comm, x, [n * rows, shape[1]])
     made = x.new_empty(n * rows, shape[1])
     x = x.view(n * rows, -1)

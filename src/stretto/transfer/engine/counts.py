@@ -22,6 +22,8 @@ class Counts:
 
     def __init__(self) -> None:
         self._counts: dict[bytes, int] = {}
+        self.names = self._counts.keys()
+        """The names that have come and were not taken."""
         self._waiting: dict[bytes, deque[tuple[int, Pending[None]]]] = {}
         self._lock = threading.Lock()
 
@@ -88,6 +90,7 @@ class Notified:
         self._loop, self._counts = loop, counts
         self.tag, self.count = tag, count
         self._hash = tag_hash(tag)
+        self._known = counts.names
 
     def done(self) -> bool:
         """Return whether so many have come."""
@@ -96,6 +99,13 @@ class Notified:
 
     def wait(self, timeout: float | None = None) -> None:
         """Return when so many have come, and take them."""
+        loop = self._loop
+        is_next = self.count == 1 and self.tag not in self._known
+        if not is_next or loop.glance(loop.look_at, self._hash) != 1:
+            self._wait(timeout)
+
+    def _wait(self, timeout: float | None) -> None:
+        """Wait for what has not come at once."""
         loop = self._loop
         looks = self.count == 1 and loop.can_look
         none_yet = not self._counts.waiting_for(self.tag)

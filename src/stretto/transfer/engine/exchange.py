@@ -70,6 +70,10 @@ class Exchange(ABC):
         """Let a transfer fail on both sides."""
 
     @abstractmethod
+    def lose(self, why: str) -> None:
+        """End it: everything under way fails, and says why."""
+
+    @abstractmethod
     def check(self) -> None:
         """Raise when it is gone."""
 
@@ -147,7 +151,11 @@ class Exchange(ABC):
         self._fields_kept.clear()
 
     def pump(self) -> None:
-        """Send what there is room for."""
+        """Send what there is room for; lose who has hung up."""
+        hop = self.link.hop
+        if hop is not None and hop.has_ended and not self.lost:
+            self.lose(f"it hung up ({next(iter(hop.faults().values()))})")
+            return
         self.link.settle()
         if not self._sending or not self.link.staging.acquire():
             return  # who places bytes now sees to it

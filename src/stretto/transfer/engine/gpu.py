@@ -113,7 +113,18 @@ class Gpu:
                 self.mover.register(start, nbytes)
                 self._registered[start] = nbytes
 
-    def prepare(self, made: Plan, run: Run, a: View, b: View, by: str) -> Any:
+    def word(self, view: View) -> int:
+        """Return where a word lies that is raised when bytes are there."""
+        if view.region.kind != GPU or view.layout.part_bytes != 8 or view.layout.parts:
+            raise CallError(
+                f"signal={view.region.name!r}, {view.layout}; want 8 bytes on a GPU, "
+                "such as flags[3:4] of a region of int64"
+            )
+        return self.addresses(view)[0]
+
+    def prepare(
+        self, made: Plan, run: Run, a: View, b: View, by: str, word: int = 0
+    ) -> Any:
         """Return what moves a run of boxes, as often as wanted."""
         src, dst = self.addresses(a), self.addresses(b)
         box = run.boxes[0]
@@ -125,7 +136,7 @@ class Gpu:
             src_dtype=made.src.dtype, dst_dtype=made.dst.dtype,
             src_item=made.src.itemsize, dst_item=made.dst.itemsize,
         )  # fmt: skip
-        return self.mover.prepare(boxes, by=by)
+        return self.mover.prepare(boxes, by=by, word=word)
 
     def handle(self, stream: Any) -> int:
         """Return a stream's handle; without one, the current one's."""

@@ -17,7 +17,8 @@ import selectors
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,13 +27,14 @@ from stretto.errors import is_interruption
 from stretto.meeting.process import start_thread
 from stretto.transfer import loader
 from stretto.transfer.links.link import Link, Record, functions
-from stretto.transfer.links.words import Attention, Look, Said
+from stretto.transfer.links.words import Attention, Look, Nap, Said
 from stretto.transfer.ports import Ended
 
 __all__ = ["Loop", "Taker"]
 
 _HOT_S, _HOT_LOOK_S = 0.004, 0.0005
 _HELP_S = 0.0002
+_LONGEST_NAP_US = 60_000_000
 
 
 class Taker(Protocol):
@@ -68,6 +70,8 @@ class Loop:
         self._attention[Attention.SPIN_NS] = max(self._spin_ns, 1000)
         self.attention = int(self._attention.ctypes.data)
         """Address of the words that say whether others look."""
+        self.glance: Callable[[int, int], int] = _see_nothing
+        """Look for a notification on this host for a moment; 1: it came."""
         self._held: deque[Any] = deque(maxlen=64)
         """The table, and earlier ones: somebody may be looking at one."""
         self._set(())
@@ -136,21 +140,22 @@ class Loop:
             self._draining[id(taker)] = threading.RLock()
             self._set((*self._takers, taker))
         taker.link.asleep[0] = not self._attention[Attention.IS_HOT]
-        if taker.link.hop is not None:
-            for number in taker.link.hop.descriptors:
-                self.selector.register(number, selectors.EVENT_READ, _nothing)
+        for number in self._selected(taker):
+            self.selector.register(number, selectors.EVENT_READ, _nothing)
         self.wake()
+
+    def _selected(self, taker: Taker) -> Sequence[int]:
+        """Return what a hop has to be polled that compiled functions do not poll."""
+        hop = taker.link.hop
+        return () if hop is None or taker.link.wakes else hop.descriptors
 
     def remove(self, taker: Taker) -> None:
         """Listen to it no more."""
         with self._lock:
             self._set(tuple(t for t in self._takers if t is not taker))
-        if taker.link.hop is not None:
-            for number in taker.link.hop.descriptors:
-                try:
-                    self.selector.unregister(number)
-                except (KeyError, ValueError):
-                    continue
+        for number in self._selected(taker):
+            with suppress(KeyError, ValueError):
+                self.selector.unregister(number)
 
     def _set(self, takers: tuple[Taker, ...]) -> None:
         self._takers = takers
@@ -159,7 +164,22 @@ class Loop:
         table[Look.ATTENTION] = self.attention
         table[Look.LINKS :] = [taker.link.at for taker in takers]
         self._held.append(table)
+        self._choose_glance()
         self.look_at = int(table.ctypes.data)
+        self._nap = self._made_nap(takers)
+
+    def _made_nap(self, takers: tuple[Taker, ...]) -> Any:
+        """Return the words of a sleep; None: no peer is served without Python."""
+        far = [t.link for t in takers if t.link.wakes]
+        pairs = [(n, link.at) for link in far for n in link.hop.descriptors]
+        if not pairs:
+            return None
+        polled = np.array([self.selector.fileno(), *(n for n, _ in pairs)], np.int64)
+        owners = np.array([0, *(at for _, at in pairs)], np.int64)
+        nap = np.zeros(Nap.END, np.int64)
+        nap[Nap.ATTENTION], nap[Nap.COUNT] = self.attention, len(polled)
+        nap[Nap.OWNERS], nap[Nap.POLLED] = owners.ctypes.data, polled.ctypes.data
+        return nap, polled, owners, far
 
     def drain(self) -> bool:
         """Deal with all records that have come; return whether there were any."""
@@ -210,7 +230,17 @@ class Loop:
         if compiled is None:
             return functions().await_record
         self._await = compiled.await_record
+        self._choose_glance()
         return self._await
+
+    def _choose_glance(self) -> None:
+        """A glance is for links on this host, and for who has a core to look with."""
+        all_near = all(taker.link.hop is None for taker in self._takers)
+        compiled = loader.current()
+        if compiled is not None and self._spin_ns and all_near:
+            self.glance = compiled.glance
+        else:
+            self.glance = _see_nothing
 
     @property
     def can_look(self) -> bool:
@@ -289,7 +319,7 @@ class Loop:
             functions().fence_now()
             if any(taker.link.has_records for taker in self._takers):
                 wait = 0.0
-        if any(taker.link.is_busy for taker in self._takers):
+        if any(t.link.is_busy and not t.link.wakes for t in self._takers):
             wait = 0.0002 if wait is None else min(wait, 0.0002)
         if self._timers:
             first = max(0.0, self._timers[0][0] - now)
@@ -300,14 +330,16 @@ class Loop:
             # Whoever looks for itself also looks at sockets: they shall not wake us.
             self._wake_poll.poll(1e3 * wait)
             wait = 0.0
+        nap = self._nap
+        if nap is not None and wait != 0.0:
+            most_us = _LONGEST_NAP_US if wait is None else int(1e6 * wait) + 1
+            functions().slumber(int(nap[0].ctypes.data), most_us)
+            wait = 0.0
         for key, events in self.selector.select(wait):
             key.data(events)
         while self._tasks:
             self._tasks.popleft()()
         self.drain()
-        for taker in self._takers:
-            if why := taker.link.fault:
-                taker.lose(why)
         self._ring()
 
     def _is_hot(self, now: float) -> bool:
@@ -341,6 +373,11 @@ class Loop:
         self.call(over)
         if not self.is_here:
             self._thread.join(5.0)
+
+
+def _see_nothing(look: int, number: int) -> int:
+    """Find nothing: a longer look follows."""
+    return 0
 
 
 def _nothing(events: int) -> None:

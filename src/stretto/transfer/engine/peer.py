@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -57,8 +58,9 @@ class Peer(Exchange):
         self._arenas: dict[int, Shared] = {}
         self._marks = list(range(1, NUM_MARKS))
         self.begun: set[Transfer] = set()
-        self._notes: dict[bytes, tuple[Any, int, int, NDArray[np.int64]]] = {}
-        """By name: the compiled call, its arguments, and what holds the record."""
+        self._notes: dict[bytes, Callable[[], int]] = {}
+        """By name: the compiled call. None for who is lost."""
+        self._note_records: list[NDArray[np.int64]] = []
 
     @property
     def is_far(self) -> bool:
@@ -107,16 +109,16 @@ class Peer(Exchange):
 
     def notify(self, tag: bytes, count: int = 1) -> None:
         """Send a notification; `engine.notified(tag)` waits for it there."""
-        known = self._notes.get(tag) if count == 1 else None
-        if known is None or self.lost:
+        known = self._notes.get(tag)
+        if known is None or count != 1:
             self._notify(tag, count)
             return
-        post, link, record, _ = known
-        said = post(link, record)
-        if said > 1:
-            self.link.wake()
-        elif not said:
-            self._notify(tag, count)
+        said = known()
+        if said != 1:
+            if said:
+                self.link.wake()
+            else:
+                self._notify(tag, count)
 
     def _notify(self, tag: bytes, count: int) -> None:
         """Send a notification, and remember how it is sent the next time."""
@@ -127,7 +129,12 @@ class Peer(Exchange):
             return
         if len(self._notes) >= _MOST_NOTES:
             self._notes.clear()
-        self._notes[tag] = compiled.post, self.link.at, int(record.ctypes.data), record
+            self._note_records.clear()
+        at = int(record.ctypes.data)
+        self._notes[tag] = partial(compiled.announce, self.link.at, at)
+        self._note_records.append(record)
+        if self.lost:
+            self._notes.clear()
 
     def explain(self) -> str:
         """Return which way bytes go to each of its memories, and why no better one."""
@@ -254,6 +261,7 @@ class Peer(Exchange):
             wanted = [p for some in self._wanted.values() for p in some]
             begun = [*self.begun, *self._transfers.values()]
         self.link.gone[0] = 1
+        self._notes.clear()
         self.engine.drop(self, self._connection)
         self.ready.fail(self.error())
         for pending in wanted:

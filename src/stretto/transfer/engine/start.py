@@ -119,6 +119,10 @@ class Starter:
         path = choose(peer, theirs, is_put=is_put, touched=touched, on_gpu=on_gpu)
         made = _planned(a, b)
         runs = made.runs(a.pages, b.pages, _tokens(a, b))
+        if how.get("signal") is not None and path is not BY_GPU:
+            raise CallError(
+                "signal= is of memory on a GPU, here and there; see notify="
+            )
         if on_gpu and path is not BY_GPU:
             from stretto.transfer.engine.gpu import Passing
 
@@ -127,10 +131,16 @@ class Starter:
 
             return Passing(begin, path.name)
         if path is BY_GPU:
-            moves = [
-                self.gpu.prepare(made, run, a, b, how.get("by", "")) for run in runs
-            ]
             from stretto.transfer.engine.gpu import Enqueued
+
+            signal = how.get("signal")
+            word = 0 if signal is None else self.gpu.word(signal)
+            moves = [
+                self.gpu.prepare(
+                    made, run, a, b, how.get("by", ""), word if run is runs[-1] else 0
+                )
+                for run in runs
+            ]
 
             return Enqueued(moves, self.gpu.mover, (a, b))
         idle = Transfer(

@@ -35,6 +35,7 @@ from stretto.transfer.links.rings import (
     time_ns,
 )
 from stretto.transfer.links.serving import serve
+from stretto.transfer.links.slumber import slumber
 from stretto.transfer.links.words import (
     NUM_MARKS,
     Attention,
@@ -45,6 +46,7 @@ from stretto.transfer.links.words import (
 
 __all__ = [
     "again",
+    "announce",
     "answered",
     "await_done",
     "await_record",
@@ -53,6 +55,7 @@ __all__ = [
     "far_signal",
     "far_wait",
     "fence_now",
+    "glance",
     "leave",
     "marked",
     "pop",
@@ -63,16 +66,18 @@ __all__ = [
     "run",
     "send",
     "serve",
+    "slumber",
 ]
 
 _CONTEXT = 8 * Block.CONTEXT
-_LOOKS = 32
+_LOOKS = 8
 """Looks at all links between looks at the clock."""
 _ROW, _MOVED, _STOP = 8 * Job.ROW, 8 * Job.MOVED, 8 * Job.STOP
 _CLOCK, _COUNT, _LINKS = 8 * Look.CLOCK, 8 * Look.COUNT, 8 * Look.LINKS
 _ATTENTION = 8 * Look.ATTENTION
 _IS_HOT, _LOOKED = 8 * Attention.IS_HOT, 8 * Attention.LOOKS
 _IS_COLD = int(Said.COLD)
+_GLANCES = 50
 _ALONE_NS = 5_000
 """Nanoseconds of looking before another process may have the core."""
 
@@ -102,6 +107,9 @@ def await_record(look: int, tag: int) -> int:
                 begun = 0
         looks += 1
         if looks % _LOOKS == 0:
+            if load(attention + _IS_HOT) == 0:
+                return _IS_COLD
+            store(attention + _LOOKED, load(attention + _LOOKED) + 1)
             now = time_ns(look + _CLOCK)
             if begun == 0:
                 begun = now
@@ -110,6 +118,32 @@ def await_record(look: int, tag: int) -> int:
             elif now - begun > _ALONE_NS:
                 sched_yield()  # the peer may be waiting for this core
         pause()
+
+
+@compiled("int64(int64,int64)", nogil=False)
+def glance(look: int, tag: int) -> int:
+    """Look for a notification for about two microseconds; return whether it came.
+
+    For links of one host only. The interpreter lock is kept: giving it back, and taking
+    it again, would take as long as the notification.
+    """
+    attention, count = load(look + _ATTENTION), load(look + _COUNT)
+    if load(attention + _IS_HOT) == 0:
+        return 0
+    store(attention + _LOOKED, load(attention + _LOOKED) + 1)
+    for _ in range(_GLANCES):
+        for i in range(count):
+            found = take_one(load(look + _LINKS + 8 * i), tag, 0)
+            if found:
+                return 1 if found == 1 else 0
+        pause()
+    return 0
+
+
+@compiled("int64(int64,int64)", nogil=False)
+def announce(link: int, record: int) -> int:
+    """Post a record to a link of one host; see `post`. The interpreter lock is kept."""
+    return post(link, record)
 
 
 @compiled("int64(int64,int64,int64,int64)")

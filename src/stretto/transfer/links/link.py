@@ -318,9 +318,14 @@ class Link:
         """Return how the hop's connection has ended, or nothing."""
         return "" if self.hop is None else self.hop.faults().get(self.peer_rank, "")
 
+    @property
+    def wakes(self) -> bool:
+        """Return whether what comes by the hop wakes who polls, again and again."""
+        return self.is_quick and bool(self.hop.is_armed)
+
     def arm(self) -> bool:
         """Have the hop's descriptors wake who sleeps; False: something is there."""
-        if self.hop is None or self.gone[0]:
+        if self.hop is None or self.gone[0] or self.hop.is_armed:
             return True
         with self._using():
             return bool(self.hop.arm())

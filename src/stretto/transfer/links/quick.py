@@ -82,7 +82,7 @@ _SPIN_NS, _CLOCK = 8 * Attention.SPIN_NS, 8 * Ask.CLOCK
 _IS_BUSY, _IS_COLD, _NO_ROOM = int(Said.BUSY), int(Said.COLD), int(Said.NO_ROOM)
 _NOT_YET, _OTHER_FIRST = int(Said.NOT_YET), int(Said.OTHER)
 _NOTHING, _NOTICE, _OTHER, _SERVED, _ANSWER = 0, 1, 2, 3, 16
-_BEFORE_OTHERS = 16
+_BEFORE_OTHERS = 8
 """Looks in vain before another process may have the core."""
 
 

@@ -46,7 +46,7 @@ _TAIL, _HEAD = int(words.Word.TAIL), int(words.Word.HEAD)
 _ASLEEP, _SIDE = int(words.Word.ASLEEP), int(words.Word.SIDE)
 _OUT, _CONTEXT = 8 * Block.OUT, 8 * Block.CONTEXT
 _PUT, _SIGNAL, _PROGRESS = 8 * Block.PUT, 8 * Block.SIGNAL, 8 * Block.PROGRESS
-_WAIT = 8 * Block.WAIT
+_WAIT, _SEEN_HEAD = 8 * Block.WAIT, 8 * Block.SEEN_HEAD
 _PEER, _HOP_LOCK = 8 * Block.PEER, 8 * Block.HOP_LOCK
 _POST_LOCK = 8 * Block.POST_LOCK
 _TOLD, _ARGUMENTS = 8 * Block.TOLD, 8 * Block.ARGUMENTS
@@ -140,7 +140,9 @@ def post(link: int, record: int) -> int:
     tail = load(out + _TAIL)
     place = RING + tail % SLOTS * RECORD
     result = _FULL
-    if tail - load_acquire(out + _HEAD) < SLOTS:
+    if tail - load(link + _SEEN_HEAD) >= SLOTS:
+        store(link + _SEEN_HEAD, load_acquire(out + _HEAD))
+    if tail - load(link + _SEEN_HEAD) < SLOTS:
         if load(link + _CONTEXT):
             # A carrier may read it later: it stays here until its slot comes again.
             # What was put without its signal is put again: nobody looked at it.

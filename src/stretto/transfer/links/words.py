@@ -33,6 +33,7 @@ __all__ = [
     "Kept",
     "Kind",
     "Look",
+    "Nap",
     "Said",
     "Send",
     "Word",
@@ -150,7 +151,9 @@ class Block(enum.IntEnum):
     SENDING = 63
     """Words of a send that is being made, by who has that lock."""
     NUM_KEPT = 80
-    END = 81
+    SEEN_HEAD = 81
+    """What was last seen of the peer's HEAD: looking again takes a cache miss."""
+    END = 82
 
 
 class Send(enum.IntEnum):
@@ -245,6 +248,21 @@ class Attention(enum.IntEnum):
     SPIN_NS = 2
     """How long who waits looks in vain before it sleeps."""
     END = 3
+
+
+class Nap(enum.IntEnum):
+    """Words of a sleep of an engine's thread."""
+
+    ATTENTION = 0
+    """Address of the loop's words."""
+    TIME = 1
+    """Two words for the time."""
+    COUNT = 3
+    OWNERS = 4
+    """Address of the links whose sockets are polled; the first is none's."""
+    POLLED = 5
+    """Address of what is polled: the interpreter's selector, then the sockets."""
+    END = 6
 
 
 class Look(enum.IntEnum):

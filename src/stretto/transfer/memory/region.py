@@ -157,7 +157,11 @@ class View:
         return _engine(self, dst).start(self, dst, **how)
 
     def prepare_put(self, src: Any, **how: Any) -> Any:
-        """Return a put that can be called again and again, for the price of a copy."""
+        """Return a put that can be called again and again, for the price of a copy.
+
+        On GPUs `signal`, a view of 8 bytes there, gets the number of the call when
+        the bytes have come: kernels that wait for it read them then.
+        """
         return _engine(self, src).prepare(src, self, **how)
 
     def prepare_get(self, dst: Any, **how: Any) -> Any:

@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from stretto.testing.referee.campaign import TASKS, Found, catalogue, run_task
+from tests.checking.referee.campaign import TASKS, Found, catalogue, run_task
 
 
 @functools.cache

@@ -7,6 +7,9 @@
 //
 // LANES threads move a run together. Each loads AHEAD vectors before it stores the first:
 // what is on the way hides the memory's latency. Nothing waits for anybody here.
+//
+// Where a word is to be raised, the block that ends last does it, after everything that
+// any block has stored: whoever reads the word's new value, reads the runs' new bytes.
 #pragma once
 
 namespace stretto {
@@ -22,6 +25,8 @@ struct Runs {
   unsigned units;  // vectors, or elements, of a run
   unsigned size[MOST_AXES];
   long long src_step[MOST_AXES], dst_step[MOST_AXES];
+  unsigned long long* turns;  // blocks that have ended, and calls so far; zeros at first
+  unsigned long long* word;   // gets the number of the call, where it is raised
 };
 
 struct Ends {
@@ -66,6 +71,25 @@ __device__ __forceinline__ void move_runs(const Runs& r) {
     }
     for (; u < r.units; u += LANES) to[u] = from[u];
   }
+}
+
+// The number of this call; nobody counts it further before all blocks have read it.
+__device__ __forceinline__ unsigned long long call_of(const Runs& r) {
+  return threadIdx.x == 0 ? r.turns[1] + 1 : 0;
+}
+
+// Raise the word when all blocks have come here.
+__device__ __forceinline__ void raise_word(const Runs& r, unsigned long long call) {
+  __syncthreads();  // the block's stores are before what its first thread does
+  if (threadIdx.x != 0) return;
+  __threadfence_system();
+  if (gridDim.x > 1) {
+    if (atomicAdd(r.turns, 1ull) + 1 < gridDim.x) return;
+    *r.turns = 0;
+    __threadfence_system();
+  }
+  *static_cast<volatile unsigned long long*>(r.word) = call;
+  r.turns[1] = call;
 }
 
 // The same, of elements that become another type: A and B widen to float and round.

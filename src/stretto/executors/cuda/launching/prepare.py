@@ -38,14 +38,17 @@ from stretto.executors.cuda.launching.launch import (
     Launch,
 )
 from stretto.executors.cuda.launching.peers import peer_spaces
+from stretto.executors.cuda.launching.plain import (
+    BARRIER,
+    meeting_of,
+    places_in,
+    whole,
+)
 from stretto.executors.cuda.launching.services import SessionServices
 from stretto.ir import Verified
 from stretto.lang import Handwritten
 from stretto.lower import (
     Batched,
-    barrier_plan,
-    batched,
-    closed,
     copied,
     hands_round_on_engine,
     in_halves,
@@ -159,7 +162,7 @@ def bind_plan(
 ) -> BoundKernel:
     """Bind a plan to a kernel of its own."""
     places = places_of(session, plan.value, call)
-    run = batched(closed(plan) if places.tiles > 1 else plan)
+    run = whole(plan, places)
     needs = footprint(run.plan, places, session.group.rank)
     loaded = session.load_call(run, call, share=0, counted=False)
     return BoundKernel(
@@ -193,8 +196,7 @@ def bind_kernel(
 
 def places_of(session: SessionServices, plan: Plan, call: Call) -> Layout:
     """Return how a call is laid out in a session's staging."""
-    sizes, itemsize = symbol_sizes(plan, call), storage(call.dtype).itemsize
-    return fit(plan, sizes, itemsize, region=session.regions[0])
+    return places_in(session.regions[0], plan, call)
 
 
 # Copy engines.
@@ -240,10 +242,10 @@ def _copies(
 
 def _barrier(session: SessionServices, plan: Plan, mark: int) -> BoundKernel:
     """Return a barrier of everybody as a kernel, for the copies of a plan."""
-    meet = batched(verify_plan(barrier_plan(plan.name, plan.num_ranks)))
+    meet = meeting_of(plan)
     places = layout(meet.plan, np.zeros(0, np.int64), 1)
     shares = peer_spaces(plan, session.group.rank)
-    return bind_kernel(session, meet, Call(dtype="uint8"), places, mark, shares=shares)
+    return bind_kernel(session, meet, BARRIER, places, mark, shares=shares)
 
 
 # Rows with a pitch: an all_to_all with its permutation.
@@ -363,7 +365,7 @@ def _with_epilogue(
     places: Layout,
     share: int,
 ) -> Launch:
-    plan = batched(closed(proved) if places.tiles > 1 else proved)
+    plan = whole(proved, places)
     said = f"{share} {plan.plan.schedule.blocks} {epilogue}".encode()
     mark = session.watch.part(
         mixed(mark, (zlib.crc32(said),)), mark, f", with the epilogue {epilogue}"

@@ -11,7 +11,7 @@ import functools
 import math
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,11 @@ _MOST_PIECES = 4096
 """Pieces that copy engines are given for one transfer, at most."""
 _BLOCKS_PER_SM = 8
 _DEPTH = 8
-_PARAMETERS = struct.Struct(f"=4q4I{_DEPTH}I{_DEPTH}q{_DEPTH}q")
+_PARAMETERS = struct.Struct(f"=4q4I{_DEPTH}I{_DEPTH}q{_DEPTH}q2q")
+_TURNS = 16
+"""Bytes that a kernel counts in, where it raises a word."""
+_SHORTEST = 4096
+"""Bytes of a run down to which few long ones are divided among more threads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +97,35 @@ def pieces(boxes: Boxes) -> tuple[NDArray[np.int64], ...]:
     return src[first], dst[first], counts * nbytes
 
 
+def _divided(boxes: Boxes, groups: int) -> Boxes:
+    """Return the same boxes, with long runs cut where they are fewer than groups.
+
+    A group of threads moves a run: alone, it would move a long one at its own pace.
+    """
+    if boxes.src_dtype != boxes.dst_dtype or len(boxes.axes) >= _DEPTH:
+        return boxes
+    parts, run = 1, boxes.run
+    while (
+        boxes.runs * parts < groups
+        and run % 2 == 0
+        and run // 2 * boxes.src_item >= _SHORTEST
+        and (run // 2 * boxes.src_item) % 16 == 0
+    ):
+        parts, run = 2 * parts, run // 2
+    if parts == 1:
+        return boxes
+    step = run * boxes.src_item
+    return replace(boxes, axes=(*boxes.axes, (parts, step, step)), run=run)
+
+
+_NONE = np.zeros(0, np.int64)
+_NOTHING = Boxes(
+    src_box=_NONE, dst_box=_NONE, src_chunk=_NONE, dst_chunk=_NONE, axes=(), run=16,
+    src_dtype="uint8", dst_dtype="uint8", src_item=1, dst_item=1,
+)  # fmt: skip
+"""What moves nothing, and raises a word."""
+
+
 class Mover:
     """The GPU of this process, as transfers use it."""
 
@@ -142,8 +175,12 @@ class Mover:
         """Return a stream of our own."""
         return Lane(self.device)
 
-    def prepare(self, boxes: Boxes, *, by: str = "") -> Move:
-        """Prepare to move boxes: `by` "engines" or "kernel", or as it is faster."""
+    def prepare(self, boxes: Boxes, *, by: str = "", word: int = 0) -> Move:
+        """Prepare to move boxes: `by` "engines" or "kernel", or as it is faster.
+
+        The word at an address, if there is one, gets the number of the call when the
+        bytes are there.
+        """
         self.device.enter()
         if boxes.runs >= 1 << 31:
             raise CallError(f"{boxes.runs} runs at once; want fewer than 2^31")
@@ -156,8 +193,8 @@ class Mover:
         if by == "engines":
             if converts:
                 raise CallError("copy engines do not convert elements")
-            return _ByEngines(self, boxes)
-        return _ByKernel(self, boxes)
+            return _ByEngines(self, boxes, word)
+        return _ByKernel(self, boxes, word)
 
     def function(self, shape: Shape) -> Any:
         """Return a kernel of a shape, compiled and loaded once."""
@@ -219,7 +256,8 @@ class _ByKernel(Move):
 
     by = "kernel"
 
-    def __init__(self, mover: Mover, boxes: Boxes) -> None:
+    def __init__(self, mover: Mover, boxes: Boxes, word: int = 0) -> None:
+        boxes = _divided(boxes, mover.blocks * (THREADS // 32))
         super().__init__(mover, boxes)
         axes = boxes.axes[-_DEPTH:]
         nbytes = boxes.run * boxes.src_item
@@ -232,9 +270,12 @@ class _ByKernel(Move):
         shape = shape_of(
             nbytes, len(axes), places, boxes.src_dtype, boxes.dst_dtype, boxes.src_item
         )
+        self._raises = bool(word)
+        shape = replace(shape, raises=self._raises)
         self._function = mover.function(shape)
         units = boxes.run if not shape.vector else nbytes // shape.vector
         tables = [boxes.src_chunk, boxes.dst_chunk, boxes.src_box, boxes.dst_box]
+        tables.append(np.zeros(_TURNS // 8, np.int64))
         joined = np.concatenate(tables)
         self._table = int(ask("cuMemAlloc", joined.nbytes))
         ask("cuMemcpyHtoD", self._table, joined.ctypes.data, joined.nbytes)
@@ -242,8 +283,8 @@ class _ByKernel(Move):
         fill = [(1, 0, 0)] * (_DEPTH - len(axes))
         counts, src, dst = zip(*fill, *axes, strict=True)
         packed = _PARAMETERS.pack(
-            *starts.tolist(), boxes.runs, len(boxes.src_box), boxes.box_runs, units,
-            *counts, *src, *dst,
+            *starts[:4].tolist(), boxes.runs, len(boxes.src_box), boxes.box_runs,
+            units, *counts, *src, *dst, int(starts[4]), word,
         )  # fmt: skip
         self._parameters = ctypes.create_string_buffer(packed, len(packed))
         self._argument = (ctypes.c_void_p * 1)(ctypes.addressof(self._parameters))
@@ -252,7 +293,7 @@ class _ByKernel(Move):
 
     def enqueue(self, stream: int) -> None:
         """Enqueue the kernel."""
-        if not self.boxes.runs:
+        if not self.boxes.runs and not self._raises:
             return
         ask(
             "cuLaunchKernel", self._function, self._grid, 1, 1, THREADS, 1, 1, 0,
@@ -272,8 +313,9 @@ class _ByEngines(Move):
 
     by = "engines"
 
-    def __init__(self, mover: Mover, boxes: Boxes) -> None:
+    def __init__(self, mover: Mover, boxes: Boxes, word: int = 0) -> None:
         super().__init__(mover, boxes)
+        self._raise = _ByKernel(mover, _NOTHING, word) if word else None
         src, dst, sizes = pieces(boxes)
         self._src = np.ascontiguousarray(src)
         self._dst = np.ascontiguousarray(dst)
@@ -283,7 +325,18 @@ class _ByEngines(Move):
         )
 
     def enqueue(self, stream: int) -> None:
-        """Enqueue the copies."""
+        """Enqueue the copies, and what raises a word after them."""
+        self._copy(stream)
+        if self._raise is not None:
+            self._raise.enqueue(stream)
+
+    def close(self) -> None:
+        """Free what they need."""
+        super().close()
+        if self._raise is not None:
+            self._raise.close()
+
+    def _copy(self, stream: int) -> None:
         batch = _batch()
         if batch is None or stream in (0, 1, 2) or capturing(stream):
             handle = api().CUstream(stream)

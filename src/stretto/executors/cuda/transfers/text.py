@@ -27,6 +27,8 @@ class Shape:
     """Axes within a box."""
     src_dtype: str = ""
     dst_dtype: str = ""
+    raises: bool = False
+    """Whether a word says when everything has been stored."""
 
 
 def shape_of(
@@ -61,6 +63,11 @@ def kernel_of(shape: Shape, *, blocks: int) -> Kernel:
         call = (
             f"stretto::convert_runs<stretto::One_{shape.src_dtype}, "
             f"stretto::One_{shape.dst_dtype}, {shape.lanes}, {shape.depth}>(runs);"
+        )
+    if shape.raises:
+        call = (
+            "const unsigned long long turn = stretto::call_of(runs);\n"
+            f"  {call}\n  stretto::raise_word(runs, turn);"
         )
     text = (
         f"{include}\n\n"

@@ -1,0 +1,75 @@
+"""Which kernels a plain call runs: known without a session, and so ahead of the call.
+
+In: a proved plan, a kind of call without epilogue or pitch, a share of staging. Out:
+what its kernels are made of. Never: a GPU, or another rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stretto.collectives import storage
+from stretto.executors import Call
+from stretto.executors.cuda.codegen.abi import Kernel
+from stretto.executors.cuda.codegen.byhand import hand_kernel
+from stretto.executors.cuda.codegen.generate import generate
+from stretto.executors.cuda.flags.regions import Region, fit, symbol_sizes
+from stretto.executors.cuda.launching.byhand import taken_by_hand
+from stretto.executors.cuda.launching.copies import runs_on_engine
+from stretto.ir import Verified
+from stretto.lower import (
+    Batched,
+    barrier_plan,
+    batched,
+    closed,
+    copied,
+    hands_round_on_engine,
+    in_halves,
+)
+from stretto.plan import Layout, Plan
+from stretto.verify import verify_plan
+
+__all__ = ["BARRIER", "meeting_of", "places_in", "plain_kernels", "whole"]
+
+BARRIER = Call(dtype="uint8")
+"""What the kernel of a barrier beside copies is generated for."""
+
+
+def places_in(region: Region, plan: Plan, call: Call) -> Layout:
+    """Return how a call is laid out in a region's staging."""
+    sizes, itemsize = symbol_sizes(plan, call), storage(call.dtype).itemsize
+    return fit(plan, sizes, itemsize, region=region)
+
+
+def whole(plan: Verified[Plan], places: Layout) -> Batched:
+    """Return what one kernel runs of a plan: of several tiles, each closed."""
+    return batched(closed(plan) if places.tiles > 1 else plan)
+
+
+def meeting_of(plan: Plan) -> Batched:
+    """Return the barrier of everybody that stands beside a plan's copies."""
+    return batched(verify_plan(barrier_plan(plan.name, plan.num_ranks)))
+
+
+def plain_kernels(
+    plan: Verified[Plan], call: Call, *, rank: int, region: Region
+) -> Iterator[Kernel]:
+    """Yield the kernels that a session of such regions loads for a plain call."""
+    value = plan.value
+    own = taken_by_hand(value, call, region.share)
+    if own is not None:
+        yield hand_kernel(own, value, rank=rank, dtype=call.dtype, op=call.op)
+        return
+    if runs_on_engine(value):
+        copies, runs = copied(plan), None
+    else:
+        places = places_in(region, value, call)
+        copies, runs = None, whole(plan, places)
+        if hands_round_on_engine(value):
+            halves = in_halves(plan, several_tiles=places.tiles > 1)
+            copies, runs = halves.copies, halves.kernel
+    if runs is not None:
+        yield generate(runs, rank=rank, dtype=call.dtype, op=call.op)
+    if copies is not None and copies.once:
+        meet = meeting_of(copies.plan)
+        yield generate(meet, rank=rank, dtype=BARRIER.dtype, op=BARRIER.op)

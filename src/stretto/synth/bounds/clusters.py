@@ -1,0 +1,121 @@
+"""Ranks taken together: what holds where they share all they know holds for them, too.
+
+Ranks that are joined far better than they are to others are one rank as far as a bound
+is concerned: let them share everything at once, and an all_reduce only gets easier. The
+fewer ranks are left, the more each of them must hear of the others. Which to take
+together is a guess; what is proved of the network that is left does not depend on it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from stretto.synth.network.model import Link, Network
+
+__all__ = ["clustered", "clusterings"]
+
+_Pair = tuple[int, int]
+
+
+def clusterings(network: Network, most: int) -> list[tuple[int, ...]]:
+    """Return so many ways to take ranks together, the most telling ones first.
+
+    Each names a cluster for every rank. The two that share most are joined, again and
+    again; what tells is how often all clusters with members must be entered, for what
+    joins clusters.
+    """
+    found = [(-s.worth, s.cluster) for s in _joined(network) if s.worth]
+    return [cluster for _, cluster in sorted(found)[:most]]
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    cluster: tuple[int, ...]
+    worth: float
+
+
+def _joined(network: Network) -> Iterator[_State]:
+    """Yield what is left after each time that two clusters have become one."""
+    between = _between(network)
+    members = set(network.members)
+    cluster = list(range(network.num_ranks))
+    alive = {*cluster}
+    while len(alive) > 1 and between:
+        kept = {cluster[r] for r in members}
+        # who only passes on joins somebody first
+        order = ((not {a, b} <= kept, x, -a, -b) for (a, b), x in between.items())
+        _, _, a, b = max(order)
+        a, b = -a, -b
+        cluster = [a if c == b else c for c in cluster]
+        alive.discard(b)
+        merged: dict[_Pair, float] = defaultdict(float)
+        for (u, v), rate in between.items():
+            u, v = (a if u == b else u), (a if v == b else v)
+            if u != v:
+                merged[min(u, v), max(u, v)] += rate
+        between = dict(merged)
+        count = len({cluster[r] for r in members})
+        total = sum(between.values())
+        yield _State(tuple(cluster), (count - 1) / total if total else 0.0)
+
+
+def _between(network: Network) -> dict[_Pair, float]:
+    """Return about how much can flow between two ranks, both ways together."""
+    n = network.num_ranks
+    between: dict[_Pair, float] = defaultdict(float)
+    outs: dict[int, list[Link]] = defaultdict(list)
+    ins: dict[int, list[Link]] = defaultdict(list)
+    for k in network.links:
+        if max(k.src, k.dst) < n:
+            between[min(k.src, k.dst), max(k.src, k.dst)] += float(k.rate)
+        elif k.src < n:
+            outs[_hub(network, k.dst)].append(k)
+        elif k.dst < n:
+            ins[_hub(network, k.src)].append(k)
+    for hub, leave in outs.items():
+        for k in leave:
+            ends = [e for e in ins[hub] if e.dst != k.src]
+            for e in ends:
+                pair = min(k.src, e.dst), max(k.src, e.dst)
+                between[pair] += float(min(k.rate, e.rate)) / len(ends)
+    return dict(between)
+
+
+def _hub(network: Network, switch: int) -> int:
+    """Return the first of the switches that are joined to one."""
+    n = network.num_ranks
+    seen, queue = {switch}, [switch]
+    for v in queue:
+        for k in network.links:
+            if k.src == v and k.dst >= n and k.dst not in seen:
+                seen.add(k.dst)
+                queue.append(k.dst)
+    return min(seen)
+
+
+def clustered(network: Network, cluster: tuple[int, ...]) -> Network:
+    """Return the network in which every cluster is one rank."""
+    names = sorted(set(cluster))
+    new = {c: i for i, c in enumerate(names)}
+    n = network.num_ranks
+    place = [new[c] for c in cluster]
+    place += [len(names) + s for s in range(network.num_nodes - n)]
+    rates: dict[_Pair, Fraction] = defaultdict(Fraction)
+    for k in network.links:
+        if place[k.src] != place[k.dst]:
+            rates[place[k.src], place[k.dst]] += k.rate
+    links = tuple(Link(src=u, dst=v, rate=r) for (u, v), r in sorted(rates.items()))
+    return replace(
+        network,
+        num_ranks=len(names),
+        num_nodes=len(names) + network.num_nodes - n,
+        links=links,
+        box=tuple(range(len(names))),
+        members=tuple(sorted({place[r] for r in network.members})),
+        generators=(),
+        machine=None,
+        places=(),
+    )

@@ -1,0 +1,147 @@
+"""The exact rate of all_gather, reduce_scatter and broadcast, with the cut that binds.
+
+Every rank must take in what a set S of nodes holds, so the rate x of each root obeys
+x <= capacity out of S / ranks in S, and trees that reach the smallest such ratio exist.
+The discrete Newton method below finds it in a few rounds of maximum flow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from stretto.errors import TopologyError
+from stretto.synth.network.maxflow import Flow
+from stretto.synth.network.model import Network
+from stretto.synth.network.symmetry import Symmetry, find_symmetry
+
+__all__ = ["Cut", "broadcast_cut", "gather_cut", "scatter_cut", "weigh"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """A set of nodes whose way out is narrow: the certificate of a rate."""
+
+    nodes: frozenset[int]
+    capacity: Fraction
+    """Of the links that leave the set, GB/s."""
+    roots: int
+    """Members inside, whose data must all leave."""
+    parts: int = 0
+    """Their data, in units of which equal parts have one each; 0: as many as roots."""
+
+    @property
+    def rate(self) -> Fraction:
+        """Return GB/s for each root, or each unit."""
+        return self.capacity / (self.parts or self.roots)
+
+
+def gather_cut(
+    network: Network,
+    symmetry: Symmetry | None = None,
+    weights: tuple[int, ...] = (),
+) -> Cut:
+    """Return the cut that bounds all_gather; of the reversed graph, reduce_scatter.
+
+    `weights` are the sizes of the members' parts where they differ; then the symmetry
+    is trivial.
+    """
+    symmetry = symmetry or find_symmetry(network)
+    members = network.members
+    units = dict(zip(members, weights or (1,) * len(members), strict=True))
+    if len(members) < 2:
+        raise TopologyError(f"{network.name}: {len(members)} rank; want two or more")
+    nodes = frozenset(range(network.num_nodes))
+    cut = min(
+        (weigh(network, nodes - {v}, units) for v in symmetry.representatives),
+        key=lambda c: c.rate,
+    )
+    source = network.num_nodes
+    while True:
+        best = cut
+        scale = math.lcm(
+            cut.rate.denominator, *(k.rate.denominator for k in network.links)
+        )
+        flow = Flow(network.num_nodes + 1)
+        for k in network.links:
+            flow.add(k.src, k.dst, int(k.rate * scale))
+        for v in members:
+            flow.add(source, v, int(cut.rate * scale) * units[v])
+        need = int(cut.rate * scale) * sum(units.values())
+        for v in symmetry.representatives:
+            flow.reset()
+            if flow.solve(source, v) < need:
+                side = frozenset(flow.source_side() - {source})
+                found = weigh(network, side, units)
+                best = min(best, found, key=lambda c: c.rate)
+        if best.rate == cut.rate:
+            return cut
+        cut = best
+
+
+def weigh(network: Network, nodes: frozenset[int], units: Mapping[int, int]) -> Cut:
+    """Return the cut around some nodes, for parts of these sizes."""
+    inside = nodes.intersection(network.members)
+    cut = _cut(network, nodes, roots=len(inside))
+    return replace(cut, parts=sum(units[v] for v in inside))
+
+
+def broadcast_cut(network: Network, root: int) -> Cut:
+    """Return the cut that bounds a broadcast from `root`."""
+    scale = math.lcm(*(k.rate.denominator for k in network.links))
+    flow = Flow(network.num_nodes)
+    for k in network.links:
+        flow.add(k.src, k.dst, int(k.rate * scale))
+    best: Cut | None = None
+    for v in network.members:
+        if v != root:
+            flow.reset()
+            flow.solve(root, v)
+            cut = _cut(network, frozenset(flow.source_side()), roots=1)
+            best = cut if best is None or cut.capacity < best.capacity else best
+    if best is None:
+        raise TopologyError(f"{network.name}: 1 rank; want two or more")
+    return best
+
+
+def _cut(network: Network, nodes: frozenset[int], roots: int) -> Cut:
+    out = sum(
+        (k.rate for k in network.links if k.src in nodes and k.dst not in nodes),
+        Fraction(0),
+    )
+    if not out:
+        lost = sorted(set(network.members) - nodes)
+        raise TopologyError(
+            f"{network.name}: nothing reaches ranks {lost}; want a way to every rank"
+        )
+    return Cut(nodes=nodes, capacity=out, roots=roots)
+
+
+def scatter_cut(network: Network, root: int, weights: tuple[int, ...] = ()) -> Cut:
+    """Return the cut that bounds a scatter from `root`; reversed, a gather.
+
+    Its `roots` are the members outside: what each must receive passes the cut.
+    """
+    members = network.members
+    units = dict(zip(members, weights or (1,) * len(members), strict=True))
+    others = [v for v in members if v != root]
+    nodes = frozenset({root})
+    sink = network.num_nodes
+    while True:
+        outside = [v for v in others if v not in nodes]
+        parts = sum(units[v] for v in outside)
+        cut = replace(_cut(network, nodes, roots=len(outside)), parts=parts)
+        scale = math.lcm(
+            cut.rate.denominator, *(k.rate.denominator for k in network.links)
+        )
+        flow = Flow(network.num_nodes + 1)
+        for k in network.links:
+            flow.add(k.src, k.dst, int(k.rate * scale))
+        for v in others:
+            flow.add(v, sink, int(cut.rate * scale) * units[v])
+        need = int(cut.rate * scale) * sum(units[v] for v in others)
+        if flow.solve(root, sink) == need:
+            return cut
+        nodes = frozenset(flow.source_side())

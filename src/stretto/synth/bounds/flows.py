@@ -1,0 +1,217 @@
+"""The exact rate of all_to_all: concurrent flow, solved once per orbit of ranks.
+
+Nothing may be copied here, so the bound is a linear program. Its dual is a length for
+every link: however data are routed, rate x sum of distances <= sum of rate x length.
+That inequality is checked in exact fractions, so the bound does not trust the solver.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from stretto.errors import TopologyError
+from stretto.synth.network.model import Network
+from stretto.synth.network.symmetry import Symmetry, find_symmetry, trivial
+from stretto.synth.solvers import optimize, sparse
+
+__all__ = ["ExchangeFlow", "conservation", "exchange_flow"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeFlow:
+    """An optimal routing of all_to_all and the proof that none is faster."""
+
+    rate: Fraction
+    """Proven upper bound of GB/s per ordered pair."""
+    achieved: float
+    """What `flows` reach, GB/s per ordered pair, to the solver's precision."""
+    lengths: tuple[Fraction, ...]
+    """The certificate: a length for every link."""
+    units: Mapping[int, int]
+    """How many times the rate each member is sent: its part's relative size."""
+    flows: dict[int, dict[int, float]]
+    """For every representative source, the flow over each link, GB/s."""
+    symmetry: Symmetry
+
+    @classmethod
+    def plain(
+        cls,
+        achieved: float,
+        flows: dict[int, dict[int, float]],
+        symmetry: Symmetry,
+        units: Mapping[int, int],
+    ) -> ExchangeFlow:
+        """Return a flow without a certificate: it proves no bound."""
+        return cls(
+            rate=Fraction(0),
+            achieved=achieved,
+            lengths=(),
+            units=units,
+            flows=flows,
+            symmetry=symmetry,
+        )
+
+
+def exchange_flow(
+    network: Network,
+    symmetry: Symmetry | None = None,
+    *,
+    root: int | None = None,
+    weights: tuple[int, ...] = (),
+    concise: float = 1e-6,
+) -> ExchangeFlow:
+    """Return the optimum for all_to_all among the members; with a root, of scatter.
+
+    `concise` is the price of one unit of flow on a link: it breaks ties in favour of
+    short ways and is too small to cost rate.
+    """
+    if root is not None:
+        symmetry = replace(trivial(network), representatives=(root,))
+    symmetry = symmetry or find_symmetry(network)
+    members = network.members
+    units = dict(zip(members, weights or (1,) * len(members), strict=True))
+    sources = symmetry.representatives
+    num_links = len(network.links)
+    columns = len(sources) * num_links + 1
+    rate = columns - 1
+    top = float(max(k.rate for k in network.links))
+    upper = [(0.0, 0.0 if k.dst == s else None) for s in sources for k in network.links]
+    price = np.full(columns, concise / (top * num_links))
+    price[rate] = -1.0
+    balance, wanted = conservation(network, sources, rate, units)
+    load, limit = _loads(network, symmetry, columns)
+    result = optimize().linprog(
+        price,
+        A_ub=load,
+        b_ub=limit,
+        A_eq=balance,
+        b_eq=wanted,
+        bounds=[*upper, (0.0, None)],
+        method="highs",
+    )
+    if result.status != 0:
+        raise TopologyError(f"{network.name}: all_to_all flow: {result.message}")
+    orbits = sorted(set(symmetry.link_orbit))
+    dual = dict(zip(orbits, -result.ineqlin.marginals, strict=True))
+    proof, lengths = min(
+        _rounded(network, symmetry, dual, top, digits, units) for digits in (2, 4, 7)
+    )
+    return ExchangeFlow(
+        rate=proof,
+        achieved=float(result.x[rate]),
+        lengths=lengths,
+        units=units,
+        flows={
+            s: {
+                e: float(result.x[i * num_links + e])
+                for e in range(num_links)
+                if result.x[i * num_links + e] > 1e-9 * top
+            }
+            for i, s in enumerate(sources)
+        },
+        symmetry=symmetry,
+    )
+
+
+def conservation(
+    network: Network, sources: tuple[int, ...], rate: int, units: Mapping[int, int]
+) -> Any:
+    """Return the rows that say: members take their share of `rate`, others nothing."""
+    num_links, num_nodes = len(network.links), network.num_nodes
+    rows, columns, values = [], [], []
+    members = set(network.members)
+    for i, s in enumerate(sources):
+        for e, link in enumerate(network.links):
+            rows += [i * num_nodes + link.dst, i * num_nodes + link.src]
+            columns += [i * num_links + e] * 2
+            values += [1.0, -1.0]
+        for v in members - {s}:
+            rows.append(i * num_nodes + v)
+            columns.append(rate)
+            values.append(-float(units[v]))
+        rows.append(i * num_nodes + s)
+        columns.append(rate)
+        values.append(float(sum(units[v] for v in members - {s})))
+    shape = (len(sources) * num_nodes, rate + 1)
+    matrix = sparse().csr_matrix((values, (rows, columns)), shape=shape)
+    return matrix, np.zeros(shape[0])
+
+
+def _loads(network: Network, symmetry: Symmetry, num_columns: int) -> Any:
+    """Return one row for each orbit of links: what all images put on one of them."""
+    orbits = sorted(set(symmetry.link_orbit))
+    row = {o: i for i, o in enumerate(orbits)}
+    size = {o: symmetry.link_orbit.count(o) for o in orbits}
+    rows, columns, values = [], [], []
+    num_links = len(network.links)
+    for i in range(len(symmetry.representatives)):
+        for e in range(num_links):
+            orbit = symmetry.link_orbit[e]
+            rows.append(row[orbit])
+            columns.append(i * num_links + e)
+            values.append(symmetry.order / size[orbit])
+    shape = (len(orbits), num_columns)
+    matrix = sparse().csr_matrix((values, (rows, columns)), shape=shape)
+    return matrix, np.array([float(network.links[o].rate) for o in orbits])
+
+
+def _rounded(
+    network: Network,
+    symmetry: Symmetry,
+    dual: dict[int, float],
+    top: float,
+    digits: int,
+    units: Mapping[int, int],
+) -> tuple[Fraction, tuple[Fraction, ...]]:
+    """Return what the dual proves once its lengths are made simple fractions."""
+    simple = {
+        o: Fraction(max(0.0, float(value)) * top).limit_denominator(10**digits)
+        / symmetry.link_orbit.count(o)
+        for o, value in dual.items()
+    }
+    lengths = tuple(simple[o] for o in symmetry.link_orbit)
+    return _certify(network, symmetry, lengths, units), lengths
+
+
+def _certify(
+    network: Network,
+    symmetry: Symmetry,
+    lengths: tuple[Fraction, ...],
+    units: Mapping[int, int],
+) -> Fraction:
+    """Return the bound that these lengths prove."""
+    total = Fraction(0)
+    for s in symmetry.representatives:
+        away = _distances(network, s, lengths)
+        if missing := [v for v in network.members if v not in away]:
+            raise TopologyError(f"{network.name}: no way from {s} to {missing}")
+        total += sum(away[v] * units[v] for v in network.members)
+    if not total:  # rounded away: proves nothing
+        return max(k.rate for k in network.links) * len(network.links)
+    volume = sum(
+        (k.rate * w for k, w in zip(network.links, lengths, strict=True)), Fraction(0)
+    )
+    return volume / (total * symmetry.order)
+
+
+def _distances(
+    network: Network, source: int, lengths: tuple[Fraction, ...]
+) -> dict[int, Fraction]:
+    leaving = network.leaving()
+    done: dict[int, Fraction] = {}
+    heap = [(Fraction(0), source)]
+    while heap:
+        far, node = heapq.heappop(heap)
+        if node in done:
+            continue
+        done[node] = far
+        for e in leaving[node]:
+            if network.links[e].dst not in done:
+                heapq.heappush(heap, (far + lengths[e], network.links[e].dst))
+    return done

@@ -1,0 +1,1 @@
+"""A schedule as a readable file in the language."""

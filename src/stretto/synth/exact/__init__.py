@@ -1,0 +1,1 @@
+"""Small cases in one model, which a solver proves."""

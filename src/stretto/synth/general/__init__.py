@@ -1,0 +1,1 @@
+"""Any network: the best fractions, cut into whole pieces, planned again and again."""

@@ -1,0 +1,357 @@
+"""Trees that share a network as well as can be: an exact fractional packing.
+
+Every root has some trees, each with a weight, so that the fullest link is as empty as
+can be: trees along which data spread, trees along which sums flow, or both. A linear
+program weighs the trees that are known; its prices of links say which others would be
+cheap, and those are added until no root has a cheaper one. Any prices prove a bound
+for trees: links carry at least the cheapest ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from stretto.synth.clock import Clock
+from stretto.synth.general.partners import Lane, Lanes
+from stretto.synth.network.cheapest_trees import Edges, shallow, spanning, steiner
+from stretto.synth.network.hops import Reach
+from stretto.synth.network.model import Network
+from stretto.synth.solvers import optimize, sparse
+
+__all__ = ["FILLED", "Packing", "Pool", "Tree"]
+
+Way: TypeAlias = tuple[int, ...]
+_CLOSE = 1.0005
+_QUICK = -1.0
+FILLED = 4
+"""Trees of every root before the first prices."""
+_LITTLE = 0.01
+_GAINS, _PATIENCE = 0.998, 6
+"""What counts as better, and how long it may be waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Ways from rank to rank: from a root, or turned round, to it."""
+
+    root: int
+    ways: tuple[tuple[int, int, Way], ...]
+    """(from, to, links); those near the root first."""
+    sums: bool
+    """Whether the ways lead to the root: sums flow, data do not spread."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """Trees and how much each of them carries, of one unit in all."""
+
+    trees: tuple[Tree, ...]
+    weights: tuple[float, ...]
+    fullest: float
+    """What the fullest link takes, in units of its rate."""
+    least: float
+    """What no packing of trees goes below; 0 when that is not known."""
+
+    @property
+    def flows(self) -> dict[Way, float]:
+        """Return what flows over every way between two ranks."""
+        flows: dict[Way, float] = {}
+        for tree, weight in zip(self.trees, self.weights, strict=True):
+            for _, _, way in tree.ways:
+                flows[way] = flows.get(way, 0.0) + weight
+        return flows
+
+    def loads(self, network: Network) -> Any:
+        """Return what one unit down every tree takes of every link."""
+        loads = np.zeros((len(self.trees), len(network.links)))
+        for i, tree in enumerate(self.trees):
+            for _, _, way in tree.ways:
+                for e in way:
+                    loads[i, e] += 1 / float(network.links[e].rate)
+        return loads
+
+
+@dataclass(frozen=True, slots=True)
+class _Weighed:
+    """What the linear program says of the trees that are known."""
+
+    weights: Any
+    prices: Any
+    fullest: float
+
+
+class Pool:
+    """The trees that are known."""
+
+    def __init__(
+        self,
+        network: Network,
+        parts: Mapping[int, float] | None,
+        *,
+        spread: bool,
+        sums: bool,
+        nbytes: int,
+        lanes: tuple[Lane, ...] | None = None,
+    ) -> None:
+        self._network, self._parts, self._nbytes = network, parts, nbytes
+        self._reach = Reach(network) if lanes is None else Lanes(network, lanes)
+        self._kinds = [kind for kind, asked in ((False, spread), (True, sums)) if asked]
+        self._rates = np.array([float(k.rate) for k in network.links])
+        self._alphas = np.array([float(k.alpha) for k in network.links])
+        self._confined = lanes is not None
+        self._whole = len(network.members) == network.num_ranks
+        self.roots = sorted(parts) if parts else list(range(network.num_ranks))
+        self.trees: list[Tree] = []
+        self._known: set[tuple[int, bool, frozenset[Way]]] = set()
+        self._rows: list[int] = []
+        self._columns: list[int] = []
+        self._slow: list[float] = []
+        """What a unit of data takes on the longest way of each tree, hop by hop."""
+        self._late: list[float] = []
+        """Latency on the longest way of each tree, us."""
+        self.least = 0.0
+        self.fullest = math.inf
+        """What the fullest link takes, when trees were last looked for."""
+        self._nearest = self._reach.hops(self._alphas + 1e-9).cost.min(
+            where=~np.eye(network.num_ranks, dtype=bool), initial=np.inf
+        )
+        """The least latency of a hop."""
+        self._filled = 0
+        self._load = np.zeros(len(self._rates))
+        """What every link takes of the trees that were filled in."""
+        self._center: Any = None
+
+    def fill(self, turns: int, clock: Clock) -> None:
+        """Add trees that avoid what those before them took, deep ones and shallow.
+
+        Turns count from the first that there ever was; the clock is not asked in two.
+        """
+        if not self.trees:
+            self._flat()
+        rates, load = self._rates, self._load
+        unit = {r: 1 / len(self.roots) for r in self.roots} | dict(self._parts or {})
+        for turn in range(self._filled, turns):
+            if turn > 1:
+                clock.check()
+            steep = min(30.0, 4.0 + 2.0 * turn)
+            deep = (_QUICK, 1.0, 0.3, _QUICK)[turn % 4]
+            for root in self.roots:
+                fullness = load / rates
+                top = float(fullness.max())
+                prices = 1 / rates
+                if top:
+                    prices *= np.exp(steep * (fullness / top - 1)) + 1e-3
+                hops = self._reach.hops(prices)
+                for kind in self._kinds:
+                    tree = self._tree(hops, root, kind, deep)
+                    self._add(tree)
+                    for _, _, way in tree.ways:
+                        for e in way:
+                            load[e] += unit[root]
+            self._filled = turn + 1
+
+    def _flat(self) -> None:
+        """Add the trees of least latency, and of few hops."""
+        links = self._network.links
+        part = self._nbytes / len(self._network.members) / 1000
+        for scale in (0.0, 1 / 16, 1.0):
+            prices = np.array(
+                [float(k.alpha) + (part * scale + 1e-6) / float(k.rate) for k in links]
+            )
+            hops = self._reach.hops(prices)
+            for root in self.roots:
+                for kind in self._kinds:
+                    for deep in (1.0, 0.5):
+                        self._add(self._tree(hops, root, kind, deep))
+
+    def _tree(self, hops: Any, root: int, sums: bool, deep: float | None) -> Tree:
+        cost = hops.cost.T if sums else hops.cost
+        members = self._network.members
+        if deep == _QUICK and not self._whole:
+            edges: Edges = steiner(cost, root, members, quick=True)
+        elif deep is not None and deep != _QUICK:
+            edges = shallow(cost, root, members, deep)
+        elif self._whole:
+            edges = spanning(cost, root)
+        else:
+            edges = steiner(cost, root, members)
+        pairs = ((v, u) if sums else (u, v) for u, v in edges)
+        return Tree(root, tuple((u, v, hops.way(u, v)) for u, v in pairs), sums)
+
+    def _add(self, tree: Tree) -> bool:
+        key = tree.root, tree.sums, frozenset(w for _, _, w in tree.ways)
+        if key in self._known:
+            return False
+        self._known.add(key)
+        number = len(self.trees)
+        for _, _, way in tree.ways:
+            self._rows += way
+            self._columns += [number] * len(way)
+        self.trees.append(tree)
+        self._slow.append(
+            self._longest(tree, lambda w: float(1 / self._rates[w].min()))
+        )
+        self._late.append(self._longest(tree, lambda w: float(self._alphas[w].sum())))
+        return True
+
+    @staticmethod
+    def _longest(tree: Tree, cost: Callable[[list[int]], float]) -> float:
+        """Return the cost of the costliest way between the root and a rank."""
+        far = {tree.root: 0.0}
+        for u, v, way in tree.ways:
+            near, new = (v, u) if tree.sums else (u, v)
+            far[new] = far[near] + cost(list(way))
+        return max(far.values())
+
+    def grow(self, clock: Clock, goal: float, turns: int) -> bool:
+        """Add trees, so many times or until the fullest link meets the goal.
+
+        Return whether there may be better trees still. When the time is up, that is
+        raised: what was added until then depends on the computer.
+        """
+        self.fill(FILLED, clock)
+        best = self._weigh(64)
+        self.fullest = best.fullest
+        center = best.prices if self._center is None else self._center
+        slow, mark = 0, best.fullest
+        for _ in range(turns):
+            if best.fullest <= max(goal, self.least) * _CLOSE:
+                return False
+            if slow > _PATIENCE:
+                break
+            clock.check()
+            fresh = self._price(0.5 * best.prices + 0.5 * center)
+            if not fresh:
+                fresh = self._price(best.prices)
+            if not fresh:
+                return False
+            best = self._weigh(64)
+            self.fullest = best.fullest
+            center = 0.5 * center + 0.5 * best.prices
+            slow += 1
+            if best.fullest < mark * _GAINS:
+                slow, mark = 0, best.fullest
+        self._center = center
+        return True
+
+    def packing(self, pieces: int) -> Packing:
+        """Return the best packing of so many pieces a part: the fewer, the flatter."""
+        best = self._weigh(pieces)
+        kept = [i for i, w in enumerate(best.weights) if w > 1e-9]
+        return Packing(
+            trees=tuple(self.trees[i] for i in kept),
+            weights=tuple(float(best.weights[i]) for i in kept),
+            fullest=best.fullest,
+            least=self.least,
+        )
+
+    def _price(self, prices: Any) -> int:
+        """Add every root's cheapest trees for some prices; note what they prove."""
+        rates = self._rates
+        volume = float(prices @ rates)
+        hops = self._reach.hops(prices + 1e-7 * volume / len(rates) / rates)
+        fresh = 0
+        cheapest = {}
+        for root in self.roots:
+            cost = 0.0
+            for kind in self._kinds:
+                tree = self._tree(hops, root, kind, None)
+                cost += sum(prices[e] for _, _, way in tree.ways for e in way)
+                fresh += self._add(tree)
+            cheapest[root] = cost
+        if self._whole and volume and not self._confined:
+            if self._parts is None:
+                worth = min(cheapest.values())
+            else:
+                worth = sum(cheapest[r] * part for r, part in self._parts.items())
+            self.least = max(self.least, worth / volume * (1 - 1e-6))
+        return fresh
+
+    def _fullness(self, width: int) -> tuple[Any, Any, Any]:
+        """Return what trees take of links, as rows: no link takes more than the most.
+
+        Where a hop's latency counts, sums and copies each have that much less time.
+        """
+        rates, count = self._rates, len(self.trees)
+        at, trees = np.array(self._rows), np.array(self._columns)
+        values = 1.0 / rates[at]
+        blocks = [np.ones(len(at), dtype=bool)]
+        phase = self._phase_us()
+        if phase:
+            sums = np.array([t.sums for t in self.trees])[trees]
+            blocks += [sums, ~sums]
+        rows, columns, taken = [], [], []
+        for i, some in enumerate(blocks):
+            rows += [at[some] + i * len(rates), np.arange(len(rates)) + i * len(rates)]
+            columns += [trees[some], np.full(len(rates), count)]
+            taken += [values[some], -np.ones(len(rates))]
+        full = sparse().csr_matrix(
+            (np.concatenate(taken), (np.concatenate(rows), np.concatenate(columns))),
+            shape=(len(blocks) * len(rates), width),
+        )
+        most = np.zeros(len(blocks) * len(rates))
+        most[len(rates) :] = -phase * 1000.0 / self._nbytes
+        return values, full, most
+
+    def _phase_us(self) -> float:
+        """Return the latency of a hop; 0 where it is little, or there is one phase."""
+        hop = float(self._nearest)
+        little = hop * 1000.0 * self._rates.max() < _LITTLE * self._nbytes
+        return 0.0 if little or len(self._kinds) < 2 else hop
+
+    def _weigh(self, pieces: int) -> _Weighed:
+        """Return the best weights of the known trees, cut into pieces."""
+        chunk = 1 / (pieces * len(self._network.members))
+        sp, rates = sparse(), self._rates
+        count, kinds = len(self.trees), self._kinds
+        free = self._parts is None
+        place = {r: i for i, r in enumerate(self.roots)}
+        many = len(self.roots)
+        width = count + 1 + (many if free else 0)
+        values, full, most = self._fullness(width)
+        owner = [
+            (kinds.index(t.sums) * many + place[t.root], i, 1.0)
+            for i, t in enumerate(self.trees)
+        ]
+        wanted = np.zeros(len(kinds) * many)
+        if self._parts is None:
+            owner += [
+                (k * many + i, count + 1 + i, -1.0)
+                for k in range(len(kinds))
+                for i in range(many)
+            ]
+            owner += [(len(wanted), count + 1 + i, 1.0) for i in range(many)]
+            wanted = np.append(wanted, 1.0)
+        else:
+            for k in range(len(kinds)):
+                for r, part in self._parts.items():
+                    wanted[k * many + place[r]] = part
+        at, which, what = zip(*owner, strict=True)
+        equal = sp.csr_matrix((what, (at, which)), shape=(len(wanted), width))
+        price = np.zeros(width)
+        late = np.array(self._late) * 1000.0 / self._nbytes
+        price[:count] = np.array(self._slow) * chunk + late
+        price[count] = 1.0
+        result = optimize().linprog(
+            price,
+            A_ub=full,
+            b_ub=most,
+            A_eq=equal,
+            b_eq=wanted,
+            bounds=(0, None),
+            method="highs",
+        )
+        if result.status != 0:
+            raise ArithmeticError(result.message)
+        dual = np.maximum(0.0, -result.ineqlin.marginals)
+        prices = dual.reshape(-1, len(rates)).sum(axis=0) / rates
+        assert math.isfinite(result.fun)
+        taken = np.bincount(
+            self._rows, result.x[self._columns] * values, minlength=len(rates)
+        )
+        return _Weighed(result.x[:count], prices, float(taken.max()))

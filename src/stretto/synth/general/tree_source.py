@@ -1,0 +1,258 @@
+"""Pieces down trees: what every piece of a packing of trees has to do."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+from stretto.synth.bounds.bound import Bound
+from stretto.synth.clock import Clock
+from stretto.synth.general.partners import Lane, partners
+from stretto.synth.general.rounding import Owner, rounded, shared_out
+from stretto.synth.general.transfers import Transfers
+from stretto.synth.general.tree_packing import FILLED, Packing, Pool, Tree
+from stretto.synth.schedules.schedule import Chunk, Demand, Move
+
+__all__ = ["TreeSource"]
+
+_FEW_RANKS, _TURNS = 40, 24
+"""Of so many all trees are filled in at first; prices for each time it gets better."""
+_PARTNERS = (0, 1, 2, 3)
+"""Kinds of trees: with how many partners ports may have over switches; 0: any."""
+_AS_GOOD = 1.01
+_LATER = Fraction(0)
+"""When a move starts is planned later."""
+
+
+class TreeSource:
+    """The trees of a demand whose data spread, or whose sums flow, or both."""
+
+    def __init__(self, demand: Demand, limit: Bound, clock: Clock) -> None:
+        self._demand, self._clock = demand, clock
+        network = demand.network
+        parts: dict[int, float] | None
+        match demand.collective:
+            case "all_gather" | "reduce_scatter":
+                members = network.members
+                units = demand.weights or (1,) * len(members)
+                parts = {r: u / sum(units) for r, u in zip(members, units, strict=True)}
+            case "broadcast" | "reduce":
+                parts = {demand.root: 1.0}
+            case _:
+                parts = None
+        self._parts = parts
+        self._goal = 1 / float(limit.algbw)
+        self._pools = {0: self._pool(None)}
+        few = network.num_ranks <= _FEW_RANKS
+        self._pools[0].fill(FILLED if few else 2, Clock(None))  # one plan there will be
+        self._open = {0: True}
+        """Whether there may be better trees, by the number of partners."""
+        self._chosen: dict[int, int] = {}
+        """How many trees were known when partners were chosen."""
+        self._packings: dict[tuple[int, int], Packing] = {}
+
+    def _pool(self, lanes: tuple[Lane, ...] | None) -> Pool:
+        demand = self._demand
+        return Pool(
+            demand.network,
+            self._parts,
+            spread=not demand.combines or demand.collective == "all_reduce",
+            sums=demand.combines,
+            nbytes=demand.nbytes,
+            lanes=lanes,
+        )
+
+    @property
+    def open(self) -> bool:
+        """Return whether there may be better trees."""
+        return any(self._open.values())
+
+    def improve(self) -> bool:
+        """Look for better trees; return whether there are any."""
+        if not self.open:
+            return False
+        if self._open[0]:
+            self._grow(0)
+            self._forget()
+        for many in sorted(self._open):
+            if many and self._open[many]:
+                self._grow(many)
+        self._packings.clear()
+        return True
+
+    def _forget(self) -> None:
+        """Forget partners that cost much, where more is known than when they met."""
+        known = self._pools[0]
+        for many, trees in list(self._chosen.items()):
+            dear = self._pools[many].fullest > known.fullest * _AS_GOOD
+            if dear and len(known.trees) > trees:
+                del self._pools[many], self._open[many], self._chosen[many]
+
+    def _grow(self, many: int) -> None:
+        self._open[many] = self._pools[many].grow(self._clock, self._goal, _TURNS)
+
+    @property
+    def variants(self) -> int:
+        """Return how many kinds of trees there are: with ever more partners."""
+        network = self._demand.network
+        switched = network.num_nodes > network.num_ranks
+        return len(_PARTNERS) if switched else 1
+
+    def _packing(self, split: int, variant: int) -> Packing:
+        """Return the trees for so many pieces: the fewer, the shallower."""
+        scale = min(s for s in (4, 16, 64, 1 << 30) if split <= s)
+        many = _PARTNERS[variant]
+        if (scale, many) not in self._packings:
+            if many not in self._pools:
+                self._meet(many)
+            packing = self._pools[many].packing(min(scale, 256))
+            self._packings[scale, many] = packing
+        return self._packings[scale, many]
+
+    def _meet(self, many: int) -> None:
+        """Let ports have so many partners; look for trees that need no others."""
+        known = self._pools[0]
+        flows = known.packing(256).flows
+        self._chosen[many] = len(known.trees)
+        self._pools[many] = self._pool(partners(self._demand.network, flows, many))
+        self._grow(many)
+
+    def choose(self) -> int:
+        """Return the kind with the fewest partners that costs little."""
+        if self.variants == 1:
+            return 0
+        if 1 not in self._pools:
+            self._meet(1)
+        if self._pools[1].fullest <= self._goal * _AS_GOOD:
+            return 1
+        if self._pools[0].fullest == math.inf:
+            self.improve()  # what flows best says better who is to meet
+        for many in _PARTNERS[1:]:
+            if many not in self._pools:
+                self._meet(many)
+            known = max(self._goal, self._pools[0].fullest)
+            if self._pools[many].fullest <= known * _AS_GOOD:
+                return _PARTNERS.index(many)
+        return min(
+            range(self.variants), key=lambda v: self._pools[_PARTNERS[v]].fullest
+        )
+
+    def promise(self, variant: int) -> float:
+        """Return by what factor the trees that are known miss the bound."""
+        pool = self._pools.get(_PARTNERS[variant])
+        return math.inf if pool is None else pool.fullest / self._goal
+
+    def prepare(self, split: int, variant: int) -> None:
+        """Find the trees for such a cut, if they are not known yet."""
+        self._packing(split, variant)
+
+    def transfers(self, split: int, seed: int, variant: int = 0) -> Transfers:
+        """Return all transfers of a cut into so many pieces a part."""
+        packing = self._packing(split, variant)
+        demand = replace(self._demand, split=split)
+        chunks = list(demand.chunks())
+        by_root: dict[tuple[int, bool], list[int]] = defaultdict(list)
+        for i, tree in enumerate(packing.trees):
+            by_root[tree.root, tree.sums].append(i)
+        given = _given(demand, packing, by_root, chunks)
+        owners = []
+        for (root, _), routes in sorted(by_root.items()):
+            if root in given:
+                total = sum(packing.weights[i] for i in routes)
+                owners.append(
+                    Owner(
+                        routes=tuple(routes),
+                        weights=tuple(packing.weights[i] / total for i in routes),
+                        pieces=len(given[root]),
+                        size=float(chunks[given[root][0]].share),
+                    )
+                )
+        counts = shared_out(
+            owners,
+            packing.loads(demand.network),
+            seed=seed,
+            check=lambda: self._clock.left <= 0,
+        )
+        taken = {
+            (root, sums): _in_turns(
+                [(packing.trees[i], counts[i]) for i in by_root[root, sums]]
+            )
+            for root, sums in by_root
+            if root in given
+        }
+        transfers = Transfers("trees by price, pieces")
+        for root, mine in sorted(given.items()):
+            for place, chunk in enumerate(mine):
+                wave = place / len(mine)
+                share = chunks[chunk].share
+                there, back = taken.get((root, True)), taken.get((root, False))
+                done: tuple[int, ...] = ()
+                if there is not None:
+                    done = _gathered(transfers, there[place], chunk, share, wave)
+                if back is not None:
+                    _spread(transfers, back[place], chunk, share, wave, done)
+        if demand.collective == "all_reduce":
+            root_of = {c: root for root, mine in given.items() for c in mine}
+            transfers.owners = tuple(root_of[c.number] for c in chunks)
+        return transfers
+
+
+def _gathered(
+    transfers: Transfers, tree: Tree, chunk: int, share: Fraction, wave: float
+) -> tuple[int, ...]:
+    """Let sums flow to the root; return the last transfers, which end there."""
+    come: dict[int, list[int]] = defaultdict(list)
+    for u, v, way in reversed(tree.ways):
+        move = Move(_LATER, chunk, u, v, way, combine=True)
+        come[v].append(transfers.add(move, share, tuple(come[u]), wave))
+    return tuple(come[tree.root])
+
+
+def _spread(
+    transfers: Transfers,
+    tree: Tree,
+    chunk: int,
+    share: Fraction,
+    wave: float,
+    done: tuple[int, ...],
+) -> None:
+    """Let data flow from the root, once what is `done` has come."""
+    came = {tree.root: done}
+    for u, v, way in tree.ways:
+        move = Move(_LATER, chunk, u, v, way)
+        came[v] = (transfers.add(move, share, came[u], wave),)
+
+
+def _given(
+    demand: Demand,
+    packing: Packing,
+    by_root: dict[tuple[int, bool], list[int]],
+    chunks: Sequence[Chunk],
+) -> dict[int, list[int]]:
+    """Return the chunks of every root; of all_reduce as many as its trees carry."""
+    found: dict[int, list[int]] = defaultdict(list)
+    if demand.collective != "all_reduce":
+        for c in chunks:
+            found[c.origin].append(c.number)
+        return found
+    roots = sorted({root for root, _ in by_root})
+    shares = [sum(packing.weights[i] for i in by_root[r, False]) for r in roots]
+    weights = tuple(s / sum(shares) for s in shares)
+    whole = rounded(Owner(routes=tuple(roots), weights=weights, pieces=len(chunks)))
+    at = 0
+    for r, n in zip(roots, whole, strict=True):
+        if n:
+            found[r] = list(range(at, at + n))
+        at += n
+    return found
+
+
+def _in_turns(many: Sequence[tuple[Tree, int]]) -> list[Tree]:
+    """Return the trees so often as they are taken, every kind evenly spread."""
+    places = sorted(
+        ((j + 0.5) / n, i) for i, (_, n) in enumerate(many) for j in range(n)
+    )
+    return [many[i][0] for _, i in places]

@@ -1,0 +1,1 @@
+"""The graph that is searched: its rates, distances, symmetries, trees and flows."""

@@ -1,0 +1,1 @@
+"""When every transfer starts, on links that serve one at a time."""

@@ -1,0 +1,180 @@
+"""Run a schedule again, exactly, knowing nothing of how it was found.
+
+Every schedule passes here: each rank must end with all that the collective promises,
+nothing may arrive twice or be counted twice, and nothing may be faster than the bound
+(a schedule that is has lost a demand on the way; published ones have).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+from stretto.errors import PromiseError
+from stretto.synth.bounds.bound import Bound
+from stretto.synth.network.model import microseconds
+from stretto.synth.schedules.schedule import Move, Schedule
+
+__all__ = ["Replay", "replay"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What happened."""
+
+    us: Fraction
+    busy: tuple[Fraction, ...]
+    """Microseconds that each link was occupied."""
+    starts: tuple[Fraction, ...]
+    """When each move began."""
+    steps: int
+    """The longest chain of moves."""
+
+
+def replay(
+    schedule: Schedule,
+    *,
+    nbytes: int | None = None,
+    bound: Bound | None = None,
+    alpha_occupies: bool = False,
+) -> Replay:
+    """Return the exact time of a schedule, or raise what is wrong with it.
+
+    A move starts when its chunk is at the source, complete, and its links are free;
+    links serve moves in program order. `alpha_occupies` lets latency block the link.
+    """
+    demand = schedule.demand
+    network = demand.network
+    size = Fraction(demand.nbytes if nbytes is None else nbytes)
+    clock = _Clock(schedule, size)
+    held = _Held(schedule)
+    free = [0] * len(network.links)
+    busy = [0] * len(network.links)
+    ready: dict[tuple[int, int], tuple[int, int]] = {}
+    starts = []
+    last, steps = 0, 0
+    for move in schedule.moves:
+        _check_way(schedule, move)
+        known, depth = ready.get((move.src, move.chunk), (0, 0))
+        start = max(known, *(free[i] for i in move.links))
+        starts.append(Fraction(start, clock.per_us))
+        taken, alpha = clock.times(move)
+        for i, ticks in zip(move.links, taken, strict=True):
+            free[i] = start + ticks + (alpha if alpha_occupies else 0)
+            busy[i] += ticks
+        arrival = start + max(taken) + alpha
+        held.move(move)
+        target = (move.dst, move.chunk)
+        before, deep = ready.get(target, (0, 0))
+        ready[target] = (max(before, arrival), max(deep, depth + 1))
+        last, steps = max(last, arrival), max(steps, ready[target][1])
+    end = Fraction(last, clock.per_us)
+    held.check()
+    if bound is not None and end < bound.us(int(size)):
+        raise PromiseError(
+            f"{schedule.generator}: {float(end):.6g} us is below the bound of"
+            f" {float(bound.us(int(size))):.6g} us; a demand or a link was lost"
+        )
+    used = tuple(Fraction(ticks, clock.per_us) for ticks in busy)
+    return Replay(us=end, busy=used, starts=tuple(starts), steps=steps)
+
+
+class _Clock:
+    """Exact times in whole ticks, so fine that nothing is rounded."""
+
+    def __init__(self, schedule: Schedule, size: Fraction) -> None:
+        links = schedule.demand.network.links
+        self._share = {c.number: c.share for c in schedule.demand.chunks()}
+        exact = {
+            (share, rate): microseconds(size * share, rate)
+            for share in set(self._share.values())
+            for rate in {k.rate for k in links}
+        }
+        self.per_us = math.lcm(
+            *(t.denominator for t in exact.values()),
+            *(k.alpha.denominator for k in links),
+        )
+        self._taken = {key: int(t * self.per_us) for key, t in exact.items()}
+        self._rate = [k.rate for k in links]
+        self._alpha = [int(k.alpha * self.per_us) for k in links]
+
+    def times(self, move: Move) -> tuple[list[int], int]:
+        """Return how long a move occupies each of its links, and its latency."""
+        share = self._share[move.chunk]
+        taken = [self._taken[share, self._rate[i]] for i in move.links]
+        return taken, sum(self._alpha[i] for i in move.links)
+
+
+def _check_way(schedule: Schedule, move: Move) -> None:
+    links = [schedule.demand.network.links[i] for i in move.links]
+    nodes = [links[0].src, *(k.dst for k in links)]
+    joined = all(a.dst == b.src for a, b in itertools.pairwise(links))
+    inside = all(v >= schedule.demand.network.num_ranks for v in nodes[1:-1])
+    if not joined or not inside or (nodes[0], nodes[-1]) != (move.src, move.dst):
+        raise PromiseError(
+            f"{schedule.generator}: chunk {move.chunk} goes {nodes};"
+            f" want a way over switches from {move.src} to {move.dst}"
+        )
+
+
+class _Held:
+    """Which contributions every rank holds of every chunk, as bit sets."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        demand = schedule.demand
+        self._chunks = list(demand.chunks())
+        self._everyone = sum(1 << r for r in demand.network.members)
+        self._bits: dict[tuple[int, int], int] = {}
+        for chunk in self._chunks:
+            if demand.combines:
+                for r in demand.network.members:
+                    self._bits[r, chunk.number] = 1 << r
+            else:
+                self._bits[chunk.origin, chunk.number] = 1 << chunk.origin
+
+    def move(self, move: Move) -> None:
+        """Pass a chunk on."""
+        sent = self._bits.get((move.src, move.chunk), 0)
+        have = self._bits.get((move.dst, move.chunk), 0)
+        if not sent:
+            raise self._wrong(move, "the source does not have it yet")
+        if move.combine:
+            if sent & have:
+                raise self._wrong(move, f"ranks {_ranks(sent & have)} count twice")
+            self._bits[move.dst, move.chunk] = sent | have
+            return
+        if not self._schedule.demand.combines and have:
+            raise self._wrong(move, "it is there already")
+        if self._schedule.demand.combines and sent != self._everyone:
+            raise self._wrong(move, f"only ranks {_ranks(sent)} are in the sum")
+        self._bits[move.dst, move.chunk] = sent
+
+    def check(self) -> None:
+        """Raise unless every rank has what it was promised."""
+        demand = self._schedule.demand
+        for chunk in self._chunks:
+            full = self._everyone if demand.combines else 1 << chunk.origin
+            wanted = chunk.wanted
+            if demand.collective in ("reduce_scatter", "reduce"):
+                wanted = (chunk.origin,)
+            for r in wanted:
+                got = self._bits.get((r, chunk.number), 0)
+                if got != full:
+                    raise PromiseError(
+                        f"{self._schedule.generator}: rank {r}, chunk {chunk.number}:"
+                        f" holds contributions of {_ranks(got)},"
+                        f" needs {_ranks(full)}; the schedule is incomplete"
+                    )
+
+    def _wrong(self, move: Move, why: str) -> PromiseError:
+        return PromiseError(
+            f"{self._schedule.generator}: chunk {move.chunk} from {move.src} to"
+            f" {move.dst} at {float(move.start):.6g} us: {why}"
+        )
+
+
+def _ranks(bits: int) -> list[int]:
+    return [r for r in range(bits.bit_length()) if bits >> r & 1]

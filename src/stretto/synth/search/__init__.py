@@ -1,0 +1,1 @@
+"""Who is tried for a demand, in which order, and what is kept."""

@@ -1,0 +1,1 @@
+"""What a person knows about a machine, as rules that narrow a search."""
