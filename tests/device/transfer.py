@@ -230,6 +230,34 @@ def stage_graphs(bench: Bench, s: Stage) -> None:
             s.expect(right, f"{by}, replay {turn}")
 
 
+def stage_signals(bench: Bench, s: Stage) -> None:
+    """A word gets the number of the call, by both ways, in graphs, for any size."""
+    words = Layout("N=4 int64")
+    for by in ("kernel", "engines"):
+        for nbytes in (16, 4096, 1 << 20, 24 << 20):
+            layout = Layout(f"N={nbytes} uint8")
+            src = random_parts(layout, nbytes)
+            region, _ = bench.here(layout, src)
+            name, there = bench.there(layout)
+            flag, flags = bench.there(words)
+            put = there.view.prepare_put(region.view, by=by, signal=flags[2:3])
+            stream = torch.cuda.Stream()
+            put(stream)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=stream):
+                put(torch.cuda.current_stream())
+            for turn in range(2, 4):
+                graph.replay()
+                torch.cuda.synchronize()
+                (raw,) = bench.child.read(flag, words)
+                found = raw.view(np.int64).tolist()
+                beside = int.from_bytes(b"\xee" * 8, "little", signed=True)
+                right = found == [beside, beside, turn, beside]
+                s.expect(right, f"{by}, {nbytes} bytes: call {turn} is {found}")
+            (got,) = bench.child.read(name, layout)
+            s.expect(bool(np.array_equal(got, src[0])), f"{by}, {nbytes} bytes")
+
+
 def stage_reshards(bench: Bench, s: Stage) -> None:
     """2 ranks to 1, 1 to 2, 2 to 2 of another order: every element, bit for bit."""
     sizes = {"layers": 3, "heads": 4, "dim": 64}
@@ -317,6 +345,7 @@ STAGES = {
     "engines": stage_engines,
     "streams": stage_streams,
     "graphs": stage_graphs,
+    "signals": stage_signals,
     "reshards": stage_reshards,
     "host": stage_host,
     "times": stage_times,

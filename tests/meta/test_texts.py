@@ -118,6 +118,27 @@ def test_results_are_tables_figures_and_summaries():
     assert {} == {name: n for name, n in sizes.items() if n > MOST_OF_A_SUMMARY}
 
 
+def test_no_benchmark_prints_a_function_for_what_it_returns():
+    """`{commit}` where `commit` is imported is a function's name, not a commit."""
+    wrong = []
+    for path in sorted((ROOT / "benchmarks").rglob("*.py")):
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        imported = {
+            alias.asname or alias.name
+            for node in nodes
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+        for node in nodes:
+            match node:
+                case ast.FormattedValue(value=ast.Name(id=name)) if (
+                    name in imported and name.islower()
+                ):
+                    wrong.append(f"{path.name}: {{{name}}}")
+
+    assert not wrong
+
+
 def test_changelog_fragments_are_named_for_what_they_say():
     """A fragment is called ID.added.md, .changed.md, .fixed.md or .removed.md."""
     names = [path.name for path in (ROOT / "changelog.d").glob("*.md")]

@@ -100,6 +100,10 @@ class TwoHosts:
         """Take a host's wire away, as if it had lost its power."""
         _ip("-n", self._spaces[host], "link", "set", self._ends[host], "down")
 
+    def mend(self, host: int = 1) -> None:
+        """Give it back."""
+        _ip("-n", self._spaces[host], "link", "set", self._ends[host], "up")
+
     def interface(self, host: int) -> str:
         """Return the name of a host's interface."""
         return self._ends[host]

@@ -161,6 +161,8 @@ class EngineLike(Protocol):
     name: str
     job: str
     hop: str
+    lanes: int
+    rails: tuple[str, ...]
     lock: Any
     counts: Any
     board: Any

@@ -9,8 +9,9 @@ from dataclasses import replace
 
 import torch
 
-from stretto.bench import precompile, run
+from stretto.bench.measuring import precompile
 from stretto.bench.peers import _arrays, gloo
+from stretto.bench.ranks import run
 from stretto.bench.tune import job
 from stretto.calls import Communicator
 

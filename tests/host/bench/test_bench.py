@@ -11,12 +11,12 @@ import pytest
 
 import stretto
 from stretto import bench
-from stretto.bench.cases import case_of
-from stretto.bench.contender import Buffer, Prepared
-from stretto.bench.control import Control
-from stretto.bench.launch import mpirun
-from stretto.bench.measure import Limits, measure
-from stretto.bench.ours import Ours
+from stretto.bench.measuring.control import Control
+from stretto.bench.measuring.measure import Limits, measure
+from stretto.bench.measuring.ours import Ours
+from stretto.bench.ranks.launch import mpirun
+from stretto.bench.workload.cases import case_of
+from stretto.bench.workload.contender import Buffer, Prepared
 from stretto.errors import CallError
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(150)]

@@ -25,13 +25,13 @@ os.environ.setdefault("UCX_TLS", "tcp,self")  # for meaning, not for speed
 class Child:
     """An engine in a process of its own."""
 
-    def __init__(self, name, *, listen, environment=None, hop="tcp"):
+    def __init__(self, name, *, listen, environment=None, **how):
         paths = os.pathsep.join(filter(None, (str(ROOT / "src"), str(ROOT), WHEELS)))
         env = {**os.environ, "PYTHONPATH": paths, **(environment or {})}
         self.name = name
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.host.transfer.child", name, SECRET.hex(),
-             str(int(listen)), hop],
+             str(int(listen)), json.dumps(how)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env, cwd=ROOT,
         )  # fmt: skip
         self.address = json.loads(self.process.stdout.readline())
@@ -60,10 +60,9 @@ def _starting():
     """Yield what starts an engine in another process, and end all that it started."""
     children = []
 
-    def make(*, listen=False, environment=None, hop="tcp"):
+    def make(*, listen=False, environment=None, **how):
         name = f"there-{uuid.uuid4().hex[:8]}"
-        made = Child(name, listen=listen, environment=environment, hop=hop)
-        children.append(made)
+        children.append(Child(name, listen=listen, environment=environment, **how))
         return children[-1]
 
     yield make

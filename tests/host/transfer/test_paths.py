@@ -194,6 +194,14 @@ def test_a_put_that_cannot_be_is_refused_by_name(pair):
     fixed.get(np.zeros(64, np.uint8)).wait(WAIT)
 
 
+def test_a_signal_is_for_memory_on_a_gpu(pair):
+    """On a CPU there are notifications; the error says so."""
+    child, peer, how, _ = pair
+    region = shared(child, peer, **how)
+    with pytest.raises(CallError, match="notify= is for it"):
+        region[:4].prepare_put(b"four", signal=region[8:16])
+
+
 def test_a_change_on_the_way_is_seen_by_checksums(pair, monkeypatch):
     """Of put and get alike: the bytes that are there are summed, not those sent."""
     child, peer, how, path = pair

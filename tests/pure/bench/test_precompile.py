@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from stretto.bench.cases import case_of
-from stretto.bench.precompile import Precompiler
+from stretto.bench.measuring.precompile import Precompiler
+from stretto.bench.workload.cases import case_of
 
 
 @pytest.fixture

@@ -143,6 +143,39 @@ def test_altered_machines_are_near_their_bound(name, hurt, group, collective, mo
     assert found.gap < most
 
 
+@pytest.mark.parametrize(
+    ("network", "nbytes"),
+    [
+        (from_machine(topology.load(name)).group(group, relays=True), nbytes)
+        for name, group, nbytes in (
+            ("dgx_h100x2", (0, 1, 2, 8, 9), 65536),
+            ("dgx_h100x2", (2, 3, 7, 13, 14), 65536),
+            ("dgx_a100x2", (0, 1, 8), 10**8),
+        )
+    ],
+)
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather"])
+def test_every_tree_joins_its_root_to_all_members(network, nbytes, collective):
+    """Link by link; also where ports have so few partners that some ranks hear nothing.
+
+    A tree of nothing would carry everything at no cost.
+    """
+    demand = Demand(collective=collective, network=network, nbytes=nbytes)
+    source = TreeSource(demand, bound(collective, network), Clock(None))
+    for variant in range(source.variants):
+        source.prepare(1, variant)
+    for pool in source._pools.values():
+        for tree in pool.trees:
+            joined = {tree.root}
+            for u, v, way in tree.ways:
+                near, new = (v, u) if tree.sums else (u, v)
+                links = [network.links[e] for e in way]
+                assert [u, *(k.dst for k in links)] == [*(k.src for k in links), v]
+                assert near in joined
+                joined.add(new)
+            assert {*network.members} <= joined
+
+
 @pytest.mark.slow
 def test_trees_with_few_partners_are_tried_where_others_wait_long():
     """Their fractions miss the bound by 6 %.

@@ -191,6 +191,7 @@ def group():
     one = StrettoGroup.__new__(StrettoGroup)
     one._lock, one._calls, one._communicator = RLock(), [], Comm()
     one._known_places = KnownPlaces(one._communicator)
+    one._last_pins = None
     one._use(one._communicator)
     return one
 

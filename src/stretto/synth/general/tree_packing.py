@@ -149,6 +149,8 @@ class Pool:
                 hops = self._reach.hops(prices)
                 for kind in self._kinds:
                     tree = self._tree(hops, root, kind, deep)
+                    if tree is None:
+                        continue
                     self._add(tree)
                     for _, _, way in tree.ways:
                         for e in way:
@@ -169,7 +171,13 @@ class Pool:
                     for deep in (1.0, 0.5):
                         self._add(self._tree(hops, root, kind, deep))
 
-    def _tree(self, hops: Any, root: int, sums: bool, deep: float | None) -> Tree:
+    def _tree(
+        self, hops: Any, root: int, sums: bool, deep: float | None
+    ) -> Tree | None:
+        """Return a tree, cheap or shallow; None where the root cannot reach somebody.
+
+        That may be where it relays, and its ports have few partners.
+        """
         cost = hops.cost.T if sums else hops.cost
         members = self._network.members
         if deep == _QUICK and not self._whole:
@@ -180,10 +188,17 @@ class Pool:
             edges = spanning(cost, root)
         else:
             edges = steiner(cost, root, members)
+        joined = {root, *(v for _, v in edges)}
+        if not joined.issuperset(members) or any(
+            not np.isfinite(cost[u, v]) for u, v in edges
+        ):
+            return None
         pairs = ((v, u) if sums else (u, v) for u, v in edges)
         return Tree(root, tuple((u, v, hops.way(u, v)) for u, v in pairs), sums)
 
-    def _add(self, tree: Tree) -> bool:
+    def _add(self, tree: Tree | None) -> bool:
+        if tree is None:
+            return False
         key = tree.root, tree.sums, frozenset(w for _, _, w in tree.ways)
         if key in self._known:
             return False
@@ -261,7 +276,9 @@ class Pool:
             cost = 0.0
             for kind in self._kinds:
                 tree = self._tree(hops, root, kind, None)
-                cost += sum(prices[e] for _, _, way in tree.ways for e in way)
+                ways = [] if tree is None else tree.ways
+                cost += sum(prices[e] for _, _, way in ways for e in way)
+                cost += math.inf if tree is None else 0.0
                 fresh += self._add(tree)
             cheapest[root] = cost
         if self._whole and volume and not self._confined:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from stretto.errors import (
     SharedMemoryError,
     StaleMemory,
 )
+from stretto.hop import MOST_LANES
 from stretto.meeting.forks import forget_in_children
 from stretto.meeting.secret import load_secret
 from stretto.transfer import loader
@@ -58,17 +59,25 @@ class Engine:
     `name` is how engines of this host find it; `listen`, "HOST:PORT", lets others come
     over the network. Engines of one `job` meet; over the network they need its secret,
     and the same `hop`: "tcp", or "ucx" where that is installed.
+
+    `rails` are this host's interfaces, or addresses, that bytes to other hosts go by at
+    once; ["all"] is each. `lanes` are streams to each peer, at least one a rail; of two
+    engines the one counts that wants more.
     """
 
     def __init__(
         self, name: str, *, listen: str | None = None, job: str | None = None,
         secret: bytes | None = None, hop: str = "tcp", spin_us: float = 40.0,
+        lanes: int = 1, rails: Sequence[str] = (),
     ) -> None:  # fmt: skip
         if not name or ":" in name or len(name) > 200:
             raise CallError(f"engine name {name!r}; want 1 to 200 characters, no ':'")
         if why := hops.get(hop).missing():
             raise MissingExtraError(f"hop={hop!r}: {why}")
+        if not 1 <= lanes <= MOST_LANES:
+            raise CallError(f"lanes={lanes}; want 1 to {MOST_LANES}")
         self.name, self.hop = name, hop
+        self.rails, self.lanes = tuple(rails), max(lanes, len(rails))
         self.job = os.environ.get("STRETTO_JOB", "") if job is None else job
         self._secret = secret
         self.lock = threading.RLock()

@@ -33,7 +33,7 @@ from stretto.transfer.ports import Ended
 __all__ = ["Loop", "Taker"]
 
 _HOT_S, _HOT_LOOK_S = 0.004, 0.0005
-_HELP_S = 0.0002
+_HELP_S, _ALONE_NS = 0.0002, 5000
 _LONGEST_NAP_US = 60_000_000
 
 
@@ -68,6 +68,7 @@ class Loop:
         self._wake_poll.register(self._wake_fd, select.POLLIN)
         self._attention = np.zeros(Attention.END, np.int64)
         self._attention[Attention.SPIN_NS] = max(self._spin_ns, 1000)
+        self._attention[Attention.ALONE_NS] = _ALONE_NS
         self.attention = int(self._attention.ctypes.data)
         """Address of the words that say whether others look."""
         self.glance: Callable[[int, int], int] = _see_nothing
@@ -130,7 +131,12 @@ class Loop:
     def _mover(self) -> None:
         assert self._moves is not None, "it was made before the thread"
         while (task := self._moves.get()) is not None:
-            task()
+            try:
+                task()
+            except Exception as e:
+                if is_interruption(e):
+                    raise
+                threading.excepthook(threading.ExceptHookArgs([type(e), e, None, None]))
 
     # Links.
 

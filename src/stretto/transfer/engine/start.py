@@ -135,6 +135,8 @@ class Starter:
 
             signal = how.get("signal")
             word = 0 if signal is None else self.gpu.word(signal)
+            if word and not runs:
+                raise CallError("signal= of a transfer that moves nothing")
             moves = [
                 self.gpu.prepare(
                     made, run, a, b, how.get("by", ""), word if run is runs[-1] else 0

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -250,18 +251,25 @@ class Prepared:
         compiled = loader.load()
         self._fast = len(works) == 1 and compiled is not None and not transfer.checked
         self._peer, self._record = transfer.peer, record
+        self._well = 1
+        self._again: Callable[[], int] = self._slowly
+        self._announces = quick is not None and record is not None
+        """Whether there is something to do when it has gone well."""
+        if quick is not None:
+            self._again, self._well = partial(quick.call, quick.at), 0
         if not self._fast:
             return
         work = works[0]
         assert compiled is not None, "it is loaded"
-        self._again = compiled.again
         self._link = 0 if record is None or self._peer is None else self._peer.link.at
         self._at = int(work.job.ctypes.data)
         self._rows = work.rows
         self._note = 0 if record is None else int(record.ctypes.data)
         if self._peer is not None:
             work.job[Job.CANCEL] = self._peer.link.gone.ctypes.data
-        self._args = self._at, self._rows, self._link, self._note
+        self._again = partial(
+            compiled.again, self._at, self._rows, self._link, self._note
+        )
 
     @property
     def pieces(self) -> int:
@@ -270,16 +278,18 @@ class Prepared:
 
     def __call__(self) -> None:
         """Do it."""
-        if not self._fast:
-            self._slowly()
-            return
-        said = self._again(*self._args)
-        if said != 1:
+        said = self._again()
+        if said != self._well or self._announces:
             self._other(said)
 
-    def _slowly(self) -> None:
-        status = Status.FAILED if self._quick is None else self._quick()
-        if status is Status.FAILED:  # there was no room, or it is not kept ready
+    def _slowly(self) -> int:
+        self._restart().wait()
+        return 1
+
+    def _far(self, said: int) -> None:
+        """Go on with what a peer has kept ready; it is announced, or it has failed."""
+        status = self._quick.go_on(said)
+        if status is Status.FAILED:  # there was no room, or it is not kept any more
             self._restart().wait()
         elif status is not Status.DONE:
             self._transfer._is_done = False
@@ -289,6 +299,9 @@ class Prepared:
             self._peer.post(self._record.tobytes())
 
     def _other(self, said: int) -> None:
+        if self._quick is not None:
+            self._far(said)
+            return
         status, posted = Status(said >> 3), said & 7
         if status is Status.DONE:
             peer = self._peer
