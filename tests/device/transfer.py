@@ -28,6 +28,7 @@ os.environ.setdefault("STRETTO_CUDA_SHARE_GPU", "1")
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+from transfer_far import stage_far, stage_private, stage_stores  # noqa: E402
 from transfer_side import (  # noqa: E402
     WAIT,
     Child,
@@ -66,7 +67,7 @@ class Bench:
     """This process's side."""
 
     def __init__(self, out: Path, quick: bool) -> None:
-        self.quick = quick
+        self.quick, self.job = quick, JOB
         self.child = Child(out, __file__, JOB)
         self.child.ask(do="engine", name="there")
         self.engine = Engine("here", job=JOB)
@@ -164,7 +165,7 @@ def stage_types(bench: Bench, s: Stage) -> None:
 
 def stage_engines(bench: Bench, s: Stage) -> None:
     """Large pieces by copy engines, as one batch; the same bytes as by a kernel."""
-    layout = Layout("B=24 X=131072 uint8")
+    layout = Layout("B=24 X=524288 uint8")
     src = random_parts(layout, 5)
     region, _ = bench.here(layout, src)
     for by in ("engines", "kernel", ""):
@@ -175,7 +176,7 @@ def stage_engines(bench: Bench, s: Stage) -> None:
         x.wait(WAIT)
         right = same(layout, src, from_, layout, bench.child.read(name, layout), to)
         s.expect(right and (by in x.path), f"by {by or 'choice'}: {x.path}")
-    s.expect("engines" in x.path, f"128 KB pieces go by engines, not {x.path}")
+    s.expect("engines" in x.path, f"512 KB pieces go by engines, not {x.path}")
 
 
 def stage_streams(bench: Bench, s: Stage) -> None:
@@ -349,6 +350,9 @@ STAGES = {
     "reshards": stage_reshards,
     "host": stage_host,
     "times": stage_times,
+    "private": stage_private,
+    "far": stage_far,
+    "stores": stage_stores,
     "faults": stage_faults,  # the last: the child does not live through it
 }
 

@@ -8,7 +8,7 @@ from stretto.errors import MissingExtraError
 from stretto.hop import Window
 from stretto.hop.nixl import library
 
-__all__ = ["doctor", "open_hop"]
+__all__ = ["doctor", "missing", "open_hop"]
 
 
 def open_hop(window: Window, *, compiled: bool | None = None) -> object:
@@ -19,6 +19,11 @@ def open_hop(window: Window, *, compiled: bool | None = None) -> object:
     from stretto.hop.nixl.carrier import NixlHop
 
     return NixlHop(window)
+
+
+def missing() -> str:
+    """Return why it cannot be used here, or nothing."""
+    return library.missing()
 
 
 def doctor() -> Mapping[str, str]:

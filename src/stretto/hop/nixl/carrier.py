@@ -36,7 +36,7 @@ _ADVICE = "set STRETTO_CARRIER and STRETTO_NIXL alike everywhere"
 class NixlHop:
     """See `stretto.hop.Hop`."""
 
-    has_fields = False
+    has_fields, is_armed = False, False
 
     def __init__(self, window: Window) -> None:
         """Make an agent, and register the window."""
@@ -266,6 +266,16 @@ class NixlHop:
     def descriptors(self) -> Sequence[int]:
         """Return nothing: NIXL has none."""
         return ()
+
+    def arm(self) -> bool:
+        """Nap, and return that something may be there: nothing turns readable."""
+        time.sleep(_NAP_S)
+        return False
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether a connection has ended."""
+        return bool(self._ended)
 
     def faults(self) -> Mapping[int, str]:
         """Return the peers whose connection has ended, and how."""

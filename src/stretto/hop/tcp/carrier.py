@@ -106,8 +106,10 @@ class TcpHop:
 
     @property
     def has_ended(self) -> bool:
-        """Return whether a connection has ended."""
-        return self._engine is not None and self._engine.has_ended
+        """Return whether a connection has ended, or a host is silent."""
+        if self._engine is None:
+            return False
+        return self._engine.has_ended or bool(self._silent_peers())
 
     @property
     def descriptors(self) -> Sequence[int]:
@@ -116,13 +118,22 @@ class TcpHop:
 
     def faults(self) -> Mapping[int, str]:
         """Return the peers whose connection has ended, or whose host is silent."""
-        found = dict(self._engine.faults()) if self._engine is not None else {}
+        ended = self._engine.faults() if self._engine is not None else {}
+        return {**self._silent_peers(), **ended}
+
+    def _silent_peers(self) -> Mapping[int, str]:
         now = time.monotonic()
         if now - self._asked_s > _ASK_S:
             self._asked_s = now
             said = {peer: silent(sock) for (peer, _), sock in self._sockets.items()}
             self._silent = {peer: how for peer, how in said.items() if how}
-        return {**self._silent, **found}
+        return self._silent
+
+    is_armed = True
+
+    def arm(self) -> bool:
+        """Return that sockets turn readable by themselves."""
+        return True
 
     def close(self) -> None:
         """End all connections; what was sent still arrives. Nobody is in a call."""
