@@ -28,6 +28,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.soon import soon
+
 from stretto.errors import StrettoError
 
 PATIENCE_S = 60.0
@@ -266,7 +268,7 @@ def held() -> dict[str, int]:
 
 def gives_back(before: dict[str, int], within_s: float = 4.0) -> None:
     """Wait until this process has what it had; an AssertionError says what is left."""
-    until = time.monotonic() + within_s
+    until = time.monotonic() + soon(within_s)
     while (now := held()) != before and time.monotonic() < until:
         gc.collect()
         time.sleep(0.005)

@@ -8,9 +8,9 @@ import numpy as np
 from calls import tensor
 from stage import Stage, stage
 
-from stretto.collectives import Operator
+from stretto.collectives import Operator, Shape
 from stretto.lang import Algorithm, Ranks, algorithm, reduce
-from stretto.testing import draw, input_counts, interpret, output_counts, shape_of
+from stretto.testing import draw, input_counts, interpret, output_counts
 
 COUNT = 4099
 CALLS = (
@@ -80,7 +80,10 @@ def one(
         for q, c in enumerate(input_counts(program, counts))
     ]
     want = interpret(program, given, dtype=dtype, op=op, counts=counts)[s.rank]
-    place = shape_of(program).place(s.rank)
+    shape = Shape(
+        num_ranks=program.num_ranks, split=program.split, params=program.params
+    )
+    place = shape.place(s.rank)
     mine = given[s.rank] if place is not None else given[chosen.members[0]]
     size = output_counts(program, counts)[s.rank]
     x = tensor(s.torch, s.device, mine, dtype)

@@ -28,6 +28,7 @@ os.environ.setdefault("STRETTO_CUDA_SHARE_GPU", "1")
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+from transfer_far import stage_far, stage_private, stage_stores  # noqa: E402
 from transfer_side import (  # noqa: E402
     WAIT,
     Child,
@@ -66,7 +67,7 @@ class Bench:
     """This process's side."""
 
     def __init__(self, out: Path, quick: bool) -> None:
-        self.quick = quick
+        self.quick, self.job = quick, JOB
         self.child = Child(out, __file__, JOB)
         self.child.ask(do="engine", name="there")
         self.engine = Engine("here", job=JOB)
@@ -349,6 +350,9 @@ STAGES = {
     "reshards": stage_reshards,
     "host": stage_host,
     "times": stage_times,
+    "private": stage_private,
+    "far": stage_far,
+    "stores": stage_stores,
     "faults": stage_faults,  # the last: the child does not live through it
 }
 

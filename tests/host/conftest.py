@@ -1,16 +1,33 @@
-"""Ranks of these tests have no SciPy: Numba would import it, a third of a start.
+"""Ranks of these tests start fast: `spawn` forks them; others have no SciPy.
 
-It comes with the extra `synth`, whose tests keep it, as do those of PyTorch.
+Numba would import it, a third of a start. It comes with the extra `synth`, whose tests
+keep it, as do those of PyTorch.
 """
 
 import os
 from pathlib import Path
 
 import pytest
+from tests.host import forked
 
 HERE = Path(__file__).parent
 WITHOUT = str(HERE / "without_scipy")
 KEEP = ("synth", "torch", "torch_ops")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forked_ranks():
+    """Import what ranks need, load what is compiled, and fork ranks from here."""
+    forked.load()
+    forked.begin()
+
+
+@pytest.fixture(autouse=True)
+def _fresh_ranks(request):
+    """Start ranks of marked tests as everybody's are."""
+    forked.is_on = request.node.get_closest_marker("fresh") is None
+    yield
+    forked.is_on = True
 
 
 @pytest.fixture(autouse=True)

@@ -7,15 +7,13 @@ blocks are doctests, commands after `$` in `console` blocks run, and print what 
 
 import doctest
 import json
-import os
 import re
 import runpy
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.meta.programs import run, run_program
 
 from stretto import errors
 from stretto.ir import parse_program
@@ -27,7 +25,6 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-ENV = dict(os.environ) | {"PYTHONPATH": str(ROOT / "src"), "COLUMNS": "80"}
 
 
 def blocks(path, kind):
@@ -41,28 +38,27 @@ def pages(*kinds):
     return pytest.mark.parametrize("path", found, ids=names)
 
 
-def run(command, **options):
-    return subprocess.run(
-        command,
-        env=ENV,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=120,
-        check=False,
-        **options,
-    )
+def run_blocks(path, folder, *, fresh):
+    script = folder / "page.py"
+    text = "\n".join(blocks(path, "python"))
+    script.write_text(text)
+
+    done = run_program(script, text, fresh=fresh, cwd=folder)
+
+    assert 0 == done.returncode, done.stdout
 
 
 @pages("python")
 def test_python_blocks_run(path, tmp_path):
     """The blocks of a page, one after the other, are a program that works."""
-    script = tmp_path / "page.py"
-    script.write_text("\n".join(blocks(path, "python")))
+    run_blocks(path, tmp_path, fresh=path.stem == "README")
 
-    done = run([sys.executable, script], cwd=tmp_path)
 
-    assert 0 == done.returncode, done.stdout
+@pytest.mark.slow
+@pages("python")
+def test_python_blocks_run_as_users_run_them(path, tmp_path):
+    """Each rank is a process of its own from the start."""
+    run_blocks(path, tmp_path, fresh=True)
 
 
 @pages("pycon")
@@ -88,7 +84,7 @@ def test_commands_print_what_they_show(path):
             assert command[0] in ("stretto", "python"), line
             start = ["-m", "stretto"] if command[0] == "stretto" else []
 
-            done = run([sys.executable, *start, *command[1:]], cwd=ROOT)
+            done = run([*start, *command[1:]], path.read_text(), cwd=ROOT)
 
             same = doctest.OutputChecker().check_output(shown, done.stdout, FLAGS)
             assert same, f"$ {line}\nshown:\n{shown}\nprinted:\n{done.stdout}"
@@ -143,6 +139,13 @@ def test_architecture_is_up_to_date():
     assert script["page"]() == (DOCS / "architecture.md").read_text(), (
         "run: python scripts/architecture.py"
     )
+
+
+def test_the_table_of_verbs_is_up_to_date():
+    """docs/guides/run.md says what the verbs' description says."""
+    script = runpy.run_path(str(ROOT / "scripts" / "verbs.py"))
+
+    assert script["page"]() == script["PAGE"].read_text(), "run: scripts/verbs.py"
 
 
 def test_every_decision_says_why():

@@ -1,35 +1,41 @@
 """Every example runs, and is written so that somebody can copy from it."""
 
 import ast
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.meta.programs import run_program
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+FRESH = ("run_on_processes", "torch_train")
+"""Examples whose ranks are always started as users' are."""
+
+
+def check(path, *, fresh):
+    """It has a docstring and a main(), ends well, and prints something."""
+    text = path.read_text()
+    tree = ast.parse(text)
+
+    done = run_program(path, text, fresh=fresh)
+
+    assert ast.get_docstring(tree)
+    assert "main" in {x.name for x in tree.body if isinstance(x, ast.FunctionDef)}
+    assert 0 == done.returncode, done.stdout
+    assert done.stdout
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_runs(path):
-    """It has a docstring and a main(), ends well, and prints something."""
-    tree = ast.parse(path.read_text())
+    """And is whole; most start their ranks in less time than users' take."""
+    check(path, fresh=path.stem in FRESH)
 
-    done = subprocess.run(
-        [sys.executable, path],
-        env=dict(os.environ) | {"PYTHONPATH": str(ROOT / "src")},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
 
-    assert ast.get_docstring(tree)
-    assert "main" in {x.name for x in tree.body if isinstance(x, ast.FunctionDef)}
-    assert 0 == done.returncode, done.stderr
-    assert done.stdout
+@pytest.mark.slow
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_runs_as_users_run_it(path):
+    """Each rank is a process of its own from the start."""
+    check(path, fresh=True)
 
 
 def test_there_are_examples():

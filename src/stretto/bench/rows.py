@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from stretto import executors
-from stretto.bench.cases import PATTERNS, Case
-from stretto.bench.measure import Found
+from stretto import collectives
+from stretto.bench.measuring.measure import Found
 from stretto.bench.stats import Summary, summarise
-from stretto.bench.task import Task
+from stretto.bench.workload.cases import PATTERNS, Case
+from stretto.bench.workload.task import Task
 from stretto.collectives import storage
 
 __all__ = ["OURS", "Row", "row_of"]
@@ -156,8 +156,7 @@ def _figures(case: Case, summary: Summary, floor: dict[str, float]) -> dict[str,
 def _bus_factor(case: Case) -> float:
     """Return nccl-tests' factor; of a pattern, what the busiest rank has for others."""
     if case.test not in (*PATTERNS, "matrix"):
-        factor: float = executors.get("sim").bus_factor(case.collective, case.num_ranks)
-        return factor
+        return collectives.bus_factor(case.collective, case.num_ranks)
     matrix = case.matrix()
     np.fill_diagonal(matrix, 0)
     busiest = max(matrix.sum(axis=0).max(), matrix.sum(axis=1).max())

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from stretto import collectives, executors
 from stretto.arrays.operands import CPU
 from stretto.calls.logs import logger
-from stretto.calls.request import Request
+from stretto.calls.requests.request import Request
+from stretto.calls.requests.verb import VERBS
 from stretto.choice.fused import fused_choice
 from stretto.choice.measured import Measured
 from stretto.choice.plans import FrozenParams, proved_plan
@@ -37,18 +38,6 @@ from stretto.ir import members_of
 __all__ = ["Chooser", "LaunchKey"]
 
 _MOST_KINDS = 4096
-_BOTH = ("x", "out")
-_SHARED = {
-    "all_gather": _BOTH,
-    "all_reduce": _BOTH,
-    "all_to_all": _BOTH,
-    "reduce_scatter": _BOTH,
-    "permute": _BOTH,
-    "broadcast": ("out",),
-    "scatter": ("out",),
-    "gather": ("x",),
-    "reduce": ("x",),
-}
 
 
 class LaunchKey(NamedTuple):
@@ -276,7 +265,7 @@ def shared_arrays(
     moving = {a for a, _ in pairs} & {b for _, b in pairs}
     if collective == "permute" and len(moving) < num_ranks:
         return ()
-    return _SHARED.get(collective, ())
+    return VERBS[collective].everywhere
 
 
 def not_shared(kind: LaunchKey, num_ranks: int) -> str:

@@ -10,17 +10,17 @@ from typing import Any
 
 from stretto import executors
 from stretto.arrays.operands import CPU, GPU
-from stretto.calls.channels import Transfers
-from stretto.calls.coalesced import CoalescingVerbs
+from stretto.calls.forms.channels import Transfers
+from stretto.calls.forms.coalesced import CoalescingVerbs
+from stretto.calls.forms.objects import ObjectVerbs
 from stretto.calls.hints import argument_hint, attribute_hint
-from stretto.calls.objects import ObjectVerbs
+from stretto.calls.repeats import Repeats
 from stretto.calls.runner import OWNER, Claim
 from stretto.calls.verbs import Collectives
 from stretto.calls.work import Work
 from stretto.choice.measured import Measured, agree
 from stretto.choice.rowrules import RowRule
 from stretto.choice.select import Pin
-from stretto.epilogues import Bound
 from stretto.errors import CallError
 from stretto.executors import Group, Session, comm_of
 from stretto.meeting.limits import check_deadline
@@ -29,7 +29,7 @@ from stretto.trace import Seen, record
 __all__ = ["Communicator"]
 
 
-class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
+class Communicator(Collectives, ObjectVerbs, CoalescingVerbs, Repeats):
     """A group of ranks that call the same things in the same order.
 
     It takes NumPy arrays, tensors, and anything with DLPack or the buffer protocol.
@@ -192,42 +192,6 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs):
         and from which on a matmul had better go on beside it.
         """
         return self._chooser.rows(GPU)
-
-    @property
-    def memo(self) -> dict[Any, Any]:
-        """Return what those who build on this communicator remember of its calls.
-
-        It is emptied whenever calls must be examined anew.
-        """
-        return self._calls.epilogues.memo
-
-    def repeated(
-        self, x: Any, epilogue: Any = None, *, out: Any = None
-    ) -> Callable[[int, int, Sequence[Any]], bool] | None:
-        """Return an all_reduce with an epilogue that was just made, to be made again.
-
-        On a GPU, as a function of the addresses of `x` and the result and of what is
-        extra: addresses of the epilogue's inputs and outputs, and its numbers. It
-        returns False, and does nothing, where a call must be examined. None: this one
-        must, each time.
-        """
-        if not isinstance(epilogue, Bound):
-            raise CallError(
-                f"rank {self.rank}: repeated(epilogue={type(epilogue).__name__}); want "
-                f"what @epilogue made, called with its inputs, as in the call"
-            )
-        key = "all_reduce", id(x), id(out), "sum", None, None, None
-        found = self._calls.epilogues.find(key, x, out, epilogue)
-        if found is None:
-            return None
-        launch = found
-
-        def again(source: int, target: int, extra: Sequence[Any]) -> bool:
-            return self._known is self._calls.by_arrays and launch(
-                source, target, extra
-            )
-
-        return again
 
     def peers(self, array: Any) -> list[Any]:
         """Return every rank's array like this one, as this rank's GPU reaches them.

@@ -10,16 +10,16 @@ belong to them until they are done.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
 from stretto.arrays.operands import operand
-from stretto.calls.counted import CountedCalls
-from stretto.calls.layout import MISS, look
-from stretto.calls.request import Caller, request_of
+from stretto.calls.forms.counted import CountedCalls
+from stretto.calls.requests.layout import MISS, look
+from stretto.calls.requests.request import Caller, request_of
+from stretto.calls.requests.verb import Holds, Verb, as_key, started, verb
 from stretto.calls.runner import CallRunner
-from stretto.calls.verb import Holds, Verb, as_key, started, verb
 from stretto.choice.select import Pin, members_of_pin
 from stretto.collectives import Array, Operator
 from stretto.epilogues import Bound
@@ -27,6 +27,33 @@ from stretto.epilogues import Bound
 __all__ = ["Collectives"]
 
 Counts = Sequence[int]
+
+
+class Options(TypedDict, total=False):
+    """What verbs that move arrays may be told besides; each is None when it is not."""
+
+    out: Any
+    algorithm: Pin
+    stream: Any
+    dtype: str | None
+
+
+class Fused(Options, total=False):
+    """Of those that an epilogue may follow."""
+
+    epilogue: Bound | None
+
+
+class Counted(Options, total=False):
+    """Of those whose counts may lie on the GPU."""
+
+    max_count: int | None
+
+
+class Received(Counted, total=False):
+    """Of those that tell what came of each rank."""
+
+    received: Any
 
 
 class Collectives(CallRunner):
@@ -50,29 +77,12 @@ class Collectives(CallRunner):
 
     @verb(Holds.WHOLE, Holds.WHOLE)
     def all_reduce(
-        self,
-        x: Any,
-        op: str | Operator = "sum",
-        *,
-        out: Any = None,
-        algorithm: Pin = None,
-        stream: Any = None,
-        dtype: str | None = None,
-        epilogue: Bound | None = None,
+        self, x: Any, op: str | Operator = "sum", **options: Unpack[Fused]
     ) -> Any:
         """Combine everybody's `x`, in `x` itself or in `out`."""
 
     @verb(Holds.PART, Holds.PARTS)
-    def all_gather(
-        self,
-        x: Any,
-        *,
-        out: Any = None,
-        algorithm: Pin = None,
-        stream: Any = None,
-        dtype: str | None = None,
-        epilogue: Bound | None = None,
-    ) -> Any:
+    def all_gather(self, x: Any, **options: Unpack[Fused]) -> Any:
         """Give everybody everybody's `x`: shape (n, *x.shape), in rank order.
 
         In place, `x` is `out[rank]`.
@@ -80,15 +90,7 @@ class Collectives(CallRunner):
 
     @verb(Holds.PARTS, Holds.PART)
     def reduce_scatter(
-        self,
-        x: Any,
-        op: str | Operator = "sum",
-        *,
-        out: Any = None,
-        algorithm: Pin = None,
-        stream: Any = None,
-        dtype: str | None = None,
-        epilogue: Bound | None = None,
+        self, x: Any, op: str | Operator = "sum", **options: Unpack[Fused]
     ) -> Any:
         """Combine everybody's `x` and give every rank its part of the first axis.
 
@@ -97,15 +99,7 @@ class Collectives(CallRunner):
 
     @verb(Holds.PARTS, Holds.PARTS)
     def all_to_all(
-        self,
-        x: Any,
-        *,
-        split: int = 0,
-        concat: int = 0,
-        out: Any = None,
-        algorithm: Pin = None,
-        stream: Any = None,
-        dtype: str | None = None,
+        self, x: Any, *, split: int = 0, concat: int = 0, **options: Unpack[Options]
     ) -> Any:
         """Give every rank its part of everybody's `x`, along axis `split`.
 
@@ -114,16 +108,7 @@ class Collectives(CallRunner):
         """
 
     @verb(Holds.WHOLE, Holds.WHOLE, x_at_root=True)
-    def broadcast(
-        self,
-        x: Any,
-        *,
-        root: int = 0,
-        out: Any = None,
-        algorithm: Pin = None,
-        stream: Any = None,
-        dtype: str | None = None,
-    ) -> Any:
+    def broadcast(self, x: Any, *, root: int = 0, **options: Unpack[Options]) -> Any:
         """Give everybody the root's `x`, in `x` itself or in `out`.
 
         A rank other than the root that passes `out` may pass None as `x`.
@@ -136,10 +121,7 @@ class Collectives(CallRunner):
         op: str | Operator = "sum",
         *,
         root: int = 0,
-        out: Any = None,
-        algorithm: Pin = None,
-        stream: Any = None,
-        dtype: str | None = None,
+        **options: Unpack[Options],
     ) -> Any:
         """Combine everybody's `x` at the root, in `x` itself or in `out`.
 
@@ -147,16 +129,7 @@ class Collectives(CallRunner):
         """
 
     @verb(Holds.PART, Holds.PARTS, out_at_root=True)
-    def gather(
-        self,
-        x: Any,
-        *,
-        root: int = 0,
-        out: Any = None,
-        algorithm: Pin = None,
-        stream: Any = None,
-        dtype: str | None = None,
-    ) -> Any:
+    def gather(self, x: Any, *, root: int = 0, **options: Unpack[Options]) -> Any:
         """Give the root everybody's `x`: shape (n, *x.shape); the others None.
 
         `out` counts at the root only.
@@ -164,14 +137,7 @@ class Collectives(CallRunner):
 
     @verb(Holds.PARTS, Holds.PART, x_at_root=True)
     def scatter(
-        self,
-        x: Any = None,
-        *,
-        root: int = 0,
-        out: Any = None,
-        algorithm: Pin = None,
-        stream: Any = None,
-        dtype: str | None = None,
+        self, x: Any = None, *, root: int = 0, **options: Unpack[Options]
     ) -> Any:
         """Give every rank its part of the first axis of the root's `x`.
 
@@ -180,14 +146,7 @@ class Collectives(CallRunner):
 
     @verb(Holds.WHOLE, Holds.WHOLE)
     def permute(
-        self,
-        x: Any,
-        pairs: Iterable[tuple[int, int]],
-        *,
-        out: Any = None,
-        algorithm: Pin = None,
-        stream: Any = None,
-        dtype: str | None = None,
+        self, x: Any, pairs: Iterable[tuple[int, int]], **options: Unpack[Options]
     ) -> Any:
         """Move `x` from source to target for every pair (source, target).
 
@@ -200,16 +159,7 @@ class Collectives(CallRunner):
 
     @verb(Holds.PART, Holds.PARTS)
     def all_gather_v(
-        self,
-        x: Any,
-        counts: Any = None,
-        *,
-        out: Any = None,
-        max_count: int | None = None,
-        received: Any = None,
-        algorithm: Pin = None,
-        stream: Any = None,
-        dtype: str | None = None,
+        self, x: Any, counts: Any = None, **options: Unpack[Received]
     ) -> Any:
         """Give everybody everybody's elements, in rank order; `counts[r]` are r's.
 
@@ -217,18 +167,7 @@ class Collectives(CallRunner):
         """
 
     @verb(Holds.PARTS, Holds.PARTS)
-    def all_to_all_v(
-        self,
-        x: Any,
-        counts: Any,
-        *,
-        out: Any = None,
-        max_count: int | None = None,
-        received: Any = None,
-        algorithm: Pin = None,
-        stream: Any = None,
-        dtype: str | None = None,
-    ) -> Any:
+    def all_to_all_v(self, x: Any, counts: Any, **options: Unpack[Received]) -> Any:
         """Give rank r the `counts[r]` elements of `x` that are for it.
 
         `counts` are this rank's, and are exchanged; or n x n, row q being rank q's,
@@ -246,10 +185,7 @@ class Collectives(CallRunner):
         counts: Counts | None = None,
         *,
         root: int = 0,
-        out: Any = None,
-        algorithm: Pin = None,
-        stream: Any = None,
-        dtype: str | None = None,
+        **options: Unpack[Options],
     ) -> Any:
         """Give the root everybody's elements, in rank order; the others None."""
 
@@ -259,12 +195,7 @@ class Collectives(CallRunner):
         x: Any,
         counts: Any,
         op: str | Operator = "sum",
-        *,
-        out: Any = None,
-        max_count: int | None = None,
-        algorithm: Pin = None,
-        stream: Any = None,
-        dtype: str | None = None,
+        **options: Unpack[Counted],
     ) -> Any:
         """Combine everybody's `x`; rank r gets its `counts[r]` elements of it.
 
@@ -274,15 +205,7 @@ class Collectives(CallRunner):
 
     @verb(Holds.PARTS, Holds.PART, x_at_root=True)
     def scatter_v(
-        self,
-        x: Any,
-        counts: Counts,
-        *,
-        root: int = 0,
-        out: Any = None,
-        algorithm: Pin = None,
-        stream: Any = None,
-        dtype: str | None = None,
+        self, x: Any, counts: Counts, *, root: int = 0, **options: Unpack[Options]
     ) -> Any:
         """Give rank r its `counts[r]` elements of the root's `x`.
 

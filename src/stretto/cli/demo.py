@@ -7,10 +7,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from stretto import topology
+from stretto import bench, topology
 from stretto.choice import parse_sizes, spell_size
 from stretto.cli import run as run_command
-from stretto.cli.gloo import gloo_times_us, is_there
 from stretto.cli.output import Progress, print_json, table
 from stretto.cli.simulate import fastest
 from stretto.cli.targets import find
@@ -41,6 +40,7 @@ def mine(ranks):
 _SLIP = ("reduce(q.input[r] for q in ranks)", "reduce(q.input[r] for q in r.others)")
 _RANKS = 4
 _SIZES = "1K,64K,1M,16M"
+_BUDGET_S = 5.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,12 +68,9 @@ def run(args: argparse.Namespace) -> int:
         say(_indent(table(_simulated(found))))
         say(f"\n4. Run it on {_RANKS} processes of this machine, checked.\n")
         rows = _measured(f"{path}:mine")
-    if is_there():
-        with Progress(1) as progress:
-            progress.step("running Gloo beside it")
-            _compare(rows, say)
-    else:
-        say("     (PyTorch is not installed: no Gloo to compare with)")
+    with Progress(1) as progress:
+        progress.step("running Gloo beside it")
+        _compare(rows, say)
     say(_indent(table([{k: v for k, v in r.items() if k != "nbytes"} for r in rows])))
     seconds = (MONOTONIC.now_us() - start_us) / 1e6
     say(f"\nDone in {seconds:.1f} s. Next: stretto list, stretto show all_reduce/ring")
@@ -136,13 +133,24 @@ def _measured(target: str) -> list[dict[str, Any]]:
 
 def _compare(rows: list[dict[str, Any]], say: Any) -> None:
     """Add Gloo's times, measured just now, to the rows."""
-    theirs = gloo_times_us([row["nbytes"] for row in rows], _RANKS)
-    if isinstance(theirs, str):
-        say(f"     (Gloo could not be timed: {theirs})")
+    task = bench.Task(
+        tests=("all_reduce",),
+        sizes=tuple(row["nbytes"] for row in rows),
+        num_ranks=_RANKS,
+        peers=("gloo",),
+        budget_s=_BUDGET_S,
+    )
+    found = bench.run_task(task, lambda said: None, how="spawn")
+    if why := found["missing"].get("gloo"):
+        say(f"     (no Gloo to compare with: {why})")
         return
-    for row, gloo_us in zip(rows, theirs, strict=True):
-        row["gloo_us"] = gloo_us
-        row["times_faster"] = gloo_us / row["time_us"]
+    theirs = {
+        r["nbytes"]: r["p50_us"] for r in found["rows"] if r["contender"] == "gloo"
+    }
+    for row in rows:
+        if gloo_us := theirs.get(row["nbytes"]):
+            row["gloo_us"] = gloo_us
+            row["times_faster"] = gloo_us / row["time_us"]
 
 
 def _indent(text: str) -> str:

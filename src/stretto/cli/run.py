@@ -138,7 +138,7 @@ def _joined(
     nbytes = rows[0]["nbytes"]
     times = np.array([row["times_us"] for row in rows]).max(axis=0)
     time_us = float(np.median(times))
-    sim, members = executors.get("sim"), trial.shape(args.ranks).num_members
+    members = trial.shape(args.ranks).num_members
     gbps = nbytes / time_us / 1e3 if time_us else 0.0
     row = {"size": spell_size(nbytes)}
     if args.json:
@@ -148,7 +148,7 @@ def _joined(
         "max_error": max(row["error"] for row in rows),
         "time_us": time_us,
         "algbw_gbps": gbps,
-        "busbw_gbps": gbps * sim.bus_factor(trial.collective, members),
+        "busbw_gbps": gbps * collectives.bus_factor(trial.collective, members),
         "algorithm": rows[0]["algorithm"],
     }
 

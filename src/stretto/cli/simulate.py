@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from stretto import executors, topology
+from stretto import collectives, executors, topology
 from stretto.choice import parse_sizes, spell_size
 from stretto.cli.output import Progress, add_json, print_rows
 from stretto.cli.targets import add_target, build, find, group_of, params_of, ranks_of
@@ -157,12 +157,11 @@ def _timed(
         times.append((us, _WRITTEN))
     us, how = min(times)
     algbw = nbytes / us / 1e3 if us else 0.0
-    factor = executors.get("sim").bus_factor
     members = len(members_of(program.value.num_ranks, program.value.params))
     return row | {
         "time_us": us,
         "algbw_gbps": algbw,
-        "busbw_gbps": algbw * factor(program.value.collective, members),
+        "busbw_gbps": algbw * collectives.bus_factor(program.value.collective, members),
         "schedule": how,
     }
 

@@ -13,15 +13,17 @@ from typing import Any
 
 from stretto import bench, topology
 from stretto.bench import tune
+from stretto.calls import VERBS
 from stretto.choice import parse_sizes, spell_size
 from stretto.cli.output import Progress
 from stretto.errors import CallError
 
 __all__ = ["add_arguments", "run"]
 
-_TUNABLE = (
-    *("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
-    *("broadcast", "reduce", "gather", "scatter"),
+_TUNABLE = tuple(
+    name
+    for name, verb in VERBS.items()
+    if not verb.unequal and {"algorithm", "pairs"} & {*verb.parameters} == {"algorithm"}
 )
 _ZERO_COPY = (*_TUNABLE[:4], "broadcast")
 """Those that the runtime serves with registered memory as it is."""

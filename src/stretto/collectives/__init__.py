@@ -6,7 +6,7 @@ import functools
 import importlib
 import pkgutil
 
-from stretto.collectives.base import Array, Need, Pattern, Run, Shape
+from stretto.collectives.base import Array, Need, Pattern, Run, Shape, bus_factor
 from stretto.collectives.float8 import FLOAT8, Format
 from stretto.collectives.members import Collective
 from stretto.collectives.operators import (
@@ -33,6 +33,7 @@ __all__ = [
     "Pattern",
     "Run",
     "Shape",
+    "bus_factor",
     "check",
     "combine",
     "dtype_name",

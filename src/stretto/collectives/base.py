@@ -20,7 +20,7 @@ from stretto.collectives.operators import Operator
 from stretto.errors import CallError
 from stretto.ir import Params, freeze, members_of, partition
 
-__all__ = ["Array", "Need", "Pattern", "Run", "Shape"]
+__all__ = ["Array", "Need", "Pattern", "Run", "Shape", "bus_factor"]
 
 Array = NDArray[Any]
 
@@ -186,3 +186,15 @@ class Pattern(abc.ABC):
                 f"{self.name} among {shape.num_ranks:,} ranks, split={shape.split}: "
                 f"{chunks:,} chunks; want at most {_MOST_SYMBOLS:,}"
             )
+
+
+def bus_factor(collective: str, num_ranks: int) -> float:
+    """Return bus over algorithm bandwidth: what a link of a ring would carry."""
+    share = (num_ranks - 1) / num_ranks if num_ranks else 0.0
+    match collective:
+        case "all_reduce":
+            return 2 * share
+        case "all_gather" | "reduce_scatter" | "all_to_all" | "gather" | "scatter":
+            return share
+        case _:
+            return 1.0

@@ -15,11 +15,22 @@ from typing import Any, NamedTuple, Protocol
 
 from stretto.errors import UnknownNameError
 
-__all__ = ["CARRIER", "MORE", "Calls", "Hop", "Window", "chosen", "get", "names"]
+__all__ = [
+    "CARRIER",
+    "MORE",
+    "MOST_LANES",
+    "Calls",
+    "Hop",
+    "Window",
+    "chosen",
+    "get",
+    "names",
+]
 
 
 CARRIER = "STRETTO_CARRIER"
 MORE = 1 << 32
+MOST_LANES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +51,8 @@ class Window:
     """A host that the others are reached by: it says which interface to use."""
     lanes: int = 1
     """Streams to each peer. Only what goes by one stream is in order."""
+    rails: tuple[str, ...] = ()
+    """Interfaces or addresses that lanes go by in turn; none: as routes say."""
     fields: int = 0
     """Address of the words of fields that the rank may open, see `hop.fields`."""
     num_fields: int = 0
@@ -117,6 +130,13 @@ class Hop(Protocol):
         """Return what turns readable when something comes, for selectors."""
 
     @property
+    def is_armed(self) -> bool:
+        """Return whether descriptors turn readable by themselves, without `arm`."""
+
+    def arm(self) -> bool:
+        """Have descriptors turn readable from now on; False: something is there."""
+
+    @property
     def lanes(self) -> int:
         """Return how many streams there are to each peer."""
 
@@ -149,7 +169,7 @@ def chosen(environment: Mapping[str, str] | None = None) -> str:
 
 
 def get(name: str) -> Any:
-    """Return the module of a carrier: it has `open(window)` and `doctor()`."""
+    """Return a carrier's module: `open_hop(window)`, `missing()` and `doctor()`."""
     if name not in names():
         raise UnknownNameError.among("carrier", name, names())
     return importlib.import_module(f"{__name__}.{name}")

@@ -23,12 +23,13 @@ __all__ = [
     "bad_argument",
     "builtin",
     "call_one",
-    "call_some",
     "disown",
     "held_item",
+    "integer",
     "let_go",
     "number",
     "own",
+    "raised",
     "take_back",
 ]
 
@@ -53,13 +54,14 @@ number: Callable[[int], int] = types.ExternalFunction(
     "PyLong_FromLongLong", types.int64(types.int64)
 )
 """Return a Python integer, owned."""
+integer: Callable[[int], int] = types.ExternalFunction(
+    "PyLong_AsUnsignedLongLongMask", types.int64(types.int64)
+)
+"""Return the word of a Python integer; -1 may say that it is none."""
+raised: Callable[[], int] = types.ExternalFunction("PyErr_Occurred", types.int64())
 call_one: Callable[[int, int], int] = types.ExternalFunction(
     "PyObject_CallOneArg", types.int64(types.int64, types.int64)
 )
-call_some: Callable[[int, int, int, int], int] = types.ExternalFunction(
-    "PyObject_Vectorcall", types.int64(*(types.int64,) * 4)
-)
-"""Call an object on arguments at an address, so many, without names (0)."""
 bad_argument: Callable[[], int] = types.ExternalFunction(
     "PyErr_BadArgument", types.int32()
 )

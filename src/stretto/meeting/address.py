@@ -132,11 +132,11 @@ def reach(path: Path) -> socket.socket | None:
 
 
 def is_tombstone(path: Path, launcher: int | None, since_s: float = 0.0) -> bool:
-    """Return whether the hub of this very job was here and has died.
+    """Return whether the hub of this very job was here, if nobody is there now.
 
-    So it is when nobody serves the socket although it was made after this process
-    or its launcher started. (An older one is from another job of the same name, or
-    from before `since_s`, a time that a caller knows all about.)
+    So it is when the socket was made after this process or its launcher started.
+    (An older one is from another job of the same name, or from before `since_s`, a
+    time that a caller knows all about.)
     """
     try:
         made_s = path.stat().st_ctime
@@ -146,6 +146,19 @@ def is_tombstone(path: Path, launcher: int | None, since_s: float = 0.0) -> bool
     if made_s <= since_s:
         return False
     return any(start is not None and made_s > start for start in starts)
+
+
+def is_deserted(path: Path) -> bool:
+    """Return whether a socket is left that nobody serves; a busy hub still does."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.setblocking(False)
+        try:
+            sock.connect(os.fspath(path))
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False
 
 
 def _is_served(path: Path) -> bool:

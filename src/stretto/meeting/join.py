@@ -25,6 +25,7 @@ from stretto.errors import (
 from stretto.meeting.address import (
     end,
     failed,
+    is_deserted,
     is_tombstone,
     listen,
     reach,
@@ -247,7 +248,8 @@ class _Search:
             late = Fault(error=fault.error, text=text, blamed=fault.blamed)
             raise late.to_error()
         now = time.monotonic()
-        if not is_tombstone(path, self._launcher, self._heard_s):
+        was_here = is_tombstone(path, self._launcher, self._heard_s)
+        if not (was_here and is_deserted(path)):  # or we alone do not get through
             self._dead_since = None
         elif self._dead_since is None:  # or just being set up
             self._dead_since = now

@@ -159,6 +159,11 @@ class Cut(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Beat(Message):
+    """A relay is there; the hub answers with the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Moved(Message):
     """The hub proves itself in turn and names the Unix socket to come to."""
 

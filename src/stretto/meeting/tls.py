@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from stretto.errors import RendezvousError
+from stretto.meeting import alive
 from stretto.meeting.forks import close_quietly, forget_in_children
 
 if TYPE_CHECKING:
@@ -39,8 +40,6 @@ _ROOM = 1 << 18
 _PIECE = 1 << 16
 _LINGER_S = 2.0
 """How long a process that ends waits for what it has still to send."""
-_ALIVE = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 2,
-          "TCP_USER_TIMEOUT": 1500}  # fmt: skip
 
 
 def is_asked(environment: Mapping[str, str] | None = None) -> bool:
@@ -55,7 +54,7 @@ def secured(sock: socket.socket, *, server: bool) -> socket.socket:
         return sock
     folder = os.environ[VARIABLE]
     sock.setblocking(False)
-    _keep_alive(sock)
+    alive.watch(sock)
     tls = _context(folder, server).wrap_socket(
         sock, server_side=server, do_handshake_on_connect=False
     )
@@ -111,15 +110,6 @@ def _context(folder: str, server: bool) -> ssl.SSLContext:
     return context
 
 
-def _keep_alive(sock: socket.socket) -> None:
-    """Notice within about two seconds when the host at the other end is gone."""
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _ALIVE.items():
-        if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
 class _Link:
     """One connection: its TLS, and our end of the pair."""
 
@@ -154,20 +144,20 @@ class _Link:
         far = read if len(self.back) < _ROOM and not self._far_ended else 0
         far |= write if self._wants_write or (self._is_up and self.out) else 0
         near = read if len(self.out) < _ROOM and not self._near_ended else 0
-        near = (near | (write if self.back else 0)) if self._is_up else 0
+        near |= write if self.back and self._is_up else 0
         return far, near
 
     def move(self) -> None:
         """Carry what can be carried."""
         import ssl
 
+        self._move_in()  # also before it is up: whoever has our end may have closed it
         try:
             if not self._is_up:
                 self._wants_write = False
                 self.tls.do_handshake()
                 self._is_up = True
                 _reasons.pop(self._number, None)
-            self._move_in()
             self._move_back()
             self._move_out()
         except ssl.SSLWantReadError:

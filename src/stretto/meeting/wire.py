@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stretto.errors import WireError
+from stretto.meeting import alive
 
 HEADER = struct.Struct("<4sII")
 MAGIC = b"STR1"
@@ -196,14 +197,6 @@ def wait_ready(connection: Connection, timeout_s: float) -> bool:
     return bool(poll.poll(min(max(0.0, timeout_s), LONGEST_WAIT_S) * 1e3))
 
 
-_ALIVE = {
-    "TCP_KEEPIDLE": 1,
-    "TCP_KEEPINTVL": 1,
-    "TCP_KEEPCNT": 2,
-    "TCP_USER_TIMEOUT": 1500,
-}
-
-
 class Connection:
     """A non-blocking stream socket that carries frames both ways."""
 
@@ -228,16 +221,9 @@ class Connection:
         self._decoder.limit = MEMBER_LIMIT
         self._decoder.most_descriptors = MAX_DESCRIPTORS
 
-    def keep_alive(self) -> None:
-        """Notice within about two seconds when the host at the other end is gone."""
-        sock = self._socket
-        if sock.family == getattr(socket, "AF_UNIX", None):
-            return
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in _ALIVE.items():
-            if hasattr(socket, name):
-                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    def keep_alive(self, *, beats: bool = False) -> None:
+        """Notice when the host at the other end is gone; see `alive.watch`."""
+        alive.watch(self._socket, beats=beats)
 
     def post(
         self, body: Mapping[str, Any], descriptors: Iterable[Descriptor] = ()

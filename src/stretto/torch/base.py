@@ -27,6 +27,7 @@ from stretto.torch.lanes import Lanes
 from stretto.torch.line import Line
 from stretto.torch.meeting import meet, seconds
 from stretto.torch.options import Options
+from stretto.torch.places import KnownPlaces
 from stretto.torch.transfers import Transfers
 from stretto.torch.works import Done
 
@@ -63,8 +64,10 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
         self._no_gpu: str | None = lacks(comm, "cuda") or None
         """Why calls on GPUs go to the fallback, if they do."""
         self._communicator = comm
-        self._comm: Any = _Pinned(comm, options) if options.algorithms else comm
+        self._comm: Any = comm
+        self._known_places = KnownPlaces(comm)
         self._last_pins: tuple[Any, Mapping[str, Any], _Pinned] | None = None
+        self._use(_Pinned(comm, options) if options.algorithms else comm)
         groups.bind(self._name, comm, self._line)
         self._lanes = Lanes(self._hear)
         self._transfers = Transfers(self._comm, options.transfers)
@@ -72,6 +75,15 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
 
     def _hear(self) -> None:
         self._comm.check()
+
+    def _use(self, comm: Any) -> None:
+        """Let this be what calls are made on: the communicator, or what stands for it.
+
+        Calls are known by their places where it is the communicator itself.
+        """
+        self._comm = comm
+        own = comm is self._communicator
+        self._places: dict[Any, Any] = self._known_places.calls if own else {}
 
     @contextlib.contextmanager
     def pinned(self, algorithms: Mapping[str, Any]) -> Iterator[None]:
@@ -83,11 +95,11 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
                 if last is None or last[0] is not before or last[1] != algorithms:
                     made = _Pinned(before, Options(algorithms=algorithms))
                     last = self._last_pins = before, dict(algorithms), made
-                self._comm = last[2]
+                self._use(last[2])
             try:
                 yield
             finally:
-                self._comm = before
+                self._use(before)
 
     # How a call is run.
 
@@ -238,7 +250,7 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
         try:
             self._line.close()
         finally:
-            self._comm = Gone(why)
+            self._use(Gone(why))
             self._communicator.close()
             self._fallback.close()
             super().shutdown()
@@ -247,9 +259,11 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
     def _forget(self) -> None:
         """Be of no use in a forked child: the ranks that met are the parent's."""
         groups.forget(self._name)
-        self._comm = Gone(
-            f"group {self._name!r} belongs to the process that this one was forked "
-            f"from; make a group in the child"
+        self._use(
+            Gone(
+                f"group {self._name!r} belongs to the process that this one was forked "
+                f"from; make a group in the child"
+            )
         )
 
 

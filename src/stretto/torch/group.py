@@ -40,24 +40,32 @@ class StrettoGroup(GroupBase):
         self, tensors: Any, opts: Any = None, *, op: Any = None, timeout: Any = None
     ) -> Any:
         """Combine everybody's tensor, in place."""
+        again, places = None, self._places
         try:
             (tensor,) = tensors
-            name = OPERATORS[hash(opts.reduceOp)]
+            number = hash(opts.reduceOp)
+            if places and not self._calls:
+                again = places.get((tensor.data_ptr(), number))
+            name = OPERATORS[number]
             wait = not opts.asyncOp
-        except (AttributeError, IndexError, TypeError, ValueError):
+        except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
             return self._all_reduce_rarely(tensors, given(opts, reduceOp=op))
         now = wait or (tensor.is_cuda and tensor.nbytes <= SHORT)
         if now and not profiling():
-            with self._lock:
-                if self._calls:
-                    self._line.finish()
-                try:
-                    self._comm.all_reduce(tensor, name)
+            try:
+                if again is not None and again(tensor):
                     return None if wait else in_order([tensor])
-                except (CallError, MissingExtraError):
-                    pass  # copied, or left to others, if that helps
-                except StrettoError as e:
-                    raise as_torch(e) from e.__cause__
+                with self._lock:
+                    if self._calls:
+                        self._line.finish()
+                    self._comm.all_reduce(tensor, name)
+                    if tensor.is_cuda:
+                        self._known_places.learn(tensor, number)
+                return None if wait else in_order([tensor])
+            except (CallError, MissingExtraError):
+                pass  # copied, or left to others, if that helps
+            except StrettoError as e:
+                raise as_torch(e) from e.__cause__
         again = "allreduce", tensors, opts
         return self._do(again, opts, tensors, calls.all_reduce, tensor, name)
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from stretto._version import __version__
+from stretto.collectives import bus_factor
 from stretto.errors import TraceError
 from stretto.trace import CALL, WAITS, CallKind, Comm, RankInfo, Recording, Run
-from stretto.watch.summary import bus_share
 
 __all__ = ["inspector_lines", "read_inspector"]
 
@@ -79,7 +79,7 @@ def inspector_lines(recording: Recording) -> Iterator[str]:
                     if kind.executor == "cuda"
                     else "collective_cpu",
                     "coll_algobw_gbs": round(rate, 6),
-                    "coll_busbw_gbs": round(rate * bus_share(kind.collective, n), 6),
+                    "coll_busbw_gbs": round(rate * bus_factor(kind.collective, n), 6),
                 },
             },
             separators=(",", ":"),

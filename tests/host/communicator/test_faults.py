@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 import pytest
+from tests.soon import soon
 
 import stretto
 from stretto import (
@@ -75,7 +76,8 @@ def does_not_come(comm):
     """Rank 0 stays away; the others wait until the deadline."""
     comm.barrier()
     if comm.rank == 0:
-        time.sleep(2.5)
+        while not comm._group.broken[0]:
+            time.sleep(0.01)  # until the others have given up
         return told(comm.barrier)
     return told(comm.all_reduce, np.ones(3))
 
@@ -98,11 +100,11 @@ def test_a_killed_rank_is_named_at_once():
     for first, *later in caught.value.results.values():
         assert PeerLost.__name__ == first[0]
         assert "rank 1" in first[1]
-        assert first[2] < 1.0
+        assert first[2] < soon(1.0)
         for kind, words, took in later:
             assert CommunicatorBroken.__name__ == kind
             assert "PeerLost" in words
-            assert took < 0.3
+            assert took < soon(0.3)
 
 
 def test_ranks_that_differ_are_told_who_called_what():
@@ -123,7 +125,7 @@ def test_a_rank_that_never_comes_is_named_at_the_deadline():
     for kind, words, took in waited:
         assert CollectiveTimeout.__name__ == kind, words
         assert "rank 0" in words
-        assert 0.9 < took < 2.4
+        assert 0.9 < took < soon(2.4)
     assert late[0] in (CollectiveTimeout.__name__, CommunicatorBroken.__name__)
 
 

@@ -4,11 +4,11 @@ import os
 import signal
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.host.meeting.test_collective_faults import caught
+from tests.soon import soon
 
 import stretto
 
@@ -64,7 +64,7 @@ def test_a_second_thread_is_told_which_is_inside():
         kind, text, took_s = results[0][0]
         assert "CallError" == kind
         assert "thread 'first' is inside this communicator" in text
-        assert took_s < 0.3
+        assert took_s < soon(0.3)
 
 
 def use_two(world, turns):
@@ -96,38 +96,36 @@ class Alarm(Exception):
     """What the handler raises."""
 
 
-def interrupt(comm, rang):
+def interrupt(comm):
     """A signal's handler raises on rank 1, which waits for rank 0."""
     x = np.ones(10, np.float32)
     comm.all_reduce(x)
     if comm.rank == 1:
 
         def ring(*_):
-            Path(rang).touch()
             raise Alarm("late")
 
         signal.signal(signal.SIGALRM, ring)
         try:
-            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            signal.setitimer(signal.ITIMER_REAL, soon(0.3))
             comm.all_reduce(x)
         except Alarm:
             time.sleep(1.0)
             return "alarm"
-    while comm.rank == 0 and not Path(rang).exists():
-        time.sleep(0.1)
+    while comm.rank == 0 and not comm._group.broken[0]:
+        time.sleep(0.01)
     return caught(comm.all_reduce, x)
 
 
-def test_what_a_handler_raises_in_a_call_is_told_to_all(tmp_path):
+def test_what_a_handler_raises_in_a_call_is_told_to_all():
     """At once, with whose it was; nobody waits until the deadline."""
-    rang = str(tmp_path / "rang")
-    zero, one, two = stretto.spawn(interrupt, rang, num_ranks=3, deadline_s=20)
+    zero, one, two = stretto.spawn(interrupt, num_ranks=3, deadline_s=20)
 
     assert "alarm" == one
     for kind, text, took_s in (zero, two):
         assert "PeerLost" == kind
         assert "rank 1 raised Alarm in rank 1 in all_reduce" in text
-        assert took_s < 2.0
+        assert took_s < soon(2.0)
 
 
 def pass_on(comm):
@@ -157,7 +155,7 @@ def test_a_rank_killed_in_transfers_is_named_by_all():
         assert "PeerLost" == kind
         assert text.startswith("rank 2 was killed by SIGKILL")
     times = [when for *_, when in e.value.results.values()]
-    assert abs(times[0] - times[1]) < 1.0
+    assert abs(times[0] - times[1]) < soon(1.0)
 
 
 CASES = [(verb, warm) for verb in ("split", "empty") for warm in (False, True)]
@@ -191,7 +189,7 @@ def test_a_collective_against_an_exchange_is_a_mismatch():
             assert "CollectiveMismatch" == kind
             assert f"rank 1 called {verb}" in text
             assert "called all_reduce of 10 float32" in text
-            assert took_s < 3.0
+            assert took_s < soon(3.0)
 
 
 def run_ahead(comm):

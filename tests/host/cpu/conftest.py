@@ -143,9 +143,8 @@ def _collect(children: dict[int, tuple[int, int]], cell: Any, until: float) -> A
     return [results[rank] for rank in sorted(results)]
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _compiled_code_is_loaded() -> None:
-    """Load it once, before ranks are forked: it would take each of them a second."""
+def load_compiled() -> None:
+    """Load compiled code before ranks are forked: it would take each a second."""
     cell = np.zeros(1, np.int64)
     session = executors.get("cpu").open_session(
         LocalGroup(0, {}, cell), interpreter="numba"

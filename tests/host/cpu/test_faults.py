@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from tests.soon import soon
 
 from stretto import algorithms, executors
 from stretto.collectives import Operator
@@ -18,11 +19,6 @@ from stretto.plan import Schedule
 from stretto.verify import verify, verify_plan
 
 INTERPRETERS = ["numba", "numpy"]
-
-
-def soon(seconds):
-    """Return how long may take what takes so many seconds where cores are free."""
-    return seconds * max(1.0, os.getloadavg()[0] / os.cpu_count())
 
 
 def plan_of(name, num_ranks, words="push packets staged"):

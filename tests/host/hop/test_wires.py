@@ -1,5 +1,7 @@
 """Hosts that a wire joins which delays packets, is slow, or loses some."""
 
+import time
+
 import pytest
 
 from stretto.testing.wire import Wire
@@ -38,3 +40,29 @@ def test_results_are_right_over_a_bad_wire(start, slow_hosts, wire):
 
     assert all(text.strip() for text in out), err
     assert all(float(text) >= wire.delay_s for text in out), err
+
+
+IDLE = """
+comm = connect()
+x = np.ones(10, np.float32)
+say(comm.all_reduce(x.copy())[0])
+sys.stdin.readline()
+say(comm.all_reduce(x.copy())[0])
+comm.close()
+"""
+
+
+def test_a_wire_that_is_away_for_a_second_loses_nobody(start, hosts):
+    """An idle host is asked each second, and one lost question is no verdict."""
+    job = start((0, 1), IDLE)
+    assert ["2.0", "2.0"] == job.hear_all()
+    for _ in range(2):
+        hosts.cut()
+        time.sleep(0.7)
+        hosts.mend()
+        time.sleep(1.2)
+    for rank in job.ranks:
+        rank.stdin.write("go on\n")
+        rank.stdin.flush()
+
+    assert ["2.0", "2.0"] == job.hear_all()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.soon import soon
 
 import stretto
 from stretto import (
@@ -48,11 +49,11 @@ def test_a_rank_killed_between_calls_is_named_to_all_others():
     for first, *later in e.value.results.values():
         assert PeerLost.__name__ == first[0]
         assert "rank 0 was killed by SIGKILL" in first[1]
-        assert first[2] < 1.0
+        assert first[2] < soon(1.0)
         for kind, text, took_s in later:
             assert CommunicatorBroken.__name__ == kind
             assert "rank 0 was killed by SIGKILL" in text
-            assert took_s < 0.3
+            assert took_s < soon(0.3)
 
 
 def kill_busy(comm):
@@ -76,7 +77,7 @@ def test_a_rank_killed_inside_a_call_is_named_also_to_late_comers():
     for kind, text, took_s in e.value.results.values():
         assert PeerLost.__name__ == kind
         assert "rank 1 was killed by SIG" in text
-        assert took_s < 1.0
+        assert took_s < soon(1.0)
     assert {0, 2} == set(e.value.results)
 
 
@@ -128,12 +129,12 @@ def stay_away(comm):
 
 def test_a_rank_that_does_not_come_is_named_at_the_deadline():
     """The others give up; when it comes, it hears so at once."""
-    results = stretto.spawn(stay_away, num_ranks=3, deadline_s=3)
+    results = stretto.spawn(stay_away, num_ranks=3, deadline_s=1)
 
     for rank, ((kind, text, took_s), (later, _, _)) in enumerate(results):
         assert CollectiveTimeout.__name__ == kind
-        assert "rank 1 did not come within 3 s" in text
-        assert took_s < (0.3 if rank == 1 else 4.5)
+        assert "rank 1 did not come within 1 s" in text
+        assert took_s < soon(0.3 if rank == 1 else 2.5)
         assert CommunicatorBroken.__name__ == later
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.host.meeting.test_join import TRY, free_port, met, secret_file, wait_socket
+from tests.soon import soon
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(60)]
 AGAIN = """
@@ -87,7 +88,7 @@ def test_two_meetings_over_one_tcp_address(start, tmp_path):
 
 def test_a_refused_rank_is_not_said_to_have_stayed_away(start, environment):
     """What the others hear says that it came, and why it was not let in."""
-    zero = start(TRY.format(call="meet(0, 2, 'job', 1.0)"))
+    zero = start(TRY.format(call=f"meet(0, 2, 'job', {soon(1.0)})"))
     wait_socket(environment["XDG_RUNTIME_DIR"])
     other = "import stretto.meeting.greet as g\ng.__version__ = '99'\n"
     one = start(other + TRY.format(call="meet(1, 2, 'job', 5)")).hear()
@@ -130,8 +131,9 @@ def test_a_rank_that_is_interrupted_while_it_waits_says_so(start, tmp_path):
     """The others need not wait until the deadline."""
     zero = start(TRY.format(call="meet(0, 3, 'job', 20)"))
     wait_socket(tmp_path)
-    one = start("meet(1, 3, 'job', 20)")
-    time.sleep(1.0)
+    one = start("say('here')\nmeet(1, 3, 'job', 20)")
+    assert "here" == one.hear()
+    time.sleep(soon(0.3))
     one.kill(signal.SIGINT)
     said = zero.hear()
 

@@ -14,7 +14,7 @@ import pytest
 from stretto.errors import CallError, CollectiveTimeout, PeerLost, RankFailed
 from stretto.meeting.launching.launch import launch
 
-pytestmark = [pytest.mark.host, pytest.mark.timeout(20)]
+pytestmark = [pytest.mark.host, pytest.mark.fresh, pytest.mark.timeout(90)]
 
 
 def run(function, *arguments, num_ranks, deadline_s=5.0):

@@ -10,6 +10,7 @@ import time
 from datetime import timedelta
 
 import pytest
+from tests.soon import soon
 
 import stretto
 
@@ -67,7 +68,7 @@ def test_a_dead_rank_is_named_at_once_however_long_the_timeout(tmp_path):
     for kinds, text, took_s in results.values():
         assert "PeerLost" in kinds, text
         assert "rank 2" in text
-        assert took_s < 2.3  # 0.3 of them before it died
+        assert took_s < soon(2.3)  # 0.3 of them before it died
 
 
 def play(comm, folder, scenes):
@@ -121,7 +122,7 @@ def test_a_late_rank_is_waited_for_as_long_as_the_group_says(played):
     assert {"CollectiveTimeout", "DistBackendError", "RuntimeError"} <= set(kinds)
     assert " Timed out " in text
     assert "rank 1" in text
-    assert 0.9 < took_s < 2.0
+    assert 0.9 < took_s < soon(2.0)
     assert "CommunicatorBroken" in again[0]
     assert "broken by an earlier fault" in again[1]
     assert "DistBackendError" in late[0]
@@ -131,7 +132,7 @@ def change_timeouts(comm, store):
     begin(comm, store, timeout_s=60)
     dist.barrier()
     if comm.rank == 1:
-        time.sleep(1.5)
+        time.sleep(soon(1.5))
         return None
     dist.distributed_c10d._set_pg_timeout(timedelta(seconds=0.4), dist.group.WORLD)
     return caught(lambda: dist.all_reduce(torch.ones(1)))
@@ -141,7 +142,7 @@ def give_a_barrier_less(comm, store):
     begin(comm, store, timeout_s=60)
     dist.barrier()
     if comm.rank == 1:
-        time.sleep(1.5)
+        time.sleep(soon(1.5))
         return None
     return caught(lambda: dist.barrier(timeout=timedelta(seconds=0.4)))
 
@@ -151,7 +152,7 @@ def test_a_timeout_may_be_changed_for_a_group_or_a_barrier(played, how):
     """The shorter timeout counts from the next call on."""
     said, _ = played[how]
     assert "CollectiveTimeout" in said[0]
-    assert 0.3 < said[2] < 1.4
+    assert 0.3 < said[2] < soon(1.4)
 
 
 def begin_again(comm, store):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.soon import soon
 
 import stretto
 from stretto.errors import CollectiveTimeout
@@ -161,8 +162,9 @@ def late(comm):
     comm.all_reduce(x)
     comm.deadline_s = 1.0
     if comm.rank == 1:
-        time.sleep(4)
+        time.sleep(soon(3))
         return ""
+    time.sleep(0.3)  # the other one is idle by then
     with pytest.raises(CollectiveTimeout) as caught:
         comm.all_reduce(x)
     return "\n".join(caught.value.__notes__)

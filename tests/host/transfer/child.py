@@ -3,19 +3,21 @@
 import json
 import os
 import sys
+import time
 
 import numpy as np
 
 from stretto.errors import StrettoError
 from stretto.transfer import Engine
+from stretto.transfer.links.words import MOST_FIELDS
 
 
 class Served:
     """What a line of input may ask for."""
 
-    def __init__(self, name, secret, listen):
+    def __init__(self, name, secret, listen, how):
         where = "127.0.0.1:0" if listen else None
-        self.engine = Engine(name, secret=secret, listen=where)
+        self.engine = Engine(name, secret=secret, listen=where, **how)
         self.arrays, self.leases = {}, {}
 
     def address(self):
@@ -58,13 +60,33 @@ class Served:
         data = np.random.default_rng(seed).integers(0, 256, nbytes, dtype=np.uint8)
         self.engine.peer(peer).wait(10)[name][:nbytes].put(data).wait(10)
 
+    def compute(self, seconds):
+        """Compute in Python, which seldom lets other threads have the interpreter."""
+        sys.setswitchinterval(seconds)
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            pass
+        sys.setswitchinterval(0.005)
+
+    def unshare(self, name):
+        engine = self.engine
+        engine.unshare(engine._regions[name])
+
+    def counts(self):
+        """Return how many transfers are kept ready, and how many fields are open."""
+        some = list(self.engine._peers.values())
+        return [
+            sum(len(p.link._keeps) for p in some),
+            sum(MOST_FIELDS - len(p.link.fields._free) for p in some),
+        ]
+
     def close(self):
         self.engine.close()
 
 
 def main():
     name, secret, listen = sys.argv[1], bytes.fromhex(sys.argv[2]), sys.argv[3] == "1"
-    served = Served(name, secret, listen)
+    served = Served(name, secret, listen, json.loads(sys.argv[4]))
     print(json.dumps(served.address()), flush=True)
     for line in sys.stdin:
         said = json.loads(line)

@@ -46,14 +46,17 @@ class Page:
 class Other:
     """A child, and what we know of its memory."""
 
-    def __init__(self, engine: Engine, *, listen: bool, arena: bool) -> None:
+    def __init__(
+        self, engine: Engine, *, listen: bool, arena: bool, lanes: int = 1
+    ) -> None:
         self.listen, self.arena, self.engine = listen, arena, engine
+        self.lanes = lanes
         self.begin()
 
     def begin(self) -> None:
         """Start it, anew when it died."""
         name = f"soak-{random.getrandbits(40):x}"
-        self.child = Child(name, listen=self.listen)
+        self.child = Child(name, listen=self.listen, lanes=self.lanes)
         self.child.ask("share", name="kv", nbytes=LAYOUT.part_bytes,
                        layout=str(LAYOUT), arena=self.arena)  # fmt: skip
         self.pages = [Page() for _ in range(PAGES)]
@@ -76,6 +79,7 @@ class Soak:
             Other(self.engine, listen=False, arena=True),
             Other(self.engine, listen=False, arena=False),
             Other(self.engine, listen=True, arena=False),
+            Other(self.engine, listen=True, arena=True, lanes=3),
         ]
         self.counts: collections.Counter[str] = collections.Counter()
 
@@ -83,7 +87,7 @@ class Soak:
         """Live for so long."""
         until = time.monotonic() + seconds
         acts = [self.put] * 12 + [self.get] * 6 + [self.cancel] * 4 + [self.many] * 4
-        acts += [self.lease] * 2 + [self.reconnect]
+        acts += [self.again] * 3 + [self.lease] * 2 + [self.reconnect]
         killed = time.monotonic()
         while time.monotonic() < until:
             self.rng.choice(acts)(self.rng.choice(self.others))
@@ -138,6 +142,25 @@ class Soak:
         for page, held in zip(pages, got, strict=True):
             other.pages[page].check(held, f"page {page} of {other.child.name}")
         self.counts["get"] += 1
+
+    def again(self, other: Other) -> None:
+        """Prepare a put and a get, and do them several times."""
+        pages, data = self.drawn()
+        got = np.zeros_like(data)
+        layout = f"B={len(pages)} X={PAGE} uint8"
+        put = other.region[pages].prepare_put(data, notify=b"again")
+        target = self.engine.share(got, f"g{self.rng.getrandbits(60)}", layout)
+        self.engine._regions.pop(target.name)
+        get = other.region[pages].prepare_get(target)
+        for _ in range(4):
+            data[:] = self.numpy.integers(0, 256, data.shape, dtype=np.uint8)
+            put()
+            get()
+            assert np.array_equal(data, got), "what was put is not what was got"
+        other.child.ask("notified", tag="again", count=4)
+        for page, bytes_ in zip(pages, data, strict=True):
+            other.pages[page].may = [bytes_]
+        self.counts["prepared"] += 8
 
     def cancel(self, other: Other) -> None:
         """Begin a put and take it back: it is there, or not, or in part."""

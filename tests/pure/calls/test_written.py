@@ -1,7 +1,10 @@
 """What the library writes and compiles itself is not taken for a user's line."""
 
+import inspect
+
 from stretto import Communicator
 from stretto.calls import VERBS
+from stretto.calls.verbs import Collectives
 from stretto.errors import is_library
 
 
@@ -12,3 +15,22 @@ def test_verbs_that_were_written_are_the_librarys():
     assert all(map(is_library, written))
     assert "<stretto: all_reduce>" in written
     assert not is_library("<string>")
+
+
+def test_every_verb_can_be_started():
+    """Under its name and `_async`, with its own arguments, for type checkers too."""
+    for name in VERBS:
+        started = vars(Collectives)[f"{name}_async"]
+        own, other = (
+            inspect.signature(one) for one in (getattr(Communicator, name), started)
+        )
+        assert own.parameters == other.parameters
+        assert "Work" == other.return_annotation
+
+
+def test_what_verbs_may_be_told_is_shown():
+    """`help` shows every keyword that a call takes, not `**options`."""
+    for name, verb in VERBS.items():
+        shown = inspect.signature(getattr(Communicator, name)).parameters
+        assert ("self", *verb.parameters) == tuple(shown)
+        assert all(p.kind is not p.VAR_KEYWORD for p in shown.values())

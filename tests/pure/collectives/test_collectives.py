@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from tests.checking.cases import counts_for, programs, shape_of
+from tests.checking.judge import program_is_right
 
 from stretto import collectives
 from stretto.collectives import DTYPES, Operator, Shape, combine, finish, widen
 from stretto.errors import CallError, UnknownNameError
-from stretto.testing import counts_for, programs, shape_of
-from stretto.testing.judge import program_is_right
 
 
 def test_the_catalogue_has_the_ten():

@@ -2,6 +2,9 @@
 
 import numpy as np
 import pytest
+from tests.checking.cases import SCHEDULES, programs, shape_of
+from tests.checking.groups import among, group_programs
+from tests.checking.judge import plan_is_right, program_is_right
 
 from stretto import collectives, executors
 from stretto.collectives import Operator, Shape
@@ -10,17 +13,7 @@ from stretto.ir import parse_program
 from stretto.lang import algorithm, reduce
 from stretto.lower import lower
 from stretto.plan import Schedule, parse_plan
-from stretto.testing import (
-    SCHEDULES,
-    among,
-    draw,
-    group_programs,
-    input_counts,
-    interpret,
-    programs,
-    shape_of,
-)
-from stretto.testing.judge import plan_is_right, program_is_right
+from stretto.testing import draw, input_counts, interpret
 from stretto.verify import verify, verify_plan
 
 MEMBERS = (0, 2, 3)

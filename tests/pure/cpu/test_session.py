@@ -10,7 +10,7 @@ import warnings
 import numpy as np
 import pytest
 
-from stretto import algorithms, executors
+from stretto import algorithms, executors, jit
 from stretto.collectives import Operator
 from stretto.errors import CallError, PlanError, UnknownNameError
 from stretto.executors import Call, Group, describe
@@ -167,8 +167,8 @@ def test_without_numba_the_slow_interpreter_says_so(monkeypatch):
 
 def test_with_numba_there_is_nothing_to_say():
     """No warning, and the compiled interpreter."""
-    if interpreters.missing():
-        pytest.skip(interpreters.missing())
+    if jit.missing():
+        pytest.skip(jit.missing())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         session = executors.get("cpu").open_session(OneRank())
@@ -266,4 +266,36 @@ beside.when_ready(lambda engine: came.set())
 came.wait(60)
 said = before == 1 and children[0].returncode == 0
 print(said, found[0].name, compiled_here, len(children) - before)
+"""
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.5])
+def test_a_process_may_end_while_another_compiles_for_it(tmp_path, pause_s):
+    """It waits for nothing, and leaves no process behind."""
+    text = f"{ENDING}\ntime.sleep({pause_s})\n"
+    done = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, check=False,
+        env={**os.environ, "STRETTO_CACHE_DIR": str(tmp_path)}, timeout=60,
+    )  # fmt: skip
+
+    assert (0, "True\n", "") == (done.returncode, done.stdout, done.stderr)
+
+
+ENDING = """
+import atexit, time
+
+@atexit.register
+def last():  # it is run after what is registered later
+    child = beside._child
+    print(time.monotonic() - ended < 8 and (child is None or child.poll() is not None))
+
+@atexit.register
+def first():
+    global ended
+    ended = time.monotonic()
+
+from stretto.executors.cpu import beside
+atexit.unregister(first)
+atexit.register(first)
+beside.when_ready(lambda engine: None)
 """

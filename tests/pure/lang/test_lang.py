@@ -1,6 +1,7 @@
 """What authors write is recorded, and what they get wrong is answered."""
 
 import pytest
+from tests.checking.cases import programs
 
 from stretto.errors import (
     BoundsError,
@@ -13,7 +14,6 @@ from stretto.errors import (
 )
 from stretto.ir import parse_program
 from stretto.lang import algorithm, reduce
-from stretto.testing import programs
 from stretto.verify import verify
 
 

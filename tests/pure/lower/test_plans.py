@@ -1,20 +1,20 @@
 """Every shipped algorithm, under every kind of schedule, gives a proved plan."""
 
 import pytest
+from tests.checking.cases import SCHEDULES, programs
+from tests.checking.judge import plan_is_right
 
 from stretto import algorithms
 from stretto.errors import CallError, PlanError
 from stretto.lower import lower
 from stretto.plan import Schedule, parse_plan
-from stretto.testing import SCHEDULES, programs
-from stretto.testing.judge import plan_is_right
 from stretto.verify import verify, verify_plan
 
 PUSHED = "push packets staged"
 
 
 @pytest.mark.parametrize(
-    "n", [1, 2, 3, 4, 7, 8, pytest.param(9, marks=pytest.mark.slow)]
+    "n", [1, 2, 3, 4, 7, *(pytest.param(n, marks=pytest.mark.slow) for n in (8, 9))]
 )
 def test_every_algorithm_has_a_proved_plan_under_every_schedule(n):
     """Out of place everything is proved; in place everything staged is."""

@@ -1,11 +1,14 @@
 """Who is let in: users, secrets, folders."""
 
 import os
+import socket
+import time
 
 import pytest
 
-from stretto.errors import RendezvousError
-from stretto.meeting import address
+from stretto.errors import CollectiveTimeout, RendezvousError
+from stretto.meeting import address, join
+from stretto.meeting.environment import Place
 from stretto.meeting.process import exit_words, is_same_host, uid_refusal
 from stretto.meeting.secret import is_proof, load_secret, prove
 
@@ -105,7 +108,38 @@ def test_a_socket_nobody_serves_is_a_tombstone_and_gives_way(tmp_path):
 
     assert address.reach(path) is None
     assert address.is_tombstone(path, None)
+    assert address.is_deserted(path)
     address.listen(path).close()
+
+
+def test_a_hub_that_is_flooded_is_not_taken_for_dead(tmp_path):
+    """Its backlog is full, but it is there."""
+    path = tmp_path / "s.sock"
+    hub = address.listen(path, backlog=1)
+    strangers = [socket.socket(socket.AF_UNIX) for _ in range(9)]
+    for stranger in strangers:
+        stranger.setblocking(False)
+        stranger.connect_ex(os.fspath(path))
+
+    assert not address.is_deserted(path)
+    for sock in (hub, *strangers):
+        sock.close()
+    assert address.is_deserted(path)
+
+
+def test_a_rank_whose_calls_are_lost_waits_as_long_as_it_may(tmp_path, monkeypatch):
+    """Rank 0 is there, on this host too; only the network takes everything."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(join, "knock", lambda *_, **__: None)
+    place = Place(
+        rank=1, num_ranks=2, local_rank=1, job="lost", launcher="explicit",
+        address=("127.0.0.1", 29500), secret=SECRET,
+    )  # fmt: skip
+    with (
+        address.listen(address.socket_path("lost")),
+        pytest.raises(CollectiveTimeout, match="rank 0 did not come"),
+    ):
+        join._Search(place, 0.6).reach(time.monotonic() + 0.6)
 
 
 def test_containers_of_one_host_are_one_host():

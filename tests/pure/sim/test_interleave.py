@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.checking.strategies import counts as part_counts
 
 from stretto import algorithms, collectives
 from stretto.collectives import Operator, Shape
@@ -13,7 +14,6 @@ from stretto.errors import CallError, PlanError, StrettoError
 from stretto.executors.sim import interleave
 from stretto.ir import Verified
 from stretto.plan import Move, Signal, Wait
-from stretto.testing import counts as part_counts
 from stretto.testing import draw, input_counts, interpret
 
 SCHEDULES = [

@@ -5,8 +5,9 @@ import math
 import pytest
 
 from stretto import topology
+from stretto.collectives import bus_factor
 from stretto.errors import CallError
-from stretto.executors.sim import bus_factor, simulate
+from stretto.executors.sim import simulate
 
 RATE, ALPHA = 10.0, 1.0  # of the small machines: 10^9 B/s, us
 S = 1024 * 840  # divides by 2 to 8 ranks, and into vectors of 16 bytes

@@ -5,6 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
+from tests.checking.judge import program_is_right
+from tests.nightly import nightly
 
 from stretto import topology
 from stretto.errors import CallError, TopologyError
@@ -14,7 +16,6 @@ from stretto.synth import COLLECTIVES, Budget, bound, from_machine, synthesize
 from stretto.synth.exact.steps import frontier
 from stretto.synth.network.model import Link, Network
 from stretto.synth.schedules.replay import replay
-from stretto.testing.judge import program_is_right
 from stretto.verify import verify, verify_plan
 
 QUICK = Budget(seconds=0)
@@ -30,7 +31,9 @@ UNEQUAL = ["all_gather", "all_to_all", "gather", "reduce_scatter", "scatter"]
 
 
 @pytest.mark.parametrize("collective", UNEQUAL)
-@pytest.mark.parametrize(("machine", "gap"), [("torus2x2", 0.08), ("h200x4", 0.4)])
+@pytest.mark.parametrize(
+    ("machine", "gap"), nightly([("torus2x2", 0.08), ("h200x4", 0.4)], 2)
+)
 def test_unequal_parts_have_their_own_bound_and_program(machine, gap, collective):
     """A rank with a large part takes longer than equal parts do, and a bound knows."""
     network = net(machine)

@@ -1,8 +1,7 @@
 """Golden files: compared, written when asked, never passed over."""
 
 import pytest
-
-from stretto.testing.golden import Golden
+from tests.checking.golden import Golden
 
 
 def test_a_missing_file_fails(tmp_path):

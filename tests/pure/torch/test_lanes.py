@@ -81,11 +81,17 @@ class Tensor:
 class Short(Tensor):
     nbytes = module.SHORT
 
+    def data_ptr(self):
+        return 4096
+
 
 @pytest.fixture
 def gpu(monkeypatch):
     one = Gpu()
     monkeypatch.setattr(module.torch, "cuda", one)
+    monkeypatch.setattr(
+        module, "current_handle", lambda index: one.now.cuda_stream
+    )  # a PyTorch with CUDA would ask a driver
     return one
 
 
@@ -168,10 +174,13 @@ class Comm:
     """A communicator that notes what it is asked, and which refuses nothing."""
 
     def __init__(self):
-        self.said = []
+        self.said, self.places = [], {}
 
-    def all_reduce(self, x, op):
+    def all_reduce(self, x, op, **_):
         self.said.append((x, op))
+
+    def repeated_in_place(self, x, op):
+        """Return that this call must be examined each time."""
 
 
 @pytest.fixture
@@ -180,9 +189,13 @@ def group():
     from threading import RLock
 
     from stretto.torch.group import StrettoGroup
+    from stretto.torch.places import KnownPlaces
 
     one = StrettoGroup.__new__(StrettoGroup)
-    one._lock, one._calls, one._comm = RLock(), [], Comm()
+    one._lock, one._calls, one._communicator = RLock(), [], Comm()
+    one._known_places = KnownPlaces(one._communicator)
+    one._last_pins = None
+    one._use(one._communicator)
     return one
 
 
@@ -199,3 +212,28 @@ def test_a_short_all_reduce_is_one_call_of_the_communicator(gpu, group, started)
         assert [x] == work.result()
     assert [(x, "sum")] == group._comm.said
     assert [] == gpu.log
+
+
+def test_the_next_on_the_same_place_asks_the_communicator_nothing(gpu, group):
+    """By the same operator; another one, or with named algorithms, is a call again."""
+    opts, x = torch.distributed.AllreduceOptions(), Short()
+    opts.asyncOp, said, again = False, group._comm.said, []
+    for _ in range(3):
+        group.allreduce([x], opts)
+    assert 3 == len(said)
+    group._places[x.data_ptr(), 0] = lambda tensor: again.append(tensor) or True
+    group.allreduce([x], opts)
+    assert (3, [x]) == (len(said), again)
+    opts.reduceOp = torch.distributed.ReduceOp.MAX
+    group.allreduce([x], opts)
+    assert ((x, "max"), [x]) == (said[-1], again)
+    opts.reduceOp = torch.distributed.ReduceOp.SUM
+    with group.pinned({"all_reduce": "all_reduce/ring"}):
+        group.allreduce([x], opts)
+    assert [x] == again
+    group.allreduce([x], opts)
+    assert [x, x] == again
+    group._places[x.data_ptr(), 0] = lambda tensor: False  # it must be examined
+    before = len(said)
+    group.allreduce([x], opts)
+    assert before + 1 == len(said)

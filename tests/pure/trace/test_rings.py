@@ -1,5 +1,6 @@
 """Rings: the last calls are there, whole, for the process itself and for outsiders."""
 
+import gc
 import os
 import random
 import shutil
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.nightly import examples
 
 from stretto.errors import TraceError
 from stretto.trace import (
@@ -48,7 +50,7 @@ def made_calls(ring, count):
         ring.end(ring.begin(kind))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.integers(0, 40), max_size=8))
 def test_what_is_taken_is_all_or_said_to_be_lost(counts):
     """Each call is taken once, in order; those written over are counted."""
@@ -98,10 +100,10 @@ def test_compiled_code_writes_what_python_writes(file):
     records = pytest.importorskip("stretto.jit.records")
     ring = file.open(WORLD, 1, 16)
     number = ring.define(KIND)
-    note, quick = ring.noter(number), records.enqueuer()
+    note, quick = ring.noter(number), records.noter(ring.address, number)
     for turn in range(20):
         ring.enqueued(turn // 3)
-        note(5) if turn % 2 else quick(ring.address, number, 5)
+        note(5) if turn % 2 else quick(5)
     calls = take(ring).calls
 
     assert list(range(6, 21)) == calls["seq"].tolist()
@@ -109,9 +111,12 @@ def test_compiled_code_writes_what_python_writes(file):
     assert {(1, number, 3, 5)} == set(facts)
     asked = calls["enqueue"].tolist()
     assert [t // 3 for t in range(5, 20)] == asked
-    quick(ring.address, number, 5)
+    quick(5)
     (last,) = take(ring).calls
     assert last["enqueue"] > 10**6
+    for wrong in ((), (5, 5), ("5",)):
+        with pytest.raises(TypeError):
+            quick(*wrong)
     places = {
         RingWord.MASK: records.MASK,
         RingWord.RECORDS: records.RECORDS,
@@ -194,7 +199,7 @@ def test_rings_of_closed_communicators_are_used_again(file):
     assert "world/59.0" in {c.name for c in snapshot(file.path).comms}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_hostile_rings_give_one_clear_line(tmp_path_factory, rng: random.Random):
     """Bytes changed anywhere, or the end missing: read, or refused in one line."""
@@ -298,6 +303,7 @@ def test_a_process_that_has_closed_all_holds_nothing():
 
     process, owners = _Process(), [Owner(), Owner()]
     process._folder = None
+    gc.collect()  # what other tests have left
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(3):
         for owner in owners:

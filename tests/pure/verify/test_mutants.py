@@ -6,10 +6,12 @@ Mutants of plans are judged by the referee: tests/pure/testing/referee.
 import random
 
 import pytest
+from tests.checking.cases import programs
+from tests.checking.groups import group_programs
+from tests.checking.judge import program_is_right
+from tests.checking.mutants import program_mutants
 
 from stretto.errors import StrettoError
-from stretto.testing import group_programs, program_mutants, programs
-from stretto.testing.judge import program_is_right
 from stretto.verify import verify
 
 SAMPLE = 12

@@ -1,13 +1,13 @@
 """Programs and schedules that are right, and were refused."""
 
 import pytest
+from tests.checking.cases import SCHEDULES
+from tests.checking.judge import plan_is_right, program_is_right
 
 from stretto import algorithm
 from stretto.errors import PromiseError
 from stretto.lower import lower
 from stretto.plan import Schedule
-from stretto.testing import SCHEDULES
-from stretto.testing.judge import plan_is_right, program_is_right
 from stretto.verify import verify, verify_plan
 
 

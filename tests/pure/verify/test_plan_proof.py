@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import pytest
+from tests.checking.judge import plan_is_right
 
 from stretto import algorithm, algorithms, reduce
 from stretto.errors import BoundsError, PlanError, PromiseError
 from stretto.ir import freeze
 from stretto.lower import lower
 from stretto.plan import Move, Plan, Schedule, Signal, Space, Wait, parse_plan
-from stretto.testing.judge import plan_is_right
 from stretto.verify import verify, verify_plan
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from stretto.executors.cpu.interpreters import missing
 from stretto.executors.cpu.memory import huge_pages, kind_of_file
+from stretto.jit import missing
 
 __all__ = ["doctor"]
 

@@ -87,10 +87,16 @@ _RING, _STEPS = 8 * SessionWord.RING, 8 * rings.RingWord.STEPS
 _BEGAN = 8 * rings.RingWord.BEGAN
 
 
-@compiled("int64(int64)")
-def address(array: int) -> int:
-    """Return where the data of an array begin, given the array's id()."""
-    return load(array + DATA)
+@compiled("int64(int64,int64,int64)", nogil=False)
+def _address(held: int, given: int, count: int) -> int:
+    if count != 1:
+        bad_argument()
+        return 0
+    return number(load(load(given) + DATA))
+
+
+address: Callable[[Any], int] = builtin(_address, ())
+"""Return where the data of a NumPy array begin."""
 
 
 @compiled("void(int64)")

@@ -94,9 +94,9 @@ def _release(at: int, value: int) -> None:
     _store(at, value)
 
 
-def address(array: int) -> int:
-    """Return where the data of an array begin, given the array's id()."""
-    return _load(array + _DATA)
+def address(array: Any) -> int:
+    """Return where the data of a NumPy array begin."""
+    return _load(id(array) + _DATA)
 
 
 def _array(at: int, nbytes: int, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -230,8 +230,8 @@ class _Run:
 
     def bind(self, x: int, out: int) -> bool:
         """Bind the table to the caller's memory, and tell peers which call this is."""
-        source = address(x) if self.word(Header.HAS_INPUT) else 0
-        target = address(out) if self.word(Header.HAS_OUTPUT) else 0
+        source = _load(x + _DATA) if self.word(Header.HAS_INPUT) else 0
+        target = _load(out + _DATA) if self.word(Header.HAS_OUTPUT) else 0
         source_at = self.offset(source, Header.SHARES_INPUT)
         target_at = self.offset(target, Header.SHARES_OUTPUT)
         if _UNREACHABLE in (source_at, target_at):

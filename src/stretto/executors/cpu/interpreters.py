@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from stretto.collectives import Operator, storage
 from stretto.errors import CallError, StrettoError, UnknownNameError
-from stretto.executors import Launch
+from stretto.executors import Launch, SameArrays
 from stretto.executors.cpu.encode import KernelOf
+from stretto.jit import missing
 
 __all__ = [
     "INTERPRETERS",
@@ -24,7 +25,6 @@ __all__ = [
     "interpreter_named",
     "is_loaded",
     "lacks_compiler",
-    "missing",
 ]
 
 INTERPRETERS = ("numba", "numpy")
@@ -39,23 +39,13 @@ class Interpreter:
     """Makes what runs a table; what sees a call to its end gets its `Status`."""
     resume: Callable[[int], int]
     """Goes on with the call of a table, given by its address; returns a `Status`."""
-    address: Callable[[int], int]
-    """Returns where an array's data begin, given its id()."""
+    address: Callable[[Any], int]
+    """Returns where an array's data begin."""
     kernel_of: KernelOf
-    same_arrays: Callable[[Any, str, Any, str], Callable[[Any, Any], bool] | None]
+    same_arrays: SameArrays | None
     """See `Session`."""
     spin_ns: float
     """What one turn of a spin takes."""
-
-
-@functools.cache
-def missing() -> str:
-    """Return why there is no compiled interpreter here, or nothing."""
-    try:
-        import numba
-    except ImportError as e:
-        return f"{e}: pip install 'stretto[cpu]'"
-    return "NUMBA_DISABLE_JIT is set" if numba.config.DISABLE_JIT else ""
 
 
 def lacks_compiler() -> bool:
@@ -84,7 +74,7 @@ def interpreter_named(name: str | None, *, warn: bool = True) -> Interpreter:
             )
     engine = _numpy() if name == "numpy" else _numba()
     probe = np.zeros(1)
-    if engine.address(id(probe)) != probe.ctypes.data:
+    if engine.address(probe) != probe.ctypes.data:
         raise StrettoError(
             "arrays keep their data where executor 'cpu' does not expect it; "
             "want CPython with NumPy's usual arrays"
@@ -124,20 +114,11 @@ def _numba() -> Interpreter:
         name="numba",
         launcher=interpreter.launcher,
         resume=interpreter.resume,
-        address=_entry(interpreter.address),
+        address=interpreter.address,
         kernel_of=kernel_of,
         same_arrays=same_arrays,
         spin_ns=max(spin_ns, 0.1),
     )
-
-
-def _entry(function: Any) -> Any:
-    """Return what Numba compiled, without its dispatcher, which takes 55 ns a call.
-
-    There is one signature, all of integers, so there is nothing to dispatch.
-    """
-    (compiled,) = getattr(function, "overloads", {}).values() or (None,)
-    return getattr(compiled, "entry_point", None) or function
 
 
 @functools.cache
@@ -150,6 +131,6 @@ def _numpy() -> Interpreter:
         resume=slow.resume,
         address=slow.address,
         kernel_of=slow.kernel_of,
-        same_arrays=lambda *_: None,
+        same_arrays=None,
         spin_ns=400.0,
     )

@@ -8,7 +8,7 @@ from stretto import topology
 from stretto.errors import CallError
 from stretto.executors import Group, Session
 from stretto.executors.sim.interleave import interleave
-from stretto.executors.sim.result import LinkLoad, Simulation, bus_factor
+from stretto.executors.sim.result import LinkLoad, Simulation
 from stretto.executors.sim.simulate import counts_of, simulate
 from stretto.executors.sim.written import Written, written
 
@@ -16,7 +16,6 @@ __all__ = [
     "LinkLoad",
     "Simulation",
     "Written",
-    "bus_factor",
     "counts_of",
     "doctor",
     "interleave",

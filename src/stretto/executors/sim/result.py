@@ -8,7 +8,7 @@ from stretto.executors.sim.lanes import Lane
 from stretto.executors.sim.simulator import Simulator
 from stretto.trace import Event
 
-__all__ = ["LinkLoad", "Simulation", "bus_factor", "critical_path", "link_loads"]
+__all__ = ["LinkLoad", "Simulation", "critical_path", "link_loads"]
 
 _LONGEST_PATH = 10_000
 
@@ -43,18 +43,6 @@ class Simulation:
     """Links that carried something, the busiest first."""
     critical_path: tuple[Event, ...] = field(repr=False)
     """From the start to the end, who kept everybody waiting, lane by lane."""
-
-
-def bus_factor(collective: str, num_ranks: int) -> float:
-    """Return bus over algorithm bandwidth: what a link of a ring would carry."""
-    share = (num_ranks - 1) / num_ranks
-    match collective:
-        case "all_reduce":
-            return 2 * share
-        case "all_gather" | "reduce_scatter" | "all_to_all" | "gather" | "scatter":
-            return share
-        case _:
-            return 1.0
 
 
 def link_loads(engine: Simulator, time_us: float) -> tuple[LinkLoad, ...]:

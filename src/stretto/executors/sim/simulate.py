@@ -13,7 +13,6 @@ from stretto.errors import CallError
 from stretto.executors.sim.faults import explain
 from stretto.executors.sim.result import (
     Simulation,
-    bus_factor,
     critical_path,
     link_loads,
 )
@@ -82,7 +81,7 @@ def simulate(
         nbytes=nbytes,
         time_us=time_us,
         algbw_gbps=algbw,
-        busbw_gbps=algbw * bus_factor(p.collective, p.num_members),
+        busbw_gbps=algbw * collectives.bus_factor(p.collective, p.num_members),
         epochs=bound.tiles,
         simulated_epochs=epochs,
         num_transfers=engine.network.num_transfers,

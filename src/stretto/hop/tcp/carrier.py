@@ -7,22 +7,20 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.hop import Calls, Window
-from stretto.hop.tcp.interface import address_towards, listen
+from stretto.hop import MOST_LANES, Calls, Window
+from stretto.hop.tcp.interface import listen, rails_of
 from stretto.hop.tcp.meet import Meet, Way
 from stretto.hop.tcp.plain import PlainEngine
 from stretto.hop.tcp.words import BUFFER, ENTRIES, Context, End, Link
-from stretto.meeting import tls
+from stretto.meeting import alive, tls
 
 __all__ = ["TcpHop", "missing"]
-
-_IDLE_S, _EVERY_S, _PROBES, _UNANSWERED_MS = 1, 1, 2, 1500
-"""A host that is gone is noticed after about two seconds."""
 
 
 @functools.cache
@@ -37,23 +35,6 @@ def missing() -> str:
     return "NUMBA_DISABLE_JIT is set" if numba.config.DISABLE_JIT else ""
 
 
-def tune(sock: socket.socket) -> None:
-    """Send small frames at once, and notice a host that is gone."""
-    sock.setblocking(False)
-    if sock.family == getattr(socket, "AF_UNIX", None):  # of TLS's thread
-        return
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_KEEPIDLE", _IDLE_S),
-        ("TCP_KEEPINTVL", _EVERY_S),
-        ("TCP_KEEPCNT", _PROBES),
-        ("TCP_USER_TIMEOUT", _UNANSWERED_MS),
-    ):
-        if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
 class TcpHop:
     """See `stretto.hop.Hop`."""
 
@@ -62,37 +43,52 @@ class TcpHop:
         tls.require()
         self._window, self.lanes = window, window.lanes
         self._compiled = not missing() if compiled is None else compiled
-        self._host = address_towards(window.towards or "127.0.0.1")
-        self._listener: socket.socket | None = listen(self._host)
+        towards = window.towards or "127.0.0.1"
+        self._hosts = rails_of(window.rails, towards)
+        self._listeners = [listen(host) for host in self._hosts]
         self._sockets: dict[Way, socket.socket] = {}
         self._engine: PlainEngine | _Compiled | None = None
 
     def share(self) -> Mapping[str, Any]:
         """Return where peers connect."""
-        assert self._listener is not None, "it is not connected yet"
-        port = self._listener.getsockname()[1]
-        return {"carrier": "tcp", "host": self._host, "port": port}
+        assert self._listeners, "it is not connected yet"
+        rails = [list(one.getsockname()[:2]) for one in self._listeners]
+        host, port = rails[0]
+        return {
+            "carrier": "tcp", "host": host, "port": port, "rails": rails,
+            "lanes": self.lanes,
+        }  # fmt: skip
 
     def connect(
         self, shares: Sequence[Any], peers: Sequence[int], within_s: float,
         check: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        """Connect with peers; raise who is not there, or what `check` raises."""
-        assert self._listener is not None, "it is not connected yet"
-        window = self._window
-        meet = Meet(window.rank, window.lanes, window.secret, self._listener)
+        """Connect with peers; raise who is not there, or what `check` raises.
+
+        There are as many lanes as the one wants who wants most.
+        """
+        assert self._listeners, "it is not connected yet"
+        lanes = [self.lanes, *(int(shares[p].get("lanes", 1)) for p in peers)]
+        self.lanes = min(max(lanes), MOST_LANES)
+        window = self._window = replace(self._window, lanes=self.lanes)
+        meet = Meet(window.rank, window.lanes, window.secret, self._listeners)
         try:
             self._sockets = meet.run(shares, peers, within_s, check)
         finally:
-            self._listener.close()
-            self._listener = None
+            self._stop_listening()
         for sock in self._sockets.values():
-            tune(sock)
+            sock.setblocking(False)
+            alive.watch(sock)
         kind = _Compiled if self._compiled else PlainEngine
         engine = self._engine = kind(window, self._sockets)
         self.put, self.signal, self.busy = engine.put, engine.signal, engine.busy
         self.progress, self.wait = engine.progress, engine.wait
         self.faults = engine.faults
+
+    def _stop_listening(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+        self._listeners = []
 
     @property
     def calls(self) -> Calls | None:
@@ -114,12 +110,17 @@ class TcpHop:
         """Return the numbers of the sockets."""
         return [sock.fileno() for sock in self._sockets.values() if sock.fileno() >= 0]
 
+    is_armed = True
+
+    def arm(self) -> bool:
+        """Return that sockets turn readable by themselves."""
+        return True
+
     def close(self) -> None:
         """End all connections; what was sent still arrives. Nobody is in a call."""
         if isinstance(self._engine, _Compiled):
             self._engine.end()
-        if self._listener is not None:
-            self._listener.close()
+        self._stop_listening()
         for sock in self._sockets.values():
             with suppress(OSError):
                 sock.close()

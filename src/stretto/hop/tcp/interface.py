@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from stretto.errors import RendezvousError
 
-__all__ = ["INTERFACE", "PORTS", "address_towards", "addresses", "listen"]
+__all__ = ["INTERFACE", "PORTS", "address_towards", "addresses", "listen", "rails_of"]
 
 INTERFACE, PORTS = "STRETTO_INTERFACE", "STRETTO_PORTS"
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR
@@ -20,7 +20,7 @@ _DISCARD = 9
 def address_towards(host: str, environment: Mapping[str, str] | None = None) -> str:
     """Return the address of this host that a route to another host begins with."""
     env = os.environ if environment is None else environment
-    named = env.get(INTERFACE, "")
+    named = env.get(INTERFACE, "").split(",")[0]
     if named:
         return _address_of(named)
     try:
@@ -34,6 +34,22 @@ def address_towards(host: str, environment: Mapping[str, str] | None = None) -> 
             f"no route from {socket.gethostname()} to {host}: {e}; name the network's "
             f"interface in {INTERFACE}"
         ) from e
+
+
+def rails_of(
+    named: Sequence[str], towards: str, environment: Mapping[str, str] | None = None
+) -> tuple[str, ...]:
+    """Return the addresses of this host that lanes go by.
+
+    `named` are interfaces or addresses, "all" is each interface but loopback; none are
+    those of the variable, which may name several, or the one that a route begins with.
+    """
+    env = os.environ if environment is None else environment
+    asked = list(named) or [n for n in env.get(INTERFACE, "").split(",") if n]
+    if asked == ["all"]:
+        asked = list(addresses().values())
+    found = tuple(dict.fromkeys(_address_of(name) for name in asked))
+    return found or (address_towards(towards, {}),)
 
 
 def _address_of(named: str) -> str:

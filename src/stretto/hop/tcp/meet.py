@@ -38,14 +38,22 @@ class _Talk:
     heard: bytes = b""
 
 
+def _rail(share: Any, lane: int) -> tuple[str, int]:
+    """Return where a lane to a rank is connected to."""
+    rails = share.get("rails") or [(share["host"], share["port"])]
+    host, port = rails[lane % len(rails)]
+    return str(host), int(port)
+
+
 class Meet:
     """The connections of one rank, while they are made."""
 
     def __init__(
-        self, rank: int, lanes: int, secret: bytes, listener: socket.socket
+        self, rank: int, lanes: int, secret: bytes, listeners: Sequence[socket.socket]
     ) -> None:
+        """Lanes go by the listeners' addresses in turn."""
         self.rank, self.lanes = rank, lanes
-        self._secret, self._listener = secret, listener
+        self._secret, self._listeners = secret, listeners
         self._made: dict[Way, socket.socket] = {}
         self._talks: dict[int, _Talk] = {}
         self._why: dict[Way, str] = {}
@@ -65,8 +73,9 @@ class Meet:
         until = time.monotonic() + within_s
         ways = [(peer, lane) for peer in peers for lane in range(self.lanes)]
         calls = [way for way in ways if way[0] > self.rank]
-        self._listener.setblocking(False)
-        self._selector.register(self._listener, selectors.EVENT_READ)
+        for listener in self._listeners:
+            listener.setblocking(False)
+            self._selector.register(listener, selectors.EVENT_READ)
         try:
             while missing := [way for way in ways if way not in self._made]:
                 check()
@@ -92,11 +101,11 @@ class Meet:
             if way in self._made or way in called or self._next.get(way, 0.0) > now:
                 continue
             self._next[way] = now + _PAUSE_S
-            where = str(shares[way[0]]["host"]), int(shares[way[0]]["port"])
+            where = _rail(shares[way[0]], way[1])
             family = socket.AF_INET6 if ":" in where[0] else socket.AF_INET
             sock = socket.socket(family, socket.SOCK_STREAM)
             sock.setblocking(False)
-            error = sock.connect_ex(where)
+            error = self._bound(sock, way[1]) or sock.connect_ex(where)
             if error not in (0, errno.EINPROGRESS):
                 self._why[way] = os.strerror(error)
                 sock.close()
@@ -106,11 +115,22 @@ class Meet:
             self._why.setdefault(way, "no answer")
             self._selector.register(sock, selectors.EVENT_WRITE)
 
+    def _bound(self, sock: socket.socket, lane: int) -> int:
+        """Have a connection begin at the address of its lane; return what failed."""
+        if len(self._listeners) > 1:
+            ours = self._listeners[lane % len(self._listeners)].getsockname()[0]
+            try:
+                sock.bind((ours, 0))
+            except OSError as e:
+                return e.errno or errno.EADDRNOTAVAIL
+        return 0
+
     def _serve(self, within_s: float) -> None:
         for key, events in self._selector.select(within_s):
             talk = self._talks.get(key.fd)
             if talk is None:
-                self._accept()
+                assert isinstance(key.fileobj, socket.socket), "it listens"
+                self._accept(key.fileobj)
                 continue
             try:
                 if events & selectors.EVENT_WRITE:
@@ -125,9 +145,9 @@ class Meet:
             if talk.way is None and now - talk.since > _STRANGER_S:
                 self._drop(talk)
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         try:
-            sock, _ = self._listener.accept()
+            sock, _ = listener.accept()
         except OSError:
             return
         strangers = [talk for talk in self._talks.values() if talk.way is None]
@@ -188,8 +208,9 @@ class Meet:
     def _absent(
         self, way: Way, shares: Sequence[Any], within_s: float
     ) -> RendezvousError:
-        peer, mine = way[0], self._listener.getsockname()
-        theirs = f"{shares[peer]['host']}:{shares[peer]['port']}"
+        peer, many = way[0], len(self._listeners)
+        mine = self._listeners[way[1] % many].getsockname()
+        theirs = ":".join(map(str, _rail(shares[peer], way[1])))
         if peer > self.rank:
             what = f"rank {self.rank} cannot reach rank {peer} at {theirs} by tcp"
             why = self._why.get(way, "")

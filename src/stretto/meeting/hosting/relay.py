@@ -19,10 +19,12 @@ from typing import Any
 
 from stretto.errors import WireError
 from stretto.meeting import messages
+from stretto.meeting.alive import BEAT_S
 from stretto.meeting.faults import Fault
 from stretto.meeting.forks import forget_in_children
 from stretto.meeting.hosting.loop import dispatch
 from stretto.meeting.messages import (
+    Beat,
     Cut,
     Hello,
     Lost,
@@ -33,7 +35,7 @@ from stretto.meeting.messages import (
     Welcome,
 )
 from stretto.meeting.process import host_name, peer_uid, uid_refusal
-from stretto.meeting.wire import LONGEST_WAIT_S, Connection, Descriptor, Refused
+from stretto.meeting.wire import Connection, Descriptor, Refused
 
 __all__ = ["Relay"]
 
@@ -96,9 +98,10 @@ class Relay:
         self._members: dict[str, tuple[int, ...]] = {}
         self._listener: socket.socket | None = listener
         self._selector = selectors.DefaultSelector()
-        self._is_up = True
+        self._is_up, self._is_answered = True, True
+        self._beat_at = time.monotonic()
         upstream.trust()
-        upstream.keep_alive()
+        upstream.keep_alive(beats=True)
         listener.setblocking(False)
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
         self._selector.register(upstream, selectors.EVENT_READ, self._hear_hub)
@@ -121,15 +124,22 @@ class Relay:
     def step(self, timeout_s: float | None = None) -> None:
         """Wait for something to happen, at most so long, and deal with it."""
         closing = any(near.closing_since is not None for near in self._near.values())
-        patience = 0.05 if closing else LONGEST_WAIT_S
+        patience = 0.05 if closing else BEAT_S
         dispatch(self._selector, min(patience, timeout_s or patience))
         now = time.monotonic()
+        self._beat(now)
         for number, near in list(self._near.items()):
             if near.closing_since is None:
                 continue
             sent = not near.connection.is_sending
             if sent or now - near.closing_since > _CLOSING_S:
                 self._drop(number)
+
+    def _beat(self, now: float) -> None:
+        """Say now and then that we are there; one that is not answered is enough."""
+        if self._is_answered and now >= self._beat_at:
+            self._is_answered, self._beat_at = False, now + BEAT_S
+            self._say(Beat())
 
     def _accept(self) -> None:
         assert self._listener is not None, "it is in the selector"
@@ -178,7 +188,7 @@ class Relay:
         self._selector.unregister(near.connection)
         near.connection.close()
 
-    def _say(self, message: Via | Cut) -> None:
+    def _say(self, message: Via | Cut | Beat) -> None:
         if not self._is_up:
             return
         try:
@@ -207,6 +217,8 @@ class Relay:
                 case Cut(link=link):
                     if link in self._near:
                         self._near[link].closing_since = time.monotonic()
+                case Beat():
+                    self._is_answered = True
                 case _:
                     self._hub_is_gone("it sent what is no message")
                     return

@@ -2,6 +2,7 @@
 
     relay: Via(link, body)   what a rank there says        hub: Via: what it is told
     relay: Cut(link, why)    its connection ended there    hub: Cut: end it there
+    relay: Beat              it is there                   hub: Beat: so am I
 
 Nothing but frames goes between hosts: descriptors stay with the relay. When the
 connection ends, all of its ranks are gone, the one that hosts the relay first.
@@ -16,7 +17,7 @@ from typing import Any
 
 from stretto.meeting import messages
 from stretto.meeting.hosting.hub import Hub
-from stretto.meeting.messages import Cut, Via
+from stretto.meeting.messages import Beat, Cut, Via
 from stretto.meeting.process import host_name
 from stretto.meeting.wire import Connection, Descriptor, Frame, Refused
 
@@ -37,7 +38,7 @@ class Wing:
         self._numbers: dict[int, int] = {}
         """The hub's number of each of the relay's."""
         connection.trust()
-        connection.keep_alive()
+        connection.keep_alive(beats=True)
         hub.selector.register(connection, selectors.EVENT_READ, self._serve)
         hub.keep(self)
         self._is_open = True
@@ -64,6 +65,9 @@ class Wing:
                     number = self._numbers.pop(link, None)
                     if number is not None:
                         self._hub.end_far(number, why)
+                case Beat():
+                    with suppress(OSError):  # its end is read, too
+                        self.say(message)
                 case _:
                     self._end("it sent what is no message")
                     return
@@ -75,7 +79,7 @@ class Wing:
         if link in self._numbers:
             self._hub.hear_far(self._numbers[link], Frame(body=body))
 
-    def say(self, message: Via | Cut) -> None:
+    def say(self, message: Via | Cut | Beat) -> None:
         """Tell the relay something."""
         if self._is_open:
             self._connection.post(messages.to_body(message))

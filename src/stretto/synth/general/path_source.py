@@ -69,6 +69,9 @@ class PathSource:
     variants, open = 1, False
     """Kinds of transfers, and whether there may be better fractions."""
 
+    first_better = True
+    """Whether better fractions come before other kinds."""
+
     def improve(self) -> bool:
         """Return that there are no better paths: the flow is optimal."""
         return False
@@ -169,6 +172,10 @@ class PathSource:
     def choose(self) -> int:
         """Return the kind of transfers that is likely the best: there is one."""
         return 0
+
+    def promise(self, variant: int) -> float:
+        """Return that the bound is met: the flow is optimal."""
+        return 1.0
 
     def prepare(self, split: int, variant: int) -> None:
         """Weigh the paths for such a cut, if they are not weighed yet."""

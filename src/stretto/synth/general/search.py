@@ -36,6 +36,8 @@ _MOST_RANKS = 100
 _LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768)
 _FIRST, _LATER, _KEPT = 4, 24, 2
 """Plans for every number of pieces, for the best ones each time again; best ones."""
+_WAITING = 1.02
+"""What is lost, of the time, where transfers wait for few others."""
 _NEAR = Fraction(10_002, 10_000)
 _BETTER = Fraction(995, 1000)
 """What is worth to be written down at once; the best always is, in the end."""
@@ -54,8 +56,17 @@ class Source(Protocol):
         """Return how many kinds of transfers there are."""
         ...
 
+    @property
+    def first_better(self) -> bool:
+        """Return whether better fractions come before other kinds."""
+        ...
+
     def choose(self) -> int:
         """Return the kind of transfers that is likely the best."""
+        ...
+
+    def promise(self, variant: int) -> float:
+        """Return by what factor the bound is missed at least, as far as is known."""
         ...
 
     def prepare(self, split: int, variant: int) -> None:
@@ -169,20 +180,44 @@ class General:
 
     def improve(self) -> Iterator[Schedule]:
         """Yield what they give with few partners, then with better fractions."""
+        chosen = -1
         try:
             for turn in range(4):
                 if self._source is None or self._is_done():
                     break
-                alike = self._source.variants == 1
-                if (turn or alike) and not self._source.improve():
+                better = turn or self._source.first_better
+                if better and not self._source.improve():
                     break
                 variant = self._source.choose()
-                best = self._cuts[0].demand.split
-                finer = tuple(k for k in self._splits if k >= best)
-                yield from self._climb(finer, 2, variant)
+                if variant == chosen:  # others may have done better
+                    variant = self._best().variant
+                yield from self._climb(self._finer(), 2, variant)
+                if variant != chosen:
+                    yield from self._others(variant)
+                chosen = variant
+            if chosen < 0 and self._source is not None and not self._is_done():
+                yield from self._others(self._source.choose())
         except OutOfTimeError:
             pass
         yield from self._best_offer()
+
+    def _finer(self) -> tuple[int, ...]:
+        """Return the numbers of pieces from the best one on."""
+        best = self._best().demand.split
+        return tuple(k for k in self._splits if k >= best)
+
+    def _others(self, tried: int) -> Iterator[Schedule]:
+        """Yield what other kinds give whose fractions promise more than was reached.
+
+        Those with fewer partners miss the bound by more, but lose less to waiting.
+        """
+        assert self._source is not None  # begun
+        for variant in sorted(
+            range(1, self._source.variants), key=self._source.promise
+        ):
+            missed = float(self._best().us / self._goal)
+            if variant != tried and self._source.promise(variant) * _WAITING < missed:
+                yield from self._climb(self._finer()[:2], 0, variant)
 
     def _climb(
         self, splits: tuple[int, ...], patience: int, variant: int

@@ -33,7 +33,7 @@ from stretto.transfer.ports import Ended
 __all__ = ["Loop", "Taker"]
 
 _HOT_S, _HOT_LOOK_S = 0.004, 0.0005
-_HELP_S = 0.0002
+_HELP_S, _ALONE_NS = 0.0002, 5000
 _LONGEST_NAP_US = 60_000_000
 
 
@@ -68,6 +68,7 @@ class Loop:
         self._wake_poll.register(self._wake_fd, select.POLLIN)
         self._attention = np.zeros(Attention.END, np.int64)
         self._attention[Attention.SPIN_NS] = max(self._spin_ns, 1000)
+        self._attention[Attention.ALONE_NS] = _ALONE_NS
         self.attention = int(self._attention.ctypes.data)
         """Address of the words that say whether others look."""
         self.glance: Callable[[int, int], int] = _see_nothing
@@ -130,7 +131,12 @@ class Loop:
     def _mover(self) -> None:
         assert self._moves is not None, "it was made before the thread"
         while (task := self._moves.get()) is not None:
-            task()
+            try:
+                task()
+            except Exception as e:
+                if is_interruption(e):
+                    raise
+                threading.excepthook(threading.ExceptHookArgs([type(e), e, None, None]))
 
     # Links.
 
@@ -145,9 +151,9 @@ class Loop:
         self.wake()
 
     def _selected(self, taker: Taker) -> Sequence[int]:
-        """Return the sockets of a hop that compiled functions cannot poll."""
+        """Return what a hop has to be polled that compiled functions do not poll."""
         hop = taker.link.hop
-        return () if hop is None or hop.calls is not None else hop.descriptors
+        return () if hop is None or taker.link.wakes else hop.descriptors
 
     def remove(self, taker: Taker) -> None:
         """Listen to it no more."""
@@ -170,7 +176,7 @@ class Loop:
 
     def _made_nap(self, takers: tuple[Taker, ...]) -> Any:
         """Return the words of a sleep; None: no peer is served without Python."""
-        far = [t.link for t in takers if t.link.hop is not None and t.link.is_quick]
+        far = [t.link for t in takers if t.link.wakes]
         pairs = [(n, link.at) for link in far for n in link.hop.descriptors]
         if not pairs:
             return None
@@ -319,12 +325,12 @@ class Loop:
             functions().fence_now()
             if any(taker.link.has_records for taker in self._takers):
                 wait = 0.0
-        if any(t.link.is_busy and not t.link.is_quick for t in self._takers):
+        if any(t.link.is_busy and not t.link.wakes for t in self._takers):
             wait = 0.0002 if wait is None else min(wait, 0.0002)
         if self._timers:
             first = max(0.0, self._timers[0][0] - now)
             wait = first if wait is None else min(wait, first)
-        if self._tasks:
+        if self._tasks or not all(taker.link.arm() for taker in self._takers):
             wait = 0.0
         if is_hot and wait:
             # Whoever looks for itself also looks at sockets: they shall not wake us.

@@ -20,7 +20,7 @@ from typing import Any
 from stretto import hop as hops
 from stretto.errors import RendezvousError, StrettoError, is_interruption
 from stretto.hop import Window
-from stretto.meeting import address
+from stretto.meeting import address, tls
 from stretto.meeting.process import open_pidfd, peer_uid, uid_refusal
 from stretto.meeting.secret import is_proof, new_nonce, prove
 from stretto.meeting.wire import Connection, Descriptor, Refused
@@ -55,6 +55,7 @@ class Door:
         self._far: socket.socket | None = None
         self.address = ""
         if listen is not None:
+            tls.require()
             host, port = split(listen)
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             try:
@@ -120,6 +121,7 @@ def come(engine: EngineLike, name: str, found: Pending[Peer]) -> None:
                     "start it, or pass the HOST:PORT at which it listens"
                 )
         else:
+            tls.require()
             sock = socket.create_connection(split(name), timeout=5.0)
     except (OSError, RendezvousError) as e:
         why = e if isinstance(e, RendezvousError) else RendezvousError(f"{name}: {e}")
@@ -142,8 +144,10 @@ class _Talk:
     ) -> None:  # fmt: skip
         self._engine, self._is_near, self._is_comer = engine, is_near, is_comer
         self._sock, self._found = sock, found
-        self._connection = Connection(sock)
         self._towards = "" if is_near else str(sock.getpeername()[0])
+        if not is_near:
+            sock = self._sock = tls.secured(sock, server=not is_comer)
+        self._connection = Connection(sock)
         self.is_over = False
         self.name = ""
         self._nonce = new_nonce()
@@ -195,7 +199,8 @@ class _Talk:
                     self._peer.told(frames[nth + 1 :])
                     return
         except EOFError:
-            self.end("it hung up: it does not know our secret, or is of another job")
+            why = "it hung up: it does not know our secret, or is of another job"
+            self.end(tls.reason(self._sock) or why)
         except Exception as e:
             if is_interruption(e):
                 raise
@@ -252,7 +257,8 @@ class _Talk:
             rank=rank, num_ranks=2, address=self._shared.address,
             puts=(RING, HALF_BYTES), words=(0, HALF_BYTES + RING),
             secret=self._engine.secret(), towards=self._towards,
-            fields=fields.address, num_fields=MOST_FIELDS,
+            fields=fields.address, num_fields=MOST_FIELDS, rails=self._engine.rails,
+            lanes=self._engine.lanes,
         )  # fmt: skip
         self._hop = hops.get(self._engine.hop).open_hop(
             window, compiled=not loader.missing()
@@ -277,6 +283,12 @@ class _Talk:
         name = said["name"]
         if not isinstance(name, str) or not 0 < len(name) <= 200:
             raise ValueError("it has no name")
+        theirs = self._engine.hop if self._is_near else said["hop"].get("carrier")
+        if theirs != self._engine.hop:
+            raise ValueError(
+                f"it is reached by {str(theirs)[:40]!r}, we by {self._engine.hop!r}; "
+                "pass hop= alike"
+            )
         return name
 
     def _welcome(self, said: Mapping[str, Any], fds: list[Descriptor]) -> None:
@@ -326,8 +338,8 @@ class _Talk:
             loader.load()  # a hop is for the compiled functions, or for Python's
             try:
                 hop.connect(shares, [other], _HOP_S)
-            except StrettoError as e:
-                why = str(e)
+            except (StrettoError, KeyError, TypeError, ValueError, OSError) as e:
+                why = str(e) if isinstance(e, StrettoError) else f"{e!r:.300}"
                 loop.call(lambda: self.end(why))
                 return
             loop.call(self._far_met)

@@ -20,7 +20,7 @@ from stretto.transfer.copying.words import Status
 from stretto.transfer.copying.work import Work
 from stretto.transfer.engine.staged import Receiving, can_go_straight
 from stretto.transfer.links.link import functions
-from stretto.transfer.links.words import Ask, Said
+from stretto.transfer.links.words import Ask, Kind, Said, Send
 from stretto.transfer.ports import PeerLike
 
 __all__ = ["Quick", "quick"]
@@ -63,7 +63,7 @@ def quick(
 
 
 class Quick:
-    """Calls that return a status; FAILED: go the long way."""
+    """What `call` does with the words `at`; a status FAILED: go the long way."""
 
     def __init__(
         self, peer: PeerLike, works: Sequence[Work], kept: int, field: int,
@@ -81,25 +81,26 @@ class Quick:
         ask[Ask.FIELD] = field
         if field and is_put:
             self._pieces = pieces_of(works, is_source=True)
-            ask[Ask.PIECES] = self._pieces.ctypes.data
-            ask[Ask.COUNT] = len(self._pieces)
-        self._at = int(ask.ctypes.data)
+            sending, nbytes = ask[Ask.SEND :], int(ask[Ask.NBYTES])
+            sending[Send.PIECES] = self._pieces.ctypes.data
+            sending[Send.COUNT], sending[Send.TO] = len(self._pieces), field
+            sending[Send.CANCEL] = ask[Ask.CANCEL]
+            record = Kind.QUICK_PUT, kept, 0, -1, nbytes, 0, field, nbytes
+            sending[Send.RECORD :] = record
+        self.at = int(ask.ctypes.data)
         self._status: int | None = None
-        self._call, self._await = functions().quick, functions().await_done
+        self.call, self._await = functions().quick, functions().await_done
         peer.quick[number] = self
         weakref.finalize(self, _forget, peer, kept, receiving).atexit = False
 
-    def __call__(self) -> Status:
-        """Do it, and wait until it is done."""
-        if self._peer.lost:
-            self._peer.give_up()
-        said = self._call(self._at)
+    def go_on(self, said: int) -> Status:
+        """Return the status of a call, whatever it said."""
         return Status(said) if said >= 0 else self._go_on(said)
 
     def take(self, turn: int) -> None:
         """Take the answer, which somebody else has found."""
         if turn == self._ask[Ask.TURN] and self._ask[Ask.BUSY]:
-            self._status = self._peer.link.answered(self._at)
+            self._status = self._peer.link.answered(self.at)
 
     def _go_on(self, said: int) -> Status:
         """Wait for what takes longer, or does not even begin at once."""
@@ -110,10 +111,12 @@ class Quick:
                 loop.heat()
             else:
                 time.sleep(_NAP_S)
-            said = self._call(self._at)
+            said = self.call(self.at)
         if said >= 0:
             return Status(said)
-        if said == Said.NO_ROOM:
+        if said == Said.LOST:
+            self._peer.give_up()
+        if said in (Said.NO_ROOM, Said.LOST):
             return Status.FAILED
         try:
             return self._wait(said)
@@ -127,7 +130,7 @@ class Quick:
             self._peer.give_up()
             if said == Said.NOT_YET:
                 link.sleep(_SLEEP_US)
-            said = self._await(self._at)
+            said = self._await(self.at)
             if said >= 0:
                 return Status(said)
         status, self._status = self._status, None

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,8 @@ class Transfer(Pending[Stats]):
         self.bytes_done = self.blocks_done = 0
         self.how_far: Callable[[], tuple[int, int]] | None = None
         """What says how many bytes, and blocks, have come."""
+        self.chunk_pages: Callable[[], NDArray[np.int64]] | None = None
+        """What says in which pages of ours blocks lie, in the order of their moves."""
 
     @property
     def stats(self) -> Stats:
@@ -119,14 +122,25 @@ class Transfer(Pending[Stats]):
         if self.how_far is not None:
             self.bytes_done, self.blocks_done = self.how_far()
         done, blocks = self.bytes_done, self.blocks_done
-        ended = self.fail(
-            failure(
-                kind, why, peer=self.peer_name, path=self.path, done=done, blocks=blocks
-            )
+        error = failure(
+            kind, why, peer=self.peer_name, path=self.path, done=done, blocks=blocks
         )
+        error.blocks_failed = self._failed()
+        ended = self.fail(error)
         if ended:
             self._record(failed=True)
         return ended
+
+    is_in_order = True
+    """Whether `blocks_done` are the first of all, each known to be through."""
+
+    def _failed(self) -> tuple[int, ...]:
+        """Return our pages that are not known to be through; () without pages."""
+        if self.chunk_pages is None:
+            return ()
+        done = self.blocks_done if self.is_in_order else 0
+        left = np.unique(self.chunk_pages()[done:])
+        return tuple(int(page) for page in left if page >= 0)
 
     def complete(self) -> None:
         """End it well."""
@@ -237,18 +251,25 @@ class Prepared:
         compiled = loader.load()
         self._fast = len(works) == 1 and compiled is not None and not transfer.checked
         self._peer, self._record = transfer.peer, record
+        self._well = 1
+        self._again: Callable[[], int] = self._slowly
+        self._announces = quick is not None and record is not None
+        """Whether there is something to do when it has gone well."""
+        if quick is not None:
+            self._again, self._well = partial(quick.call, quick.at), 0
         if not self._fast:
             return
         work = works[0]
         assert compiled is not None, "it is loaded"
-        self._again = compiled.again
         self._link = 0 if record is None or self._peer is None else self._peer.link.at
         self._at = int(work.job.ctypes.data)
         self._rows = work.rows
         self._note = 0 if record is None else int(record.ctypes.data)
         if self._peer is not None:
             work.job[Job.CANCEL] = self._peer.link.gone.ctypes.data
-        self._args = self._at, self._rows, self._link, self._note
+        self._again = partial(
+            compiled.again, self._at, self._rows, self._link, self._note
+        )
 
     @property
     def pieces(self) -> int:
@@ -257,16 +278,18 @@ class Prepared:
 
     def __call__(self) -> None:
         """Do it."""
-        if not self._fast:
-            self._slowly()
-            return
-        said = self._again(*self._args)
-        if said != 1:
+        said = self._again()
+        if said != self._well or self._announces:
             self._other(said)
 
-    def _slowly(self) -> None:
-        status = Status.FAILED if self._quick is None else self._quick()
-        if status is Status.FAILED:  # there was no room, or it is not kept ready
+    def _slowly(self) -> int:
+        self._restart().wait()
+        return 1
+
+    def _far(self, said: int) -> None:
+        """Go on with what a peer has kept ready; it is announced, or it has failed."""
+        status = self._quick.go_on(said)
+        if status is Status.FAILED:  # there was no room, or it is not kept any more
             self._restart().wait()
         elif status is not Status.DONE:
             self._transfer._is_done = False
@@ -276,6 +299,9 @@ class Prepared:
             self._peer.post(self._record.tobytes())
 
     def _other(self, said: int) -> None:
+        if self._quick is not None:
+            self._far(said)
+            return
         status, posted = Status(said >> 3), said & 7
         if status is Status.DONE:
             peer = self._peer

@@ -12,7 +12,6 @@ from stretto.jit.atomics import (
     load,
     load_acquire,
     pause,
-    sched_yield,
     store,
 )
 from stretto.transfer.copying.compiled import run
@@ -29,6 +28,7 @@ from stretto.transfer.links.rings import (
     far_put,
     far_signal,
     far_wait,
+    give_way,
     leave,
     post,
     progress,
@@ -78,8 +78,6 @@ _ATTENTION = 8 * Look.ATTENTION
 _IS_HOT, _LOOKED = 8 * Attention.IS_HOT, 8 * Attention.LOOKS
 _IS_COLD = int(Said.COLD)
 _GLANCES = 50
-_ALONE_NS = 5_000
-"""Nanoseconds of looking before another process may have the core."""
 
 
 @compiled("int64(int64,int64)")
@@ -113,10 +111,8 @@ def await_record(look: int, tag: int) -> int:
             now = time_ns(look + _CLOCK)
             if begun == 0:
                 begun = now
-            elif now - begun >= load(look):
+            elif give_way(attention, look + _CLOCK, begun, now) - begun >= load(look):
                 return 0
-            elif now - begun > _ALONE_NS:
-                sched_yield()  # the peer may be waiting for this core
         pause()
 
 

@@ -15,11 +15,11 @@ from collections.abc import Callable
 
 from numba import types
 
+from stretto.hop import MORE
 from stretto.jit.atomics import (
     compiled,
     load,
     load_acquire,
-    sched_yield,
     store,
     store_release,
     take,
@@ -28,8 +28,9 @@ from stretto.transfer.copying.words import Status
 from stretto.transfer.links import words
 from stretto.transfer.links.direct import field_at, is_whole, push, reset, send
 from stretto.transfer.links.rings import (
-    enter,
-    leave,
+    far_put,
+    give_way,
+    post,
     progress,
     taken,
     time_ns,
@@ -41,7 +42,6 @@ from stretto.transfer.links.serving import (
     post_within,
     serve,
     through,
-    write_send,
 )
 from stretto.transfer.links.words import (
     RECORD,
@@ -73,50 +73,57 @@ _ASK_LINK, _ASK_JOB, _ASK_KEPT = 8 * Ask.LINK, 8 * Ask.JOB, 8 * Ask.KEPT
 _ROWS, _NBYTES, _IS_PUT = 8 * Ask.ROWS, 8 * Ask.NBYTES, 8 * Ask.IS_PUT
 _TURN, _BUSY, _ATTENTION = 8 * Ask.TURN, 8 * Ask.BUSY, 8 * Ask.ATTENTION
 _IS_HOT, _LOOKED = 8 * Attention.IS_HOT, 8 * Attention.LOOKS
-_ASK_FIELD, _ASK_PIECES = 8 * Ask.FIELD, 8 * Ask.PIECES
-_ASK_COUNT, _ASK_CANCEL = 8 * Ask.COUNT, 8 * Ask.CANCEL
-_SENDING = 8 * Block.SENDING
-_SEND_CANCEL = 8 * Send.CANCEL
-_SEND_LOCK = 8 * Block.SENDING_LOCK
+_ASK_FIELD = 8 * Ask.FIELD
+_ASK_CANCEL = 8 * Ask.CANCEL
 _SPIN_NS, _CLOCK = 8 * Attention.SPIN_NS, 8 * Ask.CLOCK
 _IS_BUSY, _IS_COLD, _NO_ROOM = int(Said.BUSY), int(Said.COLD), int(Said.NO_ROOM)
+_ASK_SEND, _COPIED = 8 * Ask.SEND, 8 << 10
+_FIRST_SEND, _LAST_SEND = 8 * Block.FIRST_SEND, 8 * Block.LAST_SEND
+_SEND_RECORD, _SEND_TO = 8 * Send.RECORD, 8 * Send.TO
+_SEND_PIECES, _SEND_COUNT = 8 * Send.PIECES, 8 * Send.COUNT
+_IS_LOST = int(Said.LOST)
 _NOT_YET, _OTHER_FIRST = int(Said.NOT_YET), int(Said.OTHER)
 _NOTHING, _NOTICE, _OTHER, _SERVED, _ANSWER = 0, 1, 2, 3, 16
-_BEFORE_OTHERS = 8
-"""Looks in vain before another process may have the core."""
+_LOOKS = 8
+"""Looks between looks at the clock."""
+
+
+@compiled("int64(int64,int64)")
+def _ask_straight(ask: int, link: int) -> int:
+    """Send a put to the peer's field; return whether there was room for it."""
+    sending = ask + _ASK_SEND
+    record = sending + _SEND_RECORD
+    store(record + 16, load(ask + _TURN))
+    idle = load(link + _FIRST_SEND) == load(link + _LAST_SEND)
+    nbytes = load(ask + _NBYTES)
+    if idle and load(sending + _SEND_COUNT) == 1 and nbytes <= _COPIED:
+        store(record + 40, load(load(link + _IN) + _STAGED))
+        source = load(load(sending + _SEND_PIECES))
+        to = load(sending + _SEND_TO)
+        put = far_put(link, source, to, nbytes, MORE)
+        return 1 if put and post(link, record) else 0
+    return 1 if send(link, sending) else 0
 
 
 @compiled("int64(int64)")
 def _ask(ask: int) -> int:
     """Send a put, or ask for a get; return whether there was room for it."""
-    link = load(ask + _ASK_LINK)
+    link, is_put = load(ask + _ASK_LINK), load(ask + _IS_PUT)
+    if is_put and load(ask + _ASK_FIELD):
+        return _ask_straight(ask, link)
     if not begin(link):
         return 0
     record, place, sent = link + _SCRATCH, 0, 1
-    nbytes = load(ask + _NBYTES)
     for i in range(0, RECORD, 8):
         store(record + i, 0)
-    store(record, _QUICK_PUT if load(ask + _IS_PUT) else _QUICK_GET)
+    store(record, _QUICK_PUT if is_put else _QUICK_GET)
     store(record + 8, load(ask + _ASK_KEPT))
-    if load(ask + _IS_PUT) == 0:
-        sent = post_within(link, record, load(ask + _TURN), 0)
-    elif load(ask + _ASK_FIELD):
-        store(record + 16, load(ask + _TURN))
-        store(record + 24, -1)
-        store(record + 32, nbytes)
-        store(record + 48, load(ask + _ASK_FIELD))
-        store(record + 56, nbytes)
-        to, count = load(ask + _ASK_FIELD), load(ask + _ASK_COUNT)
-        enter(link + _SEND_LOCK)
-        write_send(link, load(ask + _ASK_PIECES), count, to, record)
-        store(link + _SENDING + _SEND_CANCEL, load(ask + _ASK_CANCEL))
-        sent = send(link, link + _SENDING)
-        leave(link + _SEND_LOCK)
-    else:
+    if is_put:
+        nbytes = load(ask + _NBYTES)
         place = carried(link, load(ask + _ASK_JOB), load(ask + _ROWS), nbytes)
         store(record + 32, nbytes)
-        if place >= 0:
-            sent = post_within(link, record, load(ask + _TURN), place)
+    if place >= 0:
+        sent = post_within(link, record, load(ask + _TURN), place)
     store_release(link + _STAGE_LOCK, 0)
     return 1 if place >= 0 and sent else 0
 
@@ -184,7 +191,8 @@ def take_one(link: int, tag: int, ask: int) -> int:
 def await_done(ask: int) -> int:
     """Look for an answer; -1: not yet, -2: another record is first; else its status."""
     link, clock = load(ask + _ASK_LINK), ask + _CLOCK
-    spin = load(load(ask + _ATTENTION) + _SPIN_NS)
+    attention = load(ask + _ATTENTION)
+    spin = load(attention + _SPIN_NS)
     begun, vain = 0, 0
     while True:
         found = take_one(link, 0, ask)
@@ -196,13 +204,12 @@ def await_done(ask: int) -> int:
             begun, vain = 0, 0
             continue
         vain += 1
-        if vain % _BEFORE_OTHERS:
+        if vain % _LOOKS:
             continue
-        sched_yield()  # the peer may be waiting for this core
         now = time_ns(clock)
         if begun == 0:
             begun = now
-        elif now - begun > spin:
+        elif give_way(attention, clock, begun, now) - begun > spin:
             return _NOT_YET
 
 
@@ -212,6 +219,8 @@ def quick(ask: int) -> int:
 
     What is not yet answered stays taken: whoever called looks on, and lets it go.
     """
+    if load(load(ask + _ASK_CANCEL)):
+        return _IS_LOST
     if not take(ask + _BUSY, 1):
         return _IS_BUSY
     attention = load(ask + _ATTENTION)

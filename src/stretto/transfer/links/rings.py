@@ -30,18 +30,21 @@ from stretto.transfer.links.words import (
     RECORD,
     RING,
     SLOTS,
+    Attention,
     Block,
 )
 
 __all__ = [
-    "enter", "far_put", "far_signal", "far_wait", "leave", "post", "progress", "taken",
-    "time_ns",
+    "enter", "far_put", "far_signal", "far_wait", "give_way", "leave", "post",
+    "progress", "taken", "time_ns",
 ]  # fmt: skip
 
 _memcpy: Callable[[int, int, int], int] = types.ExternalFunction(
     "memcpy", types.int64(types.int64, types.int64, types.int64)
 )
 _MONOTONIC = 1
+_SOON_NS, _LATE_NS, _LONG_NS = 3_000, 25_000, 5_000
+_ALONE_NS = 8 * Attention.ALONE_NS
 _TAIL, _HEAD = int(words.Word.TAIL), int(words.Word.HEAD)
 _ASLEEP, _SIDE = int(words.Word.ASLEEP), int(words.Word.SIDE)
 _OUT, _CONTEXT = 8 * Block.OUT, 8 * Block.CONTEXT
@@ -77,6 +80,21 @@ def time_ns(clock: int) -> int:
     """Return the time; the two words at an address are used for it."""
     clock_gettime(_MONOTONIC, clock)
     return load(clock) * 1_000_000_000 + load(clock + 8)
+
+
+@compiled("int64(int64,int64,int64,int64)")
+def give_way(attention: int, clock: int, begun: int, now: int) -> int:
+    """Let another process have the core, after a while; return the time.
+
+    A yield that takes long has found somebody, perhaps the peer: then the next comes
+    soon. Else it would only cost time.
+    """
+    if now - begun < load(attention + _ALONE_NS):
+        return now
+    sched_yield()
+    after = time_ns(clock)
+    store(attention + _ALONE_NS, _SOON_NS if after - now > _LONG_NS else _LATE_NS)
+    return after
 
 
 @compiled("int64(int64)")
@@ -144,8 +162,10 @@ def post(link: int, record: int) -> int:
         store(link + _SEEN_HEAD, load_acquire(out + _HEAD))
     if tail - load(link + _SEEN_HEAD) < SLOTS:
         if load(link + _CONTEXT):
+            # A carrier may read it later: it stays here until its slot comes again.
             # What was put without its signal is put again: nobody looked at it.
-            put = far_put(link, record, place, RECORD, MORE)
+            _memcpy(out + place, record, RECORD)
+            put = far_put(link, out + place, place, RECORD, MORE)
             if put and far_signal(link, _TAIL, tail + 1):
                 store(out + _TAIL, tail + 1)
                 result = _POSTED

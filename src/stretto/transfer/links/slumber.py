@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 from numba import types
 
-from stretto.jit.atomics import call, compiled, load, pause, sched_yield, store
+from stretto.jit.atomics import call, compiled, load, pause, store
 from stretto.transfer.links.direct import push
 from stretto.transfer.links.quick import take_one
-from stretto.transfer.links.rings import progress, time_ns
+from stretto.transfer.links.rings import give_way, progress, time_ns
 from stretto.transfer.links.words import Attention, Block, Nap
 
 __all__ = ["slumber"]
@@ -97,7 +97,8 @@ def slumber(nap: int, microseconds: int) -> int:
                 now = time_ns(time)
                 if begun == 0:
                     begun = now
-                elif now - begun > load(attention + _SPIN_NS):
+                elif give_way(attention, time, begun, now) - begun > load(
+                    attention + _SPIN_NS
+                ):
                     break
-                sched_yield()  # the peer may be waiting for this core
             pause()

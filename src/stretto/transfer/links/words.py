@@ -156,6 +156,24 @@ class Block(enum.IntEnum):
     END = 82
 
 
+class Kept(enum.IntEnum):
+    """Words of a transfer that is kept ready for a peer."""
+
+    JOB = 0
+    ROWS = 1
+    NBYTES = 2
+    KIND = 3
+    """1: a put, 2: a get, 0: forgotten."""
+    FIELD = 4
+    """The offset of the field, ours of a put, the peer's of a get; 0: the stage."""
+    PIECES = 5
+    COUNT = 6
+    """What a get sends."""
+    EPOCH = 7
+    WANT = 8
+    END = 9
+
+
 class Send(enum.IntEnum):
     """Words of what waits to be sent to a peer's field."""
 
@@ -179,24 +197,6 @@ class Send(enum.IntEnum):
     END = RECORD + RECORD_WORDS
 
 
-class Kept(enum.IntEnum):
-    """Words of a transfer that is kept ready for a peer."""
-
-    JOB = 0
-    ROWS = 1
-    NBYTES = 2
-    KIND = 3
-    """1: a put, 2: a get, 0: forgotten."""
-    FIELD = 4
-    """The offset of the field, ours of a put, the peer's of a get; 0: the stage."""
-    PIECES = 5
-    COUNT = 6
-    """What a get sends."""
-    EPOCH = 7
-    WANT = 8
-    END = 9
-
-
 class Ask(enum.IntEnum):
     """Words of a prepared transfer that a peer keeps ready, too."""
 
@@ -215,14 +215,13 @@ class Ask(enum.IntEnum):
     """Address of the loop's words."""
     FIELD = 9
     """The offset of the field, the peer's of a put, ours of a get; 0: the stage."""
-    PIECES = 10
-    COUNT = 11
-    """What a put sends."""
-    CANCEL = 12
+    CANCEL = 10
     """Address of a word: not 0 when the peer is gone."""
-    CLOCK = 13
+    CLOCK = 11
     """Two words for the time."""
-    END = 15
+    SEND = 13
+    """What a put sends to a field: the words of a `Send`."""
+    END = SEND + Send.END
 
 
 class Said(enum.IntEnum):
@@ -236,6 +235,8 @@ class Said(enum.IntEnum):
     COLD = -4
     """The loop's thread has to be told that somebody looks."""
     NO_ROOM = -5
+    LOST = -6
+    """The peer is gone."""
 
 
 class Attention(enum.IntEnum):
@@ -247,7 +248,9 @@ class Attention(enum.IntEnum):
     """How often somebody has looked."""
     SPIN_NS = 2
     """How long who waits looks in vain before it sleeps."""
-    END = 3
+    ALONE_NS = 3
+    """How long it looks in vain before another process may have the core."""
+    END = 4
 
 
 class Nap(enum.IntEnum):

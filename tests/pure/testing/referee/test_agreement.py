@@ -4,15 +4,16 @@ import random
 from dataclasses import replace
 
 import pytest
+from tests.checking.cases import SCHEDULES, programs
+from tests.checking.plan_mutants import plan_edits
+from tests.checking.referee import Machine, Outcome, judge, scopes
+from tests.checking.referee.campaign import run_task
+from tests.checking.referee.explore import explore, run_at_random
+from tests.checking.referee.verdict import Fault
 from tests.pure.testing.referee.plans import FORCED, WRONG
 
 from stretto.lower import lower
 from stretto.plan import Move, Schedule
-from stretto.testing import SCHEDULES, plan_edits, programs
-from stretto.testing.referee import Machine, Outcome, judge, scopes
-from stretto.testing.referee.campaign import run_task
-from stretto.testing.referee.explore import explore, run_at_random
-from stretto.testing.referee.verdict import Fault
 from stretto.verify import verify
 
 

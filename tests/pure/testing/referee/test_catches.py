@@ -1,14 +1,14 @@
 """The referee catches, by itself, every kind of plan that a proof once let pass."""
 
 import pytest
+from tests.checking.cases import SCHEDULES, programs
+from tests.checking.referee import Call, Outcome, judge, judge_plan
+from tests.checking.referee.scopes import paired
 from tests.pure.testing.referee.plans import FORCED, WRONG
 
 from stretto.errors import StrettoError
 from stretto.lower import lower
 from stretto.plan import Schedule
-from stretto.testing import SCHEDULES, programs
-from stretto.testing.referee import Call, Outcome, judge, judge_plan
-from stretto.testing.referee.scopes import paired
 from stretto.verify import verify, verify_plan
 
 

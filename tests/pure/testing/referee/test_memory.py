@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
+from tests.checking.cases import programs
+from tests.checking.referee import Call, Outcome, judge, judge_plan
 
 from stretto.lower import closed, lower
 from stretto.plan import Move, Schedule, Signal, parse_plan
-from stretto.testing import programs
-from stretto.testing.referee import Call, Outcome, judge, judge_plan
 from stretto.verify import verify, verify_plan
 
 GATHER = """plan all_gather/one_shot collective=all_gather ranks=2 split=1

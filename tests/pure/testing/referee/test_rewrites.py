@@ -4,13 +4,13 @@ from dataclasses import replace
 from itertools import islice
 
 import pytest
+from tests.checking.cases import SCHEDULES, programs
+from tests.checking.referee import Call, Outcome, judge
+from tests.checking.referee.scopes import paired, unequal
 
 from stretto.errors import StrettoError
 from stretto.lower import batched, closed, lower
 from stretto.plan import Schedule
-from stretto.testing import SCHEDULES, programs
-from stretto.testing.referee import Call, Outcome, judge
-from stretto.testing.referee.scopes import paired, unequal
 from stretto.verify import verify, verify_plan
 
 

@@ -3,19 +3,19 @@
 from dataclasses import replace
 
 import pytest
+from tests.checking.plan_mutants import plan_edits
+from tests.checking.referee.calls import Call
+from tests.checking.referee.lanes import in_turn
+from tests.checking.referee.rewritten import (
+    ON_ENGINE,
+    judge_rewritten,
+    rewrites_of,
+)
 
 from stretto import algorithms
 from stretto.errors import StrettoError
 from stretto.lower import lower
 from stretto.plan import Move, Schedule
-from stretto.testing.plan_mutants import plan_edits
-from stretto.testing.referee.calls import Call
-from stretto.testing.referee.lanes import in_turn
-from stretto.testing.referee.rewritten import (
-    ON_ENGINE,
-    judge_rewritten,
-    rewrites_of,
-)
 from stretto.verify import verify, verify_plan
 
 PUSHED, PULLED, HALVES = ON_ENGINE

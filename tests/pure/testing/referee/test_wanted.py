@@ -4,14 +4,14 @@ import random
 
 import numpy as np
 import pytest
+from tests.checking.cases import programs
+from tests.checking.referee import Outcome, program_verdict
+from tests.checking.referee.draw import draw_program
+from tests.checking.referee.wanted import buffers
 
 from stretto import collectives
 from stretto.collectives import Operator, Shape
 from stretto.ir import freeze, parse_program
-from stretto.testing import programs
-from stretto.testing.referee import Outcome, program_verdict
-from stretto.testing.referee.draw import draw_program
-from stretto.testing.referee.wanted import buffers
 
 N = 3
 

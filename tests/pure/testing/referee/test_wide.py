@@ -1,13 +1,13 @@
 """The wide matrix, for a night: every mutant of every small plan, none left out."""
 
 import pytest
+from tests.checking.cases import SCHEDULES, programs
+from tests.checking.plan_mutants import plan_mutants
+from tests.checking.referee import judge_plan
 
 from stretto.errors import StrettoError
 from stretto.lower import lower
 from stretto.plan import Schedule
-from stretto.testing import SCHEDULES, programs
-from stretto.testing.plan_mutants import plan_mutants
-from stretto.testing.referee import judge_plan
 from stretto.verify import verify, verify_plan
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7_200)]

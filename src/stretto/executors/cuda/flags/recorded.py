@@ -7,7 +7,6 @@ calls of `NAME/gpuN`, N the set of flags that they ran with.
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -49,9 +48,9 @@ class Recorded:
         number = self.ring.define(kind)
         if "numba" not in sys.modules:  # it would take longer than many calls
             return self.ring.noter(number)
-        from stretto.jit.records import enqueuer
+        from stretto.jit.records import noter
 
-        return functools.partial(enqueuer(), self.ring.address, number)
+        return noter(self.ring.address, number)
 
     def know(self, mark: int, plan: Plan, where: Layout, text: str) -> None:
         """Remember what a kernel does, so that its steps are understood."""

@@ -9,6 +9,7 @@ send before they receive, each finds the receiving kernel when its own send is u
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import threading
 import weakref
@@ -75,6 +76,16 @@ class Loaded:
         if found is None:
             found = self._configs[stream] = self._configure(stream, early=self._early)
         return self._launch(found[0], self._handle, arguments, None)
+
+    def directly(self, stream: int) -> Callable[[int, None], int] | None:
+        """Return the driver's own launch on a stream that no graph can be made of.
+
+        It takes the address of the argument array, and None; nothing is asked then.
+        """
+        found = self._configs.get(stream)
+        if found is None or stream > LEGACY:
+            return None
+        return functools.partial(self._launch, found[0], self._handle)
 
     def launch_late(self, stream: int, arguments: int) -> int:
         """Enqueue the kernel, after what the stream was given before has ended.

@@ -21,7 +21,11 @@ from stretto.arrays.view import pointer, require_near
 from stretto.errors import CallError
 from stretto.executors.cuda.codegen import abi
 from stretto.executors.cuda.codegen.abi import PARAMS, Footprint, footprint, pack
-from stretto.executors.cuda.device.driver import current_stream, stream_handle
+from stretto.executors.cuda.device.driver import (
+    current_stream,
+    stream_handle,
+    stream_question,
+)
 from stretto.executors.cuda.flags.regions import Region
 from stretto.executors.cuda.launching.kernels import Loaded, enqueue
 from stretto.executors.cuda.launching.peers import peer_spaces
@@ -327,6 +331,9 @@ class Launch:
         ordinal, key = self._ordinal, (source or 0, target or 0)
         state, watch, streams = self._state, self._watch, self._streams
         launch, inside, note = self._launch, self._inside, self.note
+        stream_of = stream_question()
+        direct: dict[int, Callable[[int, None], int]] = {}
+        """What the driver is asked by, on streams that were seen."""
 
         def again() -> None:
             if inside[0]:
@@ -335,7 +342,7 @@ class Launch:
             try:
                 if state[0] or watch.fault is not None:
                     watch.check()
-                handle = current_stream(ordinal)
+                handle = stream_of(ordinal)
                 if note is not None:
                     note(handle)
                 parameters = streams.get(handle)
@@ -345,7 +352,13 @@ class Launch:
                 found = parameters.kept.get(key)
                 if found is None:
                     found = parameters.pack(key)
-                if launch(handle, found):
+                if handle in direct:
+                    error = direct[handle](found, None)
+                else:
+                    error = launch(handle, found)
+                    if at_once := self._kernel.loaded.directly(handle):
+                        direct[handle] = at_once
+                if error:
                     self._kernel.enqueue(handle, found)
             finally:
                 inside[0] = 0

@@ -31,6 +31,7 @@ from stretto.executors.cuda.device.driver import (
 )
 from stretto.executors.cuda.device.sharing import Imports, describe
 from stretto.executors.cuda.launching.kernels import Loaded, enqueue
+from stretto.executors.cuda.transfers.lane import Lane
 from stretto.executors.cuda.transfers.text import THREADS, Shape, kernel_of, shape_of
 
 __all__ = ["ENGINE_BYTES", "Boxes", "Move", "Mover"]
@@ -174,6 +175,10 @@ class Mover:
     def stream(self) -> int:
         """Return the stream that the caller works on."""
         return current_stream(self.device.ordinal)
+
+    def lane(self) -> Lane:
+        """Return a stream of our own."""
+        return Lane(self.device)
 
     def prepare(self, boxes: Boxes, *, by: str = "", word: int = 0) -> Move:
         """Prepare to move boxes: `by` "engines" or "kernel", or as it is faster.
