@@ -177,7 +177,10 @@ def report(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
     lines = [
         "# All-reduce of two ranks beside busy processes",
         "",
-        f"`{document['command']}`, commit {commit}, niceness {document['niceness']}.",
+        (
+            f"`{document['command']}`, commit {document['commit']},"
+            f" niceness {document['niceness']}."
+        ),
         f"{document['cores']} cores, nobody pinned. Microseconds a call on rank 0.",
         "",
         "| busy processes | bytes | peer | median | 90 % | 99 % | mean |",

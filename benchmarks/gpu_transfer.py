@@ -33,7 +33,7 @@ def crossover(rows: list[dict[str, Any]]) -> str:
         us = row["us"]
         if not {"kernel", "engines"} <= set(us):
             continue
-        if us["engines"] > us["kernel"]:
+        if us["engines"] > 1.02 * us["kernel"]:  # less is noise
             break
         least = row
     return "nowhere" if least is None else f"from {least['what']} on"

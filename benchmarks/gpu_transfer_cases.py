@@ -279,10 +279,10 @@ def signals(side: Side) -> None:
         put = there.prepare_put(ours, by="kernel", signal=word)
         graph = side.torch.cuda.CUDAGraph()
         with side.torch.cuda.graph(graph, stream=side.torch.cuda.Stream()):
-            for _ in range(rounds):
+            for nth in range(rounds):
                 if side.rank == 0:
                     put(side.torch.cuda.current_stream())
-                waiter.enqueue()
+                waiter.enqueue(copies=nth == rounds - 1)
                 if side.rank == 1:
                     put(side.torch.cuda.current_stream())
         return graph.replay

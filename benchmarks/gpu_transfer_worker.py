@@ -41,6 +41,8 @@ class Side(Ranks):
         if self.is_gpu:
             self.said["gpu"] = self.torch.cuda.get_device_name()
             self.torch.cuda.set_stream(self.torch.cuda.Stream())
+            one = self.torch.zeros(1, device=self.device)
+            self.dist.all_reduce(one)  # batches of sends want a group that is there
 
     # Memory.
 
@@ -277,10 +279,19 @@ def shuffled(
         want[by_index["to"]] = drawn[by_index["from"]]
         return "" if torch.equal(want.view(-1), dst) else "blocks differ"
 
+    def anew() -> None:
+        if side.rank == 0:
+            a, b = side.region(ours, 0)[from_], side.region(theirs, 1)[to]
+            begun = time.perf_counter()
+            b.put(a, deadline=WAIT).wait(WAIT)
+            notes.append(f"planned anew: {1e3 * (time.perf_counter() - begun):.2f}")
+
+    if stage == "blocks":
+        side.together(lambda: [anew(), anew()])
+    told = side.everybody([f"{note} ms" for note in notes])[0]
     what = f"{count} x {_size(nbytes)}"
     row = side.case(
-        stage, what, total, steps, right, lambda: dst.zero_(),
-        notes=[f"{note} ms" for note in notes],
+        stage, what, total, steps, right, lambda: dst.zero_(), notes=told
     )  # fmt: skip
     side.drop(ours, theirs)
     return row

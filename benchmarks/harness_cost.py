@@ -22,11 +22,11 @@ import numpy as np
 from mpi4py import MPI
 
 from stretto.bench import machine_of
-from stretto.bench.cases import case_of
-from stretto.bench.contender import Buffer, Setup
 from stretto.bench.machine import commit, versions
 from stretto.bench.peers import get
-from stretto.bench.timing import pinned, run_batch
+from stretto.bench.workload.cases import case_of
+from stretto.bench.workload.contender import Buffer, Setup
+from stretto.bench.workload.timing import pinned, run_batch
 
 WORLD = MPI.COMM_WORLD
 RANK = WORLD.Get_rank()

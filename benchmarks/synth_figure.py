@@ -149,7 +149,10 @@ def write(out: Path, rows: list[dict[str, Any]]) -> None:
     lines = [
         "# Two NDv2: synthesis against the bound and published schedules",
         "",
-        f"`{document['command']}` at {commit}. Link model, us; output bytes.",
+        (
+            f"`{document['command']}` at {document['commit']}."
+            " Link model, us; output bytes."
+        ),
         f"Published: {document['published']}. TE-CCL's serve 15 of the 16 GPUs.",
         "",
         "| collective | size | " + " | ".join(NAMES) + " | found by |",

@@ -348,8 +348,9 @@ def _tell(name: str, rows: Any) -> None:
 
 def write(out: Path, rows: list[Row]) -> None:
     """Write JSON and a table, after every row: stopping early loses nothing."""
+    said = ["FILE" if word == str(out) else word for word in sys.argv[1:]]
     document = {
-        "command": " ".join(["python", "benchmarks/synth_goals.py", *sys.argv[1:]]),
+        "command": " ".join(["python", "benchmarks/synth_goals.py", *said]),
         "commit": commit(),
         "model": "links: bytes/rate occupies, alpha does not; exact replay",
         "rows": rows,
@@ -358,7 +359,7 @@ def write(out: Path, rows: list[Row]) -> None:
     lines = [
         "# Synthesis goals",
         "",
-        f"`{document['command']}` at {commit}. {document['model']}.",
+        f"`{document['command']}` at {document['commit']}. {document['model']}.",
         "",
         "| kind | machine | collective | size | unit | goal | got | reached | s |",
         "|---|---|---|---|---|---|---|---|---|",

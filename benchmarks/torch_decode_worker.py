@@ -77,17 +77,13 @@ class Rank(Ranks):
             return {}
         from torch_llama_choice import Chooser
 
-        torch_llama.BY_TRITON = True
         chooser = Chooser(self, self.weights)
-        tokens = {4, *self.args.batches}
-        _, wrong = self.tried(
-            lambda: chooser.choose(sorted(tokens), self.keys, self.values)
-        )
+        _, wrong = self.tried(chooser.check)
         self.by_triton = torch_llama.BY_TRITON = not wrong
         if wrong:
-            torch_llama.THIN.clear()
-            torch_llama.ATTENTION.clear()
             chooser.said["failed"]["all, so PyTorch's are taken"] = wrong
+            return chooser.said
+        chooser.choose({4, *self.args.batches}, self.keys, self.values)
         return chooser.said
 
     # Variants.

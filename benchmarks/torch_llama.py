@@ -198,8 +198,8 @@ class Layer(nn.Module):
         made = linear(hidden, self.qkv).view(tokens, -1, head)
         if place.keys is not None and place.values is not None:  # decode
             keys, values = place.keys[place.layer], place.values[place.layer]
-            way = ATTENTION.get(tokens) if _by_triton(made) else None
-            if way is not None:
+            if _by_triton(made):
+                way = ATTENTION.get(tokens) or _by_two()
                 return way(made, place.cos, place.sin, keys, values, self.heads)
             return attended(made, place, keys, values, self.heads)
         q, k, v = made.split([self.heads, self.kv, self.kv], 1)
@@ -209,6 +209,13 @@ class Layer(nn.Module):
             *one, is_causal=True, enable_gqa=True
         )
         return out.squeeze(0).transpose(0, 1).reshape(tokens, -1)
+
+
+def _by_two() -> Any:
+    """Return what serves where nothing else was chosen: a kernel, and PyTorch's."""
+    from torch_llama_kernels import turn_store_attend
+
+    return turn_store_attend
 
 
 def attended(

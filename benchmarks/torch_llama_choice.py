@@ -6,7 +6,7 @@ not taken, and said. What is chosen serves every variant of a benchmark alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -19,6 +19,8 @@ CLOSE = 0.01
 """Relative error of products, of bf16 inputs and rounded once."""
 BLOCKS = ((64, 128, 4), (32, 256, 4))
 """Rows and columns of a block, and how many blocks are on their way."""
+MEASURED = (1, 4, 16, 64)
+"""Tokens that are measured; others have what was chosen for the next of them."""
 FEWEST, MOST = 96, 1200
 """Blocks of a launch that are tried: an H200 has 132 SMs."""
 
@@ -29,31 +31,45 @@ class Chooser:
     def __init__(self, rank: Any, weights: Weights) -> None:
         self.rank, self.weights = rank, weights
         self.said: dict[str, Any] = {"matrices": [], "attention": [], "failed": {}}
-        self._graphs = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream()
 
     def choose(
-        self, tokens: Sequence[int], keys: list[Tensor], values: list[Tensor]
+        self, tokens: Iterable[int], keys: list[Tensor], values: list[Tensor]
     ) -> dict[str, Any]:
         """Fill `torch_llama.THIN` and `ATTENTION`; return what was measured."""
-        self._check_norm()
         layers = self.weights.layers
         matrices = {
             name: [layer[name] for layer in layers]
             for name in ("qkv", "o", "gate_up", "down")
         }
         matrices["head"] = [self.weights.head] * 2
-        for count in sorted(set(tokens)):
-            if count > 64:
+        wanted = [count for count in sorted(set(tokens)) if count <= MEASURED[-1]]
+        for count in MEASURED:
+            here = [t for t in wanted if _measured_for(t) == count]
+            if not here:
                 continue
             for name, some in matrices.items():
-                self._matrix(name, some, count)
-            self._attention(count, keys, values)
+                self._one(
+                    name, count,
+                    lambda n=name, s=some, c=count, h=here: self._matrix(n, s, c, h),
+                )  # fmt: skip
+            self._one(
+                "attention", count,
+                lambda c=count, h=here: self._attention(c, keys, values, h),
+            )  # fmt: skip
         return self.said
+
+    def _one(self, name: str, tokens: int, choose: Callable[[], None]) -> None:
+        """Choose for one step; what goes wrong there is said, and leaves the others."""
+        _, wrong = self.rank.tried(choose)
+        if wrong:
+            self.said["failed"][f"{name}, {tokens} tokens"] = wrong
 
     # Products.
 
-    def _matrix(self, name: str, some: list[Tensor], tokens: int) -> None:
+    def _matrix(
+        self, name: str, some: list[Tensor], tokens: int, here: list[int]
+    ) -> None:
         from torch_llama_kernels import silu_times
 
         gated, (rows, columns) = name == "gate_up", some[0].shape
@@ -71,15 +87,25 @@ class Chooser:
         if gated:
             gate, up = wide.chunk(2, -1)
             wide = functional.silu(gate) * up
-        us = self._timed(
-            f"{name}, {tokens} tokens", ways, lambda way: _gap(way(x, some[0]), wide),
-            lambda way: [way(x, w) for w in some], len(some),
-        )  # fmt: skip
+
+        def timed(ways: dict[str, Any]) -> dict[str, float]:
+            return self._timed(
+                f"{name}, {tokens} tokens", ways,
+                lambda way: _gap(way(x, some[0]), wide),
+                lambda way: [way(x, w) for w in some], len(some),
+            )  # fmt: skip
+
+        us = timed(ways)
         best = min(us, key=lambda n: us[n])
+        if best != "cuBLAS":
+            later = ways[best].later()  # type: ignore[attr-defined]
+            ways[str(later)] = later
+            us |= timed({str(later): later})
+            best = min(us, key=lambda n: us[n])
         if best != "cuBLAS" and us[best] > 0.98 * us.get("cuBLAS", 1e9):
             best = "cuBLAS"
-        if best != "cuBLAS":
-            torch_llama.THIN[tokens, rows, columns, gated] = ways[best]
+        for count in here if best != "cuBLAS" else ():
+            torch_llama.THIN[count, rows, columns, gated] = ways[best]
         rate = some[0].nbytes / us[best] / 1e3
         row = {"matrix": name, "tokens": tokens, "way": best, "us": us[best],
                "GB/s": round(rate), "cuBLAS": us.get("cuBLAS"), "all": us}  # fmt: skip
@@ -106,8 +132,10 @@ class Chooser:
 
     # Attention.
 
-    def _attention(self, tokens: int, keys: list[Tensor], values: list[Tensor]) -> None:
-        from torch_llama_kernels import Attention
+    def _attention(
+        self, tokens: int, keys: list[Tensor], values: list[Tensor], here: list[int]
+    ) -> None:
+        from torch_llama_kernels import Attention, turn_store_attend
 
         shape, ranks = self.weights.shape, self.weights.ranks
         heads, kv, head = shape.heads // ranks, shape.kv_heads // ranks, shape.head
@@ -116,9 +144,11 @@ class Chooser:
         made = torch.empty(
             tokens, heads + 2 * kv, head, device=keys[0].device, dtype=keys[0].dtype
         ).normal_(generator=gen)
+        spare = made.clone()  # turned in place, again and again
         last = torch.full((tokens,), places - 1, device=made.device)
         at = Place.at(last, head, made.dtype)
-        ways = {
+        ways: dict[str, Any] = {"PyTorch's": turn_store_attend}
+        ways |= {
             f"{splits} splits": Attention(splits)
             for splits in (1, 2, 4, 8, 16)
             if Attention(splits).fits(places) and tokens * kv * splits <= MOST
@@ -135,13 +165,13 @@ class Chooser:
         us = self._timed(
             f"attention, {tokens} tokens", ways, gap,
             lambda way: [
-                way(made, at.cos, at.sin, k, v, heads)
+                way(spare, at.cos, at.sin, k, v, heads)
                 for k, v in zip(keys, values, strict=True)
             ], len(keys),
         )  # fmt: skip
         if us:
             best = min(us, key=lambda n: us[n])
-            torch_llama.ATTENTION[tokens] = ways[best]
+            torch_llama.ATTENTION.update(dict.fromkeys(here, ways[best]))
             self.said["attention"].append({"tokens": tokens, "way": best, "us": us})
 
     # Measuring.
@@ -175,9 +205,15 @@ class Chooser:
         """Return microseconds of a graph of calls."""
         call()
         torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self._stream, pool=self._graphs):
-            call()
+        graph = torch.cuda.CUDAGraph()  # with memory of its own: it ends with the graph
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            graph.capture_begin()  # torch.cuda.graph empties caches each time
+            try:
+                call()
+            finally:
+                graph.capture_end()
+        torch.cuda.current_stream().wait_stream(self._stream)
         times = []
         for _ in range(4):
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -188,9 +224,9 @@ class Chooser:
             times.append(begin.elapsed_time(end) * 1e3)
         return sorted(times[1:])[1]
 
-    def _check_norm(self) -> None:
-        """Raise when the norm of Triton is not PyTorch's."""
-        from torch_llama_kernels import add_norm
+    def check(self) -> None:
+        """Raise when kernels that always serve are not what PyTorch computes."""
+        from torch_llama_kernels import add_norm, silu_times
 
         weight = self.weights.norm
         x = torch.randn(3, *weight.shape, device=weight.device).to(weight.dtype)
@@ -200,6 +236,15 @@ class Chooser:
         off = _gap(add_norm(x, residual, weight, 1e-5), want)
         if not off < CLOSE or not torch.equal(total, residual):
             raise ValueError(f"add_norm: off by {off}")
+        both = torch.randn(3, 2048, device=weight.device).to(weight.dtype)
+        gate, up = both.float().chunk(2, -1)
+        off = _gap(silu_times(both), functional.silu(gate) * up)
+        if not off < CLOSE:
+            raise ValueError(f"silu_times: off by {off}")
+
+
+def _measured_for(tokens: int) -> int:
+    return next(count for count in MEASURED if tokens <= count)
 
 
 def _gap(got: Tensor, want: Tensor) -> float:

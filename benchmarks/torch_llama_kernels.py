@@ -21,13 +21,12 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn import functional
 from triton.language.extra import cuda as on_cuda
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 EARLY = tl.constexpr(not INTERPRETED)
 """Whether kernels may begin early; the interpreter knows nothing of that."""
-AHEAD = tl.constexpr(1024)
-"""Bytes of each row of a matrix that are fetched before the kernel before has ended."""
 
 
 @triton.jit
@@ -72,6 +71,7 @@ def _thin(
     block_k: tl.constexpr,
     splits: tl.constexpr,
     gated: tl.constexpr,
+    ahead: tl.constexpr,
 ) -> None:
     """Some rows of w, and a part of their columns, times all tokens.
 
@@ -85,9 +85,10 @@ def _thin(
     first = w + n.to(tl.int64) * columns + begin
     second = first + rows.to(tl.int64) * columns
     if EARLY:
-        _fetch(first, AHEAD)
-        if gated:
-            _fetch(second, AHEAD)
+        if ahead:
+            _fetch(first, 1024)
+            if gated:
+                _fetch(second, 1024)
         _after_earlier()
     x_at = x + m[None, :] * columns + begin + k[:, None]
     w_at, v_at = first[:, None] + k[None, :], second[:, None] + k[None, :]
@@ -305,6 +306,48 @@ def _silu_times(
     tl.store(out + row * inner + at, made.to(out.dtype.element_ty), mask=inside)
 
 
+@triton.jit
+def _turn_and_store(
+    made: tl.tensor,
+    cos: tl.tensor,
+    sin: tl.tensor,
+    keys: tl.tensor,
+    values: tl.tensor,
+    heads: tl.constexpr,
+    kv: tl.constexpr,
+    half: tl.constexpr,
+    sequence_step: tl.constexpr,
+    head_step: tl.constexpr,
+    last: tl.constexpr,
+) -> None:
+    """One head of a token: a query is turned in place, a key or value goes last."""
+    if EARLY:
+        _after_earlier()
+    token, head = tl.program_id(0), tl.program_id(1)
+    at = tl.arange(0, half)
+    mine = made + (token * (heads + 2 * kv) + head) * (2 * half)
+    a, b = tl.load(mine + at), tl.load(mine + half + at)
+    if head < heads + kv:
+        c = tl.load(cos + token * half + at).to(tl.float32)
+        s = tl.load(sin + token * half + at).to(tl.float32)
+        wide_a, wide_b = a.to(tl.float32), b.to(tl.float32)
+        a = (wide_a * c - wide_b * s).to(a.dtype)
+        b = (wide_b * c + wide_a * s).to(b.dtype)
+    if head < heads:
+        tl.store(mine + at, a)
+        tl.store(mine + half + at, b)
+    else:
+        row = token * sequence_step + last
+        if head < heads + kv:
+            place = keys + row + (head - heads) * head_step
+            tl.store(place + at, a)
+            tl.store(place + half + at, b)
+        else:
+            place = values + row + (head - heads - kv) * head_step
+            tl.store(place + at, a)
+            tl.store(place + half + at, b)
+
+
 class Quick:
     """A kernel whose launches, but for the first of their kind, cost little Python.
 
@@ -342,6 +385,7 @@ class Quick:
 
 NORM = Quick(_add_norm, num_warps=8)
 GATE = Quick(_silu_times, num_warps=4)
+TURN = Quick(_turn_and_store, num_warps=1)
 ATTEND = Quick(_attend, num_warps=4, num_stages=2)
 
 
@@ -351,6 +395,23 @@ def add_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
     block = 1 << (hidden - 1).bit_length()
     NORM((x.numel() // hidden, 1), (x, residual, weight, out), eps, hidden, block)
     return out
+
+
+def turn_store_attend(
+    made: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, heads: int
+) -> Tensor:
+    """Turn and store by one kernel, and attend by PyTorch's: as `Attention` does."""
+    tokens, every, head = made.shape
+    kv = (every - heads) // 2
+    sequence_step, head_step, place_step, _ = keys.stride()
+    TURN(
+        (tokens, every), (made, cos, sin, keys, values), heads, kv, head // 2,
+        sequence_step, head_step, (keys.shape[2] - 1) * place_step,
+    )  # fmt: skip
+    out = functional.scaled_dot_product_attention(
+        made[:, :heads].unsqueeze(2), keys[:tokens], values[:tokens], enable_gqa=True
+    )
+    return out.reshape(tokens, -1)
 
 
 def silu_times(both: Tensor) -> Tensor:
@@ -378,8 +439,11 @@ class Thin:
 
     def __init__(
         self, block_m: int, block_n: int, block_k: int, splits: int, stages: int,
-        gated: bool,
+        gated: bool, *, ahead: bool = True,
     ) -> None:  # fmt: skip
+        self.ahead = ahead
+        """Whether a kilobyte of each row is fetched before the kernel before has ended,
+        and x can be read."""
         self.block_m, self.block_n, self.block_k = block_m, block_n, block_k
         self.splits, self.gated, self.stages = splits, gated, stages
         kernel = self.KERNELS.get((4, stages))
@@ -391,7 +455,15 @@ class Thin:
 
     def __str__(self) -> str:
         """Return it in a word."""
-        return f"{self.block_n}x{self.block_k}/{self.splits}"
+        later = "" if self.ahead else " later"
+        return f"{self.block_n}x{self.block_k}/{self.splits}{later}"
+
+    def later(self) -> Thin:
+        """Return the same that fetches nothing before x can be read."""
+        return Thin(
+            self.block_m, self.block_n, self.block_k, self.splits, self.stages,
+            self.gated, ahead=False,
+        )  # fmt: skip
 
     def fits(self, tokens: int, rows: int, columns: int) -> bool:
         """Return whether it takes matrices of such a size."""
@@ -419,6 +491,7 @@ class Thin:
         self._kernel(
             (tiles, self.splits), (x, w, y, room.sums, room.came), tokens, rows,
             columns, self.block_m, self.block_n, self.block_k, self.splits, self.gated,
+            self.ahead,
         )  # fmt: skip
         return y
 

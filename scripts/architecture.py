@@ -37,13 +37,13 @@ contract in `pyproject.toml`; a test keeps it in step.*
 ## The walk of `comm.all_reduce(x)`
 
 ```text
-   calls/verb.py            makes the method: are these very arrays known?
-      | known.py              then the launch, and nothing else
+   calls/requests/verb.py   makes the method: are these very arrays known?
+      | calls/known.py        then the launch, and nothing else
       v
-   calls/layout.py          do its arrays look like an earlier call's? (known.py then
+   calls/requests/layout.py do its arrays look like an earlier call's? (known.py then
       |                       launches; arrays/array_readers.py reads them)
       v
-   calls/request.py         the verb's description and the arguments: a checked request
+   calls/requests/request.py the verb's description and the arguments: a checked request
       |                       (arrays/operands.py reads arrays; overlap.py, axes.py)
       v
    calls/runner.py          one thread; the session; afterwards the call is known

@@ -36,7 +36,7 @@ from stretto.errors import (
 
 if TYPE_CHECKING:  # not from facades: mypy takes `lang.algorithm` for the module
     from stretto.calls import Communicator, Work
-    from stretto.calls.spawn import connect, spawn
+    from stretto.calls.joining.spawn import connect, spawn
     from stretto.epilogues.bind import epilogue
     from stretto.executors.cuda import include_path
     from stretto.lang.algorithm import algorithm

@@ -28,6 +28,7 @@ os.environ.setdefault("STRETTO_CUDA_SHARE_GPU", "1")
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+from transfer_far import stage_far, stage_private, stage_stores  # noqa: E402
 from transfer_side import (  # noqa: E402
     WAIT,
     Child,
@@ -66,7 +67,7 @@ class Bench:
     """This process's side."""
 
     def __init__(self, out: Path, quick: bool) -> None:
-        self.quick = quick
+        self.quick, self.job = quick, JOB
         self.child = Child(out, __file__, JOB)
         self.child.ask(do="engine", name="there")
         self.engine = Engine("here", job=JOB)
@@ -164,7 +165,7 @@ def stage_types(bench: Bench, s: Stage) -> None:
 
 def stage_engines(bench: Bench, s: Stage) -> None:
     """Large pieces by copy engines, as one batch; the same bytes as by a kernel."""
-    layout = Layout("B=24 X=131072 uint8")
+    layout = Layout("B=24 X=524288 uint8")
     src = random_parts(layout, 5)
     region, _ = bench.here(layout, src)
     for by in ("engines", "kernel", ""):
@@ -175,7 +176,7 @@ def stage_engines(bench: Bench, s: Stage) -> None:
         x.wait(WAIT)
         right = same(layout, src, from_, layout, bench.child.read(name, layout), to)
         s.expect(right and (by in x.path), f"by {by or 'choice'}: {x.path}")
-    s.expect("engines" in x.path, f"128 KB pieces go by engines, not {x.path}")
+    s.expect("engines" in x.path, f"512 KB pieces go by engines, not {x.path}")
 
 
 def stage_streams(bench: Bench, s: Stage) -> None:
@@ -228,6 +229,34 @@ def stage_graphs(bench: Bench, s: Stage) -> None:
             got = bench.child.read(name, layout)
             right = same(layout, now, from_, layout, got, to)
             s.expect(right, f"{by}, replay {turn}")
+
+
+def stage_signals(bench: Bench, s: Stage) -> None:
+    """A word gets the number of the call, by both ways, in graphs, for any size."""
+    words = Layout("N=4 int64")
+    for by in ("kernel", "engines"):
+        for nbytes in (16, 4096, 1 << 20, 24 << 20):
+            layout = Layout(f"N={nbytes} uint8")
+            src = random_parts(layout, nbytes)
+            region, _ = bench.here(layout, src)
+            name, there = bench.there(layout)
+            flag, flags = bench.there(words)
+            put = there.view.prepare_put(region.view, by=by, signal=flags[2:3])
+            stream = torch.cuda.Stream()
+            put(stream)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=stream):
+                put(torch.cuda.current_stream())
+            for turn in range(2, 4):
+                graph.replay()
+                torch.cuda.synchronize()
+                (raw,) = bench.child.read(flag, words)
+                found = raw.view(np.int64).tolist()
+                beside = int.from_bytes(b"\xee" * 8, "little", signed=True)
+                right = found == [beside, beside, turn, beside]
+                s.expect(right, f"{by}, {nbytes} bytes: call {turn} is {found}")
+            (got,) = bench.child.read(name, layout)
+            s.expect(bool(np.array_equal(got, src[0])), f"{by}, {nbytes} bytes")
 
 
 def stage_reshards(bench: Bench, s: Stage) -> None:
@@ -317,9 +346,13 @@ STAGES = {
     "engines": stage_engines,
     "streams": stage_streams,
     "graphs": stage_graphs,
+    "signals": stage_signals,
     "reshards": stage_reshards,
     "host": stage_host,
     "times": stage_times,
+    "private": stage_private,
+    "far": stage_far,
+    "stores": stage_stores,
     "faults": stage_faults,  # the last: the child does not live through it
 }
 

@@ -5,6 +5,8 @@ import re
 import subprocess
 from pathlib import Path
 
+from tests.meta.trees import tree
+
 from stretto import errors
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +36,7 @@ def texts():
 def raised_with_text():
     """Yield the classes in `pytest.raises(CLASS, match=...)` of all tests."""
     for path in TESTS:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree(path)):
             match node:
                 case ast.Call(func=ast.Attribute(attr="raises"), args=[kind, *_]) if (
                     any(keyword.arg == "match" for keyword in node.keywords)
@@ -74,7 +76,7 @@ def test_tests_state_truths():
     mute = [
         f"{path.relative_to(ROOT)}: {node.name}"
         for path in TESTS
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree(path))
         if isinstance(node, ast.FunctionDef)
         and node.name.startswith("test_")
         and not ast.get_docstring(node)
@@ -118,6 +120,27 @@ def test_results_are_tables_figures_and_summaries():
     assert {} == {name: n for name, n in sizes.items() if n > MOST_OF_A_SUMMARY}
 
 
+def test_no_benchmark_prints_a_function_for_what_it_returns():
+    """`{commit}` where `commit` is imported is a function's name, not a commit."""
+    wrong = []
+    for path in sorted((ROOT / "benchmarks").rglob("*.py")):
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        imported = {
+            alias.asname or alias.name
+            for node in nodes
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+        for node in nodes:
+            match node:
+                case ast.FormattedValue(value=ast.Name(id=name)) if (
+                    name in imported and name.islower()
+                ):
+                    wrong.append(f"{path.name}: {{{name}}}")
+
+    assert not wrong
+
+
 def test_changelog_fragments_are_named_for_what_they_say():
     """A fragment is called ID.added.md, .changed.md, .fixed.md or .removed.md."""
     names = [path.name for path in (ROOT / "changelog.d").glob("*.md")]
@@ -131,7 +154,7 @@ def test_every_golden_file_has_a_test():
     tests = {
         (path.parent.name, node.name.removeprefix("test_"))
         for path in TESTS
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree(path))
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
     }
     # A test may name its files: golden(text, f"lower/{name}.txt").

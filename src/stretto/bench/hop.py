@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from stretto import hop
-from stretto.bench.launch import under_launcher
-from stretto.calls.spawn import connect, spawn
+from stretto.bench.ranks.launch import under_launcher
+from stretto.calls.joining.spawn import connect, spawn
 from stretto.errors import MissingExtraError
 from stretto.hop.measure import open_pair, trips
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from stretto.bench.cases import case_of
-from stretto.bench.control import Control
+from stretto.bench.measuring.control import Control
+from stretto.bench.measuring.runner import Limits
+from stretto.bench.measuring.target import Target
 from stretto.bench.rows import OURS
-from stretto.bench.runner import Limits
-from stretto.bench.target import Target
-from stretto.bench.timing import pinned, run_batch
+from stretto.bench.workload.cases import case_of
+from stretto.bench.workload.timing import pinned, run_batch
 
 __all__ = ["commit", "limits", "machine", "versions"]
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from stretto import collectives
-from stretto.bench.cases import PATTERNS, Case
-from stretto.bench.measure import Found
+from stretto.bench.measuring.measure import Found
 from stretto.bench.stats import Summary, summarise
-from stretto.bench.task import Task
+from stretto.bench.workload.cases import PATTERNS, Case
+from stretto.bench.workload.task import Task
 from stretto.collectives import storage
 
 __all__ = ["OURS", "Row", "row_of"]

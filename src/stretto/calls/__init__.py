@@ -2,8 +2,8 @@
 
 from stretto.calls.ahead import start_ahead
 from stretto.calls.communicator import Communicator, lacks
-from stretto.calls.spawn import connect, connect_on, spawn
-from stretto.calls.verb import VERBS, call_of
+from stretto.calls.joining.spawn import connect, connect_on, spawn
+from stretto.calls.requests.verb import VERBS, call_of
 from stretto.calls.work import Work
 
 __all__ = [

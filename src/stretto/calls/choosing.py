@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from stretto import collectives, executors
 from stretto.arrays.operands import CPU
 from stretto.calls.logs import logger
-from stretto.calls.request import Request
-from stretto.calls.verb import VERBS
+from stretto.calls.requests.request import Request
+from stretto.calls.requests.verb import VERBS
 from stretto.choice.fused import fused_choice
 from stretto.choice.measured import Measured
 from stretto.choice.plans import FrozenParams, proved_plan

@@ -10,10 +10,10 @@ from typing import Any
 
 from stretto import executors
 from stretto.arrays.operands import CPU, GPU
-from stretto.calls.channels import Transfers
-from stretto.calls.coalesced import CoalescingVerbs
+from stretto.calls.forms.channels import Transfers
+from stretto.calls.forms.coalesced import CoalescingVerbs
+from stretto.calls.forms.objects import ObjectVerbs
 from stretto.calls.hints import argument_hint, attribute_hint
-from stretto.calls.objects import ObjectVerbs
 from stretto.calls.repeats import Repeats
 from stretto.calls.runner import OWNER, Claim
 from stretto.calls.verbs import Collectives

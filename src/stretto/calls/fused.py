@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from stretto.arrays.operands import CPU, GPU, Operand, fresh, operand
-from stretto.calls.request import Caller, Request
+from stretto.calls.requests.request import Caller, Request
 from stretto.collectives import storage
 from stretto.epilogues import CASTS, Bound, Form, Named, Spec, form_of, resolve
 from stretto.errors import CallError

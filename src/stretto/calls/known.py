@@ -25,8 +25,8 @@ import numpy as np
 
 from stretto.arrays.operands import CPU, Operand
 from stretto.calls.known_epilogues import KnownEpilogues
-from stretto.calls.layout import MISS, Broke, Seen, look
-from stretto.calls.request import Request
+from stretto.calls.requests.layout import MISS, Broke, Seen, look
+from stretto.calls.requests.request import Request
 from stretto.collectives import storage
 from stretto.executors import Launch, Session
 
@@ -260,8 +260,8 @@ def _arrays(again: Again, x: Any, out: Any) -> tuple[_Known, _Known]:
         return _UNSEEN, _UNSEEN
     x_by = "size" if again.form.in_place else "shape"
     out_by = "nothing" if again.form.in_place or again.form.makes else "size"
-    same = again.session.same_arrays(x, x_by, out, out_by)
-    if same is not None:
+    tells = again.session.same_arrays
+    if tells is not None and (same := tells(x, x_by, out, out_by)) is not None:
         return (_SAME, same, None, None, None), _UNSEEN
     return _array(x, x_by), _array(out, out_by)
 

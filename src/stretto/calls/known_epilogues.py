@@ -13,7 +13,7 @@ from typing import Any
 
 from stretto.arrays.array_readers import place_of, read_array
 from stretto.arrays.operands import GPU
-from stretto.calls.layout import MISS, Broke
+from stretto.calls.requests.layout import MISS, Broke
 from stretto.epilogues import Bound, Graph
 from stretto.executors import Launch, Session
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from stretto.calls.layout import look
+from stretto.calls.requests.layout import look
 from stretto.calls.runner import CallRunner
 from stretto.epilogues import Bound
 from stretto.errors import CallError

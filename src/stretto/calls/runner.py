@@ -14,12 +14,12 @@ from typing import Any
 
 from stretto import executors
 from stretto.arrays.operands import CPU
-from stretto.calls.arguments import read
 from stretto.calls.choosing import Chooser
 from stretto.calls.fused import fuse
 from stretto.calls.known import KnownCall, KnownCalls, Passed
-from stretto.calls.layout import MISS, look
-from stretto.calls.request import Caller, Request
+from stretto.calls.requests.arguments import read
+from stretto.calls.requests.layout import MISS, look
+from stretto.calls.requests.request import Caller, Request
 from stretto.calls.started import Starter
 from stretto.calls.work import Work
 from stretto.choice.measured import Measured

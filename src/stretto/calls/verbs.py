@@ -15,11 +15,11 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 
 from stretto.arrays.operands import operand
-from stretto.calls.counted import CountedCalls
-from stretto.calls.layout import MISS, look
-from stretto.calls.request import Caller, request_of
+from stretto.calls.forms.counted import CountedCalls
+from stretto.calls.requests.layout import MISS, look
+from stretto.calls.requests.request import Caller, request_of
+from stretto.calls.requests.verb import Holds, Verb, as_key, started, verb
 from stretto.calls.runner import CallRunner
-from stretto.calls.verb import Holds, Verb, as_key, started, verb
 from stretto.choice.select import Pin, members_of_pin
 from stretto.collectives import Array, Operator
 from stretto.epilogues import Bound

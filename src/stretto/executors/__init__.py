@@ -26,6 +26,7 @@ __all__ = [
     "Executor",
     "Group",
     "Launch",
+    "SameArrays",
     "Session",
     "call_kind",
     "comm_of",
@@ -183,12 +184,23 @@ def hosts_of(group: Group) -> tuple[int, ...]:
     return hosts or (0,) * group.num_ranks
 
 
+SameArrays: TypeAlias = Callable[
+    [Any, str, Any, str], Callable[[Any, Any], bool] | None
+]
+"""Takes `x`, what it is known by, `out`, and what that is known by; returns what tells
+whether two arguments are still these. They are NumPy arrays or None, and are known by
+"size" or "shape", or by "nothing". None: it cannot tell."""
+
+
 class Session(Protocol):
     """One executor's memory and plans for one communicator.
 
     Every session has all of these; those of an executor that cannot do something
     inherit what refuses it here.
     """
+
+    same_arrays: SameArrays | None = None
+    """Where it is compiled; otherwise whoever asks is to look himself."""
 
     def empty(self, shape: Sequence[int], dtype: str) -> Any:
         """Return registered memory, at the same offset on every rank (collective)."""
@@ -215,16 +227,6 @@ class Session(Protocol):
     def repeated(self, launch: Launch, x: Any, out: Any) -> Callable[[], None]:
         """Return a prepared launch on these two, ready to be called."""
         return functools.partial(launch, x, out)
-
-    def same_arrays(
-        self, x: Any, x_by: str, out: Any, out_by: str
-    ) -> Callable[[Any, Any], bool] | None:
-        """Return what tells whether two arguments are still `x` and `out`.
-
-        Each is a NumPy array or None, and is known by its "size" or "shape", or by
-        "nothing". None: whoever asks is to look himself.
-        """
-        return None
 
     def inside(self) -> int:
         """Return the thread that is in a call of this session, or 0."""

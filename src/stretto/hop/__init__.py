@@ -130,6 +130,13 @@ class Hop(Protocol):
         """Return what turns readable when something comes, for selectors."""
 
     @property
+    def is_armed(self) -> bool:
+        """Return whether descriptors turn readable by themselves, without `arm`."""
+
+    def arm(self) -> bool:
+        """Have descriptors turn readable from now on; False: something is there."""
+
+    @property
     def lanes(self) -> int:
         """Return how many streams there are to each peer."""
 
@@ -162,7 +169,7 @@ def chosen(environment: Mapping[str, str] | None = None) -> str:
 
 
 def get(name: str) -> Any:
-    """Return the module of a carrier: it has `open(window)` and `doctor()`."""
+    """Return a carrier's module: `open_hop(window)`, `missing()` and `doctor()`."""
     if name not in names():
         raise UnknownNameError.among("carrier", name, names())
     return importlib.import_module(f"{__name__}.{name}")

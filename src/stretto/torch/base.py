@@ -66,6 +66,7 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
         self._communicator = comm
         self._comm: Any = comm
         self._known_places = KnownPlaces(comm)
+        self._last_pins: tuple[Any, Mapping[str, Any], _Pinned] | None = None
         self._use(_Pinned(comm, options) if options.algorithms else comm)
         groups.bind(self._name, comm, self._line)
         self._lanes = Lanes(self._hear)
@@ -90,7 +91,11 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
         with self._lock:
             before = self._comm
             if self._communicator is not None and type(before) is not Gone:
-                self._use(_Pinned(before, Options(algorithms=algorithms)))
+                last = self._last_pins
+                if last is None or last[0] is not before or last[1] != algorithms:
+                    made = _Pinned(before, Options(algorithms=algorithms))
+                    last = self._last_pins = before, dict(algorithms), made
+                self._use(last[2])
             try:
                 yield
             finally:

@@ -4,8 +4,8 @@ import os
 import threading
 import types
 
-from stretto.bench import run
-from stretto.bench.contender import Prepared
+from stretto.bench.ranks import run
+from stretto.bench.workload.contender import Prepared
 
 run._SILENT_S, run._DEADLINES = 1.5, 0.0
 

@@ -9,8 +9,9 @@ from dataclasses import replace
 
 import torch
 
-from stretto.bench import precompile, run
+from stretto.bench.measuring import precompile
 from stretto.bench.peers import _arrays, gloo
+from stretto.bench.ranks import run
 from stretto.bench.tune import job
 from stretto.calls import Communicator
 
@@ -105,7 +106,9 @@ def pretend():
     )
     precompile.executors = types.SimpleNamespace(
         get=lambda name: types.SimpleNamespace(
-            warm=lambda plan, **how: warmed.append((plan.value.name, how["arch"]))
+            warm=lambda plan, call, **how: {
+                f"{plan.value.digest} {call}": lambda: warmed.append(how["arch"])
+            }
         )
     )
 

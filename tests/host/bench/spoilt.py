@@ -3,7 +3,7 @@
 import os
 from dataclasses import replace
 
-from stretto.bench.ours import Ours
+from stretto.bench.measuring.ours import Ours
 from stretto.bench.tune import job
 
 HANGS, DIES = "all_reduce/ring push packets", "all_reduce/one_shot push bulk"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tests.pure.transfer.oracle import elements, key, memory
 
+from stretto import hop as hops
 from stretto.errors import (
     CallError,
     ChecksumError,
@@ -20,17 +21,18 @@ from stretto.transfer import Layout, kv_layout
 from stretto.transfer.engine import transfer as transfers
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(120)]
-PATHS = ("shared memory", "cross-memory", "stage", "tcp")
+PATHS = ("shared memory", "cross-memory", "stage", "tcp", "ucx")
 WAIT = 20
 _numbers = itertools.count()
 
 
 @pytest.fixture(params=PATHS, scope="module")
-def pair(request, our_engine, starts):
+def pair(request, our_engine, starts, over):
     """Return a child, our peer for it, and keywords to share by a path."""
     path = request.param
-    child = starts(listen=path == "tcp")
-    peer = our_engine.connect(child.address).wait(WAIT)
+    is_far, engine = path in hops.names(), over(path)
+    child = starts(listen=is_far, hop=path if is_far else "tcp")
+    peer = engine.connect(child.address).wait(WAIT)
     if path == "stage":
         peer.reaches, peer.why_not = False, "the test says so"
     return child, peer, {"arena": path == "shared memory"}, path
@@ -190,6 +192,14 @@ def test_a_put_that_cannot_be_is_refused_by_name(pair):
     with pytest.raises(CallError, match="one of them has to move it"):
         region.put(region)
     fixed.get(np.zeros(64, np.uint8)).wait(WAIT)
+
+
+def test_a_signal_is_for_memory_on_a_gpu(pair):
+    """On a CPU there are notifications; the error says so."""
+    child, peer, how, _ = pair
+    region = shared(child, peer, **how)
+    with pytest.raises(CallError, match="notify= is for it"):
+        region[:4].prepare_put(b"four", signal=region[8:16])
 
 
 def test_a_change_on_the_way_is_seen_by_checksums(pair, monkeypatch):

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stretto import collectives
-from stretto.bench import cases
-from stretto.bench.cases import PAIRS, PATTERNS, TESTS, Check, case_of
-from stretto.bench.traffic import read_matrix, spread, weights
+from stretto.bench.workload import cases
+from stretto.bench.workload.cases import PAIRS, PATTERNS, TESTS, Check, case_of
+from stretto.bench.workload.traffic import read_matrix, spread, weights
 from stretto.collectives import Operator
 from stretto.errors import CallError, UnknownNameError
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from stretto.bench.cases import Check, case_of
+from stretto.bench.workload.cases import Check, case_of
 
 torch = pytest.importorskip("torch", reason="tensors are PyTorch's")
 

@@ -8,10 +8,10 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from stretto.bench.cases import case_of
-from stretto.bench.contender import Buffer, host_buffer
-from stretto.bench.ours import Ours
+from stretto.bench.measuring.ours import Ours
 from stretto.bench.peers._arrays import _viewer
+from stretto.bench.workload.cases import case_of
+from stretto.bench.workload.contender import Buffer, host_buffer
 from stretto.errors import MissingExtraError
 
 

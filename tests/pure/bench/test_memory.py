@@ -3,8 +3,8 @@
 import types
 
 from stretto.bench import tune
-from stretto.bench.task import Task
 from stretto.bench.tune.memory import Memory
+from stretto.bench.workload.task import Task
 
 
 def test_a_way_that_only_fails_is_given_up(tmp_path):

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from stretto.bench import peers
-from stretto.bench.cases import Check, case_of
-from stretto.bench.contender import Buffer, Setup
+from stretto.bench.workload.cases import Check, case_of
+from stretto.bench.workload.contender import Buffer, Setup
 from stretto.errors import CallError, MissingExtraError
 
 KNOWN, LOCK = {}, threading.Lock()

@@ -5,8 +5,8 @@ import types
 import numpy as np
 import pytest
 
-from stretto.bench.cases import Check, case_of
-from stretto.bench.contender import Buffer, Prepared, Setup
+from stretto.bench.workload.cases import Check, case_of
+from stretto.bench.workload.contender import Buffer, Prepared, Setup
 
 torch = pytest.importorskip("torch", reason="NCCL is reached through PyTorch")
 

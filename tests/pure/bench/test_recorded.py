@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stretto.bench.runner import Found
-from stretto.bench.task import Task
+from stretto.bench.measuring.runner import Found
 from stretto.bench.tune import job
+from stretto.bench.workload.task import Task
 from stretto.plan import Schedule
 
 RECORDED = Path(__file__).with_name("recorded_all_reduce_h200x4.json")

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from stretto import bench
-from stretto.bench.cases import case_of
-from stretto.bench.measure import Found
+from stretto.bench.measuring.measure import Found
 from stretto.bench.rows import row_of
+from stretto.bench.workload.cases import case_of
 from stretto.cli import main
 from stretto.errors import CallError, ParseError, UnknownNameError
 

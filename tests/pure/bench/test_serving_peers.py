@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from stretto.bench import peers
-from stretto.bench.cases import case_of
-from stretto.bench.contender import Buffer, Setup
+from stretto.bench.workload.cases import case_of
+from stretto.bench.workload.contender import Buffer, Setup
 from stretto.errors import CallError, MissingExtraError
 
 torch = pytest.importorskip("torch", reason="their arrays are PyTorch's")

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretto.bench.cases import case_of
-from stretto.bench.contender import Prepared
-from stretto.bench.runner import Found, Limits, Runner
-from stretto.bench.timing import SHORTEST_US, run_batch, turns_for
+from stretto.bench.measuring.runner import Found, Limits, Runner
+from stretto.bench.workload.cases import case_of
+from stretto.bench.workload.contender import Prepared
+from stretto.bench.workload.timing import SHORTEST_US, run_batch, turns_for
 from stretto.trace import VirtualClock
 
 

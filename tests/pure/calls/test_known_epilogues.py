@@ -5,7 +5,7 @@ import pytest
 from tests.pure.calls.test_known import Session, Tensor
 
 from stretto.arrays import array_readers as readers_module
-from stretto.calls.layout import MISS
+from stretto.calls.requests.layout import MISS
 from stretto.epilogues import cast, epilogue, row_mean, rsqrt
 from stretto.errors import CallError
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stretto.calls.slurm import address, expanded
+from stretto.calls.joining.slurm import address, expanded
 from stretto.errors import LaunchEnvironmentError
 
 

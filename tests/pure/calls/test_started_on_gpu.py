@@ -12,7 +12,7 @@ from tests.stand_ins import TensorLike
 
 from stretto import executors
 from stretto.calls import Communicator
-from stretto.calls.channels import _Channel
+from stretto.calls.forms.channels import _Channel
 from stretto.calls.runner import CallRunner
 from stretto.errors import CallError, CollectiveTimeout, CommunicatorBroken
 

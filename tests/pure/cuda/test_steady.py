@@ -11,7 +11,7 @@ from tests.stand_ins import TensorLike
 
 from stretto import algorithms
 from stretto.calls.known import Again, Form, by_arrays
-from stretto.calls.layout import MISS
+from stretto.calls.requests.layout import MISS
 from stretto.collectives import Operator
 from stretto.errors import CallError, CollectiveTimeout
 from stretto.executors import Call, Session

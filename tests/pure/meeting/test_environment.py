@@ -2,7 +2,7 @@
 
 import pytest
 
-from stretto.calls.published import agree
+from stretto.calls.joining.published import agree
 from stretto.errors import LaunchEnvironmentError
 from stretto.meeting.environment import find_place
 

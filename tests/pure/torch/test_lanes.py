@@ -89,6 +89,9 @@ class Short(Tensor):
 def gpu(monkeypatch):
     one = Gpu()
     monkeypatch.setattr(module.torch, "cuda", one)
+    monkeypatch.setattr(
+        module, "current_handle", lambda index: one.now.cuda_stream
+    )  # a PyTorch with CUDA would ask a driver
     return one
 
 
@@ -191,6 +194,7 @@ def group():
     one = StrettoGroup.__new__(StrettoGroup)
     one._lock, one._calls, one._communicator = RLock(), [], Comm()
     one._known_places = KnownPlaces(one._communicator)
+    one._last_pins = None
     one._use(one._communicator)
     return one
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from tests.nightly import examples
 from tests.pure.transfer.oracle import memory, pairs
 
 from stretto.errors import MissingExtraError
@@ -49,6 +50,13 @@ extern "C" void all(const void* given, unsigned blocks) {
     for (threadIdx.x = 0; threadIdx.x < 256; ++threadIdx.x) stretto_kernel(runs);
 }
 """
+_IN_ORDER = """
+namespace stretto {
+inline void after_earlier_work() {}
+inline void let_next_begin() {}
+}
+"""
+"""What runs one after the other waits for nobody."""
 _made: dict[Shape, ctypes.CDLL] = {}
 
 
@@ -57,6 +65,7 @@ def emulated(shape):
     if shape not in _made:
         folder = Path(tempfile.mkdtemp())
         (folder / "runs.cuh").write_text(headers()["runs.cuh"])
+        (folder / "stream.cuh").write_text(_IN_ORDER)
         text = _STAND_IN + kernel_of(shape, blocks=3).text + _RUN
         (folder / "k.cpp").write_text(text)
         subprocess.run(
@@ -71,12 +80,10 @@ class FakeMover:
     """A mover whose kernels are emulated."""
 
     def __init__(self):
-        self.shapes = []
-        self.blocks = 3
+        self.blocks, self.device = 3, None
 
-    def function(self, shape):
-        self.shapes.append(shape)
-        return emulated(shape)
+    def loaded(self, shape, grid):
+        return emulated(shape), grid
 
 
 def stand_in(patch):
@@ -94,16 +101,18 @@ def stand_in(patch):
         if name == "cuMemcpyAsync":
             ctypes.memmove(args[0], args[1], args[2])
             return None
-        assert name == "cuLaunchKernel"
-        function, blocks, arguments = args[0], args[1], args[9]
+        raise AssertionError(name)
+
+    def enqueue(device, loaded, stream, arguments):
+        function, blocks = loaded
         at = ctypes.c_uint64.from_address(arguments).value
         function["all"](ctypes.c_void_p(at), ctypes.c_uint(blocks))
-        return None
 
     class Api:
         CUstream = staticmethod(lambda stream: stream)
 
     patch.setattr(movers, "ask", ask)
+    patch.setattr(movers, "enqueue", enqueue)
     patch.setattr(movers, "api", Api)
     patch.setattr(movers, "_batch", lambda: None)
     return FakeMover()
@@ -122,7 +131,7 @@ def boxes_of(made, run, src, dst):
 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(pairs(dtypes=("int32",)))
 def test_the_kernel_moves_what_the_loops_move(drawn):
     """Whatever the layouts, pages and distances."""
@@ -168,10 +177,10 @@ def test_a_long_run_is_divided_and_a_word_is_raised(nbytes):
                 assert np.array_equal(src, dst[:-1])
                 assert not dst[-1]
             if by is movers._ByKernel and nbytes == 1 << 20:
-                assert move._grid == mover.blocks
+                assert move._loaded[1] == mover.blocks
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(pairs(dtypes=("int8",)))
 def test_pieces_for_copy_engines_are_all_runs_once(drawn):
     """Neighbours on both sides are one piece, and nothing is lost or added."""
@@ -207,7 +216,10 @@ EDGES = [
     for a, b in (("float32", "bfloat16"), ("bfloat16", "float8_e4m3fn"),
                  ("float8_e5m2", "float16"), ("float16", "float32"))
     for lanes, depth in ((1, 0), (32, 8))
-] + [Shape(vector=16, lanes=32, depth=8, raises=True)]  # fmt: skip
+] + [
+    Shape(vector=16, lanes=32, depth=8, raises=raises, one=True)
+    for raises in (False, True)
+]  # fmt: skip
 """Every vector and type, with the least and the most of everything else."""
 
 
@@ -233,7 +245,7 @@ def test_vectors_are_as_wide_as_everything_is_aligned():
 
 @pytest.mark.parametrize(
     ("nbytes", "count", "by"),
-    [(64 << 10, 8, "engines"), (32 << 10, 8, "kernel"), (64 << 10, 5000, "kernel")],
+    [(512 << 10, 8, "engines"), (256 << 10, 8, "kernel"), (512 << 10, 5000, "kernel")],
 )
 def test_large_pieces_that_are_few_go_by_engines(nbytes, count, by, monkeypatch):
     """Short ones, and very many, by a kernel, unless the caller says otherwise."""

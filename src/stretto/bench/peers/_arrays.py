@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from stretto.bench.contender import Buffer
 from stretto.bench.peers._torch import require_torch
-from stretto.bench.timing import Call, run_batch
+from stretto.bench.workload.contender import Buffer
+from stretto.bench.workload.timing import Call, run_batch
 from stretto.collectives import Array, storage
 from stretto.errors import CallError, MissingExtraError
 

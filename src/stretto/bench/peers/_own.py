@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from stretto.bench.cases import Case
-from stretto.bench.contender import Buffer, Contender, Prepared, Setup
 from stretto.bench.peers._arrays import GpuArrays
 from stretto.bench.peers._torch import TorchPeer, as_tensor
-from stretto.bench.timing import Call
+from stretto.bench.workload.cases import Case
+from stretto.bench.workload.contender import Buffer, Contender, Prepared, Setup
+from stretto.bench.workload.timing import Call
 from stretto.errors import CallError
 
 __all__ = ["Make", "OwnMemory", "beside_ours", "plain_memory"]

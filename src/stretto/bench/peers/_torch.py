@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stretto.bench.cases import WINDOW, Case
-from stretto.bench.contender import Buffer, Prepared, Setup
-from stretto.bench.timing import Call
+from stretto.bench.workload.cases import WINDOW, Case
+from stretto.bench.workload.contender import Buffer, Prepared, Setup
+from stretto.bench.workload.timing import Call
 from stretto.errors import CallError, MissingExtraError
 
 __all__ = ["TorchPeer", "as_tensor", "require_torch", "start_group"]

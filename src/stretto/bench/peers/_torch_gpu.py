@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from stretto.bench.contender import Setup
 from stretto.bench.peers._torch import require_torch, start_group
+from stretto.bench.workload.contender import Setup
 from stretto.errors import CallError, MissingExtraError
 
 __all__ = ["FOR_GRAPHS", "NO_MULTICAST", "claim_gpu", "start_nccl"]

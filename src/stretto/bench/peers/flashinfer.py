@@ -11,8 +11,6 @@ import importlib.util
 from functools import partial
 from typing import Any
 
-from stretto.bench.cases import Case
-from stretto.bench.contender import Buffer, Prepared, Setup
 from stretto.bench.peers._torch import as_tensor
 from stretto.bench.peers._torch_gpu import (
     FOR_GRAPHS,
@@ -20,6 +18,8 @@ from stretto.bench.peers._torch_gpu import (
     claim_gpu,
     start_nccl,
 )
+from stretto.bench.workload.cases import Case
+from stretto.bench.workload.contender import Buffer, Prepared, Setup
 from stretto.errors import CallError, MissingExtraError
 
 __all__ = ["DEVICES", "FlashInfer", "environment", "open_peer"]

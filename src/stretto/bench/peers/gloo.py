@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stretto.bench.contender import Setup
 from stretto.bench.peers._torch import TorchPeer, require_torch, start_group
+from stretto.bench.workload.contender import Setup
 
 __all__ = ["DEVICES", "open_peer"]
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from stretto.bench.cases import WINDOW, Case
-from stretto.bench.contender import Buffer, Prepared, Setup
-from stretto.bench.timing import Call
+from stretto.bench.workload.cases import WINDOW, Case
+from stretto.bench.workload.contender import Buffer, Prepared, Setup
+from stretto.bench.workload.timing import Call
 from stretto.collectives import get
 from stretto.errors import CallError, MissingExtraError
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import os
 
-from stretto.bench.contender import Contender, Setup
 from stretto.bench.peers._own import beside_ours
 from stretto.bench.peers._torch import TorchPeer
 from stretto.bench.peers._torch_gpu import (
@@ -18,6 +17,7 @@ from stretto.bench.peers._torch_gpu import (
     claim_gpu,
     start_nccl,
 )
+from stretto.bench.workload.contender import Contender, Setup
 from stretto.errors import MissingExtraError
 
 __all__ = ["ALONE", "DEVICES", "environment", "open_peer"]

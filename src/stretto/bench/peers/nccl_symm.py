@@ -8,8 +8,6 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from stretto.bench.cases import Case
-from stretto.bench.contender import Buffer, Prepared, Setup
 from stretto.bench.peers._own import OwnMemory
 from stretto.bench.peers._torch import TorchPeer
 from stretto.bench.peers._torch_gpu import (
@@ -18,7 +16,9 @@ from stretto.bench.peers._torch_gpu import (
     claim_gpu,
     start_nccl,
 )
-from stretto.bench.timing import Call
+from stretto.bench.workload.cases import Case
+from stretto.bench.workload.contender import Buffer, Prepared, Setup
+from stretto.bench.workload.timing import Call
 from stretto.errors import CallError
 
 __all__ = ["DEVICES", "NcclSymm", "environment", "open_peer"]

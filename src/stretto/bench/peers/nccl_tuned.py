@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 
-from stretto.bench.contender import Contender, Setup
 from stretto.bench.peers._own import beside_ours
 from stretto.bench.peers._torch import TorchPeer
 from stretto.bench.peers._torch_gpu import (
@@ -17,6 +16,7 @@ from stretto.bench.peers._torch_gpu import (
     claim_gpu,
     start_nccl,
 )
+from stretto.bench.workload.contender import Contender, Setup
 from stretto.errors import CallError
 
 __all__ = ["ALONE", "DEVICES", "environment", "open_peer"]

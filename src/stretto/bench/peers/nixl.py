@@ -15,9 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stretto.bench.cases import WINDOW, Case
-from stretto.bench.contender import Buffer, Prepared, Setup
-from stretto.bench.timing import Call
+from stretto.bench.workload.cases import WINDOW, Case
+from stretto.bench.workload.contender import Buffer, Prepared, Setup
+from stretto.bench.workload.timing import Call
 from stretto.errors import CallError, MissingExtraError
 
 __all__ = ["DEVICES", "Nixl", "open_peer"]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from stretto.bench.cases import Case
-from stretto.bench.contender import Buffer, Prepared, Setup
 from stretto.bench.peers._arrays import GpuArrays
 from stretto.bench.peers._torch import as_tensor
 from stretto.bench.peers._torch_gpu import (
@@ -15,6 +13,8 @@ from stretto.bench.peers._torch_gpu import (
     claim_gpu,
     start_nccl,
 )
+from stretto.bench.workload.cases import Case
+from stretto.bench.workload.contender import Buffer, Prepared, Setup
 from stretto.errors import CallError
 
 __all__ = ["DEVICES", "TorchSymm", "environment", "open_peer"]

@@ -6,8 +6,6 @@ import importlib
 import importlib.util
 from typing import Any
 
-from stretto.bench.cases import Case
-from stretto.bench.contender import Buffer, Contender, Prepared, Setup
 from stretto.bench.peers._own import plain_memory
 from stretto.bench.peers._torch import as_tensor, start_group
 from stretto.bench.peers._torch_gpu import (
@@ -16,6 +14,8 @@ from stretto.bench.peers._torch_gpu import (
     claim_gpu,
     start_nccl,
 )
+from stretto.bench.workload.cases import Case
+from stretto.bench.workload.contender import Buffer, Contender, Prepared, Setup
 from stretto.errors import CallError, MissingExtraError
 
 __all__ = ["DEVICES", "Vllm", "environment", "open_peer"]

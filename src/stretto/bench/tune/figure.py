@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stretto.bench.plot import open_figure
+from stretto.bench.showing.plot import open_figure
 
 __all__ = ["draw"]
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from stretto.bench.control import Control
+from stretto.bench.measuring.control import Control
 from stretto.bench.stats import ratio_interval
-from stretto.bench.task import Task
 from stretto.bench.tune.search import Ask, Decision
+from stretto.bench.workload.task import Task
 
 __all__ = ["held_back"]
 

@@ -17,17 +17,17 @@ from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
-from stretto.bench.cases import Case, case_of
-from stretto.bench.control import Control
-from stretto.bench.precompile import Precompiler
-from stretto.bench.run import Say
-from stretto.bench.runner import Limits
-from stretto.bench.target import Target
-from stretto.bench.task import Task
+from stretto.bench.measuring.control import Control
+from stretto.bench.measuring.precompile import Precompiler
+from stretto.bench.measuring.runner import Limits
+from stretto.bench.measuring.target import Target
+from stretto.bench.ranks.run import Say
 from stretto.bench.tune.held import held_back
 from stretto.bench.tune.memory import Memory, decision_of
 from stretto.bench.tune.search import Ask, Decision, Search, Space, search
 from stretto.bench.tune.space import expanded, leaders, refined, simulated_us
+from stretto.bench.workload.cases import Case, case_of
+from stretto.bench.workload.task import Task
 from stretto.calls import Communicator
 from stretto.choice import Profile, Question, Selector, dtype_class, spell_size
 

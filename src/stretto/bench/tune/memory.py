@@ -15,11 +15,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from stretto.bench.cases import Case
-from stretto.bench.control import Control
+from stretto.bench.measuring.control import Control
 from stretto.bench.stats import Interval
-from stretto.bench.task import Task
 from stretto.bench.tune.search import Decision
+from stretto.bench.workload.cases import Case
+from stretto.bench.workload.task import Task
 from stretto.plan import Schedule
 
 __all__ = ["Memory", "blame", "decision_of", "forget", "way"]

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stretto.bench.launch import run_ranks
-from stretto.bench.run import Say
-from stretto.bench.task import Task
+from stretto.bench.ranks.launch import run_ranks
+from stretto.bench.ranks.run import Say
 from stretto.bench.tune.memory import blame
+from stretto.bench.workload.task import Task
 from stretto.errors import RankFailed
 
 __all__ = ["supervised"]

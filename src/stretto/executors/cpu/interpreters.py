@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from stretto.collectives import Operator, storage
 from stretto.errors import CallError, StrettoError, UnknownNameError
-from stretto.executors import Launch
+from stretto.executors import Launch, SameArrays
 from stretto.executors.cpu.encode import KernelOf
 from stretto.jit import missing
 
@@ -42,7 +42,7 @@ class Interpreter:
     address: Callable[[Any], int]
     """Returns where an array's data begin."""
     kernel_of: KernelOf
-    same_arrays: Callable[[Any, str, Any, str], Callable[[Any, Any], bool] | None]
+    same_arrays: SameArrays | None
     """See `Session`."""
     spin_ns: float
     """What one turn of a spin takes."""
@@ -131,6 +131,6 @@ def _numpy() -> Interpreter:
         resume=slow.resume,
         address=slow.address,
         kernel_of=slow.kernel_of,
-        same_arrays=lambda *_: None,
+        same_arrays=None,
         spin_ns=400.0,
     )

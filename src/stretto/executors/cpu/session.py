@@ -72,7 +72,7 @@ class CpuSession(Session):
         self._heap = Heap(group)
         self._heap_at = self._heap.addresses[group.rank]
         self._heap_bytes = 0
-        self._address = self._interpreter.address
+        self._use_compiled()
         self._words[SessionWord.EPOCH] = 1
         self._words[SessionWord.CALL] = self._mine.address + CALL
         self._words[SessionWord.HEAP] = self._heap.addresses[group.rank]
@@ -89,6 +89,11 @@ class CpuSession(Session):
             layout=self._layout,
             cache_bytes=_cache_bytes(),
         )
+
+    def _use_compiled(self) -> None:
+        """Take what the interpreter has for calls: looked up here, not in each."""
+        self._address = self._interpreter.address
+        self.same_arrays = self._interpreter.same_arrays
 
     def _begin_exchange(self, number: int, text: str) -> None:
         """Let peers see that this rank is in an exchange, and not in a call."""
@@ -151,14 +156,8 @@ class CpuSession(Session):
         """Run calls that are prepared from now on by the compiled interpreter."""
         if self._renewed is not None:
             self._interpreter, self._renewed = self._renewed, None
-            self._address = self._interpreter.address
+            self._use_compiled()
             self._set_patience()
-
-    def same_arrays(
-        self, x: Any, x_by: str, out: Any, out_by: str
-    ) -> Callable[[Any, Any], bool] | None:
-        """Return what tells whether two arguments are still `x` and `out`."""
-        return self._interpreter.same_arrays(x, x_by, out, out_by)
 
     def inside(self) -> int:
         """Return the thread that is in a call of this session, or 0."""

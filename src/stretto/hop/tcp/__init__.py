@@ -9,12 +9,17 @@ from stretto.hop import Window
 from stretto.hop.tcp import carrier
 from stretto.hop.tcp.carrier import TcpHop
 
-__all__ = ["TcpHop", "doctor", "open_hop"]
+__all__ = ["TcpHop", "doctor", "missing", "open_hop"]
 
 
 def open_hop(window: Window, *, compiled: bool | None = None) -> TcpHop:
     """Open a rank's way to its peers; `compiled` only where it must be so, or not."""
     return TcpHop(window, compiled=compiled)
+
+
+def missing() -> str:
+    """Return nothing: it is always there."""
+    return ""
 
 
 def doctor() -> Mapping[str, str]:

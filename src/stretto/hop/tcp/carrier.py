@@ -110,6 +110,12 @@ class TcpHop:
         """Return the numbers of the sockets."""
         return [sock.fileno() for sock in self._sockets.values() if sock.fileno() >= 0]
 
+    is_armed = True
+
+    def arm(self) -> bool:
+        """Return that sockets turn readable by themselves."""
+        return True
+
     def close(self) -> None:
         """End all connections; what was sent still arrives. Nobody is in a call."""
         if isinstance(self._engine, _Compiled):

@@ -52,7 +52,7 @@ class Model:
     finish: Any = None
 
 
-_PACE = 4.0  # real seconds for one of the solver's deterministic seconds, about
+_PACE = 15.0  # real seconds for one of the solver's deterministic seconds, about
 
 
 def solve_joint(

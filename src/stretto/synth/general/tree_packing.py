@@ -97,13 +97,16 @@ class Pool:
         sums: bool,
         nbytes: int,
         lanes: tuple[Lane, ...] | None = None,
+        apart: bool = True,
     ) -> None:
+        """Begin without trees; `apart`: sums and copies have times of their own."""
         self._network, self._parts, self._nbytes = network, parts, nbytes
         self._reach = Reach(network) if lanes is None else Lanes(network, lanes)
         self._kinds = [kind for kind, asked in ((False, spread), (True, sums)) if asked]
         self._rates = np.array([float(k.rate) for k in network.links])
         self._alphas = np.array([float(k.alpha) for k in network.links])
         self._confined = lanes is not None
+        self._apart = apart
         self._whole = len(network.members) == network.num_ranks
         self.roots = sorted(parts) if parts else list(range(network.num_ranks))
         self.trees: list[Tree] = []
@@ -149,6 +152,8 @@ class Pool:
                 hops = self._reach.hops(prices)
                 for kind in self._kinds:
                     tree = self._tree(hops, root, kind, deep)
+                    if tree is None:
+                        continue
                     self._add(tree)
                     for _, _, way in tree.ways:
                         for e in way:
@@ -169,7 +174,13 @@ class Pool:
                     for deep in (1.0, 0.5):
                         self._add(self._tree(hops, root, kind, deep))
 
-    def _tree(self, hops: Any, root: int, sums: bool, deep: float | None) -> Tree:
+    def _tree(
+        self, hops: Any, root: int, sums: bool, deep: float | None
+    ) -> Tree | None:
+        """Return a tree, cheap or shallow; None where the root cannot reach somebody.
+
+        That may be where it relays, and its ports have few partners.
+        """
         cost = hops.cost.T if sums else hops.cost
         members = self._network.members
         if deep == _QUICK and not self._whole:
@@ -180,10 +191,17 @@ class Pool:
             edges = spanning(cost, root)
         else:
             edges = steiner(cost, root, members)
+        joined = {root, *(v for _, v in edges)}
+        if not joined.issuperset(members) or any(
+            not np.isfinite(cost[u, v]) for u, v in edges
+        ):
+            return None
         pairs = ((v, u) if sums else (u, v) for u, v in edges)
         return Tree(root, tuple((u, v, hops.way(u, v)) for u, v in pairs), sums)
 
-    def _add(self, tree: Tree) -> bool:
+    def _add(self, tree: Tree | None) -> bool:
+        if tree is None:
+            return False
         key = tree.root, tree.sums, frozenset(w for _, _, w in tree.ways)
         if key in self._known:
             return False
@@ -261,7 +279,9 @@ class Pool:
             cost = 0.0
             for kind in self._kinds:
                 tree = self._tree(hops, root, kind, None)
-                cost += sum(prices[e] for _, _, way in tree.ways for e in way)
+                ways = [] if tree is None else tree.ways
+                cost += sum(prices[e] for _, _, way in ways for e in way)
+                cost += math.inf if tree is None else 0.0
                 fresh += self._add(tree)
             cheapest[root] = cost
         if self._whole and volume and not self._confined:
@@ -281,7 +301,7 @@ class Pool:
         at, trees = np.array(self._rows), np.array(self._columns)
         values = 1.0 / rates[at]
         blocks = [np.ones(len(at), dtype=bool)]
-        phase = self._phase_us()
+        phase = self.phase_us
         if phase:
             sums = np.array([t.sums for t in self.trees])[trees]
             blocks += [sums, ~sums]
@@ -298,11 +318,12 @@ class Pool:
         most[len(rates) :] = -phase * 1000.0 / self._nbytes
         return values, full, most
 
-    def _phase_us(self) -> float:
+    @property
+    def phase_us(self) -> float:
         """Return the latency of a hop; 0 where it is little, or there is one phase."""
         hop = float(self._nearest)
         little = hop * 1000.0 * self._rates.max() < _LITTLE * self._nbytes
-        return 0.0 if little or len(self._kinds) < 2 else hop
+        return 0.0 if little or len(self._kinds) < 2 or not self._apart else hop
 
     def _weigh(self, pieces: int) -> _Weighed:
         """Return the best weights of the known trees, cut into pieces."""

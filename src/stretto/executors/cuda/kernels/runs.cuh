@@ -25,6 +25,7 @@ struct Runs {
   unsigned units;  // vectors, or elements, of a run
   unsigned size[MOST_AXES];
   long long src_step[MOST_AXES], dst_step[MOST_AXES];
+  long long src, dst;         // of one box and one chunk: where it begins, and no tables
   unsigned long long* turns;  // blocks that have ended, and calls so far; zeros at first
   unsigned long long* word;   // gets the number of the call, where it is raised
 };
@@ -33,13 +34,19 @@ struct Ends {
   long long src, dst;
 };
 
-// Where a run begins. Axes of one value come first and cost nothing.
-template <unsigned DEPTH>
+// Where a run begins. Axes of one value come first and cost nothing. ONE box of one
+// chunk needs no tables: a small put does not wait for them.
+template <unsigned DEPTH, bool ONE>
 __device__ __forceinline__ Ends ends_of(const Runs& r, unsigned run) {
-  unsigned nth = run % r.box_runs, box = run / r.box_runs;
-  const unsigned chunk = box / r.boxes;
-  box %= r.boxes;
-  Ends at = {r.src_chunk[chunk] + r.src_box[box], r.dst_chunk[chunk] + r.dst_box[box]};
+  unsigned nth = run;
+  Ends at = {r.src, r.dst};
+  if constexpr (!ONE) {
+    nth = run % r.box_runs;
+    unsigned box = run / r.box_runs;
+    const unsigned chunk = box / r.boxes;
+    box %= r.boxes;
+    at = {r.src_chunk[chunk] + r.src_box[box], r.dst_chunk[chunk] + r.dst_box[box]};
+  }
   if constexpr (DEPTH > 0) {  // a loop to 0 is warned of
 #pragma unroll
     for (unsigned k = 0; k < DEPTH; ++k) {
@@ -52,13 +59,13 @@ __device__ __forceinline__ Ends ends_of(const Runs& r, unsigned run) {
   return at;
 }
 
-template <class V, unsigned LANES, unsigned DEPTH, unsigned AHEAD>
+template <class V, unsigned LANES, unsigned DEPTH, unsigned AHEAD, bool ONE>
 __device__ __forceinline__ void move_runs(const Runs& r) {
   const unsigned lane = threadIdx.x % LANES, mine = threadIdx.x / LANES;
   const unsigned groups = blockDim.x / LANES;
   for (unsigned run = blockIdx.x * groups + mine; run < r.runs;
        run += gridDim.x * groups) {
-    const Ends at = ends_of<DEPTH>(r, run);
+    const Ends at = ends_of<DEPTH, ONE>(r, run);
     const V* const from = reinterpret_cast<const V*>(at.src);
     V* const to = reinterpret_cast<V*>(at.dst);
     unsigned u = lane;
@@ -93,13 +100,13 @@ __device__ __forceinline__ void raise_word(const Runs& r, unsigned long long cal
 }
 
 // The same, of elements that become another type: A and B widen to float and round.
-template <class A, class B, unsigned LANES, unsigned DEPTH>
+template <class A, class B, unsigned LANES, unsigned DEPTH, bool ONE>
 __device__ __forceinline__ void convert_runs(const Runs& r) {
   const unsigned lane = threadIdx.x % LANES, mine = threadIdx.x / LANES;
   const unsigned groups = blockDim.x / LANES;
   for (unsigned run = blockIdx.x * groups + mine; run < r.runs;
        run += gridDim.x * groups) {
-    const Ends at = ends_of<DEPTH>(r, run);
+    const Ends at = ends_of<DEPTH, ONE>(r, run);
     for (unsigned u = lane; u < r.units; u += LANES) {
       B::store(at.dst, u, A::load(at.src, u));
     }

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.errors import CallError, DeviceError
+from stretto.executors.cuda.codegen.abi import Kernel
 from stretto.executors.cuda.codegen.compile import compile_kernel
 from stretto.executors.cuda.device.driver import (
     api,
@@ -29,17 +30,21 @@ from stretto.executors.cuda.device.driver import (
     open_device,
 )
 from stretto.executors.cuda.device.sharing import Imports, describe
+from stretto.executors.cuda.launching.kernels import Loaded, enqueue
+from stretto.executors.cuda.transfers.lane import Lane
 from stretto.executors.cuda.transfers.text import THREADS, Shape, kernel_of, shape_of
 
 __all__ = ["ENGINE_BYTES", "Boxes", "Move", "Mover"]
 
-ENGINE_BYTES = 64 << 10
-"""Bytes of a piece from which copy engines move it, by default."""
+ENGINE_BYTES = 512 << 10
+"""Bytes of a piece from which copy engines move it, by default. A copy costs an engine
+1.1 us: of 64 MB in pieces of 256 KB they take 312 us and a kernel 185, in pieces of
+512 KB 172 (two H200 of four, benchmarks/results/gpu_transfer_h200x4_202611.md)."""
 _MOST_PIECES = 4096
 """Pieces that copy engines are given for one transfer, at most."""
 _BLOCKS_PER_SM = 8
 _DEPTH = 8
-_PARAMETERS = struct.Struct(f"=4q4I{_DEPTH}I{_DEPTH}q{_DEPTH}q2q")
+_PARAMETERS = struct.Struct(f"=4q4I{_DEPTH}I{_DEPTH}q{_DEPTH}q4q")
 _TURNS = 16
 """Bytes that a kernel counts in, where it raises a word."""
 _SHORTEST = 4096
@@ -131,7 +136,8 @@ class Mover:
     def __init__(self) -> None:
         self.device = open_device(here())
         self._imports = Imports(self.device)
-        self._functions: dict[Shape, Any] = {}
+        self._functions: dict[Shape, tuple[Any, Any, Kernel]] = {}
+        self._loaded: dict[tuple[Shape, int], Loaded] = {}
 
     def describe(
         self, address: int, nbytes: int
@@ -170,6 +176,10 @@ class Mover:
         """Return the stream that the caller works on."""
         return current_stream(self.device.ordinal)
 
+    def lane(self) -> Lane:
+        """Return a stream of our own."""
+        return Lane(self.device)
+
     def prepare(self, boxes: Boxes, *, by: str = "", word: int = 0) -> Move:
         """Prepare to move boxes: `by` "engines" or "kernel", or as it is faster.
 
@@ -191,16 +201,26 @@ class Mover:
             return _ByEngines(self, boxes, word)
         return _ByKernel(self, boxes, word)
 
-    def function(self, shape: Shape) -> Any:
-        """Return a kernel of a shape, compiled and loaded once."""
+    def loaded(self, shape: Shape, grid: int) -> Loaded:
+        """Return a kernel of a shape, compiled and loaded once, for so many blocks.
+
+        It begins while the kernel before it ends, and waits for that on the device.
+        """
+        known = self._loaded.get((shape, grid))
+        if known is not None:
+            return known
         found = self._functions.get(shape)
         if found is None:
             kernel = kernel_of(shape, blocks=self.blocks)
             image = compile_kernel(kernel, arch=self.device.arch)
             module = ask("cuModuleLoadData", image)
             function = ask("cuModuleGetFunction", module, kernel.symbol.encode())
-            found = self._functions[shape] = function, module
-        return found[0]
+            found = self._functions[shape] = module, function, kernel
+        module, function, kernel = found
+        waits = self.device.arch >= (9, 0)
+        made = Loaded(module, function, replace(kernel, grid=grid), waits=waits)
+        self._loaded[shape, grid] = made
+        return made
 
     @property
     def blocks(self) -> int:
@@ -266,34 +286,43 @@ class _ByKernel(Move):
             nbytes, len(axes), places, boxes.src_dtype, boxes.dst_dtype, boxes.src_item
         )
         self._raises = bool(word)
-        shape = replace(shape, raises=self._raises)
-        self._function = mover.function(shape)
+        one = len(boxes.src_box) == len(boxes.src_chunk) == 1
+        shape = replace(shape, raises=self._raises, one=one)
         units = boxes.run if not shape.vector else nbytes // shape.vector
-        tables = [boxes.src_chunk, boxes.dst_chunk, boxes.src_box, boxes.dst_box]
-        tables.append(np.zeros(_TURNS // 8, np.int64))
-        joined = np.concatenate(tables)
-        self._table = int(ask("cuMemAlloc", joined.nbytes))
-        ask("cuMemcpyHtoD", self._table, joined.ctypes.data, joined.nbytes)
-        starts = np.cumsum([0, *(8 * len(t) for t in tables[:-1])]) + self._table
+        starts, turns = self._tables(boxes, one=one)
+        first = (0, 0)
+        if one:
+            src, dst = boxes.src_box + boxes.src_chunk, boxes.dst_box + boxes.dst_chunk
+            first = int(src[0]), int(dst[0])
         fill = [(1, 0, 0)] * (_DEPTH - len(axes))
-        counts, src, dst = zip(*fill, *axes, strict=True)
+        counts, src_steps, dst_steps = zip(*fill, *axes, strict=True)
         packed = _PARAMETERS.pack(
-            *starts[:4].tolist(), boxes.runs, len(boxes.src_box), boxes.box_runs,
-            units, *counts, *src, *dst, int(starts[4]), word,
+            *starts, boxes.runs, len(boxes.src_box), boxes.box_runs, units,
+            *counts, *src_steps, *dst_steps, *first, turns, word,
         )  # fmt: skip
         self._parameters = ctypes.create_string_buffer(packed, len(packed))
         self._argument = (ctypes.c_void_p * 1)(ctypes.addressof(self._parameters))
         groups = THREADS // shape.lanes
-        self._grid = max(1, min(mover.blocks, -(-boxes.runs // groups)))
+        grid = max(1, min(mover.blocks, -(-boxes.runs // groups)))
+        self._loaded = mover.loaded(shape, grid)
+
+    def _tables(self, boxes: Boxes, *, one: bool) -> tuple[list[int], int]:
+        """Return where the tables begin on the GPU, and what calls are counted in."""
+        tables = [boxes.src_chunk, boxes.dst_chunk, boxes.src_box, boxes.dst_box]
+        tables = [_NONE] * 4 if one else tables
+        joined = np.concatenate([*tables, np.zeros(_TURNS // 8, np.int64)])
+        self._table = int(ask("cuMemAlloc", joined.nbytes))
+        ask("cuMemcpyHtoD", self._table, joined.ctypes.data, joined.nbytes)
+        ends = np.cumsum([0, *(8 * len(t) for t in tables)]) + self._table
+        *starts, turns = ends.tolist()
+        return starts, turns
 
     def enqueue(self, stream: int) -> None:
         """Enqueue the kernel."""
         if not self.boxes.runs and not self._raises:
             return
-        ask(
-            "cuLaunchKernel", self._function, self._grid, 1, 1, THREADS, 1, 1, 0,
-            api().CUstream(stream), ctypes.addressof(self._argument), 0,
-        )  # fmt: skip
+        at = ctypes.addressof(self._argument)
+        enqueue(self.mover.device, self._loaded, stream, at)
 
     def close(self) -> None:
         """Free the tables."""

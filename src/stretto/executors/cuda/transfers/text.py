@@ -29,6 +29,8 @@ class Shape:
     dst_dtype: str = ""
     raises: bool = False
     """Whether a word says when everything has been stored."""
+    one: bool = False
+    """Whether there is one box of one chunk."""
 
 
 def shape_of(
@@ -51,18 +53,20 @@ def _lanes(units: int) -> int:
 
 def kernel_of(shape: Shape, *, blocks: int) -> Kernel:
     """Return the kernel."""
+    one = str(shape.one).lower()
     if shape.vector:
         include = '#include "runs.cuh"'
         ahead = 8 if shape.vector == 16 else 4
         call = (
             f"stretto::move_runs<{_VECTORS[shape.vector]}, {shape.lanes}, "
-            f"{shape.depth}, {ahead}>(runs);"
+            f"{shape.depth}, {ahead}, {one}>(runs);"
         )
     else:
         include = '#include "runs.cuh"\n#include "runs_elements.cuh"'
         call = (
             f"stretto::convert_runs<stretto::One_{shape.src_dtype}, "
-            f"stretto::One_{shape.dst_dtype}, {shape.lanes}, {shape.depth}>(runs);"
+            f"stretto::One_{shape.dst_dtype}, {shape.lanes}, {shape.depth}, "
+            f"{one}>(runs);"
         )
     if shape.raises:
         call = (
@@ -70,8 +74,10 @@ def kernel_of(shape: Shape, *, blocks: int) -> Kernel:
             f"  {call}\n  stretto::raise_word(runs, turn);"
         )
     text = (
-        f"{include}\n\n"
+        f'#include "stream.cuh"\n{include}\n\n'
         f'extern "C" __global__ void __launch_bounds__({THREADS})\n'
-        f"stretto_kernel(const stretto::Runs runs) {{\n  {call}\n}}\n"
+        f"stretto_kernel(const stretto::Runs runs) {{\n"
+        "  stretto::after_earlier_work();\n  stretto::let_next_begin();\n"
+        f"  {call}\n}}\n"
     )
     return Kernel(text=text, ranks=(0,), grid=blocks, threads=THREADS)

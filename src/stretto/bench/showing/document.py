@@ -1,0 +1,101 @@
+"""The document of a run: what was asked, where, and the rows; JSON and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from stretto.bench import machine
+from stretto.bench.rows import OURS
+from stretto.bench.stats import geomean
+from stretto.bench.workload.task import Task
+from stretto.errors import ParseError
+
+__all__ = ["SCHEMA", "as_csv", "as_text", "document_of", "geomeans", "read_document"]
+
+SCHEMA = 1
+_UNSHOWN = ("times_us", "collective")
+
+
+def document_of(
+    task: Task, found: Mapping[str, Any], command: Sequence[str]
+) -> dict[str, Any]:
+    """Return the whole document of a run."""
+    rows = list(found["rows"])
+    return {
+        "schema": SCHEMA,
+        "command": " ".join(command),
+        "commit": machine.commit(),
+        "machine": machine.machine(),
+        "versions": machine.versions(),
+        "task": {k: v for k, v in task.as_json().items() if k != "meet"},
+        "limits": found["limits"],
+        "missing": found["missing"],
+        "geomean": geomeans(rows),
+        "rows": rows,
+    }
+
+
+def geomeans(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Return by contender, and by test, how many times faster stretto is."""
+    found: dict[str, dict[str, float]] = {}
+    for name in dict.fromkeys(str(r["contender"]) for r in rows):
+        if name == OURS:
+            continue
+        mine = [r for r in rows if r["contender"] == name and r["ok"] and r["ratio"]]
+        by_test = {
+            test: geomean(r["ratio"] for r in mine if r["test"] == test)
+            for test in dict.fromkeys(str(r["test"]) for r in mine)
+        }
+        by_test["all"] = geomean(r["ratio"] for r in mine)
+        found[name] = {k: v for k, v in by_test.items() if v is not None}
+    return found
+
+
+def as_text(document: Mapping[str, Any]) -> str:
+    """Return the JSON text, a row a line, without numbers that JSON does not have."""
+    plain = _plain(document)
+    rows = [json.dumps(row, allow_nan=False) for row in plain.pop("rows")]
+    head = json.dumps(plain, indent=1, allow_nan=False).removesuffix("\n}")
+    return head + ',\n "rows": [\n  ' + ",\n  ".join(rows) + "\n ]\n}\n"
+
+
+def as_csv(document: Mapping[str, Any]) -> str:
+    """Return the rows as comma-separated values, a header first."""
+    rows = document["rows"]
+    names = [n for n in (rows[0] if rows else {}) if n not in _UNSHOWN]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([row.get(name) for name in names] for row in rows)
+    return text.getvalue()
+
+
+def read_document(path: str | Path) -> dict[str, Any]:
+    """Read a document that `stretto bench --json` wrote."""
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as e:
+        raise ParseError(f"{path}: {e}; want what stretto bench --json wrote") from None
+    if not isinstance(data, dict) or "rows" not in data:
+        raise ParseError(f"{path}: no rows; want what stretto bench --json wrote")
+    if data.get("schema") != SCHEMA:
+        raise ParseError(
+            f"{path}: schema {data.get('schema')}; this version reads {SCHEMA}"
+        )
+    return data
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value
