@@ -6,6 +6,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 from tests.checking.golden import Golden
+from tests.nightly import examples
 
 TESTS = Path(__file__).parent
 LONGEST = ("chaos", "host/bench", "host/torch_ops", "host/torch", "host/hop")
@@ -13,9 +14,13 @@ LONGEST = ("chaos", "host/bench", "host/torch_ops", "host/torch", "host/hop")
 
 # No deadline: on shared cores a slow example means nothing. In CI a failure must come
 # back when the same commit is run again, so examples are not drawn at random there.
-hypothesis.settings.register_profile("here", deadline=None)
-hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
-hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "here")
+hypothesis.settings.register_profile(
+    "here",
+    deadline=None,
+    max_examples=examples(100),
+    derandomize=bool(os.environ.get("CI")),
+)
+hypothesis.settings.load_profile("here")
 
 
 def pytest_addoption(parser):

@@ -165,7 +165,7 @@ def stage_types(bench: Bench, s: Stage) -> None:
 
 def stage_engines(bench: Bench, s: Stage) -> None:
     """Large pieces by copy engines, as one batch; the same bytes as by a kernel."""
-    layout = Layout("B=24 X=131072 uint8")
+    layout = Layout("B=24 X=524288 uint8")
     src = random_parts(layout, 5)
     region, _ = bench.here(layout, src)
     for by in ("engines", "kernel", ""):
@@ -176,7 +176,7 @@ def stage_engines(bench: Bench, s: Stage) -> None:
         x.wait(WAIT)
         right = same(layout, src, from_, layout, bench.child.read(name, layout), to)
         s.expect(right and (by in x.path), f"by {by or 'choice'}: {x.path}")
-    s.expect("engines" in x.path, f"128 KB pieces go by engines, not {x.path}")
+    s.expect("engines" in x.path, f"512 KB pieces go by engines, not {x.path}")
 
 
 def stage_streams(bench: Bench, s: Stage) -> None:

@@ -1,4 +1,4 @@
-"""Ranks of `spawn` that are forked from this process, with all that it has imported.
+"""Ranks that are forked from this process, with all that it has imported.
 
 A fresh rank imports Numba and loads compiled code for a second, and PyTorch for two
 more: most of what tests of several processes cost. Their subject is what ranks do, and
@@ -9,13 +9,16 @@ started as everybody's are.
 from __future__ import annotations
 
 import atexit
+import functools
 import gc
 import json
 import os
+import platform
 import runpy
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 import types
@@ -45,11 +48,10 @@ IGNORED = (
 
 
 class Forked:
-    """Stands for the `Popen` of a rank: what `spawn` uses of it."""
+    """Stands for the `Popen` of a process that does some work and nothing else."""
 
-    def __init__(self, command, *, stdin, pass_fds, env):
-        del stdin  # it is /dev/null
-        at = command.index("-c") + 2
+    def __init__(self, work, *, usual, kept, env):
+        """Fork; the child has three `usual` descriptors, and those that are kept."""
         self.returncode = None
         sys.stdout.flush()
         sys.stderr.flush()
@@ -57,7 +59,7 @@ class Forked:
             warnings.simplefilter("ignore", DeprecationWarning)  # other threads: idle
             self.pid = os.fork()
         if self.pid == 0:
-            _be_rank(json.loads(command[at]), command[at + 1 :], pass_fds, env)
+            _be(work, usual, set(kept), env)
 
     def poll(self):
         """Return how it ended, if it has."""
@@ -82,13 +84,81 @@ class Forked:
             os.kill(self.pid, signal.SIGKILL)
 
 
-def main(program):
-    """Run a program whose ranks are forked: `python -m tests.host.forked PROGRAM`."""
-    load(with_torch="torch" in Path(program).read_text())
+def rank(command, *, stdin, pass_fds, env):
+    """Return a rank of `spawn`, by the words that `Popen` would be given."""
+    at = command.index("-c") + 2
+
+    def work():
+        sys.path[:] = json.loads(command[at])
+        child.main(command[at + 1 :])
+
+    null = os.open(os.devnull, os.O_RDONLY)
+    try:
+        return Forked(work, usual=(null, 1, 2), kept=pass_fds, env=env)
+    finally:
+        os.close(null)
+
+
+class Script(Forked):
+    """Stands for `python -u -c SCRIPT WORDS...`, with pipes of text; see `Popen`."""
+
+    def __init__(self, script, words, *, env, before=lambda: None):
+        """`before` is called first in the new process."""
+
+        def work():
+            before()
+            sys.argv = ["-c", *words]
+            main = sys.modules["__main__"] = types.ModuleType("__main__")
+            exec(compile(script, "<string>", "exec"), vars(main))
+
+        pipes = [os.pipe() for _ in range(3)]
+        theirs = pipes[0][0], pipes[1][1], pipes[2][1]
+        super().__init__(work, usual=theirs, kept=(), env=env)
+        for end in theirs:
+            os.close(end)
+        self.stdin = os.fdopen(pipes[0][1], "w")
+        self.stdout, self.stderr = (os.fdopen(pipe[0]) for pipe in pipes[1:])
+        self._said = None
+
+    def communicate(self, timeout=None):
+        """Return what is left of what it writes to stdout, and to stderr."""
+        if self._said is None:
+            with suppress(BrokenPipeError):
+                self.stdin.close()
+            until = None if timeout is None else time.monotonic() + timeout
+            found = ["", ""]
+
+            def read(nth, pipe):
+                found[nth] = pipe.read()
+                pipe.close()
+
+            ends = enumerate((self.stdout, self.stderr))
+            readers = [threading.Thread(target=read, args=a, daemon=True) for a in ends]
+            for reader in readers:
+                reader.start()
+            for reader in readers:
+                reader.join(None if until is None else until - time.monotonic())
+                if reader.is_alive():
+                    raise subprocess.TimeoutExpired("a script", timeout)
+            self.wait()
+            self._said = found
+        return self._said
+
+
+def main(program, *words):
+    """Run a file or a module whose ranks are forked.
+
+    python -m tests.host.forked PROGRAM WORDS...
+    """
+    is_file = program.endswith(".py")
+    load(with_torch=is_file and "torch" in Path(program).read_text())
     begin()
-    sys.argv = [program]
-    sys.path[0] = str(Path(program).parent)
-    runpy.run_path(program, run_name="__main__")
+    sys.argv = [program, *words]
+    if is_file:
+        sys.path[0] = str(Path(program).parent)
+        runpy.run_path(program, run_name="__main__")
+    else:
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
 
 
 def load(*, with_torch=False):
@@ -97,28 +167,33 @@ def load(*, with_torch=False):
 
     load_compiled()
     if with_torch:
+        from torch import multiprocessing
+
         import stretto.torch  # noqa: F401
+
+        fork = functools.partial(multiprocessing.start_processes, start_method="fork")
+        multiprocessing.spawn = fork
 
 
 def begin():
     """Have `spawn` fork its ranks from now on, while `is_on`."""
     stand_in = types.SimpleNamespace(**vars(subprocess))
-    stand_in.Popen = lambda *words, **how: (Forked if is_on else subprocess.Popen)(
+    stand_in.Popen = lambda *words, **how: (rank if is_on else subprocess.Popen)(
         *words, **how
     )
     launch.subprocess = stand_in
     launch.GRACE_S = soon(launch.GRACE_S)
 
 
-def _be_rank(path, argv, descriptors, environment):
-    """Become a rank that looks like a fresh one; never return."""
+def _be(work, usual, kept, environment):
+    """Become a process that looks like a fresh one, and do its work; never return."""
     status = 1
     try:
         gc.freeze()  # nothing of the parent's is collected, and closes what is ours
-        _inherit(set(descriptors))
+        _inherit(usual, kept)
         os.environ.clear()
         os.environ.update(environment)
-        sys.path[:] = path
+        platform._uname_cache = None  # its host may be another
         atexit._clear()
         for module, name in AT_EXIT:
             if module in sys.modules:
@@ -126,7 +201,7 @@ def _be_rank(path, argv, descriptors, environment):
         warnings.resetwarnings()
         for kind in IGNORED:
             warnings.simplefilter("ignore", kind)
-        child.main(argv)
+        work()
         status = 0
     except SystemExit as e:
         status = e.code if isinstance(e.code, int) else int(e.code is not None)
@@ -141,10 +216,11 @@ def _be_rank(path, argv, descriptors, environment):
         os._exit(status)
 
 
-def _inherit(kept):
-    """Keep some descriptors of the parent's, beside the usual three."""
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
+def _inherit(usual, kept):
+    """Have the usual three descriptors, and some of the parent's."""
+    for number, one in enumerate(usual):
+        if number != one:
+            os.dup2(one, number)
     for number in [int(one.name) for one in Path("/proc/self/fd").iterdir()]:
         if number > 2 and number not in kept:
             with suppress(OSError):
@@ -155,4 +231,4 @@ def _inherit(kept):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -8,6 +8,8 @@ import sys
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+from tests.meta.trees import tree
+
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "stretto"
 MODULES = sorted(SOURCE.rglob("*.py"))
@@ -46,7 +48,7 @@ def module_name(path):
 def public_definitions(path):
     """Return what a module defines, or brings in from its own room."""
     own = module_name(path) + "."
-    for node in ast.parse(path.read_text()).body:
+    for node in tree(path).body:
         match node:
             case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
                 yield name
@@ -62,7 +64,7 @@ def public_definitions(path):
 
 def imported(path, modules):
     """Yield which of some modules a module imports, wherever in it."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree(path)):
         match node:
             case ast.Import(names=names):
                 found = [alias.name for alias in names]
@@ -115,9 +117,7 @@ def test_facades_list_all_they_offer():
 
 def test_modules_say_what_they_are():
     """The first line of every module is a sentence."""
-    docstrings = {
-        path: ast.get_docstring(ast.parse(path.read_text())) or "" for path in MODULES
-    }
+    docstrings = {path: ast.get_docstring(tree(path)) or "" for path in MODULES}
     first = {named(path): text.partition("\n")[0] for path, text in docstrings.items()}
     sentence = re.compile(r"[A-Za-z0-9`].*[.:]")
 
@@ -130,7 +130,7 @@ def long_functions(path):
     """Return the functions of a file that are longer than they may be."""
     return [
         f"{path.name}:{node.lineno} {node.name}: {length}"
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (length := node.end_lineno - node.lineno + 1) > MOST_OF_A_FUNCTION
     ]

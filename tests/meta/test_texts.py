@@ -5,6 +5,8 @@ import re
 import subprocess
 from pathlib import Path
 
+from tests.meta.trees import tree
+
 from stretto import errors
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +36,7 @@ def texts():
 def raised_with_text():
     """Yield the classes in `pytest.raises(CLASS, match=...)` of all tests."""
     for path in TESTS:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree(path)):
             match node:
                 case ast.Call(func=ast.Attribute(attr="raises"), args=[kind, *_]) if (
                     any(keyword.arg == "match" for keyword in node.keywords)
@@ -74,7 +76,7 @@ def test_tests_state_truths():
     mute = [
         f"{path.relative_to(ROOT)}: {node.name}"
         for path in TESTS
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree(path))
         if isinstance(node, ast.FunctionDef)
         and node.name.startswith("test_")
         and not ast.get_docstring(node)
@@ -152,7 +154,7 @@ def test_every_golden_file_has_a_test():
     tests = {
         (path.parent.name, node.name.removeprefix("test_"))
         for path in TESTS
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree(path))
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
     }
     # A test may name its files: golden(text, f"lower/{name}.txt").

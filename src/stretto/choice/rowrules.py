@@ -44,6 +44,8 @@ class RowRule:
     """The same where several kernels would come after it."""
     beside_from: int = 8 << 20
     """Bytes of a rank's part from which copies beside a matmul pay for their calls."""
+    scattered_beside_from: int = 8 << 20
+    """The same where what the matmul makes is summed over ranks."""
     by_parts_from: int = 128 << 20
     """The same from which what is scattered is multiplied part by part."""
     pushed_from: int = 1 << 40

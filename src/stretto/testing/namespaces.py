@@ -6,9 +6,11 @@ nothing finds shared memory where there would be none. It needs root, and `ip`.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 import shlex
+import socket
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,6 +21,8 @@ from stretto.errors import StrettoError
 __all__ = ["NoNamespaces", "TwoHosts"]
 
 _NUMBERS = itertools.count()
+_NETWORK, _NAME, _IPC = 0x40000000, 0x04000000, 0x08000000
+"""CLONE_NEWNET, CLONE_NEWUTS, CLONE_NEWIPC"""
 
 
 class NoNamespaces(StrettoError):
@@ -95,6 +99,17 @@ class TwoHosts:
         script = f"hostname {self.names[host]}; exec {shlex.join(words)}"
         inside = ["unshare", "--uts", "--ipc", "sh", "-c", script]
         return ["ip", "netns", "exec", self._spaces[host], *inside]
+
+    def enter(self, host: int) -> None:
+        """Move this process to a host, as `command` does with the one it starts."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        space = os.open(f"/var/run/netns/{self._spaces[host]}", os.O_RDONLY)
+        try:
+            if libc.setns(space, _NETWORK) or libc.unshare(_NAME | _IPC):
+                raise NoNamespaces(os.strerror(ctypes.get_errno()))
+        finally:
+            os.close(space)
+        socket.sethostname(self.names[host])
 
     def cut(self, host: int = 1) -> None:
         """Take a host's wire away, as if it had lost its power."""

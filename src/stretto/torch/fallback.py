@@ -29,6 +29,9 @@ _OLD_NAMES = {
     "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
 }
 """What backends of torch up to 2.12 call what newer ones call by the first name."""
+_VERSION = tuple(map(int, torch.__version__.split(".")[:2]))
+_COUNTS_FROM_A_CHOSEN_NUMBER = _VERSION < (2, 15)
+"""Whether the ranks of a group agree on where its calls are counted from."""
 
 
 def say_once(verb: str, text: str, *, level: int = logging.WARNING) -> None:
@@ -104,7 +107,8 @@ class Fallback:
             dist.PrefixStore("gloo/", store), group.rank(), group.size(), timeout
         )
         self._gloo.heard = on_timeout
-        self._gloo._set_sequence_number_for_group()
+        if _COUNTS_FROM_A_CHOSEN_NUMBER:
+            self._gloo._set_sequence_number_for_group()
         self._nccl: Any = None
         kinds = dist.ProcessGroup.BackendType
         group._register_backend(self.devices[0], kinds.GLOO, self._gloo)

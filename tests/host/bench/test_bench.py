@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.host.conftest import WITHOUT
 
 import stretto
 from stretto import bench
@@ -21,15 +22,22 @@ from stretto.errors import CallError
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(150)]
 
-SOURCE = Path(__file__).parents[3] / "src"
+ROOT = Path(__file__).parents[3]
+SOURCE = ROOT / "src"
 EVERYTHING = tuple(t for t in bench.TESTS)
 
 
 def run(*words, launcher=(), **environment):
-    """Run a command of ours; return its status and what it printed."""
+    """Run a command of ours; return its status and what it printed.
+
+    Without a launcher its ranks are forked.
+    """
+    forks = ["-m", "tests.host.forked", "stretto"]
+    start = ["-m", "stretto"] if launcher else forks
+    path = os.pathsep.join(map(str, (WITHOUT, SOURCE, ROOT)))
     done = subprocess.run(
-        [*launcher, sys.executable, "-m", "stretto", *words],
-        env=dict(os.environ) | {"PYTHONPATH": str(SOURCE)} | environment,
+        [*launcher, sys.executable, *start, *words],
+        env=dict(os.environ) | {"PYTHONPATH": path} | environment,
         capture_output=True,
         text=True,
         timeout=120,
@@ -46,7 +54,7 @@ def measured(**options):
 
 def test_everything_is_measured_and_right():
     """Every test has a row with figures, in order, that the oracle agrees with."""
-    rows = measured(tests=EVERYTHING, budget_s=4.0)
+    rows = measured(tests=EVERYTHING, budget_s=2.0)
 
     assert list(EVERYTHING) == [row["test"] for row in rows]
     assert [] == [(r["test"], r["wrong"], r["refused"]) for r in rows if not r["ok"]]
@@ -75,7 +83,7 @@ def test_every_kind_of_buffer_gives_right_results(options):
     """Registered or not, in place or not, from caches warm or cold."""
     tests = tuple(t for t in EVERYTHING if t not in bench.PAIRS)
 
-    rows = measured(**{"tests": tests, "budget_s": 1.0} | options)
+    rows = measured(**{"tests": tests, "budget_s": 0.4} | options)
 
     assert [] == [(r["test"], r["wrong"], r["refused"]) for r in rows if not r["ok"]]
     if options.get("mode") == "overlapped":

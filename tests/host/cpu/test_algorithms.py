@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+from tests.nightly import nightly
 
 from stretto import algorithms, collectives, executors
 from stretto.collectives import Operator, Shape, storage
@@ -115,7 +116,10 @@ def same(got, want, dtype, op):
     return got.tobytes() == want.tobytes()
 
 
-@pytest.mark.parametrize(("num_ranks", "every"), [(2, 3), (3, 5), (4, 11)])
+@pytest.mark.parametrize(
+    ("num_ranks", "every"),
+    nightly([(2, 7), (2, 3), (3, 11), (3, 5), (4, 19), (4, 11)], 2),
+)
 def test_every_algorithm_gives_the_interpreters_bits(ranks, num_ranks, every):
     """Lowering, tables, kernels and memory together change nothing."""
     cases = list(every_case(num_ranks))[::every]
@@ -127,7 +131,7 @@ def test_every_algorithm_gives_the_interpreters_bits(ranks, num_ranks, every):
 
 def test_the_numpy_interpreter_gives_the_same_bits(ranks):
     """Without Numba everything is slower and nothing else."""
-    cases = list(every_case(2))[::6]
+    cases = list(every_case(2))[::13]
 
     wrong = ranks(2, run_cases, cases, "numpy", timeout_s=200)
 
@@ -141,7 +145,7 @@ def mixed(group, cases):
 
 def test_both_interpreters_understand_each_other(ranks):
     """What is in shared memory does not depend on who wrote it."""
-    cases = list(every_case(3))[::16]
+    cases = list(every_case(3))[::31]
 
     wrong = ranks(3, mixed, cases, timeout_s=200)
 

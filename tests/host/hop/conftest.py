@@ -6,9 +6,11 @@ import contextlib
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.host.forked import Script
 
 from stretto.testing.namespaces import NoNamespaces, TwoHosts
 from stretto.testing.wire import SlowHosts
@@ -35,25 +37,22 @@ class Job:
         script = BEGIN + code
         address = variables.pop("address", f"tcp://{hosts.addresses[0]}:29500")
         for rank, host in enumerate(placed):
-            words = [
-                sys.executable,
-                "-u",
-                "-c",
-                script,
-                str(rank),
-                str(len(placed)),
-                address,
-            ]
+            words = [str(rank), str(len(placed)), address]
             own = {k: v for k, v in variables.items() if not isinstance(v, dict)}
             own |= variables.get(f"rank{rank}", {})
+            enter, env = partial(hosts.enter, host), {**environment, **own}
+            if "NUMBA_DISABLE_JIT" not in env:
+                self.ranks.append(Script(script, words, env=env, before=enter))
+                continue
+            command = [sys.executable, "-u", "-c", script, *words]
             self.ranks.append(
                 subprocess.Popen(
-                    hosts.command(host, words),
+                    hosts.command(host, command),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     text=True,
-                    env={**environment, **own},
+                    env=env,
                 )
             )
 

@@ -41,7 +41,7 @@ def test_found_programs_run_on_the_hosts_they_were_found_for(start, tmp_path):
     machine.write_text(text.replace('known = ["two_cpu_boxes"]', 'known = ["boxes"]'))
     for collective in ("all_reduce", "all_gather", "all_to_all"):
         file = os.fspath(tmp_path / f"{collective}.py")
-        place = ("--machine", os.fspath(machine), "--size", "256K", "--budget", "2")
+        place = ("--machine", os.fspath(machine), "--size", "256K", "--budget", "0.5")
         assert 0 == main(["synth", collective, *place, "-o", file])
     job = start((0, 0, 1, 1), f"FOLDER = {os.fspath(tmp_path)!r}\n{RUN}")
     out, err = job.end(150)

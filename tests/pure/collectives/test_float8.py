@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.nightly import examples
 
 from stretto.collectives import FLOAT8, Operator, combine, narrow, widen
 
@@ -38,7 +39,7 @@ def test_values_half_way_between_two_bytes_are_rounded_as_pytorch_does(dtype):
     assert np.array_equal(cast(near, dtype), narrow(near, dtype))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.floats(width=32, allow_nan=False), max_size=40))
 @pytest.mark.parametrize("dtype", FLOAT8)
 def test_any_value_is_rounded_as_pytorch_does(dtype, values):

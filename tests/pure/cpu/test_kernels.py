@@ -6,6 +6,7 @@ import ctypes
 
 import numpy as np
 import pytest
+from tests.nightly import nightly
 
 from stretto.collectives import DTYPES, Operator, combine, finish, storage, widen
 from stretto.executors.cpu import kernels
@@ -43,7 +44,7 @@ def equal(got, want, dtype, op):
     return ((wide == other) | ((wide != wide) & (other != other))).all()
 
 
-@pytest.mark.parametrize(("dtype", "op"), pairings())
+@pytest.mark.parametrize(("dtype", "op"), nightly(pairings(), 2))
 def test_a_kernel_combines_as_numpy_does(dtype, op):
     """Left to right, widened and rounded once, wrapping, carrying NaN."""
     rng = np.random.default_rng(0)

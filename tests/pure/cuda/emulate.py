@@ -90,8 +90,8 @@ def compiled(folder, name):
     return library
 
 
-def build(kernel, folder):
-    """Return the kernel as a function of its parameters and the first block."""
+def translated(kernel, folder):
+    """Write the headers of a kernel as this CPU's compiler takes them."""
     for name in _included(kernel.text):
         text = headers()[name]
         for pattern, other in REPLACED:
@@ -100,6 +100,11 @@ def build(kernel, folder):
         (folder / name).write_text(text)
     for name in OURS:
         (folder / name).write_text("#pragma once\n")
+
+
+def build(kernel, folder):
+    """Return the kernel as a function of its parameters and the first block."""
+    translated(kernel, folder)
     cluster = re.search(r"__cluster_dims__\((\d+)", kernel.text)
     entry = (
         '\nextern "C" unsigned go(Calls* calls, unsigned from) {\n'

@@ -8,6 +8,7 @@ them in every run, under the other one at night.
 import itertools
 
 import pytest
+from tests.nightly import nightly
 
 from stretto import algorithms, collectives
 from stretto.collectives import Operator
@@ -54,12 +55,9 @@ def cases():
 
 
 def in_turn(found):
-    """Return cases, every second one (another one of each protocol) for the night."""
+    """Return cases, three of four (others of each protocol) for the night."""
     half = len(found) // 2
-    return [
-        pytest.param(*case, marks=pytest.mark.slow if (nth + nth // half) % 2 else ())
-        for nth, case in enumerate(found)
-    ]
+    return [*nightly(found[:half], 4), *nightly(found[half:][1:] + found[half:][:1], 4)]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cuda_fakes import on_ranks
+from tests.nightly import nightly
 
 import stretto
 from stretto.errors import CallError, CollectiveTimeout, DeviceError
@@ -321,7 +322,9 @@ def _example(name):
         ("matmul_all_reduce", "SOURCE", "matmul_all_reduce"),
     ],
 )
-@pytest.mark.parametrize("arch", [(8, 0), (9, 0), (10, 0)])
+@pytest.mark.parametrize(
+    "arch", nightly(map(pytest.param, [(9, 0), (8, 0), (10, 0)]), 3)
+)
 def test_the_examples_compile_without_spills(example, text, symbol, arch):
     """On every architecture, with warnings as errors."""
     source = getattr(_example(example), text)

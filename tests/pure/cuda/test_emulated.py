@@ -7,6 +7,7 @@ import time
 import cuda_emulate as _emulate
 import numpy as np
 import pytest
+from tests.nightly import nightly
 
 from stretto import algorithms
 from stretto.collectives import Operator, widen
@@ -46,7 +47,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "ranks", "words", "dtype"), CASES)
+@pytest.mark.parametrize(("name", "ranks", "words", "dtype"), nightly(CASES, 2))
 def test_kernels_keep_the_promise(tmp_path, name, ranks, words, dtype):
     """Launch after launch, with ragged ends, in the bits of the reference."""
     op = Operator.AVG if "zero_copy" in words else Operator.SUM

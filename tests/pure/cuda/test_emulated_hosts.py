@@ -10,6 +10,8 @@ import time
 import numpy as np
 import pytest
 from cuda_emulate import Emulated, aligned
+from tests.nightly import nightly
+from tests.soon import soon
 
 from stretto import algorithms, hop
 from stretto.collectives import Operator
@@ -121,7 +123,7 @@ CASES = (
 )
 
 
-@pytest.mark.parametrize(("name", "hosts", "words"), CASES)
+@pytest.mark.parametrize(("name", "hosts", "words"), nightly(CASES, 2))
 def test_kernels_of_several_hosts_give_the_interpreters_bits(
     name, hosts, words, tmp_path
 ):
@@ -201,4 +203,4 @@ def test_an_idle_loop_hardly_uses_its_core():
     for one in ends:
         one.close()
 
-    assert used < 0.05, "two loops, a second: half a percent and room for noise"
+    assert used < soon(0.05), "two loops, a second: half a percent and room for noise"

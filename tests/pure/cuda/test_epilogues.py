@@ -131,11 +131,8 @@ CASES = {
 how many blocks share a row."""
 QUICK = (
     "several rows at a time",
-    "rows that are no whole cells",
     "rows that stay in registers",
-    "a row of four blocks that stays, with idle warps",
     "a row that is read again and replaces what it was made of",
-    "whole rows of parts with warps of their own",
     "no rows",
 )
 """The cases of every run; the others are for the night."""

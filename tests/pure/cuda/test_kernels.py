@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 from cuda_fakes import generated
+from tests.nightly import nightly
 
 from stretto import algorithms
 from stretto.errors import PlanError, StrettoError
@@ -165,8 +166,18 @@ def test_the_parameters_hold_what_the_text_names():
     assert 24 == table[names.index("r2_input_3")]
 
 
-@pytest.mark.parametrize("protocol", ["packets", "bulk"])
-@pytest.mark.parametrize("arch", [(8, 0), (10, 0)], ids=str)
+@pytest.mark.parametrize(
+    ("arch", "protocol"),
+    nightly(
+        [
+            ((8, 0), "packets"),
+            ((10, 0), "packets"),
+            ((8, 0), "bulk"),
+            ((10, 0), "bulk"),
+        ],
+        3,
+    ),
+)
 def test_two_shot_compiles_everywhere(protocol, arch):
     """Nothing in the headers needs more than sm_80 (test_catalogue.py: sm_90)."""
     plan = plan_of("all_reduce/two_shot", f"push {protocol} staged threads=128")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from cuda_fakes import generated
 from tests.checking.groups import among, relayed
+from tests.nightly import nightly
 
 from stretto import algorithms
 from stretto.collectives import Operator
@@ -31,12 +32,21 @@ def planned(program, words):
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
 @pytest.mark.parametrize(
     ("name", "words", "dtype", "op", "by_relays"),
-    [
-        ("all_reduce/two_shot", "packets threads=32 blocks=2", "float32", "avg", True),
-        ("all_reduce/one_shot", "bulk threads=32", "float16", "avg", False),
-        ("reduce_scatter/ring", "pull bulk threads=32", "complex64", "avg", True),
-        ("broadcast/flat", "bulk threads=32", "int8", "sum", True),
-    ],
+    nightly(
+        [
+            (
+                "all_reduce/two_shot",
+                "packets threads=32 blocks=2",
+                "float32",
+                "avg",
+                True,
+            ),
+            ("all_reduce/one_shot", "bulk threads=32", "float16", "avg", False),
+            ("reduce_scatter/ring", "pull bulk threads=32", "complex64", "avg", True),
+            ("broadcast/flat", "bulk threads=32", "int8", "sum", True),
+        ],
+        2,
+    ),
 )
 def test_relays_run_along_with_the_bits_of_the_reference(
     tmp_path, name, words, dtype, op, by_relays

@@ -6,6 +6,7 @@ import cuda_emulate as _emulate
 import numpy as np
 import pytest
 from cuda_fakes import generated
+from tests.nightly import nightly
 
 from stretto import algorithms
 from stretto.collectives import Operator, storage
@@ -66,7 +67,7 @@ CASES = {
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", nightly(CASES, 2))
 def test_parts_with_a_pitch_are_exchanged_in_one_pass(tmp_path, case):
     """The bits of NumPy's split and concatenate, launch after launch."""
     words, ranks, shape, split, concat, dtype = CASES[case]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.nightly import examples
 
 from stretto import algorithms
 from stretto.collectives import Operator
@@ -164,7 +165,7 @@ def test_steps_know_the_words_of_the_header():
     assert list(RECORD.names) == re.findall(r"(\w+)[,;]", re.sub("//.*", "", fields))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.integers(-(2**50), 2**50),
     st.lists(
@@ -190,7 +191,7 @@ def test_the_stated_error_of_a_gpus_clock_holds(offset, rounds, tick):
     assert found.error_ns <= min(a + b for a, b, _ in rounds) // 2 + tick + 2
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, 2**40), st.integers(0, 2**30), st.integers(0, 2**30)),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.nightly import examples
 
 import stretto
 from stretto import epilogues as ep
@@ -43,7 +44,7 @@ def test_a_norm_is_what_it_says():
     assert np.array_equal((y + residual).ravel(), kept)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(1, 200), st.sampled_from([2, 4, 8, 16]), st.integers(0, 9))
 def test_a_rows_sum_depends_on_nothing_but_the_row(row, cell, seed):
     """Not on how many rows there are; and it is the sum."""

@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 from tests.checking.groups import among
+from tests.nightly import nightly
 
 from stretto import algorithms, topology
 from stretto.errors import CallError, ParseError, ProgramError, UnknownNameError
@@ -37,7 +38,8 @@ def test_shipped_algorithms_survive_the_round_trip(name, ranks):
 
 
 @pytest.mark.parametrize(
-    "collective", ["all_gather", "all_reduce", "all_to_all", "reduce_scatter"]
+    "collective",
+    nightly(["all_reduce", "all_gather", "all_to_all", "reduce_scatter"], 2),
 )
 def test_found_programs_survive_the_round_trip(collective):
     """Also with relays and partial sums in scratch."""

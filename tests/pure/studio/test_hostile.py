@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.nightly import examples
 from tests.pure.studio.made import recording
 
 from stretto.errors import StrettoError
@@ -27,7 +28,7 @@ from stretto.trace import (
 )
 
 QUICK = settings(
-    max_examples=40,
+    max_examples=examples(40),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -117,7 +118,7 @@ def wild(draw):
     )
 
 
-@settings(QUICK, max_examples=80)
+@settings(QUICK, max_examples=examples(80))
 @given(made=wild())
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")

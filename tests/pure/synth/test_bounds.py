@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.nightly import examples
 
 from stretto import topology
 from stretto.errors import TopologyError, UnknownNameError
@@ -50,7 +51,7 @@ def connected(draw):
 
 
 @given(connected())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_the_all_gather_rate_is_the_narrowest_of_all_cuts(network):
     """Newton's method finds what trying every subset finds."""
     n = network.num_ranks
@@ -64,7 +65,7 @@ def test_the_all_gather_rate_is_the_narrowest_of_all_cuts(network):
 
 
 @given(connected(), st.integers(0, 4))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_the_scatter_rate_is_the_narrowest_cut_around_the_root(network, root):
     """What leaves a set that holds the root is shared by those outside."""
     n, root = network.num_ranks, root % network.num_ranks
@@ -80,7 +81,7 @@ def test_the_scatter_rate_is_the_narrowest_cut_around_the_root(network, root):
 
 
 @given(connected(), st.lists(st.integers(1, 5), min_size=5, max_size=5))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_unequal_parts_have_their_own_narrowest_cuts(network, sizes):
     """A set of ranks counts with the data that it holds, or that it wants."""
     n = network.num_ranks
@@ -102,7 +103,7 @@ def test_unequal_parts_have_their_own_narrowest_cuts(network, sizes):
 
 
 @given(connected(), st.lists(st.integers(1, 5), min_size=5, max_size=5))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 def test_the_flow_of_unequal_parts_never_exceeds_its_certificate(network, sizes):
     """The lengths prove the rate for parts of any sizes."""
     weights = tuple(sizes[: network.num_ranks])
@@ -112,7 +113,7 @@ def test_the_flow_of_unequal_parts_never_exceeds_its_certificate(network, sizes)
 
 
 @given(connected())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_the_flow_never_exceeds_its_certificate(network):
     """Weak duality: what the solver reaches is below what the lengths prove."""
     flow = exchange_flow(network, trivial(network))
@@ -122,7 +123,7 @@ def test_the_flow_never_exceeds_its_certificate(network):
 
 
 @given(st.integers(2, 7), st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_flow_and_cut_agree_with_another_solver(n, chance):
     """The value is the other solver's, and the cut's capacity equals it."""
     csgraph = pytest.importorskip("scipy.sparse.csgraph")

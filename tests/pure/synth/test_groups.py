@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import pytest
 from tests.checking.judge import program_is_right
+from tests.nightly import nightly
 
 from stretto import topology
 from stretto.errors import CallError, TopologyError
@@ -30,7 +31,9 @@ UNEQUAL = ["all_gather", "all_to_all", "gather", "reduce_scatter", "scatter"]
 
 
 @pytest.mark.parametrize("collective", UNEQUAL)
-@pytest.mark.parametrize(("machine", "gap"), [("torus2x2", 0.08), ("h200x4", 0.4)])
+@pytest.mark.parametrize(
+    ("machine", "gap"), nightly([("torus2x2", 0.08), ("h200x4", 0.4)], 2)
+)
 def test_unequal_parts_have_their_own_bound_and_program(machine, gap, collective):
     """A rank with a large part takes longer than equal parts do, and a bound knows."""
     network = net(machine)

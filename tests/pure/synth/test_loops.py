@@ -27,7 +27,7 @@ def lines_of(found):
     ("collective", "most"),
     [
         ("all_gather", 300),
-        ("broadcast", 150),
+        pytest.param("broadcast", 150, marks=pytest.mark.slow),
         pytest.param("reduce_scatter", 300, marks=pytest.mark.slow),
         pytest.param("all_reduce", 420, marks=pytest.mark.slow),
         pytest.param("reduce", 150, marks=pytest.mark.slow),

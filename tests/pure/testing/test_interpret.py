@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.checking.strategies import numbers_of_ranks, types_and_operators
+from tests.nightly import examples
 
 from stretto.collectives import Operator, Shape, combine, narrow, widen
 from stretto.errors import CallError, MissingExtraError, UndefinedError
@@ -46,7 +47,7 @@ def ring(ranks: Ranks) -> None:
             ranks[r + 1].output[r + 1 - step] = r.output[r + 1 - step]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     st.sampled_from([two_shot, ring]),
     numbers_of_ranks(6),

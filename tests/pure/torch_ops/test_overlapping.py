@@ -112,7 +112,7 @@ def races(world):
 class Memory:
     """Rows of memory of one name."""
 
-    dtype, nbytes = "bfloat16", 0
+    dtype, nbytes, is_cuda = "bfloat16", 0, False
 
     def __init__(self, rank, name, rows):
         self.rank, self.name, self.rows = rank, name, list(rows)

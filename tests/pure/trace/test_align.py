@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.nightly import examples
 
 from stretto.trace import (
     CALL,
@@ -49,7 +50,7 @@ def runs(offsets, *, calls=40, seed=0, drift=(), collective="all_reduce", text="
     return parts, enter + -offsets[0]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.lists(st.integers(-(10**9), 10**9), min_size=2, max_size=5), st.integers(0, 99)
 )

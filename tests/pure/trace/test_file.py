@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.nightly import examples
 
 from stretto.errors import TraceError
 from stretto.trace import (
@@ -119,7 +120,7 @@ def test_a_file_that_was_cut_is_read_to_its_last_whole_chunk(tmp_path):
         assert (size in ends) == (recording.cut == ())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.data())
 def test_any_changed_byte_is_noticed_or_cuts(tmp_path_factory, data):
     """One byte changed anywhere gives an error in one line, or fewer rows."""
@@ -175,7 +176,7 @@ columns = st.lists(
 ).map(lambda c: json.dumps(c).encode())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.lists(
         st.one_of(

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.nightly import examples
 
 from stretto.errors import TraceError
 from stretto.trace import (
@@ -49,7 +50,7 @@ def made_calls(ring, count):
         ring.end(ring.begin(kind))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.integers(0, 40), max_size=8))
 def test_what_is_taken_is_all_or_said_to_be_lost(counts):
     """Each call is taken once, in order; those written over are counted."""
@@ -198,7 +199,7 @@ def test_rings_of_closed_communicators_are_used_again(file):
     assert "world/59.0" in {c.name for c in snapshot(file.path).comms}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_hostile_rings_give_one_clear_line(tmp_path_factory, rng: random.Random):
     """Bytes changed anywhere, or the end missing: read, or refused in one line."""

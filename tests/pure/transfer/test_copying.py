@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.nightly import examples
 from tests.pure.transfer.oracle import memory, pairs
 
 from stretto.collectives import storage
@@ -56,7 +57,7 @@ def test_conversions_round_as_the_types_do(pair):
     assert want.tobytes() == made.tobytes()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(pairs(dtypes=("int8", "float32")), st.data())
 def test_packing_and_unpacking_in_any_parts_is_a_copy(drawn, data):
     """The two sides agree on the order of the runs, wherever it is cut."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from tests.nightly import examples
 from tests.pure.transfer.oracle import memory, pairs
 
 from stretto.errors import MissingExtraError
@@ -130,7 +131,7 @@ def boxes_of(made, run, src, dst):
 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs g++")
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(pairs(dtypes=("int32",)))
 def test_the_kernel_moves_what_the_loops_move(drawn):
     """Whatever the layouts, pages and distances."""
@@ -179,7 +180,7 @@ def test_a_long_run_is_divided_and_a_word_is_raised(nbytes):
                 assert move._loaded[1] == mover.blocks
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(pairs(dtypes=("int8",)))
 def test_pieces_for_copy_engines_are_all_runs_once(drawn):
     """Neighbours on both sides are one piece, and nothing is lost or added."""
@@ -244,7 +245,7 @@ def test_vectors_are_as_wide_as_everything_is_aligned():
 
 @pytest.mark.parametrize(
     ("nbytes", "count", "by"),
-    [(64 << 10, 8, "engines"), (32 << 10, 8, "kernel"), (64 << 10, 5000, "kernel")],
+    [(512 << 10, 8, "engines"), (256 << 10, 8, "kernel"), (512 << 10, 5000, "kernel")],
 )
 def test_large_pieces_that_are_few_go_by_engines(nbytes, count, by, monkeypatch):
     """Short ones, and very many, by a kernel, unless the caller says otherwise."""

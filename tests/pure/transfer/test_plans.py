@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.nightly import examples
 from tests.pure.transfer.oracle import elements, key, memory, pairs
 
 from stretto.errors import CallError, LayoutError, PlanError, UnknownNameError
@@ -30,7 +31,7 @@ def moved(made, src, dst, pages, to, tokens, *, loops):
 
 
 @pytest.mark.parametrize("loops", [True, False], ids=["compiled", "numpy"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(pairs())
 def test_every_element_goes_to_its_own_place_and_nothing_else_changes(loops, drawn):
     """Whatever the axes, their order, shards, pages and distances."""
@@ -61,7 +62,7 @@ def test_every_element_goes_to_its_own_place_and_nothing_else_changes(loops, dra
     prove(made)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(pairs(), st.data())
 def test_a_box_that_is_changed_anywhere_is_caught(drawn, data):
     """Its corner, a distance, a count, its tensor, or that it is there at all."""

@@ -12,6 +12,7 @@ import pytest
 from tests.checking.cases import programs
 from tests.checking.plan_mutants import plan_edits
 from tests.checking.referee.judge import judge_plan
+from tests.nightly import nightly
 
 from stretto import algorithms, collectives
 from stretto.collectives import Operator, Shape
@@ -230,7 +231,9 @@ def test_the_simulator_shows_what_the_proof_refuses(text):
     assert any(differs(seed) for seed in range(200))
 
 
-@pytest.mark.parametrize("hosts", [(0, 1), (0, 0, 1), TWO_AND_TWO])
+@pytest.mark.parametrize(
+    "hosts", nightly(map(pytest.param, [(0, 0, 1), (0, 1), TWO_AND_TWO]), 3)
+)
 def test_proof_and_referee_agree_on_mutants(hosts):
     """What one accepts, the other does: signals dropped, weakened, sent elsewhere."""
     rng = random.Random(len(hosts))

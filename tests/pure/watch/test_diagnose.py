@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.nightly import examples
 from tests.pure.watch.recordings import kind, recording, wait
 
 from stretto.watch import diagnose, page
@@ -161,7 +162,7 @@ def test_who_has_enqueued_less_on_a_gpu_is_behind():
     assert () == diagnose(seen, 2 * S + S // 2).findings
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.data())
 def test_any_standing_gives_a_page(data):
     """Whatever ranks are in, and whomever they say they wait for."""

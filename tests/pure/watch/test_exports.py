@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.nightly import examples
 from tests.pure.watch.recordings import recording
 
 from stretto.errors import TraceError
@@ -132,7 +133,7 @@ class Trace:
         return said
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.integers(0, 2**64 - 1), st.integers(1, 2**20), st.binary(max_size=300))
 def test_the_wire_is_read_back(value, field, body):
     """Numbers and messages of any size, under any field."""
@@ -282,7 +283,7 @@ GOOD = json.loads(next(inspector_lines(two_ranks())))
 paths = [(a, b) for a in GOOD for b in GOOD[a]]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.sampled_from([*paths, ("header", None), ("metadata", None), (None, None)]),
     st.none()

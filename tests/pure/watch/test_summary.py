@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.nightly import examples
 from tests.pure.watch.recordings import recording
 
 from stretto.trace import WAITS, Dropped
@@ -35,7 +36,7 @@ def nearest(values, share):
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(recordings())
 def test_the_table_is_what_loops_say(drawn):
     """Counts, quantiles, sums, and what was waited for the last to come."""
@@ -69,7 +70,7 @@ def test_the_table_is_what_loops_say(drawn):
     assert sum(c[4] == "failed" for c in calls) == found.failed
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(recordings())
 def test_who_was_late_is_what_loops_say(drawn):
     """How often last, how late on average, and what it alone has cost the others."""
@@ -96,7 +97,7 @@ def test_who_was_late_is_what_loops_say(drawn):
         assert one.kept_us == pytest.approx(cost[one.rank] / 1e3)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(1, 300), st.integers(1, 60), st.booleans()), max_size=12

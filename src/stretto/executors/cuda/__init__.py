@@ -17,10 +17,12 @@ from stretto.plan import Plan
 if TYPE_CHECKING:
     from stretto.executors.cuda.codegen.abi import Kernel
     from stretto.executors.cuda.launching.side_stream import SideStream
+    from stretto.executors.cuda.parts import Adder
     from stretto.executors.cuda.session import CudaSession
     from stretto.executors.cuda.transfers.mover import Boxes, Mover
 
 __all__ = [
+    "adder",
     "arch_here",
     "between_hosts",
     "boxes",
@@ -66,6 +68,20 @@ def mover() -> Mover:
     from stretto.executors.cuda.transfers.mover import Mover
 
     return Mover()
+
+
+def adder() -> Adder:
+    """Return what adds parts in the memory of the GPU that the caller works on."""
+    from stretto.executors.cuda.device.driver import here
+
+    return _adder(here())
+
+
+@functools.cache
+def _adder(device: int) -> Adder:
+    from stretto.executors.cuda.parts import Adder
+
+    return Adder(device)
 
 
 def boxes(**what: Any) -> Boxes:

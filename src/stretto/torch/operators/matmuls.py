@@ -36,13 +36,16 @@ def _shift(n: int, by: int) -> tuple[tuple[int, int], ...]:
     return tuple((q, (q + by) % n) for q in range(n))
 
 
-def _together(comm: Communicator, x: Tensor, nbytes: int) -> bool:
+def _together(comm: Communicator, x: Tensor, nbytes: int, *, sums: bool) -> bool:
     """Return whether parts of so many bytes are too small to be moved one by one."""
     if comm.num_ranks == 1 or not nbytes:
         return True
     least = OVERLAP_FROM
     if least is None:
-        least = comm.measured().beside_from if x.is_cuda else _ON_CPUS_FROM
+        least = _ON_CPUS_FROM
+        if x.is_cuda:
+            rows = comm.measured()
+            least = rows.scattered_beside_from if sums else rows.beside_from
     return nbytes < least
 
 
@@ -62,7 +65,7 @@ def _all_gather_matmul(
 ) -> tuple[Tensor, Tensor]:
     _check(x, w, "all_gather_matmul")
     comm, x = resolve(group), plain(x)
-    if _together(comm, x, x.nbytes):
+    if _together(comm, x, x.nbytes, sums=False):
         whole = x.new_empty(gathered(x, comm.num_ranks))
         comm.all_gather(x, out=whole)
         return whole @ w, whole if keep else x.new_empty(0)
@@ -142,7 +145,7 @@ def _matmul_reduce_scatter(x: Tensor, w: Tensor, group: str) -> Tensor:
     comm, x = resolve(group), plain(x)
     shape = [*part_of(x, comm.num_ranks, "matmul_reduce_scatter")[:1], w.shape[1]]
     nbytes = x.element_size() * shape[0] * shape[1]
-    if _together(comm, x, nbytes):
+    if _together(comm, x, nbytes, sums=True):
         out = x.new_empty(shape)
         comm.reduce_scatter(x @ w, out=out)
         return out

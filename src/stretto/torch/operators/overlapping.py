@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from stretto import executors
 from stretto.calls import Communicator
 from stretto.errors import CallError
 
@@ -306,4 +307,21 @@ def _scatter(
     torch.mm(xs[me], w, out=own[me])
     here.wait_stream(copies)
     room.barrier(comm)  # everything has come
-    return own[0] + own[1] if n == 2 else mine.view(n, *shape).sum(0)  # rounded once
+    return _added(mine, n, shape)
+
+
+def _added(mine: Tensor, n: int, shape: list[int]) -> Tensor:
+    """Return the sum of n parts in their order, rounded once."""
+    parts = mine.view(n, *shape)
+    if not mine.is_cuda:
+        return parts.sum(0)
+    adder, out = executors.get("cuda").adder(), parts.new_empty(shape)
+    kind, ends = (
+        str(mine.dtype).removeprefix("torch."),
+        (mine.data_ptr(), out.data_ptr()),
+    )
+    if not adder.takes(kind, n, out.nbytes, *ends):
+        return parts.sum(0)
+    stream = torch.cuda.current_stream().cuda_stream
+    adder.add(kind, n, out.nbytes, *ends, stream)
+    return out

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.checking.referee.campaign import TASKS, Found, catalogue, run_task
+from tests.nightly import nightly
 
 
 @functools.cache
@@ -25,7 +26,7 @@ def test_what_is_proved_stays_right_when_plans_follow_one_another(seed):
         assert not found.accepted_wrong, found.examples
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", nightly(range(4), 2))
 def test_plans_of_the_catalogue_are_right_in_wide_scopes(part):
     """A few of them here, with all orders run in both memories."""
     for i in range(2):
