@@ -19,6 +19,8 @@ CLOSE = 0.01
 """Relative error of products, of bf16 inputs and rounded once."""
 BLOCKS = ((64, 128, 4), (32, 256, 4))
 """Rows and columns of a block, and how many blocks are on their way."""
+MEASURED = (1, 4, 16, 64)
+"""Tokens that are measured; others have what was chosen for the next of them."""
 FEWEST, MOST = 96, 1200
 """Blocks of a launch that are tried: an H200 has 132 SMs."""
 
@@ -41,16 +43,20 @@ class Chooser:
             for name in ("qkv", "o", "gate_up", "down")
         }
         matrices["head"] = [self.weights.head] * 2
-        for count in sorted(set(tokens)):
-            if count > 64:
+        wanted = [count for count in sorted(set(tokens)) if count <= MEASURED[-1]]
+        for count in MEASURED:
+            here = [t for t in wanted if _measured_for(t) == count]
+            if not here:
                 continue
             for name, some in matrices.items():
                 self._one(
-                    name, count, lambda n=name, s=some, c=count: self._matrix(n, s, c)
-                )
+                    name, count,
+                    lambda n=name, s=some, c=count, h=here: self._matrix(n, s, c, h),
+                )  # fmt: skip
             self._one(
-                "attention", count, lambda c=count: self._attention(c, keys, values)
-            )
+                "attention", count,
+                lambda c=count, h=here: self._attention(c, keys, values, h),
+            )  # fmt: skip
         return self.said
 
     def _one(self, name: str, tokens: int, choose: Callable[[], None]) -> None:
@@ -61,8 +67,10 @@ class Chooser:
 
     # Products.
 
-    def _matrix(self, name: str, some: list[Tensor], tokens: int) -> None:
-        from torch_llama_kernels import silu_times
+    def _matrix(
+        self, name: str, some: list[Tensor], tokens: int, here: list[int]
+    ) -> None:
+        from torch_llama_calls import silu_times
 
         gated, (rows, columns) = name == "gate_up", some[0].shape
         x = torch.empty(tokens, columns, device=some[0].device, dtype=some[0].dtype)
@@ -96,8 +104,8 @@ class Chooser:
             best = min(us, key=lambda n: us[n])
         if best != "cuBLAS" and us[best] > 0.98 * us.get("cuBLAS", 1e9):
             best = "cuBLAS"
-        if best != "cuBLAS":
-            torch_llama.THIN[tokens, rows, columns, gated] = ways[best]
+        for count in here if best != "cuBLAS" else ():
+            torch_llama.THIN[count, rows, columns, gated] = ways[best]
         rate = some[0].nbytes / us[best] / 1e3
         row = {"matrix": name, "tokens": tokens, "way": best, "us": us[best],
                "GB/s": round(rate), "cuBLAS": us.get("cuBLAS"), "all": us}  # fmt: skip
@@ -106,7 +114,7 @@ class Chooser:
     def _candidates(
         self, tokens: int, rows: int, columns: int, gated: bool
     ) -> list[Any]:
-        from torch_llama_kernels import Thin
+        from torch_llama_calls import Thin
 
         rows //= 2 if gated else 1
         found = []
@@ -124,8 +132,10 @@ class Chooser:
 
     # Attention.
 
-    def _attention(self, tokens: int, keys: list[Tensor], values: list[Tensor]) -> None:
-        from torch_llama_kernels import Attention, turn_store_attend
+    def _attention(
+        self, tokens: int, keys: list[Tensor], values: list[Tensor], here: list[int]
+    ) -> None:
+        from torch_llama_calls import Attention, turn_store_attend
 
         shape, ranks = self.weights.shape, self.weights.ranks
         heads, kv, head = shape.heads // ranks, shape.kv_heads // ranks, shape.head
@@ -161,7 +171,7 @@ class Chooser:
         )  # fmt: skip
         if us:
             best = min(us, key=lambda n: us[n])
-            torch_llama.ATTENTION[tokens] = ways[best]
+            torch_llama.ATTENTION.update(dict.fromkeys(here, ways[best]))
             self.said["attention"].append({"tokens": tokens, "way": best, "us": us})
 
     # Measuring.
@@ -196,8 +206,14 @@ class Chooser:
         call()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()  # with memory of its own: it ends with the graph
-        with torch.cuda.graph(graph, stream=self._stream):
-            call()
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            graph.capture_begin()  # torch.cuda.graph empties caches each time
+            try:
+                call()
+            finally:
+                graph.capture_end()
+        torch.cuda.current_stream().wait_stream(self._stream)
         times = []
         for _ in range(4):
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -210,7 +226,7 @@ class Chooser:
 
     def check(self) -> None:
         """Raise when kernels that always serve are not what PyTorch computes."""
-        from torch_llama_kernels import add_norm, silu_times
+        from torch_llama_calls import add_norm, silu_times
 
         weight = self.weights.norm
         x = torch.randn(3, *weight.shape, device=weight.device).to(weight.dtype)
@@ -225,6 +241,10 @@ class Chooser:
         off = _gap(silu_times(both), functional.silu(gate) * up)
         if not off < CLOSE:
             raise ValueError(f"silu_times: off by {off}")
+
+
+def _measured_for(tokens: int) -> int:
+    return next(count for count in MEASURED if tokens <= count)
 
 
 def _gap(got: Tensor, want: Tensor) -> float:

@@ -1,9 +1,10 @@
 """Decide the CPU goals of stretto.transfer: each figure, the goal, and yes or no.
 
-    python benchmarks/transfer_cpu.py [--out FILE] [--nixl] [--tries N]
+    python benchmarks/transfer_cpu.py [--out FILE] [--peers all] [--tries N]
 
 Two processes on this host, medians, what has arrived compared once for each case. With
-`--nixl` NIXL is measured in the same run, where it is installed. A figure counts when
+`--peers` others (NIXL, UCX, Gloo, Mooncake) take turns with us in the same run, where
+they are installed; which are not, is said. A figure counts when
 others left the machine alone meanwhile: `foreign` says how many cores they took, and a
 figure during which they took more than a twentieth is measured again, three times at
 most, the quietest kept.
@@ -19,16 +20,17 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from stretto.bench.machine import commit
-from stretto.bench.transfers.nixl import nixl_rows
+from stretto.bench.transfers.cases import Case
+from stretto.bench.transfers.contest import Refusal, contest
 from stretto.bench.transfers.pair import Pair, Times, timed
-from stretto.errors import MissingExtraError
+from stretto.bench.transfers.peers import expand
 from stretto.transfer import Layout
 
 QUIET = 0.06
@@ -242,25 +244,44 @@ def busy(report: Report, pair: Pair) -> None:
                   peer="libfabric, ucxx 4-24 ms")  # fmt: skip
 
 
-def with_nixl(report: Report) -> None:
-    """Measure NIXL beside it, where it is installed."""
+def beside(report: Report, who: Sequence[str]) -> None:
+    """Measure others beside us, case by case, in turns."""
     sizes = (8, 4 * KB, 64 * KB, MB, 64 * MB)
-    try:
-        for what, nbytes, path, times in nixl_rows(sizes, ("cross-memory", "tcp")):
-            us = times.median * 1e6
-            report.rows.append({"name": f"NIXL {what} by {path}", "figure": us,
-                                "unit": "us"})  # fmt: skip
-            print(f"    NIXL {what} by {path}: {us:.2f} us, "
-                  f"{nbytes / us / 1e3:.2f} GB/s", flush=True)  # fmt: skip
-    except MissingExtraError as e:
-        print(f"    {e}")
+    for path in ("cross-memory", "tcp"):
+        cases = [
+            *(Case(what=w, path=path, nbytes=n) for n in sizes for w in ("put", "get")),
+            Case(what="blocks", path=path, nbytes=32 * KB, count=2048),
+            Case(what="blocks", path=path, nbytes=KB, count=32768),
+            Case(what="notify", path=path),
+        ]
+        ours: dict[Case, float] = {}
+        for found in contest(("stretto", *expand(who)), path, cases):
+            if isinstance(found, Refusal):
+                print(f"    {found.who} by {path}: {found.why}", flush=True)
+                row = {"name": f"{found.who} by {path}", "missing": found.why}
+                report.rows.append(row)
+                continue
+            case, us = found.case, found.at(0.5) * 1e6
+            if found.who == "stretto":
+                ours[case] = us
+            row = {"name": f"{found.who} {case.label} by {path}", "figure": us,
+                   "unit": "us", "right": found.is_right}  # fmt: skip
+            said = ""
+            if case in ours and found.who != "stretto":
+                row["times_ours"] = us / ours[case]
+                said = f", {us / ours[case]:.2f} x ours"
+            report.rows.append(row)
+            rate = case.total / max(us, 1e-3) / 1e3
+            wrong = "" if found.is_right else ", WRONG"
+            print(f"    {row['name']}: {us:.2f} us, {rate:.2f} GB/s{said}{wrong}",
+                  flush=True)  # fmt: skip
 
 
 def main() -> None:
     """Decide everything, and write it down."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--nixl", action="store_true")
+    parser.add_argument("--peers", default="", help="all, or their names")
     parser.add_argument("--tries", type=int, default=TRIES)
     given = parser.parse_args()
     with Pair() as pair:
@@ -273,8 +294,8 @@ def main() -> None:
     with Pair(path="tcp") as other:
         report._pids = lambda: [other.pid()]
         far(report, other)
-    if given.nixl:
-        with_nixl(report)
+    if given.peers:
+        beside(report, given.peers.split(","))
     decided = [row for row in report.rows if "goal" in row]
     reached = sum(row["reached"] for row in decided)
     print(f"{reached} of {len(decided)} goals reached")

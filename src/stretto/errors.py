@@ -213,6 +213,8 @@ class TransferError(StrettoError):
     bytes_done: int = 0
     blocks_done: int = 0
     """Blocks that have arrived in full, from the first on."""
+    blocks_failed: tuple[int, ...] = ()
+    """Pages of ours, where memory has pages, that are not known to be through."""
 
 
 class TransferTimeout(TransferError):

@@ -18,6 +18,7 @@ from stretto.transfer import Engine, Layout
 from stretto.transfer.copying.convert import converted
 
 WAIT = 20.0
+SECRET = b"device" * 6
 
 
 def serve(job: str) -> None:
@@ -32,7 +33,11 @@ def serve(job: str) -> None:
         try:
             match said["do"]:
                 case "engine":
-                    engines[said["name"]] = Engine(said["name"], job=job)
+                    listens = "127.0.0.1:0" if said.get("listen") else None
+                    name = said["name"]
+                    made = Engine(name, job=job, secret=SECRET, listen=listens)
+                    engines[name] = made
+                    answer = made.address
                 case "share":
                     engine = engines[said["engine"]]
                     made = [
@@ -71,7 +76,7 @@ def serve(job: str) -> None:
 def _tensor(engine: Engine, where: str, nbytes: int, fill: int) -> Any:
     if where == "gpu":
         return torch.full((nbytes,), fill, dtype=torch.uint8, device="cuda")
-    made = engine.arena(nbytes)
+    made = np.empty(nbytes, np.uint8) if where == "private" else engine.arena(nbytes)
     made[:] = fill
     return made
 

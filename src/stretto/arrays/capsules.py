@@ -35,6 +35,8 @@ class Capsule(NamedTuple):
     nbytes: int
     contiguous: bool
     device: int
+    strides: tuple[int, ...] = ()
+    """Elements between neighbours along each axis; none where it is contiguous."""
 
 
 def read_capsule(array: Any) -> Capsule:
@@ -47,7 +49,8 @@ def read_capsule(array: Any) -> Capsule:
         ctypes.string_at(at, _TENSOR.size)
     )
     shape = _numbers(sizes, ndim)
-    dense = not steps or contiguous(shape, _numbers(steps, ndim))
+    strides = _numbers(steps, ndim) if steps else ()
+    dense = not steps or contiguous(shape, strides)
     return Capsule(
         _name(code, bits, lanes),
         shape,
@@ -55,6 +58,7 @@ def read_capsule(array: Any) -> Capsule:
         math.prod(shape) * bits * lanes // 8,
         dense,
         device,
+        () if dense else strides,
     )
 
 

@@ -41,6 +41,8 @@ class View(NamedTuple):
     contiguous: bool
     why: str = ""
     """What is said of it where it is not contiguous."""
+    strides: tuple[int, ...] = ()
+    """Bytes between neighbours along each axis, where it is not contiguous."""
 
 
 def view(array: Any) -> View:
@@ -50,14 +52,19 @@ def view(array: Any) -> View:
         nbytes = array.numel() * array.element_size()
         packed = bool(array.is_contiguous())
         why = "" if packed else "a strided GPU tensor; pass tensor.contiguous()"
-        return View(array.data_ptr(), nbytes, tuple(array.shape), name, packed, why)
+        steps = () if packed else tuple(array.stride())
+        strides = tuple(int(s) * array.element_size() for s in steps)
+        return View(
+            array.data_ptr(), nbytes, tuple(array.shape), name, packed, why, strides
+        )
     face = getattr(array, "__cuda_array_interface__", None)
     if face is not None:
         kind = getattr(array, "dtype", None)  # of several types a typestr says V1
         start, nbytes, packed = dense(face)
         why = f"an array of strides {face.get('strides')}; want it contiguous"
         typed = np.dtype(face["typestr"]) if kind is None else kind
-        return View(start, nbytes, tuple(face["shape"]), typed, packed, why)
+        strides = () if packed else tuple(map(int, face["strides"]))
+        return View(start, nbytes, tuple(face["shape"]), typed, packed, why, strides)
     if not hasattr(array, "__dlpack__"):
         raise CallError(
             f"a {type(array).__name__} is no GPU array; want a CUDA tensor, or "
@@ -68,9 +75,12 @@ def view(array: Any) -> View:
         raise CallError(f"array on DLPack device {kind}; want a GPU ({CUDA_DEVICE})")
     found = read_capsule(array)
     why = f"a strided {type(array).__name__} on a GPU; want it contiguous"
+    size = found.nbytes // max(1, math.prod(found.shape))
+    strides = tuple(size * step for step in found.strides)
     return View(
-        found.start, found.nbytes, found.shape, found.dtype, found.contiguous, why
-    )
+        found.start, found.nbytes, found.shape, found.dtype, found.contiguous, why,
+        strides,
+    )  # fmt: skip
 
 
 def packed_view(array: Any) -> View:

@@ -58,7 +58,11 @@ def _what(parser: argparse.ArgumentParser) -> None:
     add("--machine-file", metavar="FILE", help="of hop: a machine as it was measured")
     add("--carrier", default="", help="of hop: tcp or ucx [all that are ready]")
     add("--paths", metavar="P,P", help="of transfer: shared, cross-memory, tcp [all]")
-    add("--model", metavar="NAME", help="of transfer: whose cache [llama-3.1-8b]")
+    add(
+        "--model",
+        metavar="NAME",
+        help="of transfer: whose cache, or all [llama-3.1-8b]",
+    )
     add("--hosts", type=int, default=2, help="that it has, of --ranks each [2]")
 
 
@@ -147,16 +151,21 @@ def _transfer(args: argparse.Namespace) -> int:
         how["paths"] = args.paths.split(",")
     if args.model:
         how["model"] = args.model
-    rows = [
-        {
-            "scheme": r.scheme, "what": r.what, "who": r.who, "path": r.path,
-            "pieces": r.pieces, "us": round(r.us, 3), "p99_us": round(r.p99_us, 2),
-            "GB/s": round(r.gb_per_s, 2),
-        }
-        for r in transfers.measure(args.tests[1:], **how)
-    ]  # fmt: skip
+    rows, is_right = [], True
+    for r in transfers.measure(args.tests[1:], **how):
+        if isinstance(r, transfers.Refusal):
+            sys.stderr.write(f"{r.who}, {r.path}: {r.why}\n")
+            continue
+        is_right = is_right and r.is_right
+        rows.append(
+            {
+                "scheme": r.scheme, "what": r.what, "who": r.who, "path": r.path,
+                "pieces": r.pieces, "us": round(r.us, 3), "p99_us": round(r.p99_us, 2),
+                "GB/s": round(r.gb_per_s, 2), "right": r.is_right,
+            }
+        )  # fmt: skip
     _show("bench transfer", rows, args)
-    return 0
+    return int(not is_right)
 
 
 def _show(command: str, rows: list[dict[str, Any]], args: argparse.Namespace) -> None:

@@ -51,6 +51,9 @@ class Window:
     """A host that the others are reached by: it says which interface to use."""
     lanes: int = 1
     """Streams to each peer. Only what goes by one stream is in order."""
+    wake: int = -1
+    """A descriptor that ends a `wait`, too, when it turns readable; whoever waits reads
+    it. -1: there is none."""
     rails: tuple[str, ...] = ()
     """Interfaces or addresses that lanes go by in turn; none: as routes say."""
     fields: int = 0
@@ -130,6 +133,13 @@ class Hop(Protocol):
         """Return what turns readable when something comes, for selectors."""
 
     @property
+    def is_armed(self) -> bool:
+        """Return whether descriptors turn readable by themselves, without `arm`."""
+
+    def arm(self) -> bool:
+        """Have descriptors turn readable from now on; False: something is there."""
+
+    @property
     def lanes(self) -> int:
         """Return how many streams there are to each peer."""
 
@@ -162,7 +172,7 @@ def chosen(environment: Mapping[str, str] | None = None) -> str:
 
 
 def get(name: str) -> Any:
-    """Return the module of a carrier: it has `open(window)` and `doctor()`."""
+    """Return a carrier's module: `open_hop(window)`, `missing()` and `doctor()`."""
     if name not in names():
         raise UnknownNameError.among("carrier", name, names())
     return importlib.import_module(f"{__name__}.{name}")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stretto.collectives import bus_factor
 from stretto.studio.index import Index, dense_ids
+from stretto.watch import nearest_rank, ordered, places_by
 
 __all__ = ["Group", "groups"]
 
@@ -61,8 +61,8 @@ def groups(index: Index, instances: NDArray[np.bool_] | None = None) -> list[Gro
     keys, group = dense_ids(key)
     wanted = np.ones(index.num_instances, bool) if instances is None else instances
     every = list(names)
-    calls_of = _sorted_by(group[index.instance], len(keys))
-    instances_of = _sorted_by(group, len(keys))
+    calls_of = places_by(group[index.instance], len(keys))
+    instances_of = places_by(group, len(keys))
     found = []
     for g, value in enumerate(keys.tolist()):
         mine = instances_of[g][wanted[instances_of[g]]]
@@ -79,14 +79,6 @@ def groups(index: Index, instances: NDArray[np.bool_] | None = None) -> list[Gro
             _group(index, every[name], int(ranks[place]), exponent, mine, calls)
         )
     return sorted(found, key=lambda one: -one.total_us)
-
-
-def _sorted_by(group: NDArray[Any], many: int) -> list[NDArray[np.int64]]:
-    """Return the places of each group."""
-    small = group.astype(np.uint16) if many < 1 << 16 else group
-    order = np.argsort(small, kind="stable")
-    ends = np.cumsum(np.bincount(group, minlength=many))
-    return np.split(order, ends[:-1])
 
 
 def _group(
@@ -136,8 +128,8 @@ def _quantiles(
     if not n:
         return (math.nan,) * 4  # nobody timed them
     reach = 0.98 * n / max(1, independent) ** 0.5
-    wanted = [n / 2 - reach, (n - 1) / 2, n / 2 + reach, 0.99 * n]
-    places = np.clip(np.round(wanted), 0, n - 1).astype(int)
-    parted = np.partition(values, np.unique(places))
-    low, p50, high, p99 = parted[places].tolist()
+    ends = [min(max(0, round(n / 2 + end)), n - 1) for end in (-reach, reach)]
+    low, high, p50, p99 = ordered(
+        values, *ends, nearest_rank(0.5, n), nearest_rank(0.99, n)
+    )
     return low, p50, high, p99

@@ -17,13 +17,14 @@ from stretto.torch.memory import deregister, register
 __all__ = ["FEW_SMS", "FROM_BYTES", "place_buffers"]
 
 FEW_SMS = {
-    "all_gather": "all_gather/one_shot push engine zero_copy blocks=2",
-    "reduce_scatter": "reduce_scatter/ring push bulk zero_copy threads=512 "
-    "tile_bytes=1073741824 blocks=16",
+    "all_gather": "all_gather/one_shot push bulk zero_copy threads=512 "
+    "tile_bytes=1073741824 depth=8 blocks=16",
+    "reduce_scatter": "reduce_scatter/one_shot pull bulk zero_copy threads=512 "
+    "tile_bytes=1073741824 depth=8 blocks=16",
 }
-"""What leaves SMs to the matmuls beside it: copy engines where nothing is summed, and
-16 blocks where it is. As fast as what has all SMs in a step of a model, which then has
-them itself (benchmarks/results/torch_fsdp_h200x2_202611.md)."""
+"""What leaves SMs to the matmuls beside it: 16 blocks, where NCCL has 24. Copy engines
+would take none, but a gather of theirs is two kernels and a copy for each peer: where
+the host is the limit, a step takes 5 % longer (torch_fsdp_h200x4_202611.md)."""
 FROM_BYTES = 32 << 20
 """Bytes of everybody's parts from which that is so; smaller calls are soon over."""
 

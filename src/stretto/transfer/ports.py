@@ -142,6 +142,9 @@ class PeerLike(Protocol):
     def unkeep(self, kept: int) -> None:
         """Say that a prepared transfer need not be kept any more."""
 
+    def refuse(self, number: int, why: str) -> None:
+        """Let a transfer fail on both sides."""
+
     def give_up(self) -> None:
         """Raise when it is of no use to wait for it."""
 
@@ -197,6 +200,19 @@ class EngineLike(Protocol):
 
     def mapping_of(self, region: Any, address: int) -> tuple[int, int]:
         """Return the arena in which memory lies."""
+
+    def note_writing(self, epoch: int, more: int) -> None:
+        """Note that a GPU begins, or has ended, to write under an epoch."""
+
+    def is_writing(self, epoch: int) -> bool:
+        """Return whether a GPU writes under an epoch."""
+
+    def gpu_ring(self, peer: Any) -> Any:
+        """Return pinned memory for what goes between a GPU here and a peer."""
+
+    @property
+    def has_gpu(self) -> bool:
+        """Return whether a GPU is used here."""
 
     def renew(self, slot: int, epoch: int, timeout: float) -> int:
         """Give a lease a new epoch."""

@@ -1,6 +1,7 @@
 """See what ranks did: summaries, diagnoses, and what other tools read."""
 
 from stretto.watch.attach import attached, tell_why
+from stretto.watch.columns import nearest_rank, ordered, places_by
 from stretto.watch.diagnose import Chain, Diagnosis, Finding, Member, diagnose
 from stretto.watch.inspector import inspector_lines, read_inspector
 from stretto.watch.links import Link, links
@@ -37,7 +38,10 @@ __all__ = [
     "head",
     "inspector_lines",
     "links",
+    "nearest_rank",
+    "ordered",
     "page",
+    "places_by",
     "prometheus_lines",
     "read_inspector",
     "rows_of",

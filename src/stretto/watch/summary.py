@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from stretto.collectives import bus_factor
 from stretto.trace import WAITS, CallKind, Recording
+from stretto.watch.columns import nearest_rank, ordered, places_by, size_class
 from stretto.watch.links import Link, links
 
 __all__ = [
@@ -193,13 +194,13 @@ def _rows(
     waits = np.bincount(group, weights=waited, minlength=len(groups))
     del waited
     nbytes = np.bincount(group, weights=calls["nbytes"], minlength=len(groups))
-    order = np.argsort(group, kind="stable")
-    ends = np.cumsum(count)
+    places = places_by(group, len(groups)) if len(groups) else []
     untimed = _untimed(recording, groups)
     rows = []
     for g, (collective, comm, size, kinds) in enumerate(groups):
-        own = length[order[ends[g] - count[g] : ends[g]]]
-        p50, p99 = _quantiles(own, (0.5, 0.99)) if len(own) else (0.0, 0.0)
+        own = length[places[g]]
+        wanted = [nearest_rank(share, len(own)) for share in (0.5, 0.99)]
+        p50, p99 = ordered(own, *wanted) if len(own) else (0.0, 0.0)
         n = len(recording.comms[comm].members)
         mean = nbytes[g] / max(1, count[g])
         rate = mean / p50 * bus_factor(collective, n) if p50 else 0.0
@@ -243,8 +244,7 @@ def _groups(
     members: list[list[int]] = []
     for place in np.flatnonzero(seen).tolist():
         kind = recording.kinds[place // comms]
-        size = 1 << (kind.nbytes.bit_length() - 1) if kind.nbytes > 0 else 0
-        key = kind.collective, place % comms, size
+        key = kind.collective, place % comms, size_class(kind.nbytes)
         number = groups.setdefault(key, len(groups))
         if number == len(members):
             members.append([])
@@ -267,13 +267,6 @@ def _untimed(
     return found
 
 
-def _quantiles(values: NDArray[Any], shares: tuple[float, ...]) -> tuple[float, ...]:
-    """Return nearest-rank quantiles: each is a value that was there."""
-    places = [max(0, int(np.ceil(share * len(values))) - 1) for share in shares]
-    ordered = np.partition(values, places)
-    return tuple(float(ordered[place]) for place in places)
-
-
 def _late(calls: NDArray[Any], meetings: _Meetings) -> list[Late]:
     """Return how late ranks came, of meetings that several were in."""
     if not len(calls):
@@ -293,7 +286,7 @@ def _late(calls: NDArray[Any], meetings: _Meetings) -> list[Late]:
     after = after[several]
     found = []
     for r, mine in _by_rank(rank[several]):
-        (p99,) = _quantiles(after[mine], (0.99,))
+        (p99,) = ordered(after[mine], nearest_rank(0.99, len(mine)))
         found.append(
             Late(
                 rank=r,
@@ -348,9 +341,8 @@ def _shares(calls: NDArray[Any]) -> list[RankShare]:
 
 def _by_rank(ranks: NDArray[Any]) -> Iterator[tuple[int, NDArray[np.int64]]]:
     """Yield ranks, and the rows that each has."""
-    order = np.argsort(ranks, kind="stable")
-    ends = np.cumsum(np.bincount(ranks))
-    for rank, rows in enumerate(np.split(order, ends[:-1])):
+    places = places_by(ranks, int(ranks.max()) + 1) if len(ranks) else []
+    for rank, rows in enumerate(places):
         if len(rows):
             yield rank, rows
 

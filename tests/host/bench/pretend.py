@@ -106,7 +106,9 @@ def pretend():
     )
     precompile.executors = types.SimpleNamespace(
         get=lambda name: types.SimpleNamespace(
-            warm=lambda plan, **how: warmed.append((plan.value.name, how["arch"]))
+            warm=lambda plan, call, **how: {
+                f"{plan.value.digest} {call}": lambda: warmed.append(how["arch"])
+            }
         )
     )
 

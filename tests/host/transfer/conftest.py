@@ -9,17 +9,24 @@ from pathlib import Path
 
 import pytest
 
+from stretto import hop as hops
 from stretto.transfer import Engine, loader
 
 SECRET = b"s" * 32
 ROOT = Path(__file__).resolve().parents[3]
+WHEELS = os.environ.get("STRETTO_TEST_UCX", "")
+"""A folder in which the libraries of carriers may lie, beside those that are installed.
+"""
+if WHEELS:
+    sys.path.append(WHEELS)
+os.environ.setdefault("UCX_TLS", "tcp,self")  # for meaning, not for speed
 
 
 class Child:
     """An engine in a process of its own."""
 
     def __init__(self, name, *, listen, environment=None, **how):
-        paths = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
+        paths = os.pathsep.join(filter(None, (str(ROOT / "src"), str(ROOT), WHEELS)))
         env = {**os.environ, "PYTHONPATH": paths, **(environment or {})}
         self.name = name
         self.process = subprocess.Popen(
@@ -74,3 +81,23 @@ start = pytest.fixture(_starting, name="start")
 starts = pytest.fixture(_starting, scope="module", name="starts")
 engine = pytest.fixture(_engine, name="engine")
 our_engine = pytest.fixture(_engine, scope="module", name="our_engine")
+
+
+@pytest.fixture(name="over", scope="module")
+def _over(our_engine):
+    """Return what gives an engine of ours that uses a carrier, where that is here."""
+    others = {}
+
+    def over(path):
+        if path not in hops.names() or path == our_engine.hop:
+            return our_engine
+        if why := hops.get(path).missing():
+            pytest.skip(why)
+        if path not in others:
+            name = f"here-{uuid.uuid4().hex[:8]}"
+            others[path] = Engine(name, secret=SECRET, hop=path)
+        return others[path]
+
+    yield over
+    for made in others.values():
+        made.close()

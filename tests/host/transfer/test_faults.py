@@ -12,14 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stretto import hop as hops
 from stretto.errors import (
-    CallError,
     EngineLost,
     RendezvousError,
     StaleMemory,
     TransferCancelled,
     TransferError,
     TransferTimeout,
+    UnknownNameError,
 )
 from stretto.transfer import Engine
 from stretto.transfer.links.words import MARKS
@@ -29,14 +30,23 @@ pytestmark = [pytest.mark.host, pytest.mark.timeout(120)]
 WAIT = 20
 
 
-@pytest.fixture(params=["near", "tcp"])
-def pair(request, engine, start):
+@pytest.fixture(params=["near", *hops.names()])
+def pair(request, over, start):
     """Return a child that shares a buffer, and our peer for it."""
-    child = start(listen=request.param == "tcp")
+    path, engine = request.param, over(request.param)
+    is_far = path in hops.names()
+    child = start(listen=is_far, hop=path if is_far else "tcp")
     peer = engine.connect(child.address).wait(WAIT)
     child.ask("share", name="buf", nbytes=64 << 20, arena=True)
     peer.region("buf").wait(WAIT)
     return child, peer
+
+
+@pytest.fixture(params=hops.names())
+def far(request, over):
+    """Return a carrier that is here."""
+    over(request.param)
+    return request.param
 
 
 def test_a_dead_peer_is_named_within_a_second(pair):
@@ -56,14 +66,15 @@ def test_a_dead_peer_is_named_within_a_second(pair):
             assert child.name == x.error.peer
             assert 0 <= x.error.bytes_done <= 64 << 20
     assert time.monotonic() - killed < 1.5
-    with pytest.raises(EngineLost, match=r"has ended|hung up"):
+    with pytest.raises(EngineLost, match=r"has ended|hung up|reset|ended the conn"):
         peer.notify(b"anybody")
     assert "lost" in peer.explain()
 
 
-def test_the_other_side_hears_of_it_too(pair, engine):
+def test_the_other_side_hears_of_it_too(pair):
     """A peer that is gone is nobody's peer any more; its name can come again."""
     child, peer = pair
+    engine = peer.engine
     assert [engine.name] == child.ask("peers")
     peer.close()
     for _ in range(100):
@@ -124,12 +135,40 @@ def test_a_deadline_ends_a_transfer_and_says_how_far_it_came(pair):
     try:
         x = peer["buf"].put(np.ones(64 << 20, np.uint8), deadline=0.3)
         begun = time.monotonic()
-        with pytest.raises(TransferTimeout, match=f"engine '{child.name}', tcp: not"):
+        with pytest.raises(
+            TransferTimeout, match=f"engine '{child.name}', {peer.engine.hop}: not"
+        ):
             x.wait(WAIT)
         assert time.monotonic() - begun < 1.0
-        assert "tcp" == x.error.path
+        assert peer.engine.hop == x.error.path
     finally:
         os.kill(child.process.pid, signal.SIGCONT)
+
+
+def test_what_did_not_get_through_is_said_by_page(over, start, far):
+    """Of a get, pages that are said to be through, are; all others are named."""
+    child = start(listen=True, hop=far)
+    peer = over(far).connect(child.address).wait(WAIT)
+    layout = "B=256 X=262144 uint8"
+    child.ask("share", name="pages", nbytes=64 << 20, layout=layout)
+    child.ask("fill", name="pages", seed=4)
+    region, got = peer.region("pages").wait(WAIT), np.zeros(64 << 20, np.uint8)
+    mine = peer.engine.share(got, f"mine-{child.name}", layout)
+    order = np.random.default_rng(5).permutation(256)
+    x = region[np.arange(256)].get(mine[order])
+    time.sleep(0.01)
+    child.process.kill()
+    x.event().wait(WAIT)
+    if x.error is not None:
+        want = np.random.default_rng(4).integers(0, 256, 64 << 20, dtype=np.uint8)
+        failed = set(x.error.blocks_failed)
+        assert failed <= set(range(256))
+        assert len(failed) == 256 - x.error.blocks_done
+        for nth, page in enumerate(order):
+            if int(page) not in failed:
+                there = want.reshape(256, -1)[nth]
+                assert np.array_equal(there, got.reshape(256, -1)[page])
+    mine.engine.unshare(mine)
 
 
 def test_what_is_cancelled_lands_nowhere_afterwards(pair):
@@ -277,7 +316,11 @@ def _cpu_s(pid):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def test_a_carrier_that_cannot_wake_an_engine_is_refused():
-    """With the one that can."""
-    with pytest.raises(CallError, match="meet over 'tcp' so far"):
-        Engine("here", hop="ucx")
+def test_engines_of_two_carriers_do_not_meet(start, over):
+    """Both are named; a carrier that is not here, or does not exist, is refused."""
+    with pytest.raises(UnknownNameError, match="carrier"):
+        Engine("here", hop="ucxx")
+    ucx = over("ucx")
+    child = start(listen=True)
+    with pytest.raises(RendezvousError, match=r"reached by 'tcp', we by 'ucx'|hung up"):
+        ucx.connect(child.address).wait(WAIT)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tests.pure.transfer.oracle import elements, key, memory
 
+from stretto import hop as hops
 from stretto.errors import (
     CallError,
     ChecksumError,
@@ -20,17 +21,18 @@ from stretto.transfer import Layout, kv_layout
 from stretto.transfer.engine import transfer as transfers
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(120)]
-PATHS = ("shared memory", "cross-memory", "stage", "tcp")
+PATHS = ("shared memory", "cross-memory", "stage", "tcp", "ucx")
 WAIT = 20
 _numbers = itertools.count()
 
 
 @pytest.fixture(params=PATHS, scope="module")
-def pair(request, our_engine, starts):
+def pair(request, our_engine, starts, over):
     """Return a child, our peer for it, and keywords to share by a path."""
     path = request.param
-    child = starts(listen=path == "tcp")
-    peer = our_engine.connect(child.address).wait(WAIT)
+    is_far, engine = path in hops.names(), over(path)
+    child = starts(listen=is_far, hop=path if is_far else "tcp")
+    peer = engine.connect(child.address).wait(WAIT)
     if path == "stage":
         peer.reaches, peer.why_not = False, "the test says so"
     return child, peer, {"arena": path == "shared memory"}, path
@@ -127,6 +129,18 @@ def test_elements_are_converted_on_their_way(pair):
     )
     wide = (held.astype(np.uint32) << 16).view(np.float32)
     assert np.allclose(values.reshape(-1), wide, rtol=1 / 256)
+
+
+def test_elements_that_are_converted_need_not_fit_into_the_stage(pair):
+    """Whoever waits for room goes on when there is some."""
+    child, peer, how, _ = pair
+    region = shared(child, peer, nbytes=10 << 20, layout="A=5242880 float16", **how)
+    values = np.arange(5 << 20, dtype=np.float32) % 1999
+    mine = peer.engine.share(values, f"mine-{next(_numbers)}", "A=5242880 float32")
+    region.put(mine).wait(WAIT)
+    back = np.zeros(5 << 20, np.float16)
+    region.get(back).wait(WAIT)
+    assert np.array_equal(values, back)
 
 
 def test_many_at_once_all_arrive(pair):

@@ -267,3 +267,35 @@ came.wait(60)
 said = before == 1 and children[0].returncode == 0
 print(said, found[0].name, compiled_here, len(children) - before)
 """
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.5])
+def test_a_process_may_end_while_another_compiles_for_it(tmp_path, pause_s):
+    """It waits for nothing, and leaves no process behind."""
+    text = f"{ENDING}\ntime.sleep({pause_s})\n"
+    done = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, check=False,
+        env={**os.environ, "STRETTO_CACHE_DIR": str(tmp_path)}, timeout=60,
+    )  # fmt: skip
+
+    assert (0, "True\n", "") == (done.returncode, done.stdout, done.stderr)
+
+
+ENDING = """
+import atexit, time
+
+@atexit.register
+def last():  # it is run after what is registered later
+    child = beside._child
+    print(time.monotonic() - ended < 8 and (child is None or child.poll() is not None))
+
+@atexit.register
+def first():
+    global ended
+    ended = time.monotonic()
+
+from stretto.executors.cpu import beside
+atexit.unregister(first)
+atexit.register(first)
+beside.when_ready(lambda engine: None)
+"""

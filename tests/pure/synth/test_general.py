@@ -176,6 +176,32 @@ def test_every_tree_joins_its_root_to_all_members(network, nbytes, collective):
             assert {*network.members} <= joined
 
 
+def test_small_sums_and_copies_may_use_links_at_once():
+    """Around a hub with a slow port, halves kept apart in time cost a fifth more."""
+    rates = {r: 12.5 if r == 0 else 25.0 for r in range(8)}
+    links = tuple(
+        Link(
+            src=a, dst=b, bandwidth_gbytes_per_s=rate, latency_us=1.0, name=f"{a}->{b}"
+        )
+        for r, rate in rates.items()
+        for a, b in ((r, 8), (8, r))
+    )
+    star = Machine(
+        name="star",
+        kind="gpu",
+        num_ranks=8,
+        links=links,
+        switches=(Switch(name="hub"),),
+        ranks_per_box=1,
+        costs=Costs(background_puts=True),
+    )
+    network = from_machine(star)
+    budget = Budget.within(2)
+    found = synthesize("all_reduce", network, 65536, splits=(16,), budget=budget)
+
+    assert found.gap < 0.2
+
+
 @pytest.mark.slow
 def test_trees_with_few_partners_are_tried_where_others_wait_long():
     """Their fractions miss the bound by 6 %.

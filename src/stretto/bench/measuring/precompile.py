@@ -21,6 +21,7 @@ from stretto import algorithms, executors
 from stretto.bench.workload.cases import Case
 from stretto.choice import FrozenParams, frozen, proved_plan
 from stretto.collectives import Operator
+from stretto.executors import Call
 from stretto.plan import Schedule
 
 __all__ = ["Precompiler"]
@@ -28,8 +29,8 @@ __all__ = ["Precompiler"]
 _NICE = 10
 """Of threads that compile, where threads have priorities of their own."""
 
-Key: TypeAlias = tuple[str, int, FrozenParams, bool]
-"""What a kernel depends on, beside the element type: a pin, and the plan's form."""
+Key: TypeAlias = tuple[str, int, FrozenParams, bool, tuple[int, ...]]
+"""What a call is: a pin, the plan's form, and counts. Many share their kernels."""
 
 
 class Precompiler:
@@ -58,6 +59,7 @@ class Precompiler:
         self._waiting: deque[Key] = deque()
         """As many as there are calls of `_next` to come."""
         self._order = threading.Lock()
+        self._kernels: dict[str, Future[object]] = {}
 
     @property
     def asked(self) -> list[str]:
@@ -118,21 +120,37 @@ class Precompiler:
             self._asked[key].set_result(None)
 
     def _compile(
-        self, pin: str, num_ranks: int, params: FrozenParams, in_place: bool
+        self,
+        pin: str,
+        num_ranks: int,
+        params: FrozenParams,
+        in_place: bool,
+        counts: tuple[int, ...],
     ) -> None:
         name, _, words = pin.partition(" ")
         algorithm, how = algorithms.get(name), Schedule.parse(words)
         if algorithm.kernel is not None or self._warm is None:
             return  # written by hand: compiled when it is called
         plan = proved_plan(algorithm, num_ranks, params, how, in_place)
-        self._warm(
-            plan, dtype=self._dtype, op=self._op, rank=self._rank, arch=self._arch
-        )
+        call = Call(dtype=self._dtype, op=self._op, counts=counts)
+        wanted = self._warm(plan, call, rank=self._rank, arch=self._arch)
+        for name, compile_it in wanted.items():
+            with self._order:
+                is_ours = name not in self._kernels
+                kernel = self._kernels.setdefault(name, Future())
+            if not is_ours:
+                kernel.result()
+                continue
+            try:
+                kernel.set_result(compile_it())
+            except Exception as e:
+                kernel.set_exception(e)
+                raise
 
 
 def _key(pin: str, case: Case) -> Key:
     in_place = case.in_place or "zero_copy" not in pin
-    return pin, case.num_ranks, frozen(case.params), in_place
+    return pin, case.num_ranks, frozen(case.params), in_place, case.counts
 
 
 def _step_back() -> None:

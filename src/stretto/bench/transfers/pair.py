@@ -133,6 +133,9 @@ class Pair:
         for child in self._children:
             child.kill()
             child.wait(10)
+            for pipe in (child.stdin, child.stdout):
+                if pipe is not None:
+                    pipe.close()
         self.engine.close()
 
     def __enter__(self) -> Pair:

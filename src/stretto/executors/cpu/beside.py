@@ -8,9 +8,9 @@ of its own compiles what this one then loads.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import functools
 import hashlib
+import importlib
 import importlib.metadata
 import os
 import subprocess
@@ -54,6 +54,7 @@ def when_ready(take: Callable[[Interpreter], None]) -> None:
 def compile_now() -> None:
     """Compile the interpreter into the cache, and leave a mark that it is there."""
     interpreter_named("numba")
+    importlib.import_module("stretto.jit.records")  # by which calls on GPUs are noted
     caches.store(_mark(), b"compiled")
 
 
@@ -77,15 +78,20 @@ def _compile_elsewhere() -> None:
     """Wait for a process that compiles; without it, it is compiled where it loads."""
     global _child
     paths = [p for p in sys.path if p]
-    with contextlib.suppress(OSError):
-        _child = subprocess.Popen(
-            [sys.executable, "-c", _COMPILE.format(nice=_NICE)],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        _child.wait()
+    with _lock:
+        if _is_ending:
+            return
+        try:
+            _child = subprocess.Popen(
+                [sys.executable, "-c", _COMPILE.format(nice=_NICE)],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        except OSError:
+            return
+    _child.wait()
 
 
 @functools.cache
@@ -108,9 +114,10 @@ def _mark() -> Path:
 def _end() -> None:
     """Leave nothing half loaded: an interpreter that ends may not be in LLVM."""
     global _is_ending
-    _is_ending = True
-    if _child is not None and _child.poll() is None:
-        _child.kill()
+    with _lock:
+        _is_ending = True
+        if _child is not None and _child.poll() is None:
+            _child.kill()
     if _thread is not None:
         _thread.join(_LONGEST_S)
 

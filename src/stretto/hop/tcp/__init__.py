@@ -6,10 +6,10 @@ import socket
 from collections.abc import Mapping
 
 from stretto.hop import Window
-from stretto.hop.tcp import carrier
+from stretto.hop.tcp import carrier, options
 from stretto.hop.tcp.carrier import TcpHop
 
-__all__ = ["TcpHop", "doctor", "open_hop"]
+__all__ = ["TcpHop", "doctor", "missing", "open_hop"]
 
 
 def open_hop(window: Window, *, compiled: bool | None = None) -> TcpHop:
@@ -17,10 +17,16 @@ def open_hop(window: Window, *, compiled: bool | None = None) -> TcpHop:
     return TcpHop(window, compiled=compiled)
 
 
+def missing() -> str:
+    """Return nothing: it is always there."""
+    return ""
+
+
 def doctor() -> Mapping[str, str]:
     """Return what this machine has for it, and what is missing, by subject."""
     why = carrier.missing()
     return {
         "engine": f"pure Python, slower: {why}" if why else "compiled by Numba",
+        "congestion control": options.congestion(),
         "interfaces": ", ".join(name for _, name in socket.if_nameindex()) or "none",
     }

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 
 from stretto.errors import MissingExtraError
 from stretto.hop import Window
 from stretto.hop.ucx import library
 
-__all__ = ["doctor", "open_hop"]
+__all__ = ["doctor", "missing", "open_hop"]
 
 
 def open_hop(window: Window, *, compiled: bool | None = None) -> object:
@@ -21,6 +22,14 @@ def open_hop(window: Window, *, compiled: bool | None = None) -> object:
     from stretto.hop.ucx.carrier import UcxHop
 
     return UcxHop(window)
+
+
+def missing() -> str:
+    """Return why it cannot be used here, or nothing; then it is ready at once."""
+    if why := library.missing():
+        return why
+    importlib.import_module("stretto.hop.ucx.carrier")  # compiled now, not when we meet
+    return ""
 
 
 def doctor() -> Mapping[str, str]:

@@ -20,9 +20,10 @@ from stretto.hop.ucx.library import load
 from stretto.hop.ucx.words import MOST, SLOT_WORDS, SLOTS, Context, Peer
 from stretto.jit.atomics import entry
 
-__all__ = ["UcxHop"]
+__all__ = ["RMA", "UcxHop"]
 
-_RMA, _WAKEUP = 2, 16
+RMA, _WAKEUP = 2, 16
+_CANCELLED = -16
 _ON_ERROR = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
 _FUNCTIONS = {
     Context.PUT: "ucp_put_nbx",
@@ -68,7 +69,10 @@ class _Memory(ctypes.Structure):
 class UcxHop:
     """See `stretto.hop.Hop`."""
 
-    has_fields, lanes = False, 1
+    has_fields, lanes, is_armed = False, 1, False
+    features = RMA | _WAKEUP
+    hears_of_death = True
+    """Whether UCX says which peers are gone. It picks transports by these two."""
 
     def __init__(self, window: Window) -> None:
         """Make a worker, and register the window."""
@@ -96,7 +100,7 @@ class UcxHop:
         ucp, window, by = self._ucp, self._window, ctypes.byref
         config = ctypes.c_void_p()
         ucp.ask("ucp_config_read", None, None, by(config))
-        wanted = _Params(1, _RMA | _WAKEUP)
+        wanted = _Params(1, self.features)
         major, minor = ucp.numbers[:2]
         try:
             ucp.ask("ucp_init_version", major, minor, by(wanted), config, by(self._ucx))
@@ -107,8 +111,9 @@ class UcxHop:
         nbytes = max(window.puts[1], window.words[1])
         memory = _Memory(3, window.address, nbytes)
         ucp.ask("ucp_mem_map", self._ucx, by(memory), by(self._memory))
-        number = ctypes.c_int()
-        ucp.ask("ucp_worker_get_efd", self._worker, by(number))
+        number = ctypes.c_int(-1)
+        if self.features & _WAKEUP:
+            ucp.ask("ucp_worker_get_efd", self._worker, by(number))
         words = self._context
         words[Context.WORKER] = int(self._worker.value or 0)
         for word, name in _FUNCTIONS.items():
@@ -118,6 +123,7 @@ class UcxHop:
         words[Context.REQUESTS] = self._requests.ctypes.data
         words[Context.SLOTS] = self._slots.ctypes.data
         words[Context.POLLED] = number.value
+        words[Context.POLLED + 1] = window.wake & 0xFFFFFFFF
 
     def share(self) -> Mapping[str, Any]:
         """Return what peers must know: the worker's address, and the memory's key."""
@@ -154,7 +160,10 @@ class UcxHop:
             address = ctypes.create_string_buffer(bytes.fromhex(said["worker"]))
             handler = _ON_ERROR(self._noting(peer))
             asked = _EndPoint(
-                7, ctypes.addressof(address), 1, ctypes.cast(handler, ctypes.c_void_p)
+                7,
+                ctypes.addressof(address),
+                int(self.hears_of_death),
+                ctypes.cast(handler, ctypes.c_void_p),
             )
             point, key = ctypes.c_void_p(), ctypes.c_void_p()
             ucp.ask("ucp_ep_create", self._worker, by(asked), by(point))
@@ -164,6 +173,12 @@ class UcxHop:
             self._end_points[peer] = int(point.value or 0)
             numbers = self._end_points[peer], int(key.value or 0), int(said["base"]), 0
             self._peers[peer] = numbers
+
+    def handles(self, peer: int) -> tuple[int, int, int]:
+        """Return UCX's worker, end point and key, for who calls UCX itself."""
+        words = self._peers[peer]
+        worker = int(self._context[Context.WORKER])
+        return worker, int(words[Peer.END_POINT]), int(words[Peer.KEY])
 
     def _noting(self, peer: int) -> Callable[[Any, Any, int], None]:
         def note(_: Any, __: Any, status: int) -> None:
@@ -201,6 +216,18 @@ class UcxHop:
         return int(engine.busy(self._at, 0))
 
     @property
+    def descriptors(self) -> Sequence[int]:
+        """Return the worker's, as long as there is one."""
+        return [int(self._context[Context.POLLED]) & 0xFFFFFFFF] * self._is_open
+
+    def arm(self) -> bool:
+        """Have the worker's descriptor turn readable; False: something is there."""
+        if not self._is_open:
+            return True
+        status = self._ucp.call("ucp_worker_arm", self._worker, result=ctypes.c_int)
+        return int(status) == 0
+
+    @property
     def has_ended(self) -> bool:
         """Return whether a connection has ended."""
         return bool(self.faults())
@@ -224,6 +251,10 @@ class UcxHop:
         for peer in self._end_points:
             key = ctypes.c_void_p(int(self._peers[peer, Peer.KEY]))
             self._ucp.call("ucp_rkey_destroy", key)
+        self._peers[:, Peer.STATUS] = np.where(
+            self._peers[:, Peer.STATUS], self._peers[:, Peer.STATUS], _CANCELLED
+        )
+        self._context[Context.WORKER] = 0  # late calls do nothing
         self._ucp.call("ucp_worker_destroy", self._worker)
         self._ucp.call("ucp_mem_unmap", self._ucx, self._memory)
         self._ucp.call("ucp_cleanup", self._ucx)

@@ -179,9 +179,10 @@ def _collect(context: int) -> int:
 @compiled("int64(int64,int64)")
 def progress(context: int, arguments: int) -> int:
     """Send and receive what can be; return how much was done."""
-    moved = 0
+    moved, worker = 0, load(context + _WORKER)
+    if worker == 0:
+        return 0
     for _ in range(_TURNS):
-        worker = load(context + _WORKER)
         done = call_c(load(context + _PROGRESS), worker, 0, 0, 0, 0, 0) & 0xFFFFFFFF
         if done == 0:
             break
@@ -193,6 +194,8 @@ def progress(context: int, arguments: int) -> int:
 def wait(context: int, microseconds: int) -> int:
     """Sleep until something comes, at most so long; return whether something did."""
     worker = load(context + _WORKER)
+    if worker == 0:
+        return 0
     for _ in range(_TURNS):  # as long as something is there already, it refuses
         if _status(call_c(load(context + _ARM), worker, 0, 0, 0, 0, 0)) == 0:
             break
@@ -201,12 +204,15 @@ def wait(context: int, microseconds: int) -> int:
     store(context + _TIME, microseconds // 1_000_000)
     store(context + _TIME + 8, microseconds % 1_000_000 * 1000)
     polled = context + _POLLED
-    store(polled, load(polled) & 0xFFFFFFFF | _POLLIN)
-    return 1 if _ppoll(polled, 1, context + _TIME, 0) > 0 else 0
+    for at in (polled, polled + 8):  # a descriptor below 0 is passed over
+        store(at, load(at) & 0xFFFFFFFF | _POLLIN)
+    return 1 if _ppoll(polled, 2, context + _TIME, 0) > 0 else 0
 
 
 @compiled("int64(int64,int64)")
 def busy(context: int, arguments: int) -> int:
     """Return whether something is under way."""
+    if load(context + _WORKER) == 0:
+        return 0
     waiting = load(context + _FIRST_SLOT) < load(context + _NEXT_SLOT)
     return 1 if waiting or load(context + _UNDER_WAY) > 0 else 0

@@ -69,6 +69,9 @@ class PathSource:
     variants, open = 1, False
     """Kinds of transfers, and whether there may be better fractions."""
 
+    first_better = True
+    """Whether better fractions come before other kinds."""
+
     def improve(self) -> bool:
         """Return that there are no better paths: the flow is optimal."""
         return False

@@ -56,6 +56,11 @@ class Source(Protocol):
         """Return how many kinds of transfers there are."""
         ...
 
+    @property
+    def first_better(self) -> bool:
+        """Return whether better fractions come before other kinds."""
+        ...
+
     def choose(self) -> int:
         """Return the kind of transfers that is likely the best."""
         ...
@@ -180,8 +185,8 @@ class General:
             for turn in range(4):
                 if self._source is None or self._is_done():
                     break
-                alike = self._source.variants == 1
-                if (turn or alike) and not self._source.improve():
+                better = turn or self._source.first_better
+                if better and not self._source.improve():
                     break
                 variant = self._source.choose()
                 if variant == chosen:  # others may have done better
@@ -190,6 +195,8 @@ class General:
                 if variant != chosen:
                     yield from self._others(variant)
                 chosen = variant
+            if chosen < 0 and self._source is not None and not self._is_done():
+                yield from self._others(self._source.choose())
         except OutOfTimeError:
             pass
         yield from self._best_offer()
@@ -205,7 +212,8 @@ class General:
         Those with fewer partners miss the bound by more, but lose less to waiting.
         """
         assert self._source is not None  # begun
-        for variant in range(1, self._source.variants):
+        kinds = range(self._source.variants)
+        for variant in sorted(kinds, key=self._source.promise):
             missed = float(self._best().us / self._goal)
             if variant != tried and self._source.promise(variant) * _WAITING < missed:
                 yield from self._climb(self._finer()[:2], 0, variant)

@@ -97,13 +97,16 @@ class Pool:
         sums: bool,
         nbytes: int,
         lanes: tuple[Lane, ...] | None = None,
+        apart: bool = True,
     ) -> None:
+        """Begin without trees; `apart`: sums and copies have times of their own."""
         self._network, self._parts, self._nbytes = network, parts, nbytes
         self._reach = Reach(network) if lanes is None else Lanes(network, lanes)
         self._kinds = [kind for kind, asked in ((False, spread), (True, sums)) if asked]
         self._rates = np.array([float(k.rate) for k in network.links])
         self._alphas = np.array([float(k.alpha) for k in network.links])
         self._confined = lanes is not None
+        self._apart = apart
         self._whole = len(network.members) == network.num_ranks
         self.roots = sorted(parts) if parts else list(range(network.num_ranks))
         self.trees: list[Tree] = []
@@ -298,7 +301,7 @@ class Pool:
         at, trees = np.array(self._rows), np.array(self._columns)
         values = 1.0 / rates[at]
         blocks = [np.ones(len(at), dtype=bool)]
-        phase = self._phase_us()
+        phase = self.phase_us
         if phase:
             sums = np.array([t.sums for t in self.trees])[trees]
             blocks += [sums, ~sums]
@@ -315,11 +318,12 @@ class Pool:
         most[len(rates) :] = -phase * 1000.0 / self._nbytes
         return values, full, most
 
-    def _phase_us(self) -> float:
+    @property
+    def phase_us(self) -> float:
         """Return the latency of a hop; 0 where it is little, or there is one phase."""
         hop = float(self._nearest)
         little = hop * 1000.0 * self._rates.max() < _LITTLE * self._nbytes
-        return 0.0 if little or len(self._kinds) < 2 else hop
+        return 0.0 if little or len(self._kinds) < 2 or not self._apart else hop
 
     def _weigh(self, pieces: int) -> _Weighed:
         """Return the best weights of the known trees, cut into pieces."""

@@ -20,8 +20,9 @@ __all__ = ["TreeSource"]
 
 _FEW_RANKS, _TURNS = 40, 24
 """Of so many all trees are filled in at first; prices for each time it gets better."""
-_PARTNERS = (0, 1, 2, 3)
-"""Kinds of trees: with how many partners ports may have over switches; 0: any."""
+_ANY, _FEW_PARTNERS, _AT_ONCE = 0, (1, 2, 3), -1
+"""Kinds of trees: ports have any partners over switches, or so many; and those whose
+sums and copies use links at the same time, where else each has its own."""
 _AS_GOOD = 1.01
 _LATER = Fraction(0)
 """When a move starts is planned later."""
@@ -45,16 +46,23 @@ class TreeSource:
                 parts = None
         self._parts = parts
         self._goal = 1 / float(limit.algbw)
-        self._pools = {0: self._pool(None)}
+        self._pools = {_ANY: self._pool(None)}
         few = network.num_ranks <= _FEW_RANKS
-        self._pools[0].fill(FILLED if few else 2, Clock(None))  # one plan there will be
-        self._open = {0: True}
-        """Whether there may be better trees, by the number of partners."""
+        # one plan there will be
+        self._pools[_ANY].fill(FILLED if few else 2, Clock(None))
+        self._open = {_ANY: True}
+        """Whether there may be better trees, by kind."""
+        self._switched = network.num_nodes > network.num_ranks
+        self._kinds = (
+            _ANY,
+            *(_FEW_PARTNERS if self._switched else ()),
+            *((_AT_ONCE,) if self._pools[_ANY].phase_us else ()),
+        )
         self._chosen: dict[int, int] = {}
         """How many trees were known when partners were chosen."""
         self._packings: dict[tuple[int, int], Packing] = {}
 
-    def _pool(self, lanes: tuple[Lane, ...] | None) -> Pool:
+    def _pool(self, lanes: tuple[Lane, ...] | None, *, apart: bool = True) -> Pool:
         demand = self._demand
         return Pool(
             demand.network,
@@ -63,6 +71,7 @@ class TreeSource:
             sums=demand.combines,
             nbytes=demand.nbytes,
             lanes=lanes,
+            apart=apart,
         )
 
     @property
@@ -74,47 +83,58 @@ class TreeSource:
         """Look for better trees; return whether there are any."""
         if not self.open:
             return False
-        if self._open[0]:
-            self._grow(0)
+        if self._open[_ANY]:
+            self._grow(_ANY)
             self._forget()
-        for many in sorted(self._open):
-            if many and self._open[many]:
-                self._grow(many)
+        for kind in sorted(self._open):
+            if kind != _ANY and self._open[kind]:
+                self._grow(kind)
         self._packings.clear()
         return True
 
     def _forget(self) -> None:
         """Forget partners that cost much, where more is known than when they met."""
-        known = self._pools[0]
+        known = self._pools[_ANY]
         for many, trees in list(self._chosen.items()):
             dear = self._pools[many].fullest > known.fullest * _AS_GOOD
             if dear and len(known.trees) > trees:
                 del self._pools[many], self._open[many], self._chosen[many]
 
-    def _grow(self, many: int) -> None:
-        self._open[many] = self._pools[many].grow(self._clock, self._goal, _TURNS)
+    def _grow(self, kind: int) -> None:
+        self._open[kind] = self._pools[kind].grow(self._clock, self._goal, _TURNS)
 
     @property
     def variants(self) -> int:
-        """Return how many kinds of trees there are: with ever more partners."""
-        network = self._demand.network
-        switched = network.num_nodes > network.num_ranks
-        return len(_PARTNERS) if switched else 1
+        """Return how many kinds of trees there are."""
+        return len(self._kinds)
+
+    @property
+    def first_better(self) -> bool:
+        """Return whether trees come before kinds: there are no partners to choose."""
+        return not self._switched
 
     def _packing(self, split: int, variant: int) -> Packing:
         """Return the trees for so many pieces: the fewer, the shallower."""
         scale = min(s for s in (4, 16, 64, 1 << 30) if split <= s)
-        many = _PARTNERS[variant]
-        if (scale, many) not in self._packings:
-            if many not in self._pools:
-                self._meet(many)
-            packing = self._pools[many].packing(min(scale, 256))
-            self._packings[scale, many] = packing
-        return self._packings[scale, many]
+        kind = self._kinds[variant]
+        if (scale, kind) not in self._packings:
+            if kind not in self._pools:
+                self._begin(kind)
+            packing = self._pools[kind].packing(min(scale, 256))
+            self._packings[scale, kind] = packing
+        return self._packings[scale, kind]
+
+    def _begin(self, kind: int) -> None:
+        """Look for trees of a kind that is new."""
+        if kind == _AT_ONCE:
+            self._pools[kind] = self._pool(None, apart=False)
+            self._grow(kind)
+        else:
+            self._meet(kind)
 
     def _meet(self, many: int) -> None:
         """Let ports have so many partners; look for trees that need no others."""
-        known = self._pools[0]
+        known = self._pools[_ANY]
         flows = known.packing(256).flows
         self._chosen[many] = len(known.trees)
         self._pools[many] = self._pool(partners(self._demand.network, flows, many))
@@ -122,27 +142,29 @@ class TreeSource:
 
     def choose(self) -> int:
         """Return the kind with the fewest partners that costs little."""
-        if self.variants == 1:
+        if _AT_ONCE in self._kinds and _AT_ONCE not in self._pools:
+            self._begin(_AT_ONCE)
+        if not self._switched:
             return 0
         if 1 not in self._pools:
             self._meet(1)
         if self._pools[1].fullest <= self._goal * _AS_GOOD:
             return 1
-        if self._pools[0].fullest == math.inf:
+        if self._pools[_ANY].fullest == math.inf:
             self.improve()  # what flows best says better who is to meet
-        for many in _PARTNERS[1:]:
+        for many in _FEW_PARTNERS:
             if many not in self._pools:
                 self._meet(many)
-            known = max(self._goal, self._pools[0].fullest)
+            known = max(self._goal, self._pools[_ANY].fullest)
             if self._pools[many].fullest <= known * _AS_GOOD:
-                return _PARTNERS.index(many)
-        return min(
-            range(self.variants), key=lambda v: self._pools[_PARTNERS[v]].fullest
+                return self._kinds.index(many)
+        return self._kinds.index(
+            min((_ANY, *_FEW_PARTNERS), key=lambda kind: self._pools[kind].fullest)
         )
 
     def promise(self, variant: int) -> float:
         """Return by what factor the trees that are known miss the bound."""
-        pool = self._pools.get(_PARTNERS[variant])
+        pool = self._pools.get(self._kinds[variant])
         return math.inf if pool is None else pool.fullest / self._goal
 
     def prepare(self, split: int, variant: int) -> None:

@@ -27,6 +27,9 @@ never = np.zeros(1, np.int64)
 class Work:
     """One run of boxes between two lists of tensors."""
 
+    is_on_gpu = False
+    """Whether a side of it is out of the CPU's reach."""
+
     def __init__(
         self, plan: Plan, run: Run, src: Sequence[int], dst: Sequence[int], *,
         mode: Mode = Mode.COPY, pid: int = 0, cancel: NDArray[np.int64] = never,

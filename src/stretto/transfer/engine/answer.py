@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,11 @@ from stretto.transfer.engine.staged import PART, Receiving, Sending
 from stretto.transfer.layouts import Layout
 from stretto.transfer.links.link import functions
 from stretto.transfer.links.words import BY_WORK
-from stretto.transfer.memory.region import Region, View
-from stretto.transfer.plans import plan, split
+from stretto.transfer.memory.region import GPU, Region, View
+from stretto.transfer.plans import Plan, Run, plan, split
 from stretto.transfer.ports import EngineLike, PeerLike
 
-__all__ = ["answer", "fence_off"]
+__all__ = ["answer", "fence_off", "works_here"]
 
 
 def answer(
@@ -44,13 +44,18 @@ def answer(
     both = (blank, pages) if is_put else (pages, blank)
     runs = made.runs(*both, tokens)
     mode = Mode.UNPACK if is_put else Mode.PACK
-    works = [
-        Work(made, run, view.addresses, view.addresses, mode=mode)
-        for run in split(made, runs, PART)
-    ]
+    ring = engine.gpu_ring(peer) if region.kind == GPU else None
+    works = works_here(made, runs, view.addresses, mode, ring)
     for work in works:
         address = int(engine.board.shared.address) + 8 * slot
         work.guard(peer.link.marks + 8 * BY_WORK, address, epoch)
+    if ring is not None:
+        from stretto.transfer.engine.gpu_stage import GpuReceiving, GpuSending
+
+        if is_put:
+            return GpuReceiving(ring, peer, works, holds=view)
+        summed = bool(header.get("sum"))
+        return GpuSending(ring, peer, number, works, checked=summed, holds=view)
     if is_put:
         return Receiving(peer, works, is_direct=bool(header.get("direct")), holds=view)
     sending = Sending(peer, number, works, checked=bool(header.get("sum")), holds=view)
@@ -58,11 +63,30 @@ def answer(
     return sending
 
 
+def works_here(
+    made: Plan, runs: Sequence[Run], addresses: Sequence[int], mode: Mode, ring: Any
+) -> list[Work]:
+    """Return works between memory here and dense parts; on a GPU by its ring."""
+    parts = split(made, runs, PART)
+    if ring is None:
+        return [Work(made, run, addresses, addresses, mode=mode) for run in parts]
+    from stretto.transfer.engine.gpu_stage import GpuWork
+
+    return [GpuWork(ring, made, run, addresses, mode=mode) for run in parts]
+
+
 def fence_off(engine: EngineLike, epoch: int, timeout: float) -> None:
     """Wait until no peer says that it writes to memory of an epoch."""
     call = functions()
     call.fence_now()
     until = time.monotonic() + timeout
+    while engine.is_writing(epoch):
+        if time.monotonic() > until:
+            raise TransferTimeout(
+                "the GPU still writes to memory that was taken back, after "
+                f"{timeout:g} s; let the memory rest"
+            )
+        time.sleep(0.0001)
     for peer in engine.writers():
         while call.marked(peer.link.marks, epoch) and not peer.is_dead():
             if time.monotonic() > until:

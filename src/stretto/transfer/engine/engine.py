@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.errors import CallError, SharedMemoryError, StaleMemory
+from stretto import hop as hops
+from stretto.errors import (
+    CallError,
+    MissingExtraError,
+    SharedMemoryError,
+    StaleMemory,
+)
 from stretto.hop import MOST_LANES
 from stretto.meeting.forks import forget_in_children
 from stretto.meeting.secret import load_secret
@@ -31,10 +37,18 @@ from stretto.transfer.layouts import Layout
 from stretto.transfer.memory.across import Witness
 from stretto.transfer.memory.board import Board
 from stretto.transfer.memory.mapping import Shared
-from stretto.transfer.memory.region import ARENA, GPU, Region, addresses_of, told
+from stretto.transfer.memory.region import (
+    ARENA,
+    GPU,
+    STORE,
+    Region,
+    addresses_of,
+    told,
+)
 
 if TYPE_CHECKING:
-    from stretto.transfer.engine.gpu import Enqueued
+    from stretto.transfer.engine.gpu import Enqueued, Passing
+    from stretto.transfer.stores.store import Store
 
 __all__ = ["Engine"]
 
@@ -43,7 +57,8 @@ class Engine:
     """Move tensors to and from other engines.
 
     `name` is how engines of this host find it; `listen`, "HOST:PORT", lets others come
-    over the network. Engines of one `job` meet; over the network they need its secret.
+    over the network. Engines of one `job` meet; over the network they need its secret,
+    and the same `hop`: "tcp", or "ucx" where that is installed.
 
     `rails` are this host's interfaces, or addresses, that bytes to other hosts go by at
     once; ["all"] is each. `lanes` are streams to each peer, at least one a rail; of two
@@ -57,11 +72,8 @@ class Engine:
     ) -> None:  # fmt: skip
         if not name or ":" in name or len(name) > 200:
             raise CallError(f"engine name {name!r}; want 1 to 200 characters, no ':'")
-        if hop != "tcp":
-            raise CallError(
-                f"hop={hop!r}: engines of two hosts meet over 'tcp' so far; others do "
-                "not say when something comes"
-            )
+        if why := hops.get(hop).missing():
+            raise MissingExtraError(f"hop={hop!r}: {why}")
         if not 1 <= lanes <= MOST_LANES:
             raise CallError(f"lanes={lanes}; want 1 to {MOST_LANES}")
         self.name, self.hop = name, hop
@@ -81,6 +93,8 @@ class Engine:
         self._arenas: list[Shared] = []
         self._fds: dict[str, tuple[int, ...]] = {}
         """Descriptors of memory on the GPU, by the name under which it is shared."""
+        self._writing: dict[int, int] = {}
+        """How many parts a GPU writes under each epoch."""
         self._is_closed = False
         self._starter = Starter(self)
         self._door = Door(self, listen)
@@ -127,6 +141,27 @@ class Engine:
         except OSError as e:
             raise SharedMemoryError(f"{where}: {e.strerror}") from e
         return self._announce(Shared(nbytes, number, is_file=True))
+
+    def stored(
+        self, store: Store, name: str, layout: Layout | str | None = None, *,
+        piece: int = 0,
+    ) -> Region:  # fmt: skip
+        """Return memory in a store, to put to and to get from: of a file, or objects.
+
+        It is made when it is not there; without a layout it has to be. `piece` are the
+        bytes that are kept as one, and whose sum is: by default a page, or 8 MB.
+        """
+        from stretto.transfer.stores.store import create, find
+
+        if layout is None:
+            volume = find(store, name)
+        else:
+            given = Layout(layout) if isinstance(layout, str) else layout
+            volume = create(store, name, given, piece)
+        return Region(
+            name=name, layout=volume.layout, kind=STORE, engine=self, holds=volume,
+            addresses=(0,) * volume.layout.num_parts,
+        )  # fmt: skip
 
     def _announce(self, shared: Shared) -> NDArray[np.uint8]:
         with self.lock:
@@ -223,6 +258,26 @@ class Engine:
         fresh = self.board.renew(slot)
         fence_off(self, epoch, timeout)
         return fresh
+
+    def note_writing(self, epoch: int, more: int) -> None:
+        """Note that a GPU begins, or has ended, to write under an epoch."""
+        with self.lock:
+            self._writing[epoch] = count = self._writing.get(epoch, 0) + more
+            if not count:
+                del self._writing[epoch]
+
+    def is_writing(self, epoch: int) -> bool:
+        """Return whether a GPU writes under an epoch."""
+        return epoch in self._writing
+
+    def gpu_ring(self, peer: Peer | None) -> Any:
+        """Return pinned memory for what goes between a GPU here and a peer."""
+        return self._starter.gpu.ring(peer)
+
+    @property
+    def has_gpu(self) -> bool:
+        """Return whether a GPU is used here."""
+        return self._starter.has_gpu
 
     # Peers.
 
@@ -326,7 +381,7 @@ class Engine:
         """Begin a transfer: one of the two is ours; see `View.put`."""
         return self._starter.start(src, dst, **how)
 
-    def prepare(self, src: Any, dst: Any, **how: Any) -> Prepared | Enqueued:
+    def prepare(self, src: Any, dst: Any, **how: Any) -> Prepared | Enqueued | Passing:
         """Prepare a transfer that is done again and again."""
         return self._starter.prepare(src, dst, **how)
 

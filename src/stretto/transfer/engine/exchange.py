@@ -66,6 +66,10 @@ class Exchange(ABC):
         """Tell it something by its connection."""
 
     @abstractmethod
+    def refuse(self, number: int, why: str) -> None:
+        """Let a transfer fail on both sides."""
+
+    @abstractmethod
     def lose(self, why: str) -> None:
         """End it: everything under way fails, and says why."""
 
@@ -145,6 +149,11 @@ class Exchange(ABC):
         for opened in self._fields_kept.values():
             self.link.close_field(opened)
         self._fields_kept.clear()
+
+    @property
+    def waits(self) -> bool:
+        """Return whether something waits for room in the stage, or for a GPU."""
+        return bool(self._sending)
 
     def pump(self) -> None:
         """Send what there is room for; lose who has hung up."""
@@ -246,7 +255,8 @@ class Exchange(ABC):
                 how["field"] = opened.offset
         elif made.to:
             how.update(field=made.to, pieces=made.pieces, guard=made.works[0].guarded)
-        if link.is_quick and not how and len(made.works) == 1:
+        is_one = len(made.works) == 1 and not made.works[0].is_on_gpu
+        if link.is_quick and not how and is_one:
             made.works[0].mark(link.marks + 8 * BY_KEPT)
             how["work"] = made.works[0]
         if how:

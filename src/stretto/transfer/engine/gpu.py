@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,6 +12,8 @@ import numpy as np
 from stretto import executors
 from stretto.errors import (
     CallError,
+    ChecksumError,
+    DeviceError,
     EngineLost,
     StaleMemory,
     StrettoError,
@@ -19,15 +22,16 @@ from stretto.errors import (
     TransferTimeout,
 )
 from stretto.transfer.copying.plain import fence
+from stretto.transfer.copying.words import Mode
 from stretto.transfer.engine.transfer import Transfer
 from stretto.transfer.links.link import notice
 from stretto.transfer.links.words import MARKS
 from stretto.transfer.memory.mapping import word_at
-from stretto.transfer.memory.region import ARENA, GPU, Region, View
+from stretto.transfer.memory.region import GPU, Region, View
 from stretto.transfer.plans import Plan, Run
 from stretto.transfer.ports import EngineLike, LoopLike, PeerLike
 
-__all__ = ["Enqueued", "Gpu", "GpuTransfer", "handle_of"]
+__all__ = ["Enqueued", "Gpu", "GpuTransfer", "Passing", "handle_of"]
 
 _LOOK_S = 0.00002
 
@@ -50,6 +54,20 @@ class Gpu:
         self.mover = executors.get("cuda").mover()
         self._mapped: dict[tuple[int, str, int], list[int]] = {}
         self._registered: dict[int, int] = {}
+        self._rings: dict[int, tuple[PeerLike | None, Any]] = {}
+
+    def ring(self, peer: PeerLike | None) -> Any:
+        """Return pinned memory for what goes to and from a peer; or for ourselves."""
+        from stretto.transfer.engine.gpu_stage import Ring
+
+        with self._engine.lock:
+            for key, (other, ring) in list(self._rings.items()):
+                if other is not None and other.lost:
+                    del self._rings[key]
+                    self._engine.loop.move(ring.close)
+            if id(peer) not in self._rings:
+                self._rings[id(peer)] = peer, Ring(self.mover, self._engine)
+            return self._rings[id(peer)][1]
 
     def share(
         self, tensors: Any, region: dict[str, Any], sizes: Sequence[int]
@@ -57,7 +75,10 @@ class Gpu:
         """Return a region on the GPU, and the descriptors that go with it."""
         parts, fds = [], []
         for address, nbytes in zip(region["addresses"], sizes, strict=True):
-            told, held = self.mover.describe(address, nbytes)
+            try:
+                told, held = self.mover.describe(address, nbytes)
+            except DeviceError as e:  # it goes through pinned memory then
+                told, held = {"kind": "none", "why": str(e)}, ()
             parts.append({**told, "fds": len(held)})
             fds += held
         made = Region(**region, kind=GPU, holds=tensors, gpu=parts)
@@ -68,20 +89,10 @@ class Gpu:
         region = view.region
         peer = region.peer
         if region.kind != GPU:
-            if peer is not None and (region.kind != ARENA or peer.is_far):
-                raise CallError(
-                    f"{region.name!r} of engine {peer.name!r} is in its own memory, "
-                    "which no GPU here reaches; it has to share an engine.arena()"
-                )
             self._register(view)
             return view.addresses
         if peer is None or peer.is_self:
             return view.addresses
-        if peer.is_far:
-            raise CallError(
-                f"{region.name!r} of engine {peer.name!r} is on a GPU of another "
-                "host; it has to share host memory, and copy it on"
-            )
         key = (id(peer), region.name, region.epoch)
         found = self._mapped.get(key)
         if found is None:
@@ -127,8 +138,37 @@ class Gpu:
         )  # fmt: skip
         return self.mover.prepare(boxes, by=by, word=word)
 
+    def handle(self, stream: Any) -> int:
+        """Return a stream's handle; without one, the current one's."""
+        return int(self.mover.stream()) if stream is None else handle_of(stream)
+
+    def comparing(
+        self, made: Plan, runs: Sequence[Run], a: View, b: View
+    ) -> Callable[[], bool]:
+        """Return what compares both sides' sums."""
+        from stretto.transfer.engine.gpu_stage import GpuWork
+
+        ring = self.ring(None)
+        src, dst = self.addresses(a), self.addresses(b)
+
+        def same() -> bool:
+            works = [GpuWork(ring, made, r, src, dst, mode=Mode.PACK) for r in runs]
+            return all(w.summed(Mode.SUM_SRC) == w.summed(Mode.SUM_DST) for w in works)
+
+        return same
+
+    def copier(self, stream: Any) -> Any:
+        """Return what copies between memory on the GPU and pieces of a store."""
+        from stretto.transfer.engine.gpu_stage import copy_piece
+
+        ring = self.ring(None)
+        ring.lane.follow(self.handle(stream))
+        return functools.partial(copy_piece, ring)
+
     def close(self) -> None:
         """Give everything back."""
+        for _, ring in self._rings.values():
+            ring.close()
         self.mover.close_all()
         for start in self._registered:
             self.mover.unregister(start)
@@ -144,6 +184,8 @@ class GpuTransfer(Transfer):
         super().__init__(loop, peer, path, **how)
         self._moves, self._stream = moves, stream
         self._free = free
+        self.is_same: Callable[[], bool] | None = None
+        """What says whether both sides hold the same bytes."""
         self._guard: tuple[Any, Any, int] | None = None
 
     def guard(self, peer: PeerLike, mark: int, slot: int, epoch: int) -> None:
@@ -193,6 +235,10 @@ class GpuTransfer(Transfer):
                 return
         except StrettoError as e:
             self.stop(TransferError, str(e))
+            return
+        if self.is_same is not None and not self.is_same():
+            self._release()
+            self.stop(ChecksumError, "what has arrived is not what was sent")
             return
         self._release()
         if self.notify and self.peer is not None:
@@ -255,3 +301,17 @@ class Enqueued:
         handle = self._mover.stream() if stream is None else handle_of(stream)
         for move in self._moves:
             move.enqueue(handle)
+
+
+class Passing:
+    """A prepared transfer of memory on a GPU that goes through this process.
+
+    Each call begins it behind what a stream was given, and returns when it is done.
+    """
+
+    def __init__(self, begin: Callable[[Any], Transfer], by: str) -> None:
+        self._begin, self.by = begin, by
+
+    def __call__(self, stream: Any = None) -> None:
+        """Do it."""
+        self._begin(stream).wait()

@@ -45,6 +45,10 @@ class Taker(Protocol):
     def take(self, record: Record) -> None:
         """Deal with a record; whatever it raises ends the connection."""
 
+    @property
+    def waits(self) -> bool:
+        """Return whether something waits for room."""
+
     def pump(self) -> None:
         """Go on with what waited for room."""
 
@@ -151,9 +155,9 @@ class Loop:
         self.wake()
 
     def _selected(self, taker: Taker) -> Sequence[int]:
-        """Return the sockets of a hop that compiled functions cannot poll."""
+        """Return what a hop has to be polled that compiled functions do not poll."""
         hop = taker.link.hop
-        return () if hop is None or hop.calls is not None else hop.descriptors
+        return () if hop is None or taker.link.wakes else hop.descriptors
 
     def remove(self, taker: Taker) -> None:
         """Listen to it no more."""
@@ -176,7 +180,7 @@ class Loop:
 
     def _made_nap(self, takers: tuple[Taker, ...]) -> Any:
         """Return the words of a sleep; None: no peer is served without Python."""
-        far = [t.link for t in takers if t.link.hop is not None and t.link.is_quick]
+        far = [t.link for t in takers if t.link.wakes]
         pairs = [(n, link.at) for link in far for n in link.hop.descriptors]
         if not pairs:
             return None
@@ -325,19 +329,20 @@ class Loop:
             functions().fence_now()
             if any(taker.link.has_records for taker in self._takers):
                 wait = 0.0
-        if any(t.link.is_busy and not t.link.is_quick for t in self._takers):
+        waits = any(taker.waits for taker in self._takers)
+        if waits or any(t.link.is_busy and not t.link.wakes for t in self._takers):
             wait = 0.0002 if wait is None else min(wait, 0.0002)
         if self._timers:
             first = max(0.0, self._timers[0][0] - now)
             wait = first if wait is None else min(wait, first)
-        if self._tasks:
+        if self._tasks or not all(taker.link.arm() for taker in self._takers):
             wait = 0.0
         if is_hot and wait:
             # Whoever looks for itself also looks at sockets: they shall not wake us.
             self._wake_poll.poll(1e3 * wait)
             wait = 0.0
         nap = self._nap
-        if nap is not None and wait != 0.0:
+        if nap is not None and wait != 0.0 and not waits:  # room comes as no record
             most_us = _LONGEST_NAP_US if wait is None else int(1e6 * wait) + 1
             functions().slumber(int(nap[0].ctypes.data), most_us)
             wait = 0.0

@@ -283,6 +283,12 @@ class _Talk:
         name = said["name"]
         if not isinstance(name, str) or not 0 < len(name) <= 200:
             raise ValueError("it has no name")
+        theirs = self._engine.hop if self._is_near else said["hop"].get("carrier")
+        if theirs != self._engine.hop:
+            raise ValueError(
+                f"it is reached by {str(theirs)[:40]!r}, we by {self._engine.hop!r}; "
+                "pass hop= alike"
+            )
         return name
 
     def _welcome(self, said: Mapping[str, Any], fds: list[Descriptor]) -> None:

@@ -8,7 +8,7 @@ from stretto.transfer.copying.words import Mode
 from stretto.transfer.memory.region import ARENA, GPU, Region
 from stretto.transfer.ports import PeerLike
 
-__all__ = ["Path", "choose", "explained"]
+__all__ = ["BY_GPU", "Path", "choose", "explained"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +23,7 @@ class Path:
 
 
 SAME = Path(name="same process", mode=Mode.COPY)
+BY_GPU = Path(name="gpu", mode=None)
 SHARED = Path(name="shared memory", mode=Mode.COPY)
 
 
@@ -32,18 +33,24 @@ def choose(
     *,
     is_put: bool,
     touched: bool = False,
+    on_gpu: bool = False,
 ) -> Path:
     """Return the way to or from a peer's memory; without one, within this process.
 
-    `touched` are elements that are converted or summed on their way.
+    `touched` are elements that are converted or summed on their way. `on_gpu`: ours
+    lie on a GPU.
     """
     if peer is None or theirs is None:
-        return SAME
-    if theirs.kind == GPU:
-        return Path(name="gpu", mode=None)
+        return BY_GPU if on_gpu else SAME
     if peer.is_far:
         why = f"engine {peer.name!r} is on another host, or came over the network"
+        if on_gpu or theirs.kind == GPU:
+            why += "; memory on a GPU goes through pinned memory"
+        elif not peer.link.hop.has_fields:
+            why += "; each side copies once: no carrier of it puts straight"
         return Path(name=peer.engine.hop, mode=None, why=why)
+    if on_gpu or theirs.kind == GPU:
+        return _by_gpu(peer, theirs)
     if peer.is_self:
         return SAME
     if theirs.kind == ARENA:
@@ -59,8 +66,25 @@ def choose(
     return Path(name="stage", mode=None, why=why)
 
 
+def _by_gpu(peer: PeerLike, theirs: Region) -> Path:
+    """Return the way between a GPU and memory of a peer on this host."""
+    if theirs.kind != GPU:
+        if peer.is_self or theirs.kind == ARENA:
+            return BY_GPU
+        why = "no GPU here reaches it: it is not in an engine.arena()"
+        return Path(name="stage", mode=None, why=f"{why}; through pinned memory")
+    closed = [told.get("why", "") for told in theirs.gpu if told.get("kind") == "none"]
+    if not closed or peer.is_self:
+        return BY_GPU
+    why = f"its memory cannot be mapped here ({closed[0]}); through pinned memory"
+    return Path(name="stage", mode=None, why=why)
+
+
 def explained(peer: PeerLike) -> str:
-    """Return the ways to all of a peer's memories, a line each."""
+    """Return the ways to all of a peer's memories, a line each.
+
+    Where a GPU is used here, a second line is of memory on it, where that differs.
+    """
     where = f"at {peer.address}" if peer.is_far else f"pid {peer.pid}"
     lines = [f"engine {peer.name!r}, {where}{': lost, ' * bool(peer.lost)}{peer.lost}"]
     if peer.lost:
@@ -68,6 +92,12 @@ def explained(peer: PeerLike) -> str:
     for name in peer.names:
         region = peer[name]
         path = choose(peer, region, is_put=True)
-        why = f"; {path.why}" if path.why else ""
-        lines.append(f"  {name!r} ({region.layout}): {path.name}{why}")
+        lines.append(f"  {name!r} ({region.layout}): {_said(path)}")
+        ours = choose(peer, region, is_put=True, on_gpu=True)
+        if peer.engine.has_gpu and ours != path:
+            lines.append(f"    from and to a GPU here: {_said(ours)}")
     return "\n".join(lines)
+
+
+def _said(path: Path) -> str:
+    return f"{path.name}; {path.why}" if path.why else path.name

@@ -155,6 +155,8 @@ class Peer(Exchange):
         """Raise when it is of no use to wait for it."""
         if not self.lost and self.is_dead():
             self.lose("its process has ended")
+        if not self.lost and (why := self.link.fault):
+            self.lose(why)
         self.check()
 
     def is_dead(self) -> bool:
@@ -237,6 +239,11 @@ class Peer(Exchange):
             wanted = self._wanted.pop(region.name, [])
         for pending in wanted:
             pending.finish(region)
+
+    def refuse(self, number: int, why: str) -> None:
+        """Let a transfer fail on both sides."""
+        self.tell({"say": "refused", "number": number, "why": why[:2000]})
+        self._refused(number, why)
 
     def _refused(self, number: int, why: str) -> None:
         transfer = self.forget(number)

@@ -271,7 +271,12 @@ class Receiving:
 
 def can_go_straight(works: Sequence[Work]) -> bool:
     """Return whether bytes stay as they are, and there are some."""
-    return bool(works) and not works[0].converts and works[0].rows > 0
+    return (
+        bool(works)
+        and not works[0].is_on_gpu
+        and not works[0].converts
+        and works[0].rows > 0
+    )
 
 
 def _mixed(sums: Any) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stretto.errors import (
     CallError,
@@ -12,8 +14,9 @@ from stretto.errors import (
 )
 from stretto.transfer.copying.words import Mode
 from stretto.transfer.copying.work import Work
+from stretto.transfer.engine.answer import works_here
 from stretto.transfer.engine.leases import read_token
-from stretto.transfer.engine.paths import Path, choose
+from stretto.transfer.engine.paths import BY_GPU, Path, choose
 from stretto.transfer.engine.quick import quick
 from stretto.transfer.engine.staged import (
     INLINE,
@@ -24,15 +27,15 @@ from stretto.transfer.engine.staged import (
     pack_request,
 )
 from stretto.transfer.engine.transfer import Prepared, Transfer
-from stretto.transfer.layouts import Layout
 from stretto.transfer.links.link import notice
 from stretto.transfer.links.words import MARKS
-from stretto.transfer.memory.region import GPU, Region, View, addresses_of
+from stretto.transfer.memory.region import GPU, STORE, Region, View, addresses_of
 from stretto.transfer.plans import Plan, Run, plan, split
 from stretto.transfer.ports import EngineLike, PeerLike
 
 if TYPE_CHECKING:
-    from stretto.transfer.engine.gpu import Enqueued, Gpu, GpuTransfer
+    from stretto.transfer.engine.gpu import Enqueued, Gpu, GpuTransfer, Passing
+    from stretto.transfer.engine.stored import Helpers
 
 __all__ = ["Starter"]
 
@@ -48,6 +51,7 @@ class Starter:
     def __init__(self, engine: EngineLike) -> None:
         self._engine = engine
         self._gpu: Gpu | None = None
+        self._helpers: Helpers | None = None
 
     # Ours.
 
@@ -58,11 +62,16 @@ class Starter:
     ) -> Transfer:  # fmt: skip
         """Begin a transfer; see `View.put`."""
         a, b = self._views(src, dst)
+        if STORE in (a.region.kind, b.region.kind):
+            if notify or lease or by:
+                raise CallError("a store takes no notify=, lease= or by=")
+            return self._stored(a, b, checksum, stream, deadline)
         peer, theirs, is_put = self._sides(a, b)
         made = _planned(a, b)
         runs = made.runs(a.pages, b.pages, _tokens(a, b))
         converts = a.layout.dtype != b.layout.dtype
-        path = choose(peer, theirs, is_put=is_put, touched=converts or checksum)
+        touched, on_gpu = converts or checksum, _on_gpu(a, b)
+        path = choose(peer, theirs, is_put=is_put, touched=touched, on_gpu=on_gpu)
         if checksum and converts:
             raise CallError("checksum=True of elements that are converted on their way")
         how: dict[str, Any] = {
@@ -76,11 +85,12 @@ class Starter:
         slot, epoch = read_token(lease) if lease else (-1, 0)
         if theirs is not None and slot < 0:
             slot, epoch = theirs.slot, theirs.epoch
-        if GPU in (a.region.kind, b.region.kind):
-            if checksum:
-                raise CallError("checksum=True of memory on a GPU")
-            return self._on_gpu(a, b, made, runs, (slot, epoch), stream, by, **how)
+        if path is BY_GPU:
+            return self._on_gpu(
+                a, b, made, runs, (slot, epoch), stream, by, checksum, **how
+            )
         transfer = Transfer(self._engine.loop, peer, path.name, **how)
+        transfer.chunk_pages = _chunk_pages(a if is_put else b, runs)
         transfer.checked = checksum
         if deadline is not None:
             assert transfer.until is not None, "there is a deadline"
@@ -89,21 +99,36 @@ class Starter:
             self._direct(transfer, path, a, b, made, runs, (slot, epoch))
         else:
             assert peer is not None, "only a peer is reached by a stage"
-            self._staged(transfer, a, b, made, runs, (slot, epoch), is_put=is_put)
+            self._staged(
+                transfer, a, b, made, runs, (slot, epoch), stream, is_put=is_put
+            )
         return transfer
 
-    def prepare(self, src: Any, dst: Any, **how: Any) -> Prepared | Enqueued:
+    def prepare(self, src: Any, dst: Any, **how: Any) -> Prepared | Enqueued | Passing:
         """Prepare a transfer that is done again and again."""
         a, b = self._views(src, dst)
+        if STORE in (a.region.kind, b.region.kind):
+            idle = Transfer(self._engine.loop, None, "store", nbytes=0, pieces=0)
+            return Prepared(idle, None, lambda: self.start(a, b, **how))
         peer, theirs, is_put = self._sides(a, b)
         notify = how.get("notify", b"")
         record = np.frombuffer(notice(notify), np.int64).copy() if notify else None
         converts = a.layout.dtype != b.layout.dtype
         touched = converts or bool(how.get("checksum"))
-        path = choose(peer, theirs, is_put=is_put, touched=touched)
+        on_gpu = _on_gpu(a, b)
+        path = choose(peer, theirs, is_put=is_put, touched=touched, on_gpu=on_gpu)
         made = _planned(a, b)
         runs = made.runs(a.pages, b.pages, _tokens(a, b))
-        if GPU in (a.region.kind, b.region.kind):
+        if how.get("signal") is not None and path is not BY_GPU:
+            raise CallError("signal= of memory that is not on a GPU; notify= is for it")
+        if on_gpu and path is not BY_GPU:
+            from stretto.transfer.engine.gpu import Passing
+
+            def begin(stream: Any) -> Transfer:
+                return self.start(a, b, stream=stream, **how)
+
+            return Passing(begin, path.name)
+        if path is BY_GPU:
             from stretto.transfer.engine.gpu import Enqueued
 
             signal = how.get("signal")
@@ -118,8 +143,6 @@ class Starter:
             ]
 
             return Enqueued(moves, self.gpu.mover, (a, b))
-        if how.get("signal") is not None:
-            raise CallError("signal= of memory that is not on a GPU; notify= is for it")
         idle = Transfer(
             self._engine.loop, peer, path.name, nbytes=sum(r.nbytes for r in runs),
             pieces=_pieces(runs), notify=notify,
@@ -163,7 +186,7 @@ class Starter:
     def _wrapped(self, given: Any, other: View, *, written: bool) -> View:
         """Return an array as a view, of the layout that the other side has."""
         layout, addresses, _, kind = addresses_of(
-            given, str(_dense(other.layout)), "the array", written=written
+            given, str(other.layout.packed), "the array", written=written
         )
         region = Region(
             name="an array", layout=layout, kind=kind, addresses=tuple(addresses),
@@ -233,7 +256,7 @@ class Starter:
 
     def _staged(
         self, transfer: Transfer, a: View, b: View, made: Plan, runs: tuple[Run, ...],
-        where: tuple[int, int], *, is_put: bool,
+        where: tuple[int, int], stream: Any, *, is_put: bool,
     ) -> None:  # fmt: skip
         peer = transfer.peer
         assert peer is not None, "the other half of it"
@@ -244,24 +267,26 @@ class Starter:
             header["notify"] = transfer.notify.hex()
         pages = None if theirs.pages is None else theirs.pages.astype(np.int64)
         mode = Mode.PACK if is_put else Mode.UNPACK
-        works = [
-            Work(made, run, ours.addresses, ours.addresses, mode=mode)
-            for run in split(made, runs, PART)
-        ]
+        ring = None
+        if ours.region.kind == GPU:
+            ring = self.gpu.ring(peer)
+            ring.lane.follow(self.gpu.handle(stream))
+        works = works_here(made, runs, ours.addresses, mode, ring)
+        transfer.is_in_order = len(works) == len(runs) and not is_put
         number = peer.number()
         transfer.holds = (a, b)
         transfer.then(lambda: peer.drop(number))
         if not is_put:
-            receiving = Receiving(peer, works, holds=(a, b))
+            receiving = _receiving(ring, peer, works, (a, b))
             opened = receiving.open()
             header["field"] = 0 if opened is None else opened.offset
             peer.begin(transfer, pack_request(header, pages), receiving, number)
             return
         header["direct"] = transfer.nbytes >= _WORTH_ASKING and can_go_straight(works)
         header["direct"] &= peer.link.fields is not None
-        sending = Sending(
-            peer, number, works, checked=transfer.checked,
-            is_direct=header["direct"], holds=(a, b),
+        sending = _sending(
+            ring, peer, number, works, (a, b), checked=transfer.checked,
+            is_direct=bool(header["direct"]),
         )  # fmt: skip
         data = b""
         if sum(work.packed_bytes for work in works) <= INLINE and not transfer.checked:
@@ -269,7 +294,49 @@ class Starter:
             data = sending.inline()
         peer.begin(transfer, pack_request(header, pages, data), sending, number)
 
+    # Stores.
+
+    def _stored(
+        self, a: View, b: View, checked: bool, stream: Any, deadline: float | None
+    ) -> Transfer:
+        from stretto.transfer.engine.stored import Helpers, StoredTransfer, by_cpu
+        from stretto.transfer.stores.pieces import tasks
+
+        is_put = b.region.kind == STORE
+        ours, kept = (a, b) if is_put else (b, a)
+        if ours.region.kind == STORE or ours.region.peer is not None:
+            raise CallError(
+                f"{a.region.name!r} to {b.region.name!r}: one of them has to be memory "
+                "of this engine"
+            )
+        if self._helpers is None:
+            self._helpers = Helpers()
+        made = _planned(a, b)
+        runs = made.runs(a.pages, b.pages, _tokens(a, b))
+        pages = [run.pages(ours.layout, ours.pages) for run in runs]
+        some = tasks(
+            made, runs, ours.addresses, kept.region.holds, pages,  # type: ignore[arg-type]
+            shift=kept.shift, is_put=is_put,
+        )  # fmt: skip
+        on_gpu = ours.region.kind == GPU
+        copier = self.gpu.copier(stream) if on_gpu else by_cpu
+        transfer = StoredTransfer(
+            self._engine.loop, kept.region.holds, made, tuple(some), is_put=is_put,  # type: ignore[arg-type]
+            checked=checked, copier=copier, helpers=self._helpers,
+            nbytes=sum(r.nbytes for r in runs), pieces=_pieces(runs), deadline=deadline,
+        )  # fmt: skip
+        transfer.holds = (a, b)
+        if transfer.until is not None:
+            self._engine.loop.at(transfer.until, lambda: _late(transfer))
+        transfer.begin()
+        return transfer
+
     # GPUs.
+
+    @property
+    def has_gpu(self) -> bool:
+        """Return whether the GPU is used."""
+        return self._gpu is not None
 
     @property
     def gpu(self) -> Gpu:
@@ -281,19 +348,21 @@ class Starter:
         return self._gpu
 
     def close(self) -> None:
-        """Give back what the GPU holds."""
+        """Give back what the GPU holds, and end the threads of stores."""
+        if self._helpers is not None:
+            self._helpers.close()
         if self._gpu is not None:
             self._gpu.close()
 
     def _on_gpu(
         self, a: View, b: View, made: Plan, runs: tuple[Run, ...],
-        where: tuple[int, int], stream: Any, by: str, **how: Any,
+        where: tuple[int, int], stream: Any, by: str, checked: bool, **how: Any,
     ) -> GpuTransfer:  # fmt: skip
         """Begin copies on a stream."""
-        from stretto.transfer.engine.gpu import GpuTransfer, handle_of
+        from stretto.transfer.engine.gpu import GpuTransfer
 
         peer = a.region.peer or b.region.peer
-        handle = self.gpu.mover.stream() if stream is None else handle_of(stream)
+        handle = self.gpu.handle(stream)
         moves = [self.gpu.prepare(made, run, a, b, by) for run in runs]
         mark = None if peer is None or peer.board is None else peer.take_mark()
 
@@ -307,16 +376,62 @@ class Starter:
         transfer = GpuTransfer(
             self._engine.loop, peer, path, moves, handle, free, **how
         )
+        transfer.chunk_pages = _chunk_pages(a if a.region.peer is None else b, runs)
         transfer.holds = (a, b)
         if mark is not None and peer is not None:
             transfer.guard(peer, mark, *where)
         if not moves:
             transfer.complete()
             return transfer
+        if checked:
+            transfer.is_same = self.gpu.comparing(made, runs, a, b)
         transfer.enqueue()
         if transfer.notify or transfer.until is not None:
             self._engine.loop.move(transfer.settle)
         return transfer
+
+
+def _on_gpu(a: View, b: View) -> bool:
+    """Return whether memory of ours lies on a GPU; without a peer, any of it."""
+    ours = [view for view in (a, b) if view.region.peer is None]
+    return any(view.region.kind == GPU for view in ours)
+
+
+def _sending(
+    ring: Any, peer: PeerLike, number: int, works: list[Work], holds: object, *,
+    checked: bool, is_direct: bool,
+) -> Sending:  # fmt: skip
+    if ring is None:
+        return Sending(
+            peer, number, works, checked=checked, is_direct=is_direct, holds=holds
+        )
+    from stretto.transfer.engine.gpu_stage import GpuSending
+
+    return GpuSending(ring, peer, number, works, checked=checked, holds=holds)
+
+
+def _receiving(
+    ring: Any, peer: PeerLike, works: list[Work], holds: object
+) -> Receiving:
+    if ring is None:
+        return Receiving(peer, works, holds=holds)
+    from stretto.transfer.engine.gpu_stage import GpuReceiving
+
+    return GpuReceiving(ring, peer, works, holds=holds)
+
+
+def _chunk_pages(
+    ours: View, runs: tuple[Run, ...]
+) -> Callable[[], NDArray[np.int64]] | None:
+    """Return what says in which pages of ours the chunks of a transfer lie."""
+    if not ours.layout.is_paged:
+        return None
+
+    def pages() -> NDArray[np.int64]:
+        some = [run.pages(ours.layout, ours.pages) for run in runs]
+        return np.concatenate([np.zeros(0, np.int64), *some])
+
+    return pages
 
 
 def _pieces(runs: tuple[Run, ...]) -> int:
@@ -340,12 +455,6 @@ def _view(given: Any) -> View | None:
     if isinstance(given, View):
         return given
     return given.view if isinstance(given, Region) else None
-
-
-def _dense(layout: Layout) -> Layout:
-    parts = [str(axis) for axis in layout.parts]
-    axes = [str(axis) for axis in layout.axes]
-    return Layout(" ".join([*parts, *(["|"] if parts else []), *axes, layout.dtype]))
 
 
 def _planned(a: View, b: View) -> Plan:

@@ -88,6 +88,8 @@ class Transfer(Pending[Stats]):
         self.bytes_done = self.blocks_done = 0
         self.how_far: Callable[[], tuple[int, int]] | None = None
         """What says how many bytes, and blocks, have come."""
+        self.chunk_pages: Callable[[], NDArray[np.int64]] | None = None
+        """What says in which pages of ours blocks lie, in the order of their moves."""
 
     @property
     def stats(self) -> Stats:
@@ -120,14 +122,25 @@ class Transfer(Pending[Stats]):
         if self.how_far is not None:
             self.bytes_done, self.blocks_done = self.how_far()
         done, blocks = self.bytes_done, self.blocks_done
-        ended = self.fail(
-            failure(
-                kind, why, peer=self.peer_name, path=self.path, done=done, blocks=blocks
-            )
+        error = failure(
+            kind, why, peer=self.peer_name, path=self.path, done=done, blocks=blocks
         )
+        error.blocks_failed = self._failed()
+        ended = self.fail(error)
         if ended:
             self._record(failed=True)
         return ended
+
+    is_in_order = True
+    """Whether `blocks_done` are the first of all, each known to be through."""
+
+    def _failed(self) -> tuple[int, ...]:
+        """Return our pages that are not known to be through; () without pages."""
+        if self.chunk_pages is None:
+            return ()
+        done = self.blocks_done if self.is_in_order else 0
+        left = np.unique(self.chunk_pages()[done:])
+        return tuple(int(page) for page in left if page >= 0)
 
     def complete(self) -> None:
         """End it well."""

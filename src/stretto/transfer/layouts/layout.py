@@ -160,10 +160,26 @@ class Layout:
             raise LayoutError(
                 f"layout {self}: {len(strides)} strides; want {len(self.axes)}"
             )
-        return self._with(
-            Axis(name=a.name, total=a.total, start=a.start, stop=a.stop, stride=int(s))
-            for a, s in zip(self.axes, strides, strict=True)
-        )
+        made = []
+        for a, given in zip(self.axes, strides, strict=True):
+            if given < 1 and a.size > 1:
+                raise LayoutError(
+                    f"layout {self}: values of {a.name}, {given} bytes apart, overlap"
+                )
+            step = int(given) if given > 0 else self.itemsize
+            made.append(
+                Axis(
+                    name=a.name, total=a.total, start=a.start, stop=a.stop, stride=step
+                )
+            )
+        return self._with(made)
+
+    @property
+    def packed(self) -> Layout:
+        """Return the same axes, with nothing between their values."""
+        parts = [str(axis) for axis in self.parts]
+        axes = [str(axis) for axis in self.axes]
+        return Layout(" ".join([*parts, *(["|"] if parts else []), *axes, self.dtype]))
 
     @property
     def storage(self) -> np.dtype[Any]:

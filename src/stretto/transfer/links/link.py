@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -189,8 +190,11 @@ class Link:
         if nth - int(word_at(self.out + Word.HEAD)[0]) >= SLOTS:
             return 0
         place = RING + nth % SLOTS * RECORD
-        self.hop.put(self.peer_rank, 0, at, place, RECORD)
-        self.hop.signal(self.peer_rank, 0, Word.TAIL, nth + 1, Word.SIDE, (0, 0, 0))
+        bytes_at(self.out + place, RECORD)[:] = bytes_at(at, RECORD)
+        side = Word.TAIL, nth + 1, Word.SIDE, (0, 0, 0)
+        put = self.hop.put(self.peer_rank, 0, self.out + place, place, RECORD)
+        if not put or not self.hop.signal(self.peer_rank, 0, *side):
+            return 0
         tail[0] = nth + 1
         return 1
 
@@ -309,6 +313,37 @@ class Link:
                 return int(self.hop.progress())
         return int(functions().progress(self.at))
 
+    @property
+    def fault(self) -> str:
+        """Return how the hop's connection has ended, or nothing."""
+        return "" if self.hop is None else self.hop.faults().get(self.peer_rank, "")
+
+    @property
+    def wakes(self) -> bool:
+        """Return whether what comes by the hop wakes who polls, again and again."""
+        return self.is_quick and bool(self.hop.is_armed)
+
+    def arm(self) -> bool:
+        """Have the hop's descriptors wake who sleeps; False: something is there."""
+        if self.hop is None or self.gone[0] or self.hop.is_armed:
+            return True
+        with self._using():
+            return bool(self.hop.arm())
+
+    @contextlib.contextmanager
+    def _using(self) -> Iterator[None]:
+        """Keep other threads from the hop."""
+        if self.hop.calls is None:
+            with self._posting:
+                yield
+            return
+        lock = self.at + 8 * Block.HOP_LOCK
+        functions().enter(lock)
+        try:
+            yield
+        finally:
+            functions().leave(lock)
+
     # The stage.
 
     def place(self, nbytes: int) -> int | None:
@@ -377,14 +412,7 @@ class Link:
     def close(self) -> None:
         """End the hop's connection; nobody is in one of its calls then."""
         self.gone[0] = 1
-        if self.hop is None or self.is_closed:
-            return
-        if not self.is_quick:
-            with self._posting:
+        if self.hop is not None and not self.is_closed:
+            with self._using():
                 self.hop.close()
-        else:
-            lock = self.at + 8 * Block.HOP_LOCK
-            functions().enter(lock)
-            self.hop.close()
-            functions().leave(lock)
-        self.is_closed = True
+            self.is_closed = True

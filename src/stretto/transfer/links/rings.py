@@ -162,8 +162,10 @@ def post(link: int, record: int) -> int:
         store(link + _SEEN_HEAD, load_acquire(out + _HEAD))
     if tail - load(link + _SEEN_HEAD) < SLOTS:
         if load(link + _CONTEXT):
+            # A carrier may read it later: it stays here until its slot comes again.
             # What was put without its signal is put again: nobody looked at it.
-            put = far_put(link, record, place, RECORD, MORE)
+            _memcpy(out + place, record, RECORD)
+            put = far_put(link, out + place, place, RECORD, MORE)
             if put and far_signal(link, _TAIL, tail + 1):
                 store(out + _TAIL, tail + 1)
                 result = _POSTED

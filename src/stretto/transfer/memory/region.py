@@ -19,7 +19,7 @@ from stretto.transfer.ports import EngineLike, PeerLike
 
 __all__ = ["Region", "View", "addresses_of", "told", "untold"]
 
-ARENA, MEMORY, GPU = "arena", "memory", "gpu"
+ARENA, MEMORY, GPU, STORE = "arena", "memory", "gpu", "store"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -29,7 +29,7 @@ class Region:
     name: str
     layout: Layout
     kind: str
-    """Where they lie: in an arena, in a process's own memory, or on a GPU."""
+    """Where they lie: in an arena, a process's own memory, on a GPU, or in a store."""
     addresses: tuple[int, ...]
     """Where each begins: here, or, of a peer's own memory, there."""
     places: tuple[tuple[int, int], ...] = ()
@@ -230,15 +230,17 @@ class _Seen:
 def _seen(given: Any, what: str, *, written: bool) -> _Seen:
     if on_gpu(given):
         found = gpu_view(given)
-        if not found.contiguous:
-            raise CallError(f"{what}: {found.why}")
         size = found.nbytes // max(1, math.prod(found.shape))
         axes = range(len(found.shape))
-        strides = tuple(size * math.prod(found.shape[i + 1 :]) for i in axes)
+        dense = tuple(size * math.prod(found.shape[i + 1 :]) for i in axes)
+        strides = dense if found.contiguous else found.strides
+        if len(strides) != len(dense) or min((0, *strides)) < 0:
+            raise CallError(f"{what}: {found.why or 'strides that it does not tell'}")
+        last = sum((n - 1) * s for n, s in zip(found.shape, strides, strict=True))
         name = str(getattr(found.dtype, "name", found.dtype))
         return _Seen(
             shape=found.shape, strides=strides, dtype=name, address=found.start,
-            nbytes=found.nbytes, device="cuda",
+            nbytes=last + size if found.nbytes else 0, device="cuda",
         )  # fmt: skip
     if isinstance(given, (bytes, bytearray, memoryview)):
         given = np.frombuffer(given, np.uint8)

@@ -56,6 +56,23 @@ class Run:
     dst_at: NDArray[np.int64]
     nbytes: int
     """Bytes that are stored at the destination."""
+    first: int = 0
+    """The first token of chunk 0."""
+    tokens: int = 1
+    """Tokens of a chunk."""
+
+    def pages(
+        self, layout: Layout, named: NDArray[np.int64] | None
+    ) -> NDArray[np.int64]:
+        """Return the page in which each chunk lies on a side; -1: it has no pages."""
+        chunks = np.arange(len(self.src_at), dtype=np.int64)
+        if not layout.is_paged:
+            return np.full(len(chunks), -1, np.int64)
+        every = np.arange(layout.num_pages) if named is None else named
+        found: NDArray[np.int64] = np.asarray(every)[
+            (self.first + self.tokens * chunks) // layout.page_tokens
+        ].astype(np.int64)
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +139,8 @@ class Plan:
             src_at=_begin(self.src, src, token),
             dst_at=_begin(self.dst, dst, token),
             nbytes=count * self.chunk_bytes,
+            first=first,
+            tokens=self.tokens,
         )
 
     def __str__(self) -> str:

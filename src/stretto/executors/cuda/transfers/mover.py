@@ -31,14 +31,14 @@ from stretto.executors.cuda.device.driver import (
 )
 from stretto.executors.cuda.device.sharing import Imports, describe
 from stretto.executors.cuda.launching.kernels import Loaded, enqueue
+from stretto.executors.cuda.transfers.lane import Lane
 from stretto.executors.cuda.transfers.text import THREADS, Shape, kernel_of, shape_of
 
 __all__ = ["ENGINE_BYTES", "Boxes", "Move", "Mover"]
 
 ENGINE_BYTES = 512 << 10
-"""Bytes of a piece from which copy engines move it, by default. A copy costs an engine
-1.1 us: of 64 MB in pieces of 256 KB they take 312 us and a kernel 185, in pieces of
-512 KB 172 (two H200 of four, benchmarks/results/gpu_transfer_h200x4_202611.md)."""
+"""Bytes of a piece from which copy engines move it, by default: a copy costs an engine
+1.1 us (benchmarks/results/gpu_transfer_h200x4_202611.md)."""
 _MOST_PIECES = 4096
 """Pieces that copy engines are given for one transfer, at most."""
 _BLOCKS_PER_SM = 8
@@ -174,6 +174,10 @@ class Mover:
     def stream(self) -> int:
         """Return the stream that the caller works on."""
         return current_stream(self.device.ordinal)
+
+    def lane(self) -> Lane:
+        """Return a stream of our own."""
+        return Lane(self.device)
 
     def prepare(self, boxes: Boxes, *, by: str = "", word: int = 0) -> Move:
         """Prepare to move boxes: `by` "engines" or "kernel", or as it is faster.
