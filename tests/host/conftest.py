@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from tests.host import forked
 
+from stretto.meeting.launching import launch
+
 HERE = Path(__file__).parent
 WITHOUT = str(HERE / "without_scipy")
 KEEP = ("synth", "torch", "torch_ops")
@@ -23,9 +25,11 @@ def _forked_ranks():
 
 
 @pytest.fixture(autouse=True)
-def _fresh_ranks(request):
+def _fresh_ranks(request, monkeypatch):
     """Start ranks of marked tests as everybody's are."""
     forked.is_on = request.node.get_closest_marker("fresh") is None
+    if not forked.is_on:
+        monkeypatch.setattr(launch, "GRACE_S", forked.GRACE_S)
     yield
     forked.is_on = True
 

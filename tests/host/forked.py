@@ -38,6 +38,7 @@ AT_EXIT = (
 """What a rank of ours does when it ends; of all else, this process takes care."""
 is_on = True
 """Whether `spawn` forks: always, but in tests that are marked `fresh`."""
+GRACE_S = launch.GRACE_S
 IGNORED = (
     DeprecationWarning,
     PendingDeprecationWarning,
@@ -182,7 +183,7 @@ def begin():
         *words, **how
     )
     launch.subprocess = stand_in
-    launch.GRACE_S = soon(launch.GRACE_S)
+    launch.GRACE_S = soon(GRACE_S)
 
 
 def _be(work, usual, kept, environment):
