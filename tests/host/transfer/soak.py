@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import os
 import random
 import sys
 import time
@@ -74,7 +75,7 @@ class Soak:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.numpy = np.random.default_rng(seed)
-        self.engine = Engine("soak", job="", secret=SECRET)
+        self.engine = Engine(f"soak-{os.getpid()}", job="", secret=SECRET)
         self.others = [
             Other(self.engine, listen=False, arena=True),
             Other(self.engine, listen=False, arena=False),
