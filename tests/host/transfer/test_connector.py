@@ -1,6 +1,7 @@
 """The connector: pulled or pushed, from one rank or several, errors by block."""
 
 import json
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -138,3 +139,76 @@ def test_a_layer_that_was_not_registered_is_named(request):
     with pytest.raises(CallError, match="no layer 'l9'; registered: l0, l1, l2"):
         made.save_kv_layer("l9")
     made.shutdown()
+
+
+def test_leases_come_from_workers_by_the_scheduler(request):
+    """As vLLM runs it: nothing but what its own calls pass; and too late is late."""
+    job = request.node.name
+    layout = kv_layout("vllm/flash", blocks=8, block=4, **SIZES)
+    ours, _ = worker("p0", job, layout, fill=5.0)
+    theirs, held = worker("d", job, kv_layout("vllm/flash", blocks=4, block=8, **SIZES))
+    scheduler = Scheduler(["p0"], block=4, role="prefill", keep_s=0.2)
+    try:
+        told = ours.build_connector_worker_meta()
+        assert ours.build_connector_worker_meta() is None
+        output = SimpleNamespace(finished_sending=None, kv_connector_worker_meta=told)
+        assert [] == scheduler.update_connector_output(output)
+        for name in ("r1", "r2"):
+            asked = SimpleNamespace(
+                request_id=name, num_tokens=10, kv_transfer_params=None
+            )
+            rests, params = scheduler.request_finished(asked, [5, 0, 2])
+            assert rests
+            assert {"p0"} == set(params["leases"])
+            if name == "r1":
+                first = params
+            assert scheduler.has_pending_push_work()
+            ours.bind_connector_metadata(scheduler.build_connector_meta(None))
+            assert ours.has_connector_metadata()
+        assert {"r1"} == load(theirs, first, [3, 1])
+        assert (held[0][:, 3] == 5.0).all()
+        assert (set(), set()) == ours.get_finished(set())
+        sent = set()
+        for _ in range(1000):
+            sent |= ours.get_finished({"r1", "r2"})[0]
+            if sent:
+                break
+            time.sleep(0.001)
+        assert {"r1"} == sent
+        done = SimpleNamespace(finished_sending=sent, kv_connector_worker_meta=None)
+        scheduler.update_connector_output(done)
+        time.sleep(0.25)
+        assert ["r2"] == scheduler.update_connector_output(())
+        ours.bind_connector_metadata(scheduler.build_connector_meta(None))
+        assert {"r2"} == ours.get_finished(set())[0]
+        assert {"r1"} == load(theirs, params, [0, 2])  # the name is the stand-in's
+        assert {0, 2} == theirs.get_block_ids_with_load_errors()
+    finally:
+        ours.shutdown()
+        theirs.shutdown()
+
+
+def test_one_tensor_of_all_layers_is_found_by_numbers_in_names(request):
+    """And what a scheduler preempts is taken back."""
+    job = request.node.name
+    layout = kv_layout("vllm/cross", blocks=6, block=4, **SIZES)
+    made = Worker(Engine("p", job=job), layout=layout, deadline_s=10.0)
+    made.register_cross_layers_kv_cache(np.zeros(layout.shape, np.float32))
+    other = Worker(Engine("d", job=job), layout=layout, deadline_s=10.0)
+    cache = np.zeros(layout.shape, np.float32)
+    other.register_cross_layers_kv_cache(cache, None)
+    try:
+        save = Save(request="r", engine="d", remote_blocks=(1,), local_blocks=(0,),
+                    tokens=4)  # fmt: skip
+        made.bind_connector_metadata(Step(saves=(save,)))
+        made._region.holds[0, 2] = 3.0
+        made.save_kv_layer("model.layers.2.self_attn.attn")
+        made.wait_for_save()
+        assert (cache[1, 2] == 3.0).all()
+        assert not cache[1, :2].any()
+        with pytest.raises(CallError, match="one number"):
+            made.save_kv_layer("model.attn")
+        made.handle_preemptions(Step(preempted=("r",)))
+    finally:
+        made.shutdown()
+        other.shutdown()

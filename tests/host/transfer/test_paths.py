@@ -131,6 +131,18 @@ def test_elements_are_converted_on_their_way(pair):
     assert np.allclose(values.reshape(-1), wide, rtol=1 / 256)
 
 
+def test_elements_that_are_converted_need_not_fit_into_the_stage(pair):
+    """Whoever waits for room goes on when there is some."""
+    child, peer, how, _ = pair
+    region = shared(child, peer, nbytes=10 << 20, layout="A=5242880 float16", **how)
+    values = np.arange(5 << 20, dtype=np.float32) % 1999
+    mine = peer.engine.share(values, f"mine-{next(_numbers)}", "A=5242880 float32")
+    region.put(mine).wait(WAIT)
+    back = np.zeros(5 << 20, np.float16)
+    region.get(back).wait(WAIT)
+    assert np.array_equal(values, back)
+
+
 def test_many_at_once_all_arrive(pair):
     """Each is awaited; a batch ends when all have."""
     child, peer, how, _ = pair

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Load", "Save", "Step", "done_tag"]
+from stretto.errors import LayoutError
+
+__all__ = ["Load", "Save", "Step", "Told", "block_ids_of", "done_tag", "params_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,27 @@ class Step:
 
     loads: tuple[Load, ...] = ()
     saves: tuple[Save, ...] = ()
+    kept: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
+    """Requests whose blocks rest until they are fetched: by engine, under which lease.
+    """
+    late: tuple[str, ...] = ()
+    """Requests that nobody fetched in time: their leases end."""
+    preempted: tuple[str, ...] = ()
+    """Requests that give their blocks away."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What a worker tells the scheduler: leases that it may hand out, by engine."""
+
+    leases: Mapping[str, tuple[bytes, ...]]
+
+    def aggregate(self, other: Told) -> Told:
+        """Return what both tell."""
+        every = dict(self.leases)
+        for name, some in other.leases.items():
+            every[name] = (*every.get(name, ()), *some)
+        return Told(leases=every)
 
 
 def done_tag(request: str) -> bytes:
@@ -53,3 +76,17 @@ def params_of(given: Any) -> Mapping[str, Any]:
     """Return a request's `kv_transfer_params`, whatever a request is."""
     found = getattr(given, "kv_transfer_params", None)
     return found or {}
+
+
+def block_ids_of(given: Any) -> tuple[int, ...]:
+    """Return block numbers: of a list, or of what a block manager calls blocks.
+
+    LayoutError: they are of several groups; a cache here has one.
+    """
+    ask = getattr(given, "get_block_ids", None)
+    some = given if ask is None else ask()
+    if some and isinstance(some[0], (list, tuple)):
+        if len(some) > 1:
+            raise LayoutError(f"blocks of {len(some)} groups; a cache here has one")
+        some = some[0]
+    return tuple(int(block) for block in some or ())

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from stretto.errors import CallError, StrettoError
-from stretto.transfer.connector.steps import Load, Save, Step, done_tag
+from stretto.transfer.connector.defaults import Defaults, layer_number
+from stretto.transfer.connector.steps import Load, Save, Step, Told, done_tag
 from stretto.transfer.engine.engine import Engine
 from stretto.transfer.engine.leases import Lease
 from stretto.transfer.engine.transfer import Transfer
@@ -21,13 +22,25 @@ from stretto.transfer.plans import deal
 __all__ = ["Worker"]
 
 _KV = "kv"
+_AT_ONCE, _FEW = 32, 8
+"""Leases that the scheduler is told of at once, and when it is told again."""
 
 
-class Worker:
+class Worker(Defaults):
     """Moves blocks between this worker's cache and others'."""
 
-    def __init__(self, engine: Engine, *, deadline_s: float = 30.0) -> None:
+    def __init__(
+        self, engine: Engine, *, layout: Layout | str | None = None,
+        deadline_s: float = 30.0, readers: int = 1,
+    ) -> None:  # fmt: skip
+        """`layout` is the cache's; `readers` ranks fetch a request's blocks."""
         self.engine, self._deadline_s = engine, deadline_s
+        self._layout, self._readers = layout, readers
+        self._spare: dict[bytes, Lease] = {}
+        """Leases that the scheduler was told of, and has not handed out."""
+        self._told: set[str] = set()
+        self._by_scheduler: set[str] = set()
+        """Requests that `get_finished` may name when it was told of them."""
         self._layers: dict[str, int] = {}
         self._region: Region | None = None
         self._step = Step()
@@ -35,6 +48,7 @@ class Worker:
         self._saving: list[tuple[Save, Transfer]] = []
         self._leases: dict[str, tuple[Lease, Any]] = {}
         self._failed: set[int] = set()
+        self._given_up: set[str] = set()
         self._settled: set[int] = set()
         """Transfers of requests under way that have been counted."""
         self._received: set[str] = set()
@@ -43,23 +57,36 @@ class Worker:
     # Once.
 
     def register_kv_caches(
-        self, caches: Mapping[str, Any], layout: Layout | str
+        self, kv_caches: Mapping[str, Any], layout: Layout | str | None = None
     ) -> Region:
         """Share a cache: a tensor a layer, in the layers' order; or one for all.
 
         A layout with `L` before the bar is of tensors; K and V apart are listed too.
         """
         tensors: list[Any] = []
-        for one in caches.values():
+        for one in kv_caches.values():
             tensors += list(one) if isinstance(one, (list, tuple)) else [one]
-        made = Layout(layout) if isinstance(layout, str) else layout
+        made = self._of(layout)
         if made.parts and [a.name for a in made.parts] == ["KV", "L"]:
             tensors = tensors[::2] + tensors[1::2]
         start = made.axis("L").start if "L" in made.names else 0
-        self._layers = {name: start + nth for nth, name in enumerate(caches)}
+        self._layers = {name: start + nth for nth, name in enumerate(kv_caches)}
         given = tensors if made.parts else tensors[0]
         self._region = self.engine.share(given, _KV, made)
         return self._region
+
+    def register_cross_layers_kv_cache(
+        self, kv_cache: Any, attn_backend: Any = None
+    ) -> Region:
+        """Share one tensor of all layers; they are found by the numbers in names."""
+        self._region = self.engine.share(kv_cache, _KV, self._of(None))
+        return self._region
+
+    def _of(self, layout: Layout | str | None) -> Layout:
+        given = self._layout if layout is None else layout
+        if given is None:
+            raise CallError("no layout: pass Worker(engine, layout=...), or here")
+        return Layout(given) if isinstance(given, str) else given
 
     def get_handshake_metadata(self) -> dict[str, str]:
         """Return where others find this worker: JSON can write it."""
@@ -67,13 +94,41 @@ class Worker:
 
     # Each step.
 
-    def bind_connector_metadata(self, step: Step) -> None:
+    def bind_connector_metadata(self, connector_metadata: Step) -> None:
         """Take what the scheduler says of this step."""
-        self._step = step
+        self._step, self._is_bound = connector_metadata, True
+        for request, leases in connector_metadata.kept.items():
+            made = self._spare.pop(leases.get(self.engine.name, b""), None)
+            if made is not None:
+                seen = self.engine.notified(done_tag(request), self._readers)
+                self._leases[request] = made, seen
+                self._by_scheduler.add(request)
+        for request in connector_metadata.late:
+            self._late(request)
+
+    def _late(self, request: str) -> None:
+        found = self._leases.pop(request, None)
+        if found is not None:
+            found[0].end(self._deadline_s)
+            self._given_up.add(request)
+
+    def has_connector_metadata(self) -> bool:
+        """Return whether a step is under way."""
+        return self._is_bound
+
+    _is_bound = False
+
+    def build_connector_worker_meta(self) -> Told | None:
+        """Return fresh leases for the scheduler to hand out, when it has few left."""
+        if len(self._spare) > _FEW:
+            return None
+        fresh = [self.engine.lease() for _ in range(_AT_ONCE)]
+        self._spare.update((lease.token, lease) for lease in fresh)
+        return Told(leases={self.engine.name: tuple(one.token for one in fresh)})
 
     def clear_connector_metadata(self) -> None:
         """Forget it."""
-        self._step = Step()
+        self._step, self._is_bound = Step(), False
 
     def start_load_kv(self, forward_context: Any = None, **how: Any) -> None:
         """Begin to fetch what this step's requests need, the first layers first."""
@@ -149,14 +204,22 @@ class Worker:
     ) -> tuple[set[str], set[str]]:
         """Return requests whose blocks were fetched from here, and those that came.
 
-        `finished_req_ids` are those that this worker put a lease on.
+        Of leases that the scheduler handed out, those are named that it has told of in
+        `finished_req_ids`, now or before.
         """
-        del finished_req_ids
-        sent = {name for name, (_, seen) in self._leases.items() if seen.done()}
-        for request in sent:
-            lease, seen = self._leases.pop(request)
-            seen.wait(0)
-            lease.end(self._deadline_s)
+        self._told.update(set(finished_req_ids) & self._by_scheduler)
+        sent = set()
+        for request, (lease, seen) in list(self._leases.items()):
+            waits = request in self._by_scheduler and request not in self._told
+            if not waits and seen.done():
+                del self._leases[request]
+                seen.wait(0)
+                lease.end(self._deadline_s)
+                sent.add(request)
+        sent |= self._given_up & (self._told | (self._given_up - self._by_scheduler))
+        self._given_up -= sent
+        self._told -= sent
+        self._by_scheduler -= sent
         received, self._received = self._received, set()
         for request, (load, begun) in list(self._loading.items()):
             if all(transfer.done() for _, transfer in begun):
@@ -178,9 +241,10 @@ class Worker:
         stats, self._stats = self._stats, dict.fromkeys(self._stats, 0)
         return stats
 
-    def handle_preemptions(self, requests: Iterable[str]) -> None:
+    def handle_preemptions(self, kv_connector_metadata: Step | Iterable[str]) -> None:
         """Take back what was begun for requests that give their blocks away."""
-        for request in requests:
+        given = kv_connector_metadata
+        for request in given.preempted if isinstance(given, Step) else given:
             for _, transfer in self._loading.pop(request, (None, []))[1]:
                 transfer.cancel()
 
@@ -218,6 +282,8 @@ class Worker:
         return self._region
 
     def _layer(self, name: str) -> int:
+        if not self._layers and self._region is not None:
+            return layer_number(name)
         if name not in self._layers:
             raise CallError(f"no layer {name!r}; registered: {', '.join(self._layers)}")
         return self._layers[name]
@@ -232,13 +298,13 @@ class Worker:
         self._settled.add(id(transfer))
         try:
             stats = transfer.wait(self._deadline_s)
-        except StrettoError:
-            self._lost(load)
+        except StrettoError as e:
+            self._lost(load, getattr(e, "blocks_failed", ()))
         else:
             self._count("loads", stats.nbytes, stats.seconds)
 
-    def _lost(self, load: Load) -> None:
-        self._failed.update(load.local_blocks)
+    def _lost(self, load: Load, blocks: Iterable[int] = ()) -> None:
+        self._failed.update(tuple(blocks) or load.local_blocks)
         self._stats["errors"] += 1
 
     def _count(self, what: str, nbytes: int, seconds: float) -> None:

@@ -150,6 +150,11 @@ class Exchange(ABC):
             self.link.close_field(opened)
         self._fields_kept.clear()
 
+    @property
+    def waits(self) -> bool:
+        """Return whether something waits for room in the stage, or for a GPU."""
+        return bool(self._sending)
+
     def pump(self) -> None:
         """Send what there is room for; lose who has hung up."""
         hop = self.link.hop

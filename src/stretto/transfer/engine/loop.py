@@ -45,6 +45,10 @@ class Taker(Protocol):
     def take(self, record: Record) -> None:
         """Deal with a record; whatever it raises ends the connection."""
 
+    @property
+    def waits(self) -> bool:
+        """Return whether something waits for room."""
+
     def pump(self) -> None:
         """Go on with what waited for room."""
 
@@ -325,7 +329,8 @@ class Loop:
             functions().fence_now()
             if any(taker.link.has_records for taker in self._takers):
                 wait = 0.0
-        if any(t.link.is_busy and not t.link.wakes for t in self._takers):
+        waits = any(taker.waits for taker in self._takers)
+        if waits or any(t.link.is_busy and not t.link.wakes for t in self._takers):
             wait = 0.0002 if wait is None else min(wait, 0.0002)
         if self._timers:
             first = max(0.0, self._timers[0][0] - now)
@@ -337,7 +342,7 @@ class Loop:
             self._wake_poll.poll(1e3 * wait)
             wait = 0.0
         nap = self._nap
-        if nap is not None and wait != 0.0:
+        if nap is not None and wait != 0.0 and not waits:  # room comes as no record
             most_us = _LONGEST_NAP_US if wait is None else int(1e6 * wait) + 1
             functions().slumber(int(nap[0].ctypes.data), most_us)
             wait = 0.0

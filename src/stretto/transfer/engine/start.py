@@ -120,9 +120,7 @@ class Starter:
         made = _planned(a, b)
         runs = made.runs(a.pages, b.pages, _tokens(a, b))
         if how.get("signal") is not None and path is not BY_GPU:
-            raise CallError(
-                "signal= is of memory on a GPU, here and there; see notify="
-            )
+            raise CallError("signal= of memory that is not on a GPU; notify= is for it")
         if on_gpu and path is not BY_GPU:
             from stretto.transfer.engine.gpu import Passing
 
