@@ -1,4 +1,4 @@
-"""What gpu_transfer.py asks of caches: reshards, a peer's kernel, layer by layer."""
+"""What gpu_transfer.py asks of caches and kernels: reshards, and a peer that waits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gpu_transfer_worker import KB, WAIT, Side, Steps, _by, _nothing, median
+from gpu_transfer_worker import KB, WAIT, Side, Steps, _by, _nothing
 
 from stretto.transfer import deal, kv_layout, prove_deal
 
@@ -246,6 +246,20 @@ def _by_packing(
 # A kernel of the peer that waits.
 
 
+def _ping_pong(side: Side, put: Any, waiter: Any, rounds: int) -> Callable[[], None]:
+    """Return the replay of puts and waits in turn: rank 0 puts first, rank 1 waits."""
+    graph = side.torch.cuda.CUDAGraph()
+    with side.torch.cuda.graph(graph, stream=side.torch.cuda.Stream()):
+        for nth in range(rounds):
+            if side.rank == 0:
+                put(side.torch.cuda.current_stream())
+            waiter.enqueue(copies=nth == rounds - 1)
+            if side.rank == 1:
+                put(side.torch.cuda.current_stream())
+    replay: Callable[[], None] = graph.replay
+    return replay
+
+
 def signals(side: Side) -> None:
     """Half a round of puts, each with a word that a kernel of the peer waits for."""
     if not side.is_gpu:
@@ -277,15 +291,7 @@ def signals(side: Side) -> None:
         word = side.peers[peer].region(words[peer]).wait(WAIT)[0:1]
         ours = side.mine[data[side.rank]][:nbytes]
         put = there.prepare_put(ours, by="kernel", signal=word)
-        graph = side.torch.cuda.CUDAGraph()
-        with side.torch.cuda.graph(graph, stream=side.torch.cuda.Stream()):
-            for nth in range(rounds):
-                if side.rank == 0:
-                    put(side.torch.cuda.current_stream())
-                waiter.enqueue(copies=nth == rounds - 1)
-                if side.rank == 1:
-                    put(side.torch.cuda.current_stream())
-        return graph.replay
+        return _ping_pong(side, put, waiter, rounds)
 
     steps: Steps = {"kernel": side.ready(make)}
 
@@ -301,182 +307,11 @@ def signals(side: Side) -> None:
         late = waiter.failures()
         return "" if same and not late else f"same {same}, waits in vain: {late}"
 
-    row = side.case("signals", "1 KB put, seen by the peer's kernel", nbytes, steps,
-                    right, wipe)  # fmt: skip
+    what = "1 KB put, seen by the peer's kernel"
+    row = side.case("signals", what, nbytes, steps, right, wipe)
     for name in row["us"]:
         row["us"][name] = round(row["us"][name] / (2 * rounds), 3)
     row["failed"].update({"late": late} if (late := side.agree(right())) else {})
     if "kernel" in row["us"]:
         side.goal(row, "<= 4 us", row["us"]["kernel"] <= 4)
     side.drop(*names)
-
-
-# Layer by layer.
-
-
-def layers(side: Side) -> None:
-    """A prefill on rank 0 whose layers go to rank 1 as they are computed."""
-    torch, small = side.torch, side.args.small
-    count, tokens, hidden, inner = (
-        (3, 64, 64, 128) if small else (80, 2048, 8192, 28672)
-    )
-    heads, kv, dim = (4, 4, 16) if small else (64, 8, 128)
-    blocks = 2 * tokens // 16
-    layout = kv_layout(
-        "vllm/flash", layers=count, blocks=blocks, block=16, heads=kv, dim=dim
-    )
-    names = side.names(2)
-    raw = side.memory(layout.part_bytes * count)
-    parts = list(raw.view(count, -1))
-
-    def share() -> None:
-        raw.fill_(FILL)
-        if side.rank < 2:
-            side.share(names[side.rank], parts, layout)
-
-    side.together(share)
-    from_ = [SPREAD * k % blocks for k in range(tokens // 16)]
-    to = [(SPREAD * k + 3) % blocks for k in range(tokens // 16)]
-    made: dict[str, Any] = {}
-
-    def make() -> None:
-        if side.rank != 0:
-            return
-        a, b = side.mine[names[0]][from_], side.region(names[1], 1)[to]
-        made["puts"] = [
-            side.call(b.layer(n).prepare_put(a.layer(n))) for n in range(count)
-        ]
-        made["prefill"] = Prefill(side, raw, from_, count, tokens, hidden, inner,
-                                  heads, kv, dim, blocks)  # fmt: skip
-
-    side.together(make)
-    figures: dict[str, Any] = {}
-
-    def measure() -> None:
-        if side.rank == 0:
-            figures.update(_measure_layers(side, made["prefill"], made["puts"]))
-
-    _, wrong = side.tried(measure)
-
-    def right() -> str:
-        if side.rank > 1:
-            return ""
-        seen = raw.view(torch.int16).view(count, 2, blocks, 16 * kv * dim)
-        mine = from_ if side.rank == 0 else to
-        part = seen[:, :, torch.tensor(mine, device=raw.device)].long()
-        places = torch.arange(1, part[0, 0].numel() + 1, device=raw.device) % 8191
-        sums = (part.flatten(2) * places).sum(-1)
-        return str(sums.tolist())
-
-    sums = side.everybody(right() if not wrong else "")
-    side.said["checked"] += 1
-    if not wrong and sums[0] != sums[1]:
-        wrong = "layers differ"
-    row = {"stage": "layers", "nbytes": 2 * 2 * tokens * kv * dim, "us": {},
-           "what": f"{count} layers, {tokens} tokens",
-           "failed": {"layers": wrong} if wrong else {}}  # fmt: skip
-    if not wrong:
-        told = side.everybody(figures)[0]
-        row["us"] = {k: told[k] for k in ("put", "exposed", "plain", "with puts")}
-        row["notes"] = [told["note"]]
-        ratio = told["exposed"] / told["put"]
-        side.keep(row)
-        side.goal(row, f"exposed <= 1.3 x last put: {ratio:.2f}", ratio <= 1.3)
-    else:
-        side.keep(row)
-    side.drop(*names)
-
-
-class Prefill:
-    """Layers of matrices and attention, with keys and values stored in pages."""
-
-    def __init__(
-        self, side: Side, raw: Any, pages: list[int], count: int, tokens: int,
-        hidden: int, inner: int, heads: int, kv: int, dim: int, blocks: int,
-    ) -> None:  # fmt: skip
-        torch = side.torch
-        self.torch, self.count, self.heads, self.kv = torch, count, heads, kv
-        kind = torch.bfloat16
-        gen = torch.Generator(side.device).manual_seed(5)
-
-        def drawn(rows: int, columns: int) -> Any:
-            made = torch.empty(rows, columns, device=side.device, dtype=kind)
-            return made.normal_(0, rows**-0.5, generator=gen)
-
-        self.x = drawn(tokens, hidden).mul_(tokens**0.5)
-        self.qkv = drawn(hidden, (heads + 2 * kv) * dim)
-        self.o = drawn(heads * dim, hidden)
-        self.gate_up, self.down = drawn(hidden, 2 * inner), drawn(inner, hidden)
-        self.cache = raw.view(kind).view(count, 2, blocks, 16, kv, dim)
-        self.pages = torch.tensor(pages, device=side.device)
-
-    def layer(self, number: int, x: Any) -> Any:
-        """Compute one layer, and keep its keys and values."""
-        functional = self.torch.nn.functional
-        made = (x @ self.qkv).unflatten(-1, (self.heads + 2 * self.kv, -1))
-        q, k, v = made.split([self.heads, self.kv, self.kv], 1)
-        for which, one in enumerate((k, v)):
-            pages = one.reshape(len(self.pages), 16, self.kv, -1)
-            self.cache[number, which].index_copy_(0, self.pages, pages)
-        one = (t.transpose(0, 1).unsqueeze(0) for t in (q, k, v))
-        out = functional.scaled_dot_product_attention(
-            *one, is_causal=True, enable_gqa=True
-        )
-        x = x + out.squeeze(0).transpose(0, 1).flatten(1) @ self.o
-        gate, up = (functional.layer_norm(x, x.shape[-1:]) @ self.gate_up).chunk(2, -1)
-        x = x + (functional.silu(gate) * up) @ self.down
-        return functional.layer_norm(x, x.shape[-1:])
-
-
-def _measure_layers(side: Side, prefill: Prefill, puts: list[Any]) -> dict[str, Any]:
-    """Return microseconds: a put alone, what is exposed, the prefill without and with.
-
-    A layer's put follows the whole layer, as engines have it: the last one has nothing
-    beside it.
-    """
-    torch = side.torch
-    if not side.is_gpu:
-        for number, put in enumerate(puts):
-            prefill.layer(number, prefill.x)
-            put()
-        return {"put": 1.0, "exposed": 1.0, "plain": 1.0, "with puts": 1.0,
-                "note": "not timed on a CPU"}  # fmt: skip
-    here, beside = torch.cuda.current_stream(), torch.cuda.Stream()
-
-    def event() -> Any:
-        return torch.cuda.Event(enable_timing=True)
-
-    alone, exposed, plain, both = [], [], [], []
-    for turn in range(-1, 6):
-        begin, end, last = event(), event(), event()
-        moves = turn % 2 == 1 and turn > 0
-        x = prefill.x
-        torch.cuda.synchronize()
-        begin.record()
-        for number in range(prefill.count):
-            x = prefill.layer(number, x)
-            if moves:
-                beside.wait_stream(here)
-                with torch.cuda.stream(beside):
-                    puts[number]()
-        end.record()
-        last.record(beside if moves else here)
-        torch.cuda.synchronize()
-        if moves:
-            exposed.append(1e3 * max(0.0, end.elapsed_time(last)))
-            both.append(1e3 * begin.elapsed_time(last))
-        else:
-            plain.append(1e3 * begin.elapsed_time(end))
-    for _ in range(7):
-        begin, end = event(), event()
-        torch.cuda.synchronize()
-        with torch.cuda.stream(beside):
-            begin.record()
-            puts[-1]()
-            end.record()
-        torch.cuda.synchronize()
-        alone.append(1e3 * begin.elapsed_time(end))
-    plain = plain[1:]  # the first one warms up
-    note = f"plain {plain}, with puts {both}, exposed {exposed}, put alone {alone}"
-    return {"put": median(alone), "exposed": median(exposed), "plain": median(plain),
-            "with puts": median(both), "note": note}  # fmt: skip

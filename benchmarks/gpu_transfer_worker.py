@@ -257,27 +257,22 @@ def shuffled(
             return side.call(put)
 
         steps[by] = side.ready(make)
-    by_index = {k: torch.from_numpy(v).to(side.device) for k, v in
-                (("from", from_), ("to", to))}  # fmt: skip
+    from_there, to_there = (torch.from_numpy(v).to(side.device) for v in (from_, to))
     packed = torch.empty_like(src).view(count, nbytes)
 
     def send() -> Any:
-        torch.index_select(src.view(count, nbytes), 0, by_index["from"], out=packed)
+        torch.index_select(src.view(count, nbytes), 0, from_there, out=packed)
         return packed
 
     def recv() -> None:
         side.dist.recv(packed, 0)
-        dst.view(count, nbytes).index_copy_(0, by_index["to"], packed)
+        dst.view(count, nbytes).index_copy_(0, to_there, packed)
 
     steps[f"{side.baseline} and packing"] = side.between(0, 1, send, recv)
 
     def right() -> str:
-        if side.rank != 1:
-            return ""
-        want = torch.empty_like(dst).view(count, nbytes)
-        drawn = side.draw(total, count).view(count, nbytes)
-        want[by_index["to"]] = drawn[by_index["from"]]
-        return "" if torch.equal(want.view(-1), dst) else "blocks differ"
+        same = side.rank != 1 or _moved(side, dst, count, nbytes, from_there, to_there)
+        return "" if same else "blocks differ"
 
     def anew() -> None:
         if side.rank == 0:
@@ -290,11 +285,17 @@ def shuffled(
         side.together(lambda: [anew(), anew()])
     told = side.everybody([f"{note} ms" for note in notes])[0]
     what = f"{count} x {_size(nbytes)}"
-    row = side.case(
-        stage, what, total, steps, right, lambda: dst.zero_(), notes=told
-    )  # fmt: skip
+    row = side.case(stage, what, total, steps, right, dst.zero_, notes=told)
     side.drop(ours, theirs)
     return row
+
+
+def _moved(side: Side, dst: Any, count: int, nbytes: int, from_: Any, to: Any) -> bool:
+    """Return whether blocks are where they should be, every byte."""
+    want = side.torch.empty_like(dst).view(count, nbytes)
+    drawn = side.draw(count * nbytes, count).view(count, nbytes)
+    want[to] = drawn[from_]
+    return bool(side.torch.equal(want.view(-1), dst))
 
 
 def crossover(side: Side) -> None:
@@ -332,7 +333,8 @@ def main() -> int:
     parser.add_argument("--stages", nargs="+")
     parser.add_argument("--small", action="store_true")
     side = Side(parser.parse_args())
-    from gpu_transfer_cases import layers, reshards, signals
+    from gpu_transfer_cases import reshards, signals
+    from gpu_transfer_layers import layers
 
     stages = {
         "puts": puts, "blocks": blocks, "reshards": reshards, "signals": signals,

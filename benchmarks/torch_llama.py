@@ -124,7 +124,7 @@ def _by_triton(x: Tensor) -> bool:
 
 def _add_norm_by_triton(x: Tensor, residual: Tensor, weight: Tensor) -> Tensor:
     """Return the norm, and change the residual, by one kernel, as engines do."""
-    from torch_llama_kernels import add_norm
+    from torch_llama_calls import add_norm
 
     return add_norm(x, residual, weight, EPS)
 
@@ -213,7 +213,7 @@ class Layer(nn.Module):
 
 def _by_two() -> Any:
     """Return what serves where nothing else was chosen: a kernel, and PyTorch's."""
-    from torch_llama_kernels import turn_store_attend
+    from torch_llama_calls import turn_store_attend
 
     return turn_store_attend
 
@@ -235,7 +235,7 @@ def attended(
 def _gated(both: Tensor) -> Tensor:
     """Return silu of the first half of columns times the second."""
     if _by_triton(both):
-        from torch_llama_kernels import silu_times
+        from torch_llama_calls import silu_times
 
         return silu_times(both)
     gate, up = both.chunk(2, -1)

@@ -16,7 +16,7 @@ import sys
 os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
-import torch_llama_kernels as kernels
+import torch_llama_calls as kernels
 from torch import Tensor
 from torch.nn import functional
 

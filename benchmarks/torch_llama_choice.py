@@ -70,7 +70,7 @@ class Chooser:
     def _matrix(
         self, name: str, some: list[Tensor], tokens: int, here: list[int]
     ) -> None:
-        from torch_llama_kernels import silu_times
+        from torch_llama_calls import silu_times
 
         gated, (rows, columns) = name == "gate_up", some[0].shape
         x = torch.empty(tokens, columns, device=some[0].device, dtype=some[0].dtype)
@@ -114,7 +114,7 @@ class Chooser:
     def _candidates(
         self, tokens: int, rows: int, columns: int, gated: bool
     ) -> list[Any]:
-        from torch_llama_kernels import Thin
+        from torch_llama_calls import Thin
 
         rows //= 2 if gated else 1
         found = []
@@ -135,7 +135,7 @@ class Chooser:
     def _attention(
         self, tokens: int, keys: list[Tensor], values: list[Tensor], here: list[int]
     ) -> None:
-        from torch_llama_kernels import Attention, turn_store_attend
+        from torch_llama_calls import Attention, turn_store_attend
 
         shape, ranks = self.weights.shape, self.weights.ranks
         heads, kv, head = shape.heads // ranks, shape.kv_heads // ranks, shape.head
@@ -226,7 +226,7 @@ class Chooser:
 
     def check(self) -> None:
         """Raise when kernels that always serve are not what PyTorch computes."""
-        from torch_llama_kernels import add_norm, silu_times
+        from torch_llama_calls import add_norm, silu_times
 
         weight = self.weights.norm
         x = torch.randn(3, *weight.shape, device=weight.device).to(weight.dtype)

@@ -15,13 +15,9 @@ and then waits. Results are those of plain PyTorch; torch_llama_choice.py checks
 from __future__ import annotations
 
 import os
-from typing import Any
 
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
-from torch.nn import functional
 from triton.language.extra import cuda as on_cuda
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -57,22 +53,23 @@ def _gate(gate: tl.tensor, up: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
+def _summed(
+    at: tl.tensor, real: tl.tensor, step: tl.constexpr, splits: tl.constexpr
+) -> tl.tensor:
+    """What all splits have left, added in their order."""
+    total = tl.load(at, mask=real, other=0.0, cache_modifier=".cg")
+    for part in tl.static_range(1, splits):
+        total += tl.load(at + part * step, mask=real, other=0.0, cache_modifier=".cg")
+    return total
+
+
+@triton.jit
 def _thin(
-    x: tl.tensor,
-    w: tl.tensor,
-    y: tl.tensor,
-    sums: tl.tensor,
-    came: tl.tensor,
-    tokens: tl.tensor,
-    rows: tl.tensor,
-    columns: tl.tensor,
-    block_m: tl.constexpr,
-    block_n: tl.constexpr,
-    block_k: tl.constexpr,
-    splits: tl.constexpr,
-    gated: tl.constexpr,
-    ahead: tl.constexpr,
-) -> None:
+    x: tl.tensor, w: tl.tensor, y: tl.tensor, sums: tl.tensor, came: tl.tensor,
+    tokens: tl.tensor, rows: tl.tensor, columns: tl.tensor, block_m: tl.constexpr,
+    block_n: tl.constexpr, block_k: tl.constexpr, splits: tl.constexpr,
+    gated: tl.constexpr, ahead: tl.constexpr,
+) -> None:  # fmt: skip
     """Some rows of w, and a part of their columns, times all tokens.
 
     Who comes last adds up the parts of the columns, in their order.
@@ -113,15 +110,9 @@ def _thin(
             tl.store(mine + split * (2 * size) + size, up, mask=real)
         tl.debug_barrier()
         if tl.atomic_add(came + tile, 1, sem="acq_rel") == splits - 1:
-            acc = tl.zeros([block_n, block_m], tl.float32)
-            up = tl.zeros([block_n, block_m], tl.float32)
-            for part in tl.static_range(splits):
-                at = mine + part * (2 * size)
-                acc += tl.load(at, mask=real, other=0.0, cache_modifier=".cg")
-                if gated:
-                    at += size
-                    up += tl.load(at, mask=real, other=0.0, cache_modifier=".cg")
-            made = _gate(acc, up) if gated else acc
+            made = _summed(mine, real, 2 * size, splits)
+            if gated:
+                made = _gate(made, _summed(mine + size, real, 2 * size, splits))
             tl.store(y_at, made.to(y.dtype.element_ty), mask=real)
             tl.store(came + tile, 0)
 
@@ -137,26 +128,112 @@ def _turned(
 
 
 @triton.jit
-def _attend(
-    made: tl.tensor,
-    cos: tl.tensor,
-    sin: tl.tensor,
+def _old_places(
+    a: tl.tensor,
+    b: tl.tensor,
     keys: tl.tensor,
     values: tl.tensor,
-    out: tl.tensor,
-    sums: tl.tensor,
-    came: tl.tensor,
-    sequence_step: tl.tensor,
-    head_step: tl.tensor,
-    places: tl.tensor,
+    start: tl.tensor,
+    end: tl.tensor,
+    last: tl.tensor,
     scale: tl.constexpr,
-    heads: tl.constexpr,
-    kv: tl.constexpr,
     half: tl.constexpr,
     group: tl.constexpr,
     block: tl.constexpr,
-    splits: tl.constexpr,
+) -> tl.tensor:
+    """Attention over places before the last: maxima, weights in all, sums in halves."""
+    h, p = tl.arange(0, half), tl.arange(0, block)
+    most = tl.full([group], -1e30, tl.float32)
+    total = tl.zeros([group], tl.float32)
+    acc1 = tl.zeros([group, half], tl.float32)
+    acc2 = tl.zeros([group, half], tl.float32)
+    for at in range(start, end, block):
+        k_at = keys + (at + p)[None, :] * (2 * half) + h[:, None]
+        v_at = values + (at + p)[:, None] * (2 * half) + h[None, :]
+        old = (at + p)[None, :] < last
+        scores = tl.dot(a, tl.load(k_at))
+        scores = tl.dot(b, tl.load(k_at + half), scores)
+        scores = tl.where(old, scores * scale, -1e30)
+        now = tl.maximum(most, tl.max(scores, 1))
+        weight = tl.where(old, tl.exp2(scores - now[:, None]), 0.0)
+        shrink = tl.exp2(most - now)
+        total = total * shrink + tl.sum(weight, 1)
+        narrow, before = weight.to(a.dtype), old.trans()
+        v1 = tl.load(v_at, mask=before, other=0.0)
+        v2 = tl.load(v_at + half, mask=before, other=0.0)
+        acc1 = tl.dot(narrow, v1, acc1 * shrink[:, None])
+        acc2 = tl.dot(narrow, v2, acc2 * shrink[:, None])
+        most = now
+    return most, total, acc1, acc2
+
+
+@triton.jit
+def _joined(
+    sums: tl.tensor, half: tl.constexpr, group: tl.constexpr, splits: tl.constexpr
+) -> tl.tensor:
+    """What all splits have left, as one."""
+    wide_row: tl.constexpr = 2 * half + 2
+    g, h = tl.arange(0, group), tl.arange(0, half)
+    most = tl.full([group], -1e30, tl.float32)
+    total = tl.zeros([group], tl.float32)
+    acc1 = tl.zeros([group, half], tl.float32)
+    acc2 = tl.zeros([group, half], tl.float32)
+    for part in tl.static_range(splits):
+        theirs = sums + part * (group * wide_row) + g * wide_row
+        their_most = tl.load(theirs + 2 * half, cache_modifier=".cg")
+        their_total = tl.load(theirs + 2 * half + 1, cache_modifier=".cg")
+        cell = theirs[:, None] + h[None, :]
+        now = tl.maximum(most, their_most)
+        shrink, grow = tl.exp2(most - now), tl.exp2(their_most - now)
+        acc1 = acc1 * shrink[:, None]
+        acc1 += tl.load(cell, cache_modifier=".cg") * grow[:, None]
+        acc2 = acc2 * shrink[:, None]
+        acc2 += tl.load(cell + half, cache_modifier=".cg") * grow[:, None]
+        total = total * shrink + their_total * grow
+        most = now
+    return total, acc1, acc2
+
+
+@triton.jit
+def _store_halves(
+    at: tl.tensor, one: tl.tensor, other: tl.tensor, real: tl.tensor, half: tl.constexpr
 ) -> None:
+    tl.store(at, one.to(at.dtype.element_ty), mask=real)
+    tl.store(at + half, other.to(at.dtype.element_ty), mask=real)
+
+
+@triton.jit
+def _end(
+    out: tl.tensor, sums: tl.tensor, came: tl.tensor, split: tl.tensor,
+    most: tl.tensor, total: tl.tensor, acc1: tl.tensor, acc2: tl.tensor,
+    per: tl.constexpr, half: tl.constexpr, group: tl.constexpr, splits: tl.constexpr,
+) -> None:  # fmt: skip
+    """Store what attention has found, or leave it to who comes last."""
+    g, h = tl.arange(0, group), tl.arange(0, half)
+    real, at = g[:, None] < per, out + g[:, None] * (2 * half) + h[None, :]
+    if splits == 1:
+        _store_halves(at, acc1 / total[:, None], acc2 / total[:, None], real, half)
+    else:
+        wide_row: tl.constexpr = 2 * half + 2
+        mine = sums + split * (group * wide_row) + g * wide_row
+        _store_halves(mine[:, None] + h[None, :], acc1, acc2, g[:, None] < group, half)
+        tl.store(mine + 2 * half, most)
+        tl.store(mine + 2 * half + 1, total)
+        tl.debug_barrier()
+        if tl.atomic_add(came, 1, sem="acq_rel") == splits - 1:
+            whole, one, other = _joined(sums, half, group, splits)
+            _store_halves(at, one / whole[:, None], other / whole[:, None], real, half)
+            tl.store(came, 0)
+
+
+@triton.jit
+def _attend(
+    made: tl.tensor, cos: tl.tensor, sin: tl.tensor, keys: tl.tensor,
+    values: tl.tensor, out: tl.tensor, sums: tl.tensor, came: tl.tensor,
+    sequence_step: tl.tensor, head_step: tl.tensor, places: tl.tensor,
+    scale: tl.constexpr, heads: tl.constexpr, kv: tl.constexpr, half: tl.constexpr,
+    group: tl.constexpr, block: tl.constexpr, splits: tl.constexpr,
+) -> None:  # fmt: skip
     """The queries of one head of keys, over some places; the new place is the last.
 
     The last split turns the new key and stores it, and its value. Who comes last joins
@@ -168,10 +245,10 @@ def _attend(
     each, last = places // splits, places - 1
     g, h, p = tl.arange(0, group), tl.arange(0, half), tl.arange(0, block)
     base = token.to(tl.int64) * sequence_step + head * head_step
-    start = split * each
+    keys, values, start = keys + base, values + base, split * each
     if EARLY:
-        _fetch(keys + base + (start + p) * (2 * half), 256)
-        _fetch(values + base + (start + p) * (2 * half), 256)
+        _fetch(keys + (start + p) * (2 * half), 256)
+        _fetch(values + (start + p) * (2 * half), 256)
         _after_earlier()
     c = tl.load(cos + token * half + h).to(tl.float32)
     s = tl.load(sin + token * half + h).to(tl.float32)
@@ -182,39 +259,17 @@ def _attend(
     q2 = tl.load(q_at + half, mask=real, other=0.0)
     a = _turned(q1, q2, c[None, :], s[None, :], True)
     b = _turned(q1, q2, c[None, :], s[None, :], False)
-    most = tl.full([group], -1e30, tl.float32)
-    total = tl.zeros([group], tl.float32)
-    acc1 = tl.zeros([group, half], tl.float32)
-    acc2 = tl.zeros([group, half], tl.float32)
-    for at in range(start, start + each, block):
-        k_at = keys + base + (at + p)[None, :] * (2 * half) + h[:, None]
-        v_at = values + base + (at + p)[:, None] * (2 * half) + h[None, :]
-        old = (at + p)[None, :] < last
-        scores = tl.dot(a, tl.load(k_at))
-        scores = tl.dot(b, tl.load(k_at + half), scores)
-        scores = tl.where(old, scores * scale, -1e30)
-        now = tl.maximum(most, tl.max(scores, 1))
-        weight = tl.where(old, tl.exp2(scores - now[:, None]), 0.0)
-        shrink = tl.exp2(most - now)
-        total = total * shrink + tl.sum(weight, 1)
-        narrow = weight.to(made.dtype.element_ty)
-        before = old.trans()
-        v1 = tl.load(v_at, mask=before, other=0.0)
-        v2 = tl.load(v_at + half, mask=before, other=0.0)
-        acc1 = tl.dot(narrow, v1, acc1 * shrink[:, None])
-        acc2 = tl.dot(narrow, v2, acc2 * shrink[:, None])
-        most = now
+    most, total, acc1, acc2 = _old_places(
+        a, b, keys, values, start, start + each, last, scale, half, group, block
+    )
     if split == splits - 1:
         k_new = row + (heads + head) * (2 * half) + h
         k1, k2 = tl.load(k_new), tl.load(k_new + half)
-        v_new = row + (heads + kv + head) * (2 * half) + h
+        v_new = k_new + kv * (2 * half)
         v1, v2 = tl.load(v_new), tl.load(v_new + half)
         ka, kb = _turned(k1, k2, c, s, True), _turned(k1, k2, c, s, False)
-        place = base + last * (2 * half) + h
-        tl.store(keys + place, ka)
-        tl.store(keys + place + half, kb)
-        tl.store(values + place, v1)
-        tl.store(values + place + half, v2)
+        _store_halves(keys + last * (2 * half) + h, ka, kb, h < half, half)
+        _store_halves(values + last * (2 * half) + h, v1, v2, h < half, half)
         wide = a.to(tl.float32) * ka.to(tl.float32)[None, :]
         wide += b.to(tl.float32) * kb.to(tl.float32)[None, :]
         score = tl.sum(wide, 1) * scale
@@ -224,44 +279,11 @@ def _attend(
         acc1 = acc1 * shrink[:, None] + weight[:, None] * v1.to(tl.float32)[None, :]
         acc2 = acc2 * shrink[:, None] + weight[:, None] * v2.to(tl.float32)[None, :]
         most = now
-    o_at = out + token * (heads * 2 * half) + (head * per + g[:, None]) * (2 * half)
-    o_at += h[None, :]
-    if splits == 1:
-        made_of = out.dtype.element_ty
-        tl.store(o_at, (acc1 / total[:, None]).to(made_of), mask=real)
-        tl.store(o_at + half, (acc2 / total[:, None]).to(made_of), mask=real)
-    else:
-        wide_row: tl.constexpr = 2 * half + 2
-        mine = sums + (which * splits + split) * (group * wide_row)
-        cell = mine + g[:, None] * wide_row + h[None, :]
-        tl.store(cell, acc1)
-        tl.store(cell + half, acc2)
-        tl.store(mine + g * wide_row + 2 * half, most)
-        tl.store(mine + g * wide_row + 2 * half + 1, total)
-        tl.debug_barrier()
-        if tl.atomic_add(came + which, 1, sem="acq_rel") == splits - 1:
-            most = tl.full([group], -1e30, tl.float32)
-            total = tl.zeros([group], tl.float32)
-            acc1 = tl.zeros([group, half], tl.float32)
-            acc2 = tl.zeros([group, half], tl.float32)
-            for part in tl.static_range(splits):
-                theirs = sums + (which * splits + part) * (group * wide_row)
-                end = theirs + g * wide_row + 2 * half
-                their_most = tl.load(end, cache_modifier=".cg")
-                their_total = tl.load(end + 1, cache_modifier=".cg")
-                cell = theirs + g[:, None] * wide_row + h[None, :]
-                now = tl.maximum(most, their_most)
-                shrink, grow = tl.exp2(most - now), tl.exp2(their_most - now)
-                acc1 = acc1 * shrink[:, None]
-                acc1 += tl.load(cell, cache_modifier=".cg") * grow[:, None]
-                acc2 = acc2 * shrink[:, None]
-                acc2 += tl.load(cell + half, cache_modifier=".cg") * grow[:, None]
-                total = total * shrink + their_total * grow
-                most = now
-            made_of = out.dtype.element_ty
-            tl.store(o_at, (acc1 / total[:, None]).to(made_of), mask=real)
-            tl.store(o_at + half, (acc2 / total[:, None]).to(made_of), mask=real)
-            tl.store(came + which, 0)
+    _end(
+        out + token * (heads * 2 * half) + head * (per * 2 * half),
+        sums + which * (splits * group * (2 * half + 2)),
+        came + which, split, most, total, acc1, acc2, per, half, group, splits,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -346,190 +368,3 @@ def _turn_and_store(
             place = values + row + (head - heads - kv) * head_step
             tl.store(place + at, a)
             tl.store(place + half + at, b)
-
-
-class Quick:
-    """A kernel whose launches, but for the first of their kind, cost little Python.
-
-    Triton looks at every argument of every launch. Here numbers say which kind it is,
-    and addresses that are not as even as those of the first go the long way.
-    """
-
-    def __init__(self, kernel: Any, **options: int) -> None:
-        self._kernel = kernel
-        self._options = {} if INTERPRETED else {**options, "launch_pdl": True}
-        self._known: dict[Any, Any] = {}
-
-    def __call__(
-        self, grid: tuple[int, int], tensors: tuple[Tensor, ...], *numbers: Any
-    ) -> None:
-        """Launch it on the current stream."""
-        known = self._known.get(numbers)
-        addresses = [t.data_ptr() for t in tensors]
-        uneven = False
-        for at in addresses:
-            uneven |= at % 16 != 0
-        if known is None or uneven:
-            self._slowly(grid, tensors, numbers, keep=not uneven)
-            return
-        run, function, packed, device = known
-        stream = torch._C._cuda_getCurrentRawStream(device)
-        run(*grid, 1, stream, function, packed, None, None, None, *addresses, *numbers)
-
-    def _slowly(self, grid: Any, tensors: Any, numbers: Any, *, keep: bool) -> None:
-        made = self._kernel[(*grid, 1)](*tensors, *numbers, **self._options)
-        if keep and not INTERPRETED:
-            device = tensors[0].device.index
-            self._known[numbers] = made.run, made.function, made.packed_metadata, device
-
-
-NORM = Quick(_add_norm, num_warps=8)
-GATE = Quick(_silu_times, num_warps=4)
-TURN = Quick(_turn_and_store, num_warps=1)
-ATTEND = Quick(_attend, num_warps=4, num_stages=2)
-
-
-def add_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Return the norm of the sum, and leave the sum in the residual."""
-    hidden, out = x.shape[-1], torch.empty_like(x)
-    block = 1 << (hidden - 1).bit_length()
-    NORM((x.numel() // hidden, 1), (x, residual, weight, out), eps, hidden, block)
-    return out
-
-
-def turn_store_attend(
-    made: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, heads: int
-) -> Tensor:
-    """Turn and store by one kernel, and attend by PyTorch's: as `Attention` does."""
-    tokens, every, head = made.shape
-    kv = (every - heads) // 2
-    sequence_step, head_step, place_step, _ = keys.stride()
-    TURN(
-        (tokens, every), (made, cos, sin, keys, values), heads, kv, head // 2,
-        sequence_step, head_step, (keys.shape[2] - 1) * place_step,
-    )  # fmt: skip
-    out = functional.scaled_dot_product_attention(
-        made[:, :heads].unsqueeze(2), keys[:tokens], values[:tokens], enable_gqa=True
-    )
-    return out.reshape(tokens, -1)
-
-
-def silu_times(both: Tensor) -> Tensor:
-    """Return silu(first half of each row) * its second half."""
-    tokens, twice = both.shape
-    out = torch.empty(tokens, twice // 2, device=both.device, dtype=both.dtype)
-    block = 1024
-    pieces = triton.cdiv(twice // 2, block)
-    GATE((tokens, pieces), (both, out), twice // 2, block)
-    return out
-
-
-class Room:
-    """Memory in which parts of results meet, of one device; zeros count who came."""
-
-    def __init__(self, device: torch.device, floats: int, counts: int) -> None:
-        self.sums = torch.empty(floats, dtype=torch.float32, device=device)
-        self.came = torch.zeros(counts, dtype=torch.int32, device=device)
-
-
-class Thin:
-    """A way to multiply few tokens: sizes of blocks, and how columns are divided."""
-
-    KERNELS: dict[tuple[int, int], Quick] = {}  # noqa: RUF012  (one for all)
-
-    def __init__(
-        self, block_m: int, block_n: int, block_k: int, splits: int, stages: int,
-        gated: bool, *, ahead: bool = True,
-    ) -> None:  # fmt: skip
-        self.ahead = ahead
-        """Whether a kilobyte of each row is fetched before the kernel before has ended,
-        and x can be read."""
-        self.block_m, self.block_n, self.block_k = block_m, block_n, block_k
-        self.splits, self.gated, self.stages = splits, gated, stages
-        kernel = self.KERNELS.get((4, stages))
-        if kernel is None:
-            kernel = Quick(_thin, num_warps=4, num_stages=stages)
-            self.KERNELS[4, stages] = kernel
-        self._kernel = kernel
-        self._room: Room | None = None
-
-    def __str__(self) -> str:
-        """Return it in a word."""
-        later = "" if self.ahead else " later"
-        return f"{self.block_n}x{self.block_k}/{self.splits}{later}"
-
-    def later(self) -> Thin:
-        """Return the same that fetches nothing before x can be read."""
-        return Thin(
-            self.block_m, self.block_n, self.block_k, self.splits, self.stages,
-            self.gated, ahead=False,
-        )  # fmt: skip
-
-    def fits(self, tokens: int, rows: int, columns: int) -> bool:
-        """Return whether it takes matrices of such a size."""
-        each = columns // self.splits
-        return (
-            tokens <= self.block_m
-            and rows % self.block_n == 0
-            and columns % self.splits == 0
-            and each % self.block_k == 0
-            and each * 2 >= 1024
-        )
-
-    def __call__(self, x: Tensor, w: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return x times w transposed; of a gated one silu(first half) * second."""
-        tokens, columns = x.shape
-        rows = w.shape[0] // (2 if self.gated else 1)
-        y = out
-        if y is None:
-            y = torch.empty(tokens, rows, device=x.device, dtype=x.dtype)
-        tiles = rows // self.block_n
-        room = self._room
-        if room is None or room.came.numel() < tiles:
-            size = 2 * self.block_n * self.block_m * self.splits * tiles
-            room = self._room = Room(x.device, size if self.splits > 1 else 4, tiles)
-        self._kernel(
-            (tiles, self.splits), (x, w, y, room.sums, room.came), tokens, rows,
-            columns, self.block_m, self.block_n, self.block_k, self.splits, self.gated,
-            self.ahead,
-        )  # fmt: skip
-        return y
-
-
-class Attention:
-    """Attention of one new place a sequence: over how many splits of the others."""
-
-    def __init__(self, splits: int, block: int = 64) -> None:
-        self.splits, self.block = splits, block
-        self._room: Room | None = None
-
-    def fits(self, places: int) -> bool:
-        """Return whether so many places are divided without a rest."""
-        return places % (self.splits * self.block) == 0
-
-    def __call__(
-        self, made: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor,
-        heads: int,
-    ) -> Tensor:  # fmt: skip
-        """Turn queries and the new key, store it and its value, and attend to all.
-
-        `made` is (tokens, heads + 2 kv, head); the cache (sequences, kv, places, head).
-        """
-        tokens, every, head = made.shape
-        kv, places = (every - heads) // 2, keys.shape[2]
-        assert made.is_contiguous(), "heads of a token follow one another"
-        assert keys.stride() == values.stride(), "one step serves both"
-        sequence_step, head_step, place_step, _ = keys.stride()
-        assert place_step == head, "places of a head follow one another"
-        out = torch.empty(tokens, heads * head, device=made.device, dtype=made.dtype)
-        room = self._room
-        if room is None or room.came.numel() < tokens * kv:
-            size = tokens * kv * self.splits * 16 * (head + 2)
-            room = self._room = Room(made.device, size, tokens * kv)
-        tensors = made, cos, sin, keys, values, out, room.sums, room.came
-        scale = head**-0.5 * 1.4426950408889634
-        ATTEND(
-            (tokens * kv, self.splits), tensors, sequence_step, head_step, places,
-            scale, heads, kv, head // 2, 16, self.block, self.splits,
-        )  # fmt: skip
-        return out

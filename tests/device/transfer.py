@@ -236,27 +236,23 @@ def stage_signals(bench: Bench, s: Stage) -> None:
     words = Layout("N=4 int64")
     for by in ("kernel", "engines"):
         for nbytes in (16, 4096, 1 << 20, 24 << 20):
-            layout = Layout(f"N={nbytes} uint8")
-            src = random_parts(layout, nbytes)
+            src = random_parts(layout := Layout(f"N={nbytes} uint8"), nbytes)
             region, _ = bench.here(layout, src)
             name, there = bench.there(layout)
             flag, flags = bench.there(words)
             put = there.view.prepare_put(region.view, by=by, signal=flags[2:3])
-            stream = torch.cuda.Stream()
+            stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
             put(stream)
-            graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, stream=stream):
                 put(torch.cuda.current_stream())
             for turn in range(2, 4):
                 graph.replay()
                 torch.cuda.synchronize()
-                (raw,) = bench.child.read(flag, words)
-                found = raw.view(np.int64).tolist()
-                beside = int.from_bytes(b"\xee" * 8, "little", signed=True)
-                right = found == [beside, beside, turn, beside]
-                s.expect(right, f"{by}, {nbytes} bytes: call {turn} is {found}")
-            (got,) = bench.child.read(name, layout)
-            s.expect(bool(np.array_equal(got, src[0])), f"{by}, {nbytes} bytes")
+                found = bench.child.read(flag, words)[0].view(np.int64)
+                s.expect(found[2] == turn and found[1] == found[3] == found[0],
+                         f"{by}, {nbytes} bytes: call {turn} is {found}")  # fmt: skip
+            got = bench.child.read(name, layout)[0]
+            s.expect(np.array_equal(got, src[0]), f"{by}, {nbytes} bytes")
 
 
 def stage_reshards(bench: Bench, s: Stage) -> None:

@@ -10,13 +10,14 @@ import atexit
 import contextlib
 import hashlib
 import itertools
+import multiprocessing
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from stretto import caches, collectives, executors
 from stretto._version import __version__
@@ -26,6 +27,7 @@ from stretto.choice.selector import Selector
 from stretto.collectives import Operator, Shape, storage
 from stretto.executors import Call
 from stretto.ir import Verified
+from stretto.meeting.process import die_with_parent
 from stretto.plan import Plan
 
 __all__ = ["Compiled", "compile_usual", "start_ahead", "usual_calls"]
@@ -62,15 +64,18 @@ _SOON = (
     _Usual("all_gather", "float32"),
     _Usual("broadcast", "bfloat16"),
     _Usual("all_to_all", "bfloat16"),
-    _Usual("reduce_scatter", "float32"),
-    _Usual("reduce_scatter", "bfloat16", Operator.AVG),
     _Usual("all_to_all", "float32"),
+    _Usual("reduce_scatter", "bfloat16", Operator.AVG),
+)
+"""What FSDP2 and tensor parallelism call, and an element type of each size: what is
+only moved is bits."""
+_LATER = (
+    _Usual("reduce_scatter", "float32"),
     _Usual("all_reduce", "float32", Operator.AVG),
     _Usual("all_reduce", "bfloat16", Operator.AVG),
     _Usual("all_reduce", "float16"),
 )
-"""What FSDP2 and tensor parallelism call, and an element type of each size: what is
-only moved is bits."""
+"""What is called less often."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +87,7 @@ class Compiled:
     """Whether it was done to its end, now or by an earlier process."""
 
 
+T = TypeVar("T")
 Usual: TypeAlias = tuple[Verified[Plan], Call]
 
 
@@ -94,9 +100,10 @@ def usual_calls(num_ranks: int, profile: Profile | None = None) -> Iterator[Usua
     selector = Selector("cuda", profile)
     for one in _FIRST:
         yield from _plans(one, num_ranks, selector)
-    kinds = [_plans(one, num_ranks, selector) for one in _SOON]
-    for row in itertools.zip_longest(*kinds):
-        yield from (usual for usual in row if usual is not None)
+    for tier in (_SOON, _LATER):
+        kinds = [_plans(one, num_ranks, selector) for one in tier]
+        for row in itertools.zip_longest(*kinds):
+            yield from (usual for usual in row if usual is not None)
 
 
 def _plans(one: _Usual, num_ranks: int, selector: Selector) -> Iterator[Usual]:
@@ -123,7 +130,7 @@ def _plans(one: _Usual, num_ranks: int, selector: Selector) -> Iterator[Usual]:
             dtypes=dtype_class(one.dtype),
         )
         served.setdefault(selector.choose(asked), []).append(nbytes)
-    for choice, sizes in served.items():
+    for choice, sizes in _from_both_ends(list(served.items())):
         args = choice.algorithm, num_ranks, params, choice.schedule
         for nbytes in sorted({sizes[0], sizes[-1]}):
             count = nbytes // storage(one.dtype).itemsize // parts
@@ -131,12 +138,34 @@ def _plans(one: _Usual, num_ranks: int, selector: Selector) -> Iterator[Usual]:
             yield proved_plan(*args, in_place=True), call
 
 
+def _from_both_ends(several: list[T]) -> Iterator[T]:
+    """Yield the first, the last, the second, the last but one: scalars and buckets."""
+    while several:
+        yield several.pop(0)
+        if several:
+            yield several.pop()
+
+
+def in_processes(several: int) -> Executor:
+    """Return so many workers, which end with this process; no lock is theirs to share.
+
+    Threads compile side by side, too, but hold each other up in the kernel's memory.
+    """
+    return ProcessPoolExecutor(
+        several,
+        multiprocessing.get_context("fork"),
+        initializer=die_with_parent,
+        initargs=(os.getpid(),),
+    )
+
+
 def compile_usual(
     num_ranks: int,
     arch: tuple[int, int] | None = None,
     *,
-    threads: int | None = None,
+    workers: int | None = None,
     go_on: Callable[[], bool] = lambda: True,
+    pool: Callable[[int], Executor] = in_processes,
 ) -> Compiled:
     """Compile the kernels of all ranks' usual calls into the cache, side by side.
 
@@ -147,34 +176,34 @@ def compile_usual(
     arch = executor.arch_here() if arch is None else arch
     texts = Profile.of_user()
     profile = Profile.parse(texts["cuda"], "the user's") if "cuda" in texts else None
-    usual = __version__, texts, _FIRST, _SOON, _shipped()
+    usual = __version__, texts, _FIRST, _SOON, _LATER, _shipped()
     said = repr((num_ranks, arch, executor.toolchain(), usual))
     done = hashlib.sha256(said.encode()).hexdigest()
     mark = caches.folder("cubins") / f"ahead-{done}"
     if caches.load(mark) is not None:
         return Compiled(kernels=0, is_whole=True)
-    cores = threads or max(1, len(os.sched_getaffinity(0)) - num_ranks)
-    started: dict[str, Future[None]] = {}
-    with ThreadPoolExecutor(cores, "ahead") as pool:
+    cores = workers or max(1, len(os.sched_getaffinity(0)) - num_ranks)
+    started: dict[str, Future[object]] = {}
+    with pool(cores) as compiling:
         for plan, call in usual_calls(num_ranks, profile):
             for rank in range(num_ranks):
                 kernels = executor.warm(plan, call, rank=rank, arch=arch)
                 for name, compile_it in kernels.items():
                     if name not in started:
-                        started[name] = pool.submit(_if_wanted, compile_it, go_on)
+                        started[name] = compiling.submit(compile_it)
             if not go_on():
                 break
+        left = set(started.values())
+        while left and go_on():
+            left = wait(left, timeout=0.5).not_done
+        compiling.shutdown(cancel_futures=True)
     for one in started.values():
-        one.result()
+        if not one.cancelled():
+            one.result()
     whole = go_on()
     if whole:
         caches.store(mark, b"done")
     return Compiled(kernels=len(started), is_whole=whole)
-
-
-def _if_wanted(compile_it: Callable[[], object], go_on: Callable[[], bool]) -> None:
-    if go_on():
-        compile_it()
 
 
 def _shipped() -> str:

@@ -56,8 +56,6 @@ STAGED, ZERO_COPY = "staged", "zero_copy"
 HALF, WHOLE = "half", "whole"
 MOST_CHARACTERS = 1 << 19
 """Of a profile: rank 0 hands it to all."""
-_FAR_TILE = 4 << 20
-"""Bytes of a tile over several hosts, where there is room for it."""
 PACKETS_UP_TO = 16 << 10
 """Bytes a chunk up to which data that announce themselves beat a flag after them."""
 
@@ -329,14 +327,12 @@ def plain_schedule(asked: Question) -> Schedule:
     blocks = _blocks(asked)
     if asked.memory == ZERO_COPY:
         return Schedule(direction="pull", memory=ZERO_COPY, blocks=blocks)
-    small = asked.nbytes <= PACKETS_UP_TO * asked.num_ranks
-    protocol = "packets" if small else "bulk"
-    return Schedule(protocol=protocol, blocks=blocks, tile_bytes=_tile_bytes(asked))
+    protocol = "packets" if _is_small(asked) else "bulk"
+    return Schedule(protocol=protocol, blocks=blocks)
 
 
-def _tile_bytes(asked: Question) -> int:
-    """Return the largest tile; over hosts each one waits for the network."""
-    return _FAR_TILE if asked.hosts else Schedule().tile_bytes
+def _is_small(asked: Question) -> bool:
+    return asked.nbytes <= PACKETS_UP_TO * asked.num_ranks
 
 
 def _blocks(asked: Question) -> int:
@@ -347,21 +343,28 @@ def _blocks(asked: Question) -> int:
 
 
 def candidates(asked: Question) -> Iterable[Choice]:
-    """Return what may serve a call, in the order of the catalogue."""
+    """Return what may serve a call, in the order of the catalogue.
+
+    Over hosts, those first that know them; and no packets of what is large: they cut it
+    into tiles of their own size, of which each waits for the network.
+    """
     blocks = _blocks(asked)
-    schedules = [
-        Schedule(protocol=word, blocks=blocks, tile_bytes=_tile_bytes(asked))
-        for word in ("packets", "bulk")
-    ]
+    words = ("packets", "bulk") if _is_small(asked) or not asked.hosts else ("bulk",)
+    schedules = [Schedule(protocol=word, blocks=blocks) for word in words]
     if asked.memory == ZERO_COPY:
         schedules += [
             Schedule(direction=direction, memory=ZERO_COPY, blocks=blocks)
             for direction in ("pull", "push")
         ]
-    for algorithm in algorithms.of(asked.collective, asked.num_ranks):
+    known = list(algorithms.of(asked.collective, asked.num_ranks))
+    if asked.hosts:
+        known.sort(key=lambda one: not one.knows_hosts)
+    for algorithm in known:
         if algorithm.kernel is not None:  # nobody can simulate what it does
             continue
         if algorithm.knows_hosts and not asked.hosts:  # others do that better
+            continue
+        if algorithm.guesses_hosts and asked.hosts:
             continue
         for schedule in schedules:
             args = (algorithm, asked.num_ranks, asked.params, schedule, asked.in_place)

@@ -14,14 +14,15 @@ from stretto.errors import CallError
 
 __all__ = ["add_arguments", "run"]
 
-_NICE = 10
+_NICE = 2
+"""Beside a model that is being made: whoever waits for a kernel compiles it again."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this command's options."""
     parser.add_argument("--ranks", type=int, default=2, help="of one host (2)")
     parser.add_argument("--arch", help='such as "9.0"; without it, this machine\'s')
-    parser.add_argument("--threads", type=int, help="that compile")
+    parser.add_argument("--workers", type=int, help="that compile")
     parser.add_argument(
         "--parent", type=int, default=0, help="a process to end with, and to let go on"
     )
@@ -30,9 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compile, and say how much that was; needs no GPU when told its architecture."""
-    if args.ranks < 1 or (args.threads is not None and args.threads < 1):
+    if args.ranks < 1 or (args.workers is not None and args.workers < 1):
         raise CallError(
-            f"precompile: --ranks {args.ranks}, --threads {args.threads}; want 1 or "
+            f"precompile: --ranks {args.ranks}, --workers {args.workers}; want 1 or "
             f"more of each"
         )
     if args.parent:
@@ -44,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 
     began = time.monotonic()
     made = compile_usual(
-        args.ranks, _arch(args.arch), threads=args.threads, go_on=go_on
+        args.ranks, _arch(args.arch), workers=args.workers, go_on=go_on
     )
     took = round(time.monotonic() - began, 1)
     words = "all" if made.is_whole else "cut short"

@@ -51,6 +51,9 @@ class Window:
     """A host that the others are reached by: it says which interface to use."""
     lanes: int = 1
     """Streams to each peer. Only what goes by one stream is in order."""
+    wake: int = -1
+    """A descriptor that ends a `wait`, too, when it turns readable; whoever waits reads
+    it. -1: there is none."""
     rails: tuple[str, ...] = ()
     """Interfaces or addresses that lanes go by in turn; none: as routes say."""
     fields: int = 0

@@ -75,6 +75,11 @@ class Algorithm:
         return "hosts" in inspect.signature(self.function).parameters
 
     @property
+    def guesses_hosts(self) -> bool:
+        """Return whether it takes so many ranks in a row for one, as `group`."""
+        return "group" in inspect.signature(self.function).parameters
+
+    @property
     def place(self) -> str:
         """Return the file and line of the author's function."""
         code = getattr(inspect.unwrap(self.function), "__code__", None)

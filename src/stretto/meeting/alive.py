@@ -19,16 +19,20 @@ _SILENT_MS, _BEATING_MS = 3500, 1900
 _OPTIONS = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 3}
 
 
-def watch(sock: socket.socket, *, beats: bool = False) -> None:
+def watch(sock: socket.socket, *, beats: bool = False, read_late: bool = False) -> None:
     """End a connection when its host is gone: after 4 s, or 2 s on one that beats.
 
+    With `read_late` the other end may read nothing for as long as it likes, which the
+    kernel's limit takes for being gone; then only a silent connection ends by itself.
     It also sends what is short at once.
     """
     if sock.family == getattr(socket, "AF_UNIX", None):
         return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    unanswered = {"TCP_USER_TIMEOUT": _BEATING_MS if beats else _SILENT_MS}
-    for name, value in (_OPTIONS | unanswered).items():
+    options = dict(_OPTIONS)
+    if not read_late:
+        options["TCP_USER_TIMEOUT"] = _BEATING_MS if beats else _SILENT_MS
+    for name, value in options.items():
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -53,6 +53,7 @@ from stretto.meeting.process import (
     uid_refusal,
     uptime_ns,
 )
+from stretto.meeting.reaching import loopback_hint
 from stretto.meeting.secret import load_secret
 from stretto.meeting.wire import Connection
 
@@ -134,6 +135,7 @@ def _host(
         host_rank=0,
         generation=uptime_ns(),
         joins_hosts=place.address is not None,
+        hint=loopback_hint(place.address) if place.address else "",
     )
     hub = Hub(machine)
     try:

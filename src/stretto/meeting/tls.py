@@ -48,13 +48,18 @@ def is_asked(environment: Mapping[str, str] | None = None) -> bool:
     return bool(env.get(VARIABLE))
 
 
-def secured(sock: socket.socket, *, server: bool) -> socket.socket:
-    """Return what stands for a connected socket: itself where TLS is not asked for."""
+def secured(
+    sock: socket.socket, *, server: bool, read_late: bool = False
+) -> socket.socket:
+    """Return what stands for a connected socket: itself where TLS is not asked for.
+
+    `read_late` where the other end may read nothing for as long as it likes.
+    """
     if not is_asked():
         return sock
     folder = os.environ[VARIABLE]
     sock.setblocking(False)
-    alive.watch(sock)
+    alive.watch(sock, read_late=read_late)
     tls = _context(folder, server).wrap_socket(
         sock, server_side=server, do_handshake_on_connect=False
     )

@@ -21,8 +21,10 @@ from stretto.errors import StrettoError
 __all__ = ["NoNamespaces", "TwoHosts"]
 
 _NUMBERS = itertools.count()
-_NETWORK, _NAME, _IPC = 0x40000000, 0x04000000, 0x08000000
-"""CLONE_NEWNET, CLONE_NEWUTS, CLONE_NEWIPC"""
+_NETWORK, _NAME, _IPC, _MOUNTS = 0x40000000, 0x04000000, 0x08000000, 0x00020000
+"""CLONE_NEWNET, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWNS"""
+_PRIVATE = 0x44000
+"""MS_REC and MS_PRIVATE: what is mounted there is not mounted elsewhere."""
 
 
 class NoNamespaces(StrettoError):
@@ -105,7 +107,10 @@ class TwoHosts:
         libc = ctypes.CDLL(None, use_errno=True)
         space = os.open(f"/var/run/netns/{self._spaces[host]}", os.O_RDONLY)
         try:
-            if libc.setns(space, _NETWORK) or libc.unshare(_NAME | _IPC):
+            failed = libc.setns(space, _NETWORK) or libc.unshare(_NAME | _IPC | _MOUNTS)
+            failed = failed or libc.mount(b"", b"/", b"none", _PRIVATE, None)
+            failed = failed or libc.mount(b"host", b"/sys", b"sysfs", 0, None)
+            if failed:
                 raise NoNamespaces(os.strerror(ctypes.get_errno()))
         finally:
             os.close(space)

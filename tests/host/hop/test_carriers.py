@@ -1,14 +1,15 @@
 """Calls between hosts by other carriers than tcp: for meaning, over their TCP."""
 
 import os
+import sys
 
 import pytest
 
 if os.environ.get("STRETTO_TEST_UCX"):
-    import sys
-
     sys.path.append(os.environ["STRETTO_TEST_UCX"])
-from stretto.hop.ucx import library
+if os.environ.get("STRETTO_TEST_NIXL"):
+    sys.path.append(os.environ["STRETTO_TEST_NIXL"])
+from stretto.hop import nixl, ucx
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(200)]
 
@@ -30,16 +31,21 @@ comm.close()
 """
 
 
-@pytest.mark.skipif(bool(library.missing()), reason=library.missing() or "here")
-def test_calls_are_right_over_ucx(start, hosts):
+@pytest.mark.parametrize("carrier", [nixl, ucx], ids=["nixl", "ucx"])
+def test_calls_are_right_over_other_carriers(start, hosts, carrier):
     """Two ranks on each host; UCX is held to TCP, as there is nothing else here."""
-    path = os.pathsep.join(p for p in os.environ.get("PYTHONPATH", "").split(":") if p)
-    path = f"{path}{os.pathsep}{os.environ.get('STRETTO_TEST_UCX', '')}"
+    name = carrier.__name__.rpartition(".")[2]
+    if why := carrier.library.missing():
+        pytest.skip(why)
+    variables = ("STRETTO_TEST_UCX", "STRETTO_TEST_NIXL")
+    folders = [os.environ[v] for v in variables if os.environ.get(v)]
+    path = [p for p in os.environ.get("PYTHONPATH", "").split(":") if p]
     own = {f"rank{r}": {"UCX_NET_DEVICES": hosts.interface(r // 2)} for r in range(4)}
     job = start(
-        (0, 0, 1, 1), CALLS, STRETTO_CARRIER="ucx", UCX_TLS="tcp,self",
-        PYTHONPATH=path, **own,
+        (0, 0, 1, 1), CALLS, STRETTO_CARRIER=name, UCX_TLS="tcp,self",
+        PYTHONPATH=os.pathsep.join([*path, *folders]), **own,
     )  # fmt: skip
     out, err = job.end(150)
 
-    assert ["(0, 0, 1, 1) between hosts by ucx"] * 4 == [o.strip() for o in out], err
+    said = f"(0, 0, 1, 1) between hosts by {name}"
+    assert [said] * 4 == [o.strip() for o in out], err

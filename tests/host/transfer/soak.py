@@ -24,7 +24,7 @@ from stretto.transfer import Engine, Layout
 
 PAGES, PAGE = 48, 24 << 10
 LAYOUT = Layout(f"B={PAGES} X={PAGE} uint8")
-WAIT = 30.0
+WAIT = 120.0
 
 
 class Page:
@@ -148,9 +148,13 @@ class Soak:
         pages, data = self.drawn()
         got = np.zeros_like(data)
         layout = f"B={len(pages)} X={PAGE} uint8"
-        put = other.region[pages].prepare_put(data, notify=b"again")
-        target = self.engine.share(got, f"g{self.rng.getrandbits(60)}", layout)
-        self.engine._regions.pop(target.name)
+        source, target = (
+            self.engine.share(x, f"a{self.rng.getrandbits(60)}", layout)
+            for x in (data, got)
+        )
+        for region in (source, target):
+            self.engine._regions.pop(region.name)
+        put = other.region[pages].prepare_put(source, notify=b"again")
         get = other.region[pages].prepare_get(target)
         for _ in range(4):
             data[:] = self.numpy.integers(0, 256, data.shape, dtype=np.uint8)

@@ -1,5 +1,11 @@
 """Kernels compiled before anybody calls: which, once, and only as long as wanted."""
 
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 import pytest
 
 from stretto import executors
@@ -32,13 +38,13 @@ def asked(monkeypatch, tmp_path):
 
 def test_every_rank_has_every_kernel_once(asked):
     """A second process finds that all was done; other GPUs are other kernels."""
-    made = compile_usual(2, (9, 0), threads=2)
+    made = compile_usual(2, (9, 0), pool=ThreadPoolExecutor, workers=2)
 
     assert made.is_whole
     assert len(set(asked)) == len(asked) == made.kernels
     assert {0, 1} == {rank for *_, rank, _ in asked}
-    assert 0 == compile_usual(2, (9, 0)).kernels
-    assert made.kernels == compile_usual(2, (10, 0)).kernels
+    assert 0 == compile_usual(2, (9, 0), pool=ThreadPoolExecutor).kernels
+    assert made.kernels == compile_usual(2, (10, 0), pool=ThreadPoolExecutor).kernels
 
 
 def test_what_is_compiled_is_what_calls_are_served_by(asked):
@@ -61,11 +67,13 @@ def test_what_is_compiled_is_what_calls_are_served_by(asked):
 
 def test_it_ends_when_nobody_wants_it_any_more(asked):
     """What was cut short is not taken for done."""
-    made = compile_usual(2, (9, 0), go_on=lambda: len(asked) < 5)
+    made = compile_usual(
+        2, (9, 0), pool=ThreadPoolExecutor, go_on=lambda: len(asked) < 5
+    )
 
     assert not made.is_whole
     assert len(asked) < made.kernels or made.kernels < 20
-    assert compile_usual(2, (9, 0)).is_whole
+    assert compile_usual(2, (9, 0), pool=ThreadPoolExecutor).is_whole
 
 
 def test_a_process_of_its_own_is_started_once(monkeypatch):
@@ -91,3 +99,39 @@ def test_a_process_of_its_own_is_started_once(monkeypatch):
     ahead._end()
 
     assert ["2", "4", *["killed"] * 4] == started
+
+
+def test_workers_are_processes_that_end_with_the_one_that_began():
+    """Also where that is killed: nobody is left to compile for nobody."""
+    command = [sys.executable, "-c", KILLED]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as work:
+        workers = [int(word) for word in work.stdout.readline().split()]
+        work.kill()
+    until = time.monotonic() + 20
+    while any(map(runs, workers)) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert 2 == len(set(workers))
+    assert [] == [pid for pid in workers if runs(pid)]
+
+
+def runs(pid):
+    """Return whether a process is there and has not ended."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return words[0] not in ("Z", "X")
+
+
+KILLED = """
+import os, time
+from stretto.calls.ahead import in_processes
+
+def who(_):
+    time.sleep(0.3)
+    return os.getpid()
+
+with in_processes(2) as pool:
+    print(*set(pool.map(who, range(2))), flush=True)
+    list(pool.map(time.sleep, [60, 60]))
+"""

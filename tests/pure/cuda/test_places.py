@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from cuda_fakes import on_ranks
 
@@ -14,6 +16,7 @@ from stretto.executors.cuda.device import driver  # noqa: E402
 from stretto.executors.cuda.launching.kernels import Loaded  # noqa: E402
 from stretto.torch import places  # noqa: E402
 from stretto.torch.places import KnownPlaces  # noqa: E402
+from stretto.trace.rings import RingWord  # noqa: E402
 
 
 def as_on_gpu(tensor):
@@ -148,5 +151,32 @@ def test_only_so_many_places_are_kept_and_not_those_that_come_once(fake, monkeyp
         assert max(sizes) <= 12
         assert 8 <= sizes[7]
         assert sizes[30] < 14
+
+    alone(fake, work)
+
+
+def test_calls_are_noted_by_compiled_code_once_it_is_there(fake, monkeypatch):
+    """Launches that were prepared before, too, and the calls that are known."""
+
+    def work(comm):
+        numba = sys.modules.pop("numba", None)
+        x = torch.zeros(16)
+        try:
+            known = learnt(comm, x)
+        finally:
+            if numba is not None:
+                sys.modules["numba"] = numba
+        (launch,) = comm._launches.values()
+        ring = comm._session("cuda").recorded.ring
+        slow, noted = launch.note, ring.words[RingWord.HEAD]
+        pytest.importorskip("numba")
+        comm._hear_renewed()
+        comm.all_reduce(x, "sum")
+        assert launch.note is not slow
+        assert {} == known.calls
+        known.learn(x, 0)
+        (again,) = known.calls.values()
+        assert again(x)
+        assert noted + 2 == ring.words[RingWord.HEAD]
 
     alone(fake, work)

@@ -1,7 +1,9 @@
 """A hop over TCP: what is put is there when its signal is; strangers cost nothing."""
 
+import os
 import random
 import socket
+import struct
 import threading
 import time
 
@@ -10,13 +12,14 @@ import pytest
 
 from stretto import hop
 from stretto.errors import RendezvousError, UnknownNameError
+from stretto.hop.tcp import options
 from stretto.hop.tcp.interface import address_towards, listen
 
 SECRET, FIRST, SIZE = b"s" * 32, 4096, 1 << 22
 pytestmark = pytest.mark.timeout(120)
 
 
-def make(rank, *, compiled, num_ranks=2, lanes=1, secret=SECRET):
+def make(rank, *, compiled, num_ranks=2, lanes=1, secret=SECRET, wake=-1):
     memory = np.zeros(SIZE, dtype=np.uint8)
     window = hop.Window(
         rank=rank,
@@ -26,6 +29,7 @@ def make(rank, *, compiled, num_ranks=2, lanes=1, secret=SECRET):
         words=(0, FIRST),
         secret=secret,
         lanes=lanes,
+        wake=wake,
     )
     return memory, hop.get("tcp").open_hop(window, compiled=compiled)
 
@@ -198,3 +202,174 @@ def test_an_unknown_carrier_is_named():
     """With those that there are."""
     with pytest.raises(UnknownNameError, match="tcp"):
         hop.get("tpc")
+
+
+def test_a_peer_that_reads_nothing_for_long_is_no_fault(pair):
+    """It is late: more is put than both systems hold, for longer than silence lasts."""
+    (_, a), (memory, b) = pair
+    data = np.arange(3_000_000 // 8, dtype=np.int64)
+    until_s = time.monotonic() + 4.5
+    for nth in range(15):
+        assert a.put(1, 0, data.ctypes.data, FIRST, 3_000_000)
+        assert a.signal(1, 0, 0, nth + 1, 8, (0, 0, 0))
+    while time.monotonic() < until_s:
+        a.progress()
+        a.wait(50_000)
+        assert {} == a.faults()
+    assert a.busy()
+    until(lambda: memory[:8].view(np.int64)[0] == 15, a, b)
+
+    assert np.array_equal(memory[FIRST : FIRST + 3_000_000].view(np.int64), data)
+    assert ({}, {}) == (a.faults(), b.faults())
+
+
+class Stand:
+    """A connection of whose state the system says so much."""
+
+    family = socket.AF_INET
+
+    def __init__(self, *, unacked=0, probes=0, last_ack=0, least_rtt=50, name=b"bbr"):
+        self.info = bytearray(options._INFO)
+        self.info[options._PROBES] = probes
+        said = {
+            options._UNACKED: unacked,
+            options._LAST_ACK: last_ack,
+            options._LEAST_RTT: least_rtt,
+        }
+        for at, value in said.items():
+            struct.pack_into("=I", self.info, at, value)
+        self.name, self.refuses = name, ()
+
+    def getsockopt(self, level, option, room):
+        if option == socket.TCP_CONGESTION:
+            return self.name.ljust(16, b"\0")
+        return bytes(self.info[:room])
+
+    def setsockopt(self, level, option, value):
+        if value in self.refuses:
+            raise PermissionError(1, "Operation not permitted")
+        self.name = value
+
+
+@pytest.mark.parametrize(
+    ("state", "is_silent"),
+    [
+        ({"unacked": 3, "last_ack": 3600}, True),
+        ({"unacked": 3, "last_ack": 3400}, False),
+        ({"last_ack": 60_000}, False),
+        ({"probes": 1, "last_ack": 60_000}, False),
+        ({"probes": 4, "last_ack": 4_100}, True),
+    ],
+    ids=str,
+)
+def test_a_host_is_silent_when_it_owes_an_answer(state, is_silent):
+    """Not while nothing is asked of it, nor while it says that it has no room."""
+    assert is_silent == bool(options.silent(Stand(**state)))
+
+
+@pytest.mark.parametrize(
+    ("environment", "stand", "refuses", "chosen"),
+    [
+        ({}, {"name": b"bbr"}, (), "cubic"),
+        ({}, {"name": b"bbr"}, (b"cubic",), "reno"),
+        ({}, {"name": b"bbr"}, (b"cubic", b"reno"), "bbr"),
+        ({}, {"name": b"bbr", "least_rtt": 30_000}, (), "bbr"),
+        ({}, {"name": b"dctcp"}, (), "dctcp"),
+        ({"STRETTO_TCP_CONGESTION": "bbr"}, {"name": b"bbr"}, (), "bbr"),
+        ({"STRETTO_TCP_CONGESTION": "dctcp"}, {"name": b"cubic"}, (), "dctcp"),
+    ],
+    ids=str,
+)
+def test_a_way_to_a_host_nearby_is_not_paced(environment, stand, refuses, chosen):
+    """As far as this process may choose; to hosts far away the system's word counts."""
+    sock = Stand(**stand)
+    sock.refuses = refuses
+
+    assert chosen == options.unpaced(sock, environment)
+
+
+def test_a_congestion_control_that_one_may_not_have_is_named():
+    """With the variable, and what there is."""
+    sock = Stand()
+    sock.refuses = (b"wild",)
+    with pytest.raises(
+        RendezvousError, match=r"STRETTO_TCP_CONGESTION=wild: .* does not let .* it has"
+    ):
+        options.unpaced(sock, {"STRETTO_TCP_CONGESTION": "wild"})
+
+
+def test_what_was_sent_arrives_although_its_sender_closes(pair):
+    """Even where the sender leaves something unread: that must not reset the rest."""
+    (_, a), (memory, b) = pair
+    data = np.arange(2_000_000 // 8, dtype=np.int64)
+    a._sockets[1, 0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_000_000)
+    assert a.put(1, 0, data.ctypes.data, FIRST, 2_000_000)
+    assert a.signal(1, 0, 0, 1, 8, (0, 0, 0))
+    assert not a.busy()
+    assert b.signal(0, 0, 0, 1, 8, (0, 0, 0))
+    time.sleep(0.01)
+    closing = threading.Thread(target=a.close)
+    closing.start()
+    time.sleep(0.1)
+    until(lambda: memory[:8].view(np.int64)[0] == 1, b)
+    closing.join()
+
+    assert np.array_equal(memory[FIRST : FIRST + 2_000_000].view(np.int64), data)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_sleep_ends_when_somebody_wakes_it(compiled):
+    """By the descriptor of its window; nothing has come by the network."""
+    number = os.eventfd(0, os.EFD_NONBLOCK)
+    ends = [make(r, compiled=compiled, wake=number if r else -1) for r in range(2)]
+    assert [None, None] == join([way for _, way in ends])
+    (_, a), (_, b) = ends
+    assert 0 == a.wait(1000)
+    os.eventfd_write(number, 1)
+    begun = time.monotonic()
+
+    assert b.wait(20_000_000)
+    assert time.monotonic() - begun < 10
+    for _, way in ends:
+        way.close()
+    os.close(number)
+
+
+def test_a_carrier_that_is_not_installed_says_what_to_install(monkeypatch):
+    """NIXL's backends are those of its wheel."""
+    from stretto.errors import MissingExtraError
+    from stretto.hop.nixl import library
+
+    monkeypatch.setattr(library, "_WHEELS", ("no_such_wheel",))
+    library.missing.cache_clear()
+    library.backends.cache_clear()
+    with pytest.raises(MissingExtraError, match="carrier nixl: no NIXL here: pip inst"):
+        hop.get("nixl").open_hop(None)
+    assert {"ready"} == {*hop.get("nixl").doctor()}
+    monkeypatch.setattr(library, "backends", lambda: ("UCX",))
+    library.missing.cache_clear()
+    monkeypatch.setenv("STRETTO_NIXL", "UXC")
+    assert "STRETTO_NIXL=UXC: its wheel has UCX" == library.missing()
+    library.missing.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("systm", "STRETTO_UCX='systm'; want 'system' or 'wheel'"),
+        ("system", "STRETTO_UCX=system: .*LD_LIBRARY_PATH, or take the wheel's"),
+    ],
+)
+def test_a_ucx_that_is_not_there_says_what_to_do(monkeypatch, asked, said):
+    """A word that is not known is no word for the wheel's."""
+    from stretto.errors import MissingExtraError
+    from stretto.hop.ucx import library
+
+    def refused(name):
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(library.ctypes, "CDLL", refused)
+    monkeypatch.setenv("STRETTO_UCX", asked)
+    library.load.cache_clear()
+    with pytest.raises(MissingExtraError, match=said):
+        library.load()

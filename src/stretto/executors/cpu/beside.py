@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import functools
 import hashlib
+import importlib
 import importlib.metadata
 import os
 import subprocess
@@ -53,6 +54,7 @@ def when_ready(take: Callable[[Interpreter], None]) -> None:
 def compile_now() -> None:
     """Compile the interpreter into the cache, and leave a mark that it is there."""
     interpreter_named("numba")
+    importlib.import_module("stretto.jit.records")  # by which calls on GPUs are noted
     caches.store(_mark(), b"compiled")
 
 

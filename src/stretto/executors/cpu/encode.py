@@ -28,9 +28,12 @@ from stretto.executors.cpu.slab import (
     slot_class,
 )
 from stretto.executors.cpu.words import Base, Code, Header
+from stretto.hop import MORE
 from stretto.plan import Layout, Loc, Move, Plan, Signal, Space, layout
 
 _SHORT_BYTES = 8192
+_TOGETHER = 1 << 16
+"""Bytes up to which a put waits for the signal after it: one call of the system."""
 
 __all__ = ["Encoded", "KernelOf", "Memory", "encode", "fingerprint"]
 
@@ -265,7 +268,7 @@ class _Encoder:
                         yield self._put(step, lane, index, atom)
                 case Signal(rank=q, lane=to, n=n):
                     flag = self.memory.slabs[q] + flags[self.rank, lane, to]
-                    yield [int(Code.SIGNAL), flag, n]
+                    yield [int(Code.SIGNAL), flag, n, q]
                 case Move():
                     for start, stop in self._runs(step):
                         yield self._move(step, index, start, stop)
@@ -288,7 +291,9 @@ class _Encoder:
         base, value, _ = self._operand(src, skip)
         unit = (dst.pos + skip) * self.layout.unit_bytes
         nbytes = int(self.layout.atom_sizes[atom]) * self.itemsize
-        words = [int(Code.PUT), dst.rank, lane, 0, 0, 0, base, value]
+        most = min(nbytes, self.layout.tile * self.itemsize)
+        way = lane | MORE if most <= _TOGETHER else lane
+        words = [int(Code.PUT), dst.rank, way, 0, 0, 0, base, value]
         return [*words, self.stages[0] + unit, nbytes, index]
 
     def _runs(self, step: Move) -> Iterator[tuple[int, int]]:

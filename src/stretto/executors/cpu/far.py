@@ -23,6 +23,7 @@ from stretto.executors.cpu.slab import (
     Slab,
     SlabLayout,
 )
+from stretto.executors.cpu.wakers import Wakers
 from stretto.executors.cpu.words import SessionWord
 
 __all__ = ["FarSlab", "Way"]
@@ -66,7 +67,11 @@ class Way:
     """A session's way to the ranks on other hosts."""
 
     def __init__(
-        self, group: Group, layout: SlabLayout, mine: Slab, words: NDArray[np.int64]
+        self,
+        group: Group,
+        layout: SlabLayout,
+        mine: Slab,
+        words: NDArray[np.int64],
     ) -> None:
         """Open it; `connect` follows when all have shared where they are."""
         self.hosts = hosts_of(group)
@@ -74,7 +79,9 @@ class Way:
             r for r, h in enumerate(self.hosts) if h != self.hosts[group.rank]
         )
         self._group, self._layout, self._mine, self._words = group, layout, mine, words
-        window = hop.Window(
+        self._carrier = hop.chosen()
+        self.wakers = Wakers()
+        self._window = hop.Window(
             rank=group.rank,
             num_ranks=group.num_ranks,
             address=mine.address,
@@ -82,8 +89,8 @@ class Way:
             words=(layout.flags, layout.nbytes),
             secret=bytes(getattr(group, "secret", b"")),
             towards=str(getattr(group, "towards", "")),
+            wake=self.wakers.number,
         )
-        self._window, self._carrier = window, hop.chosen()
         self._hop: Any = None
         self._sent: list[NDArray[np.uint8]] = []
 
@@ -134,5 +141,7 @@ class Way:
     def close(self) -> None:
         """End the connections."""
         self._words[SessionWord.HOP] = 0
+        self._words[SessionWord.WAKERS] = 0
         if self._hop is not None:
             self._hop.close()
+        self.wakers.close()

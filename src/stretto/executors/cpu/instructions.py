@@ -6,9 +6,16 @@ WAITING and has done nothing; it is asked again.
 Memory order. A packet's payload and fingerprint are stored before its epoch is
 released; a bulk signal is released after the stores it announces. Readers acquire.
 Every slot and flag has one writer. A credit releases too: free on x86, cheap on ARM.
+
+Sleep. A rank says that it sleeps, looks once more, and sleeps; a peer announces, and
+then looks whether it sleeps. Between the two, each has a full fence: one of them sees.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+
+from numba import types
 
 from stretto.executors.cpu.slab import PACKET_HEADER
 from stretto.executors.cpu.words import (
@@ -24,6 +31,7 @@ from stretto.jit.atomics import call as jump
 from stretto.jit.atomics import (
     call_kernel,
     compiled,
+    fence,
     load,
     load_acquire,
     store,
@@ -32,7 +40,9 @@ from stretto.jit.atomics import (
 from stretto.jit.builtins import DATA
 
 __all__ = [
+    "arise",
     "bind",
+    "lie_down",
     "move",
     "packets",
     "put_far",
@@ -41,6 +51,13 @@ __all__ = [
     "signal",
     "wait",
 ]
+
+_read: Callable[[int, int, int], int] = types.ExternalFunction(
+    "read", types.int64(types.int32, types.int64, types.int64)
+)
+_write: Callable[[int, int, int], int] = types.ExternalFunction(
+    "write", types.int64(types.int32, types.int64, types.int64)
+)
 
 # Plain integers: Numba freezes them into the code.
 _SESSION, _FINGERPRINT = 8 * Header.SESSION, 8 * Header.FINGERPRINT
@@ -57,6 +74,9 @@ _PRINT, _FROM_INPUT = 8 * Line.FINGERPRINT, 8 * Line.INPUT_OFFSET
 _FROM_OUTPUT = 8 * Line.OUTPUT_OFFSET
 _HOP, _HOP_PUT = 8 * SessionWord.HOP, 8 * SessionWord.HOP_PUT
 _HOP_SIGNAL = 8 * SessionWord.HOP_SIGNAL
+_CLOCK = 8 * SessionWord.CLOCK
+_ASLEEP, _WAKE = 8 * SessionWord.ASLEEP, 8 * SessionWord.WAKE
+_WAKERS = 8 * SessionWord.WAKERS
 _STAGE_BASE, _INPUT_BASE = int(Base.STAGE), int(Base.INPUT)
 _OUTPUT_BASE, _PACKET_BASE = int(Base.OUTPUT), int(Base.PACKET)
 _DONE, _WAITING, _MISMATCH, _UNREGISTERED, _ = (int(s) for s in Status)
@@ -104,6 +124,43 @@ def bind(call: int, x: int, out: int) -> int:
     store_release(line, load(session + _EPOCH))
     rewind(call)
     return _DONE
+
+
+@compiled("void(int64,int64)")
+def _wake(session: int, peer: int) -> None:
+    """Wake a peer on this host, if it sleeps, after something was announced to it."""
+    table = load(session + _WAKERS)
+    if table == 0:
+        return
+    asleep = load(table + 16 * peer)
+    if asleep == 0:
+        return
+    fence()
+    if load(asleep):
+        store(asleep, 0)
+        number = table + 16 * peer + 8
+        _write(load(number), number, 8)  # what is added does not matter
+
+
+@compiled("int64(int64)")
+def lie_down(session: int) -> int:
+    """Say that this rank sleeps; return whether it had said so when it last looked."""
+    if load(session + _WAKERS) == 0:
+        return 1
+    asleep = load(session + _ASLEEP)
+    said = load(asleep)
+    store(asleep, 1)
+    fence()
+    return said
+
+
+@compiled("void(int64)")
+def arise(session: int) -> None:
+    """Say that this rank is awake, and forget who woke it."""
+    if load(session + _WAKERS):
+        asleep = load(session + _ASLEEP)
+        store(asleep, 0)
+        _read(load(session + _WAKE), session + _CLOCK, 8)
 
 
 @compiled("int64(int64,int64,int64,int64,int64)")
@@ -161,6 +218,7 @@ def move(
             slot = load(at + _OPERANDS + _WORDS * i + 8) + packet
             store(slot + 8, load(call + _FINGERPRINT))
             store_release(slot, epoch)
+            _wake(load(call + _SESSION), load(at + _OPERANDS + _WORDS * i + 16))
 
 
 @compiled("void(int64,int64,int64)")
@@ -172,6 +230,7 @@ def signal(call: int, at: int, epoch: int) -> None:
     store(side + 8, load(call + _INPUT_AT))
     store(side + 16, load(call + _OUTPUT_AT))
     store_release(flag, (epoch << FLAG) + load(at + 24))
+    _wake(load(call + _SESSION), load(at + 32))
 
 
 @compiled("int64(int64,int64,int64)")

@@ -15,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.executors.cpu.instructions import (
+    arise,
     bind,
+    lie_down,
     move,
     packets,
     put_far,
@@ -79,6 +81,7 @@ than a peer, who answers and waits again soon."""
 _MOST_HELD = 40
 """How often nothing may move before the GIL is given back: about a microsecond."""
 _FAR_NAP_US = 500
+_ASLEEP, _WAKERS = 8 * SessionWord.ASLEEP, 8 * SessionWord.WAKERS
 _MOVE, _SIGNAL, _WAIT, _END, _PUT, _RAISE = (int(c) for c in Code)
 _HOP, _HOP_BUSY = 8 * SessionWord.HOP, 8 * SessionWord.HOP_BUSY
 _HOP_PROGRESS, _HOP_WAIT = 8 * SessionWord.HOP_PROGRESS, 8 * SessionWord.HOP_WAIT
@@ -128,7 +131,8 @@ def _learn(session: int, idle: int) -> None:
 def _relax(session: int, idle: int, far: int) -> int:
     """Wait a little, longer the longer nothing moved; return whether to look around.
 
-    `far`: only for other hosts, whose word wakes who sleeps.
+    `far`: only for other hosts, whose word wakes who sleeps. Where peers of this host
+    wake it, too, a rank looks once more after it has said that it sleeps.
     """
     spins = load(session + _SPINS)
     yields = spins + max(load(session + _YIELDS), 0)
@@ -145,8 +149,12 @@ def _relax(session: int, idle: int, far: int) -> int:
     else:
         store(session + _AWAY, 0)
         if load(session + _HOP):
+            if not lie_down(session):
+                return 0
+            far |= load(session + _WAKERS) != 0
             hop_wait, nap_us = load(session + _HOP_WAIT), load(session + _SLEEP_US)
             jump(hop_wait, load(session + _HOP), max(nap_us, far * _FAR_NAP_US))
+            arise(session)
         else:
             usleep(load(session + _SLEEP_US))
     return idle >= yields + load(session + _SLEEPS)
@@ -265,6 +273,8 @@ def _compiled_walk(with_steps: bool) -> Callable[[int, int, int], int]:
             if moved:
                 if idle > 0:
                     _learn(session, idle)
+                    if load(session + _WAKERS):
+                        store(load(session + _ASLEEP), 0)
                 idle = 0
             if waiting:
                 idle += 1

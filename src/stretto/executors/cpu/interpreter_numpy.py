@@ -32,6 +32,7 @@ from stretto.executors.cpu.slab import (
     PACKET_REGION,
     STAGE_REGION,
 )
+from stretto.executors.cpu.wakers import wake
 from stretto.executors.cpu.words import (
     FLAG,
     PRIVATE,
@@ -269,7 +270,7 @@ class _Run:
         if spins <= idle < yields:
             os.sched_yield()
         elif idle >= yields and self.hop is not None:
-            self.hop.wait(self.setting(SessionWord.SLEEP_US))
+            self.hop.wait(self.setting(SessionWord.SLEEP_US))  # never for long
         elif idle >= yields:
             time.sleep(self.setting(SessionWord.SLEEP_US) * 1e-6)
         return idle >= yields + self.setting(SessionWord.SLEEPS)
@@ -277,8 +278,7 @@ class _Run:
     def lane(self, lane: int) -> int:
         """Run a lane until its end, or until it must wait."""
         epoch = self.setting(SessionWord.EPOCH)
-        at = _load(lane + 8)
-        status = Status.DONE
+        at, status = _load(lane + 8), Status.DONE
         while (code := _load(at)) != Code.END:
             if code == Code.MOVE:
                 status = self.packets(at, epoch)
@@ -306,6 +306,7 @@ class _Run:
         _store(side + 8, self.word(Header.INPUT_OFFSET))
         _store(side + 16, self.word(Header.OUTPUT_OFFSET))
         _release(flag, (epoch << FLAG) + n)
+        wake(self.setting(SessionWord.WAKERS), _load(at + 32))
 
     def put_far(self, at: int, epoch: int) -> Status:
         """Begin a put to another host."""
@@ -391,8 +392,9 @@ class _Run:
             total = combine(op, arrays[dsts:], dtype)
             for dst, by in zip(arrays, divide, strict=False):
                 dst[:] = finish(op, total, by, dtype) if by > 1 else total
-        for base, value, _ in operands[:dsts]:
+        for base, value, peer in operands[:dsts]:
             if base == Base.PACKET:
                 slot = value + PACKET_REGION * (epoch & 1)
                 _store(slot + 8, self.fingerprint)
                 _release(slot, epoch)
+                wake(self.setting(SessionWord.WAKERS), peer)

@@ -24,6 +24,7 @@ from stretto.executors import (
     describe,
     hosts_of,
 )
+from stretto.executors.cpu.crowding import is_crowded, where
 from stretto.executors.cpu.encode import Memory, encode
 from stretto.executors.cpu.explain import explained
 from stretto.executors.cpu.far import FarSlab, Way
@@ -78,7 +79,7 @@ class CpuSession(Session):
         self._words[SessionWord.HEAP] = self._heap.addresses[group.rank]
         self._ring = open_ring(group, *comm_of(group), few=group.only_transfers)
         self._words[SessionWord.RING] = self._ring.address if self._ring else 0
-        self._is_crowded = shared.ranks_here > shared.cores
+        self._is_crowded = shared.crowded
         self._set_patience()
         self._known: set[str] = set()
         self._memory: Memory | None = Memory(
@@ -287,9 +288,8 @@ class _Shared(NamedTuple):
     slabs: tuple[Slab | FarSlab, ...]
     mine: Slab
     way: Way | None
-    cores: int
-    """Cores on which the ranks of this host may run, all together."""
-    ranks_here: int
+    crowded: bool
+    """Whether ranks exceed cores."""
 
 
 def _share(
@@ -299,8 +299,7 @@ def _share(
     hosts = hosts_of(group)
     fd = create_file(places.nbytes)
     fds = {fd}
-    cores: set[int] = set()
-    said: dict[str, Any] = {"abi": ABI, "cores": _cores()}
+    said: dict[str, Any] = {"abi": ABI, **where()}
     way = None
     try:
         mine = Slab(places, fd)
@@ -310,11 +309,12 @@ def _share(
             way = Way(group, places, mine, words)
             said["hop"] = way.share(engine)
         slabs: list[Slab | FarSlab] = []
-        parts = group.exchange(said, (fd,))
+        mine_too = (fd, *(way.wakers.share() if way else ()))
+        fds.update(mine_too)
+        parts = group.exchange(said, mine_too)
         fds.update(each for _, theirs in parts for each in theirs)
         for rank, (payload, theirs) in enumerate(parts):
             here = hosts[rank] == hosts[group.rank]
-            cores.update(payload["cores"] if here else ())
             if payload["abi"] != ABI:
                 raise CommunicationError(
                     f"rank {rank} lays its memory out by ABI {payload['abi']}, want "
@@ -328,6 +328,9 @@ def _share(
                 slabs.append(FarSlab(mine, rank))
         if way is not None:
             way.connect([part["hop"] for part, _ in parts], group.deadline_s)
+            near = {r: s for r, s in enumerate(slabs) if isinstance(s, Slab)}
+            numbers = {r: parts[r][1][1] for r in near if len(parts[r][1]) > 1}
+            way.wakers.connect(words, group.rank, near, numbers)
     except BaseException:
         if way is not None:
             way.close()
@@ -338,15 +341,8 @@ def _share(
     for slab in slabs:
         if isinstance(slab, Slab):
             prefault(slab.address, places.packets(0))
-    here_too = sum(host == hosts[group.rank] for host in hosts)
-    return _Shared(tuple(slabs), mine, way, len(cores), here_too)
-
-
-def _cores() -> list[int]:
-    """Return the cores this process may run on; launchers like to give it one."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
+    crowded = is_crowded(group.rank, [part for part, _ in parts], hosts)
+    return _Shared(tuple(slabs), mine, way, crowded)
 
 
 def _cache_bytes() -> int:

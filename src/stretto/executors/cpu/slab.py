@@ -1,7 +1,7 @@
 """The memory of one rank that all its peers map: what lies where.
 
     page 0       the call this rank is in, for peers that wonder whether it is theirs,
-                 and the last exchange that it began
+                 and the last exchange that it began; whether it sleeps
     catalogue    the calls this rank has prepared, as text, by fingerprint
     flags        a 64-byte line for every lane of every rank that may signal a lane here
     packets      slots in classes of 64 B, 128 B, ... each class a region of its own
@@ -24,6 +24,7 @@ from stretto.executors.cpu.memory import Mapping
 
 __all__ = [
     "ABI",
+    "ASLEEP",
     "CALL",
     "EXCHANGE",
     "FAR_PAGE",
@@ -38,7 +39,7 @@ __all__ = [
     "slot_class",
 ]
 
-ABI = 3
+ABI = 4
 """Changes with the meaning of any byte of a slab; ranks compare it when they meet."""
 LINE = 64
 MAX_LANES = 8
@@ -48,6 +49,8 @@ CALL = LINE
 EXCHANGE = 2 * LINE
 """Offset of two words: how many exchanges this rank has begun, and the last one's name.
 """
+ASLEEP = 3 * LINE
+"""Offset of a word that is not 0 while this rank sleeps, and wants to be woken."""
 NEVER = -1
 """The epoch of a rank's line before its first call."""
 PACKET_HEADER = 16

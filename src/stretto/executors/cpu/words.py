@@ -3,7 +3,7 @@
 A call's table is its header, scratch for operands, the lanes, and their instructions:
 
     MOVE    next kernel streaming nbytes num_dsts num_srcs step  (base value peer)...
-    SIGNAL  next flag n
+    SIGNAL  next flag n peer
     WAIT    next flag n peer step far
     PUT     next peer lane - - - base value offset nbytes step
     RAISE   next peer lane offset - side - - - n step
@@ -140,7 +140,14 @@ class SessionWord(enum.IntEnum):
     HOP_BUSY = 20
     RING = 21
     """Where calls are recorded (`stretto.trace`), or 0: nowhere."""
-    END = 22
+    ASLEEP = 22
+    """Address of the word in which this rank says that it sleeps."""
+    WAKE = 23
+    """The descriptor on which peers of this host wake it."""
+    WAKERS = 24
+    """Address of a table, by rank: the word in which it says that it sleeps, and the
+    descriptor that wakes it, or 0 and 0. No table: nobody here can be woken."""
+    END = 25
 
 
 class Line(enum.IntEnum):

@@ -184,6 +184,10 @@ class CudaSession(Session):
         """Return the same of memory that is known by where it lies."""
         return None if self._far_ranks else self.space.offset(address, nbytes)
 
+    def renew(self) -> None:
+        """Note calls by compiled code, where this process has a compiler by now."""
+        self.recorded.renew()
+
     def inside(self) -> int:
         """Return 1 while some thread launches a call, or 0."""
         return self.watch.inside[0]

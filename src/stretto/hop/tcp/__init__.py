@@ -6,7 +6,7 @@ import socket
 from collections.abc import Mapping
 
 from stretto.hop import Window
-from stretto.hop.tcp import carrier
+from stretto.hop.tcp import carrier, options
 from stretto.hop.tcp.carrier import TcpHop
 
 __all__ = ["TcpHop", "doctor", "missing", "open_hop"]
@@ -27,5 +27,6 @@ def doctor() -> Mapping[str, str]:
     why = carrier.missing()
     return {
         "engine": f"pure Python, slower: {why}" if why else "compiled by Numba",
+        "congestion control": options.congestion(),
         "interfaces": ", ".join(name for _, name in socket.if_nameindex()) or "none",
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -16,11 +17,14 @@ from numpy.typing import NDArray
 from stretto.hop import MOST_LANES, Calls, Window
 from stretto.hop.tcp.interface import listen, rails_of
 from stretto.hop.tcp.meet import Meet, Way
+from stretto.hop.tcp.options import settle, silent, tune
 from stretto.hop.tcp.plain import PlainEngine
 from stretto.hop.tcp.words import BUFFER, ENTRIES, Context, End, Link
-from stretto.meeting import alive, tls
+from stretto.meeting import tls
 
 __all__ = ["TcpHop", "missing"]
+_ASK_S = 0.1
+"""How often the system is asked whether peers' hosts are silent."""
 
 
 @functools.cache
@@ -48,6 +52,8 @@ class TcpHop:
         self._listeners = [listen(host) for host in self._hosts]
         self._sockets: dict[Way, socket.socket] = {}
         self._engine: PlainEngine | _Compiled | None = None
+        self._silent: dict[int, str] = {}
+        self._asked_s = 0.0
 
     def share(self) -> Mapping[str, Any]:
         """Return where peers connect."""
@@ -77,13 +83,11 @@ class TcpHop:
         finally:
             self._stop_listening()
         for sock in self._sockets.values():
-            sock.setblocking(False)
-            alive.watch(sock)
+            tune(sock)
         kind = _Compiled if self._compiled else PlainEngine
         engine = self._engine = kind(window, self._sockets)
         self.put, self.signal, self.busy = engine.put, engine.signal, engine.busy
         self.progress, self.wait = engine.progress, engine.wait
-        self.faults = engine.faults
 
     def _stop_listening(self) -> None:
         for listener in self._listeners:
@@ -102,13 +106,28 @@ class TcpHop:
 
     @property
     def has_ended(self) -> bool:
-        """Return whether a connection has ended."""
-        return self._engine is not None and self._engine.has_ended
+        """Return whether a connection has ended, or a host is silent."""
+        if self._engine is None:
+            return False
+        return self._engine.has_ended or bool(self._silent_peers())
 
     @property
     def descriptors(self) -> Sequence[int]:
         """Return the numbers of the sockets."""
         return [sock.fileno() for sock in self._sockets.values() if sock.fileno() >= 0]
+
+    def faults(self) -> Mapping[int, str]:
+        """Return the peers whose connection has ended, or whose host is silent."""
+        ended = self._engine.faults() if self._engine is not None else {}
+        return {**self._silent_peers(), **ended}
+
+    def _silent_peers(self) -> Mapping[int, str]:
+        now = time.monotonic()
+        if now - self._asked_s > _ASK_S:
+            self._asked_s = now
+            said = {peer: silent(sock) for (peer, _), sock in self._sockets.items()}
+            self._silent = {peer: how for peer, how in said.items() if how}
+        return self._silent
 
     is_armed = True
 
@@ -121,6 +140,7 @@ class TcpHop:
         if isinstance(self._engine, _Compiled):
             self._engine.end()
         self._stop_listening()
+        settle(list(self._sockets.values()))
         for sock in self._sockets.values():
             with suppress(OSError):
                 sock.close()
@@ -141,7 +161,7 @@ class _Compiled:
         self._context = np.zeros(Context.END, dtype=np.int64)
         self._links = np.zeros((many, Link.END), dtype=np.int64)
         self._ways = np.zeros((window.num_ranks, window.lanes), dtype=np.int64)
-        self._polled = np.zeros(max(many, 1), dtype=np.int64)
+        self._polled = np.zeros(many + 1, dtype=np.int64)
         self._pieces = np.zeros((many, ENTRIES, 2), dtype=np.int64)
         self._buffers = np.zeros((many, 2, BUFFER), dtype=np.uint8)
         self._arguments = np.zeros(8, dtype=np.int64)
@@ -165,6 +185,7 @@ class _Compiled:
             Context.NUM_LINKS: many,
             Context.WAYS: self._ways.ctypes.data,
             Context.POLLED: self._polled.ctypes.data,
+            Context.WAKE: window.wake,
             Context.FIELDS: window.fields,
             Context.NUM_FIELDS: window.num_fields,
         }

@@ -1,8 +1,8 @@
 """Frames on non-blocking sockets, compiled to run without the interpreter's lock.
 
 A put's frame and small data are copied into the buffer of its connection; large data
-are sent from where they lie. A signal sends all that waits. What comes is received into
-a buffer, but the rest of large data straight into place.
+are sent from where they lie, the largest at once. A signal sends all that waits. What
+comes is received into a buffer, but the rest of large data straight into place.
 
 Nothing here waits, but `wait`. All calls are made by one thread at a time.
 """
@@ -59,6 +59,7 @@ _FEW = 2
 _LANES, _LINKS = 8 * Context.LANES, 8 * Context.LINKS
 _NUM_LINKS, _WAYS = 8 * Context.NUM_LINKS, 8 * Context.WAYS
 _POLLED, _TIME = 8 * Context.POLLED, 8 * Context.TIME
+_WAKE = 8 * Context.WAKE
 _LINK_BYTES = 8 * Link.END
 _SOCKET, _ENDED = 8 * Link.SOCKET, 8 * Link.ENDED
 _PIECES, _FIRST, _LAST = 8 * Link.PIECES, 8 * Link.FIRST, 8 * Link.LAST
@@ -229,8 +230,11 @@ def wait(context: int, microseconds: int) -> int:
     _say_what_to_poll(context)
     store(context + _TIME, microseconds // 1_000_000)
     store(context + _TIME + 8, microseconds % 1_000_000 * 1000)
-    many = load(context + _NUM_LINKS)
-    return 1 if _ppoll(load(context + _POLLED), many, context + _TIME, 0) > 0 else 0
+    polled, many = load(context + _POLLED), load(context + _NUM_LINKS)
+    if load(context + _WAKE) >= 0:
+        store(polled + 8 * many, load(context + _WAKE) | _POLLIN)
+        many += 1
+    return 1 if _ppoll(polled, many, context + _TIME, 0) > 0 else 0
 
 
 @compiled("int64(int64,int64)")

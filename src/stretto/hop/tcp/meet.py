@@ -153,7 +153,7 @@ class Meet:
         strangers = [talk for talk in self._talks.values() if talk.way is None]
         if len(strangers) >= _MOST_STRANGERS:
             self._drop(strangers[0])
-        sock = tls.secured(sock, server=True)
+        sock = tls.secured(sock, server=True, read_late=True)
         sock.setblocking(False)
         end = Server(self._secret, self.rank)
         self._talks[sock.fileno()] = _Talk(sock, end, time.monotonic())
@@ -166,7 +166,7 @@ class Meet:
         assert isinstance(talk.end, Comer), "we called"
         self._selector.unregister(talk.sock)
         del self._talks[talk.sock.fileno()]
-        talk.sock = tls.secured(talk.sock, server=False)
+        talk.sock = tls.secured(talk.sock, server=False, read_late=True)
         self._talks[talk.sock.fileno()] = talk
         self._selector.register(talk.sock, selectors.EVENT_READ)
         talk.sock.send(talk.end.begin())  # short enough for an empty buffer

@@ -12,8 +12,15 @@ import struct
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from stretto.hop import Window
-from stretto.hop.tcp.words import BUFFER, PUT, PUT_WORDS, SIGNAL, SIGNAL_WORDS, SMALL
+from stretto.hop import MORE, Window
+from stretto.hop.tcp.words import (
+    BUFFER,
+    PUT,
+    PUT_WORDS,
+    SIGNAL,
+    SIGNAL_WORDS,
+    SMALL,
+)
 
 __all__ = ["PlainEngine"]
 
@@ -71,12 +78,12 @@ class PlainEngine:
 
     def put(self, peer: int, lane: int, source: int, offset: int, nbytes: int) -> bool:
         """Begin a put."""
-        link = self._links[peer, lane % self._window.lanes]
+        link = self._links[peer, (lane & ~MORE) % self._window.lanes]
         link.out.append(memoryview(_PUT.pack(PUT, offset, nbytes)))
         data = _bytes(source, nbytes) if nbytes else memoryview(b"")
         if nbytes:
             link.out.append(memoryview(bytes(data)) if nbytes <= SMALL else data)
-        if nbytes > SMALL:
+        if nbytes > SMALL and not lane & MORE:
             link.flush()
         return True
 
@@ -85,10 +92,11 @@ class PlainEngine:
         words: Sequence[int],
     ) -> bool:  # fmt: skip
         """Raise a peer's word, and send all that waits."""
-        link = self._links[peer, lane % self._window.lanes]
+        link = self._links[peer, (lane & ~MORE) % self._window.lanes]
         frame = _SIGNAL.pack(SIGNAL, offset, value, side, *words)
         link.out.append(memoryview(frame))
-        link.flush()
+        if not lane & MORE:
+            link.flush()
         return True
 
     def progress(self) -> int:
@@ -103,6 +111,8 @@ class PlainEngine:
     def wait(self, microseconds: int) -> int:
         """Sleep until something comes, at most so long."""
         poll = select.poll()
+        if self._window.wake >= 0:
+            poll.register(self._window.wake, select.POLLIN)
         for link in self._links.values():
             if not link.how:
                 want = select.POLLIN | (select.POLLOUT if link.out else 0)

@@ -48,13 +48,15 @@ class Context(enum.IntEnum):
     WAYS = 8
     """Address of a table: by peer and lane the address of its connection, or 0."""
     POLLED = 9
-    """Address of what `poll` looks at: one word a connection."""
+    """Address of what `poll` looks at: one word a connection, and one for WAKE."""
     TIME = 10
     """Two words: how long to sleep, in seconds and nanoseconds."""
     FIELDS = 12
     """Address of the table of fields, or 0."""
     NUM_FIELDS = 13
-    END = 14
+    WAKE = 14
+    """A descriptor that ends a sleep, too, or -1."""
+    END = 15
 
 
 class Link(enum.IntEnum):

@@ -123,6 +123,7 @@ class UcxHop:
         words[Context.REQUESTS] = self._requests.ctypes.data
         words[Context.SLOTS] = self._slots.ctypes.data
         words[Context.POLLED] = number.value
+        words[Context.POLLED + 1] = window.wake & 0xFFFFFFFF
 
     def share(self) -> Mapping[str, Any]:
         """Return what peers must know: the worker's address, and the memory's key."""

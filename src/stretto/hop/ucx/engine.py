@@ -204,8 +204,9 @@ def wait(context: int, microseconds: int) -> int:
     store(context + _TIME, microseconds // 1_000_000)
     store(context + _TIME + 8, microseconds % 1_000_000 * 1000)
     polled = context + _POLLED
-    store(polled, load(polled) & 0xFFFFFFFF | _POLLIN)
-    return 1 if _ppoll(polled, 1, context + _TIME, 0) > 0 else 0
+    for at in (polled, polled + 8):  # a descriptor below 0 is passed over
+        store(at, load(at) & 0xFFFFFFFF | _POLLIN)
+    return 1 if _ppoll(polled, 2, context + _TIME, 0) > 0 else 0
 
 
 @compiled("int64(int64,int64)")

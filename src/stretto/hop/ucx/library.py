@@ -70,8 +70,17 @@ class Ucp:
 def load() -> Ucp:
     """Return the library."""
     os.environ.setdefault("UCX_MEM_EVENTS", "no")  # it is told what is registered
-    if os.environ.get(CHOICE) == "system":
-        return Ucp(None)
+    asked = os.environ.get(CHOICE, "")
+    if asked not in ("", "system", "wheel"):
+        raise MissingExtraError(f"{CHOICE}={asked!r:.40}; want 'system' or 'wheel'")
+    if asked == "system":
+        try:
+            return Ucp(None)
+        except OSError as e:
+            raise MissingExtraError(
+                f"{CHOICE}=system: {e}; install the system's UCX, name its folder in "
+                "LD_LIBRARY_PATH, or take the wheel's"
+            ) from None
     spec = importlib.util.find_spec("libucx")
     if spec is None or not spec.submodule_search_locations:
         raise MissingExtraError(f"no UCX here: {_ADVICE}")

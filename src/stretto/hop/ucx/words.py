@@ -35,12 +35,13 @@ class Context(enum.IntEnum):
     SLOTS = 11
     NEXT_SLOT = 12
     POLLED = 13
-    """The word that `poll` reads: the worker's descriptor."""
-    TIME = 14
+    """Two words that `poll` reads: the worker's descriptor, and what ends a sleep, too,
+    or -1."""
+    TIME = 15
     """Two words: how long to sleep."""
-    FIRST_SLOT = 16
+    FIRST_SLOT = 17
     """The oldest signal whose word has not been put."""
-    END = 17
+    END = 18
 
 
 class Slot(enum.IntEnum):

@@ -26,6 +26,7 @@ from stretto.meeting.hosting.hub import Hub
 from stretto.meeting.hosting.wing import Wing
 from stretto.meeting.messages import Challenge, Message, Moved, Proof, Verdict
 from stretto.meeting.process import host_id, is_same_host
+from stretto.meeting.reaching import why_not_reached, why_not_served
 from stretto.meeting.secret import is_proof, new_nonce, prove
 from stretto.meeting.wire import Connection, Refused, wait_ready
 
@@ -62,7 +63,7 @@ class Door:
                 address, family=family, backlog=128
             )
         except (OSError, UnicodeError) as e:
-            raise RendezvousError(f"cannot serve {address[0]}:{address[1]}: {e}") from e
+            raise RendezvousError(why_not_served(address, e)) from e
         self._listener.setblocking(False)
         hub.selector.register(self._listener, selectors.EVENT_READ, self._accept)
         hub.enter(self)
@@ -246,10 +247,11 @@ def _ask(
 
 def nobody_answers(address: tuple[str, int], timeout_s: float) -> CollectiveTimeout:
     """Return the error of a rank that was not let in before its deadline."""
+    why = why_not_reached(address)
     error = CollectiveTimeout(
         f"rank 0 did not come within {timeout_s:g} s: nobody answers at "
-        f"{address[0]}:{address[1]} as rank 0 of a stretto job does; read its log, or "
-        "allow more time with deadline_s"
+        f"{address[0]}:{address[1]} as rank 0 of a stretto job does{why and ': '}{why};"
+        " read its log, or allow more time with deadline_s"
     )
     error.blamed = (0,)
     return error

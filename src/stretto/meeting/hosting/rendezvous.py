@@ -71,9 +71,10 @@ class Rendezvous:
         host_rank: int = -1,
         generation: int = 0,
         joins_hosts: bool = False,
+        hint: str = "",
     ) -> None:
         self.num_ranks = num_ranks
-        self._joins_hosts = joins_hosts
+        self._joins_hosts, self._hint = joins_hosts, hint
         self.generation = generation
         self._deadline = deadline
         self._timeout_s = timeout_s
@@ -339,7 +340,7 @@ class Rendezvous:
             text = (
                 f"{name_ranks(missing)} of {self.num_ranks} did not come within "
                 f"{self._timeout_s:g} s ({name_ranks(self._present)} did); read the "
-                "logs of the missing, or allow more time with deadline_s"
+                f"logs of the missing, or allow more time with deadline_s{self._hint}"
             )
             away = self._turned_away.items()
             text += "".join(f"; {who} was not let in: {why}" for who, why in away)

@@ -212,9 +212,8 @@ class General:
         Those with fewer partners miss the bound by more, but lose less to waiting.
         """
         assert self._source is not None  # begun
-        for variant in sorted(
-            range(1, self._source.variants), key=self._source.promise
-        ):
+        kinds = range(self._source.variants)
+        for variant in sorted(kinds, key=self._source.promise):
             missed = float(self._best().us / self._goal)
             if variant != tried and self._source.promise(variant) * _WAITING < missed:
                 yield from self._climb(self._finer()[:2], 0, variant)

@@ -15,7 +15,7 @@ from types import ModuleType
 
 from stretto.errors import UnknownNameError
 
-__all__ = ["expand", "get", "names"]
+__all__ = ["OURS", "expand", "get", "names"]
 
 OURS = "stretto"
 

@@ -8,8 +8,10 @@ calls of `NAME/gpuN`, N the set of flags that they ran with.
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from stretto.executors import Call, Group, call_kind, comm_of
 from stretto.executors.cuda.flags.regions import Region
@@ -23,6 +25,12 @@ MOST_KNOWN = 1 << 14
 """Kernels whose steps are understood; each pair of zero-copy arrays may be one."""
 
 
+class Noting(Protocol):
+    """A launch, which notes its calls."""
+
+    note: Callable[[int], object] | None
+
+
 class Recorded:
     """The ring of a session, and what its kernels are."""
 
@@ -34,6 +42,10 @@ class Recorded:
             group, self._comm, self._world, few=group.only_transfers
         )
         self._kinds: dict[int, CallKind] = {}
+        self._numbers: dict[int, int] = {}
+        """Of kinds, in the ring, by fingerprint."""
+        self._noting: weakref.WeakKeyDictionary[Noting, int]
+        self._noting = weakref.WeakKeyDictionary()
         self._known: dict[int, Known] = {}
         self._places: list[int] = []
         self._memory: StepsMemory | None = None
@@ -45,12 +57,26 @@ class Recorded:
         kind = self._kinds[mark] = call_kind(plan, call, "cuda")
         if self.ring is None:
             return None
-        number = self.ring.define(kind)
+        number = self._numbers[mark] = self.ring.define(kind)
+        return self._noter(number)
+
+    def _noter(self, number: int) -> Callable[[int], object]:
+        assert self.ring is not None, "it has given the number"
         if "numba" not in sys.modules:  # it would take longer than many calls
             return self.ring.noter(number)
         from stretto.jit.records import noter
 
         return noter(self.ring.address, number)
+
+    def notes(self, launch: Noting, mark: int) -> None:
+        """Remember whose calls of a fingerprint are noted, for `renew`."""
+        if mark in self._numbers:
+            self._noting[launch] = mark
+
+    def renew(self) -> None:
+        """Note calls from now on by what has become ready: it takes a fifth."""
+        for launch, mark in list(self._noting.items()):
+            launch.note = self._noter(self._numbers[mark])
 
     def know(self, mark: int, plan: Plan, where: Layout, text: str) -> None:
         """Remember what a kernel does, so that its steps are understood."""

@@ -122,6 +122,8 @@ _FAR, _INBOX, _MIRRORS = 8 * RingWord.FAR, 8 * RingWord.INBOX, 8 * RingWord.MIRR
 _RING_WORDS = 8 * RingWord.END
 _DONE, _LATER = 0, 1
 _MORE = MORE
+_TOGETHER = 1 << 16
+"""Bytes up to which a put waits for its signal: one call of the system for both."""
 _SAID_LOOK, _SAID_STOPPED = int(Said.LOOK), int(Said.STOPPED)
 _SAID_NONSENSE = int(Said.NONSENSE)
 
@@ -159,6 +161,9 @@ def _send(words: int, ring: int, slot: int) -> int:
     more = load_acquire(follows) == taken + 2 and load(follows + 8) == peer
     store(arguments + 8, _MORE if more else 0)
     nbytes, value = load(slot + 24), load(slot + 40)
+    signal_lane = load(arguments + 8)
+    if value != 0 and nbytes <= _TOGETHER:
+        store(arguments + 8, _MORE)
     if nbytes > 0 and load(ring + _HALF_DONE) == 0:
         at = load(slot + 16)
         store(arguments + 16, load(load(ring + _MIRRORS) + 8 * peer) + at)
@@ -168,6 +173,7 @@ def _send(words: int, ring: int, slot: int) -> int:
             return _LATER
         store(ring + _HALF_DONE, 1)
     if value != 0:
+        store(arguments + 8, signal_lane)
         store(arguments + 16, load(ring + _FAR) + load(slot + 32))
         store(arguments + 24, value)
         store(arguments + 32, load(words + _SIDE))

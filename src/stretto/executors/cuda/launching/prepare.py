@@ -78,6 +78,7 @@ def prepare(
     note = session.recorded.noter(mark, value, call)
     launch = _launch(session, plan, call, mark)
     launch.note = note
+    session.recorded.notes(launch, mark)
     if not call.aside:
         return launch
     places = layout(value, symbol_sizes(value, call), 1)

@@ -37,9 +37,8 @@ from stretto.executors.cuda.transfers.text import THREADS, Shape, kernel_of, sha
 __all__ = ["ENGINE_BYTES", "Boxes", "Move", "Mover"]
 
 ENGINE_BYTES = 512 << 10
-"""Bytes of a piece from which copy engines move it, by default. A copy costs an engine
-1.1 us: of 64 MB in pieces of 256 KB they take 312 us and a kernel 185, in pieces of
-512 KB 172 (two H200 of four, benchmarks/results/gpu_transfer_h200x4_202611.md)."""
+"""Bytes of a piece from which copy engines move it, by default: a copy costs an engine
+1.1 us (benchmarks/results/gpu_transfer_h200x4_202611.md)."""
 _MOST_PIECES = 4096
 """Pieces that copy engines are given for one transfer, at most."""
 _BLOCKS_PER_SM = 8

@@ -1,0 +1,37 @@
+"""NIXL: puts by the backend that a cluster has for it, EFA's libfabric among them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stretto.errors import MissingExtraError
+from stretto.hop import Window
+from stretto.hop.nixl import library
+
+__all__ = ["doctor", "missing", "open_hop"]
+
+
+def open_hop(window: Window, *, compiled: bool | None = None) -> object:
+    """Open a rank's way to its peers; all interpreters can use it."""
+    del compiled
+    if why := library.missing():
+        raise MissingExtraError(f"carrier nixl: {why}")
+    from stretto.hop.nixl.carrier import NixlHop
+
+    return NixlHop(window)
+
+
+def missing() -> str:
+    """Return why it cannot be used here, or nothing."""
+    return library.missing()
+
+
+def doctor() -> Mapping[str, str]:
+    """Return what this machine has for it, and what is missing, by subject."""
+    if why := library.missing():
+        return {"ready": f"no: {why}"}
+    return {
+        "ready": f"yes: {library.version()}, backend {library.backend()}",
+        "backends": ", ".join(library.backends()),
+        "memory of GPUs": "not yet: GPU ranks stage, over tcp",
+    }

@@ -1,0 +1,330 @@
+"""One rank's connections to its peers on other hosts, by NIXL.
+
+Compiled code calls it by way of Python: a request of NIXL takes some tens of
+microseconds, beside which the interpreter's lock is little.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hmac
+import secrets
+import select
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from stretto.errors import DeviceError, RendezvousError
+from stretto.hop import MORE, Calls, Window
+from stretto.hop.nixl.batches import Batch, Lane, Piece, pack, unpack
+from stretto.hop.nixl.library import backend, new_agent
+from stretto.hop.tcp.interface import address_towards
+
+__all__ = ["NixlHop"]
+
+_SLOTS, _SLOT = 128, 1 << 16
+"""Copies of callers' memory that may be under way; what is larger is registered."""
+_NAP_S, _CLOSE_S = 50e-6, 2.0
+_LOW = 0xFFFFFFFF
+_CALL = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+_ADVICE = "set STRETTO_CARRIER and STRETTO_NIXL alike everywhere"
+
+
+class NixlHop:
+    """See `stretto.hop.Hop`."""
+
+    has_fields, is_armed = False, False
+
+    def __init__(self, window: Window) -> None:
+        """Make an agent, and register the window."""
+        self._window, self.lanes = window, window.lanes
+        self._host = address_towards(window.towards or "127.0.0.1")
+        self._name = f"stretto-{window.rank}-{secrets.token_hex(8)}"
+        self._token = hmac.digest(window.secret, b"stretto hop nixl 1", "sha256")[:16]
+        self._slots = np.zeros((_SLOTS, _SLOT), dtype=np.uint8)
+        self._free = list(range(_SLOTS))
+        self._lanes: dict[tuple[int, int], Lane] = {}
+        self._names: dict[int, str] = {}
+        self._ranks: dict[str, int] = {}
+        self._bases: dict[int, int] = {}
+        self._ended: dict[int, str] = {}
+        self._fence = threading.Lock()
+        try:
+            self._agent: Any = new_agent(self._name, (backend(),))
+            self._registered = [
+                self._agent.register_memory([(at, nbytes, 0, "")], "DRAM")
+                for at, nbytes in (
+                    (window.address, max(window.puts[1], window.words[1])),
+                    (int(self._slots.ctypes.data), self._slots.nbytes),
+                )
+            ]
+        except Exception as e:
+            raise DeviceError(f"NIXL, backend {backend()}: {e or type(e)}") from e
+        self._entries = [
+            _CALL(self._safe(f))
+            for f in (self._put, self._signal, self._progress, self._wait, self._busy)
+        ]
+        at = [ctypes.cast(f, ctypes.c_void_p).value or 0 for f in self._entries]
+        context = int(self._slots.ctypes.data)  # nobody reads it; 0 is no hop at all
+        self.calls = Calls(context, *at)
+
+    def share(self) -> Mapping[str, Any]:
+        """Return what peers must know: the agent's metadata, and where memory lies."""
+        return {
+            "carrier": "nixl",
+            "host": self._host,
+            "backend": backend(),
+            "agent": self._agent.get_agent_metadata().hex(),
+            "base": self._window.address,
+        }
+
+    def connect(
+        self, shares: Sequence[Any], peers: Sequence[int], within_s: float,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """Learn of every peer; NIXL connects with them when they are used."""
+        del within_s, check  # nobody is waited for
+        rank = self._window.rank
+        for peer in peers:
+            said = shares[peer]
+            theirs = said.get("carrier"), said.get("backend")
+            if theirs != ("nixl", backend()):
+                raise RendezvousError(
+                    f"rank {peer} is reached by {' '.join(filter(None, theirs))}, rank "
+                    f"{rank} by nixl {backend()}; {_ADVICE}"
+                )
+            try:
+                name = self._agent.add_remote_agent(bytes.fromhex(said["agent"]))
+            except Exception as e:
+                raise RendezvousError(
+                    f"rank {rank} cannot reach rank {peer} on {said['host']} by NIXL's "
+                    f"{backend()}: {e or type(e).__name__}; {_ADVICE}, of one version"
+                ) from e
+            name = name.decode() if isinstance(name, bytes) else str(name)
+            self._names[peer], self._ranks[name] = name, peer
+            self._bases[peer] = int(said["base"])
+            for lane in range(self._window.lanes):
+                self._lanes[peer, lane] = Lane(peer)
+
+    # What is sent.
+
+    def put(self, peer: int, lane: int, source: int, offset: int, nbytes: int) -> bool:
+        """Take a put; it goes with the signal after it."""
+        way = self._way(peer, lane)
+        if peer in self._ended or way.next.is_full:
+            return False
+        piece = self._piece(source, offset, nbytes)
+        if piece is None:
+            self.progress()
+            return False
+        if nbytes:
+            way.next.pieces.append(piece)
+        return True
+
+    def signal(
+        self, peer: int, lane: int, offset: int, value: int, side: int,
+        words: Sequence[int],
+    ) -> bool:  # fmt: skip
+        """Raise a peer's word after what its lane has put."""
+        way = self._way(peer, lane)
+        if peer in self._ended or way.next.is_full:
+            return False
+        if not way.next:  # a notification alone has no end that one could see
+            said = np.array(words, dtype=np.int64)
+            if not self.put(peer, lane, int(said.ctypes.data), side, said.nbytes):
+                return False
+        way.next.signals.append((offset, value, side, *words))
+        if not lane & MORE:
+            self._post(way)
+        return True
+
+    def _way(self, peer: int, lane: int) -> Lane:
+        return self._lanes[peer, (lane & _LOW) % self._window.lanes]
+
+    def _piece(self, source: int, offset: int, nbytes: int) -> Piece | None:
+        """Return a put whose source is registered; None: there is no room yet."""
+        first = self._window.address
+        if first <= source and source + nbytes <= first + self._window.puts[1]:
+            return Piece(source, offset, nbytes)
+        if nbytes > _SLOT:
+            made = self._agent.register_memory([(source, nbytes, 0, "")], "DRAM")
+            return Piece(source, offset, nbytes, registered=made)
+        if not self._free:
+            return None
+        slot = self._free.pop()
+        at = int(self._slots[slot].ctypes.data)
+        ctypes.memmove(at, source, nbytes)
+        return Piece(at, offset, nbytes, slot)
+
+    def _post(self, way: Lane) -> None:
+        """Send what a lane has collected, unless something of it is under way."""
+        if way.flying is not None or not way.next:
+            return
+        batch, way.next = way.next, Batch()
+        agent, name, base = self._agent, self._names[way.peer], self._bases[way.peer]
+        said = pack(self._token, batch.signals) if batch.signals else b""
+        try:
+            here = [(p.source, p.nbytes, 0) for p in batch.pieces]
+            there = [(base + p.offset, p.nbytes, 0) for p in batch.pieces]
+            way.request = agent.initialize_xfer(
+                "WRITE", agent.get_xfer_descs(here, "DRAM"),
+                agent.get_xfer_descs(there, "DRAM"), name, said,
+            )  # fmt: skip
+            way.flying = batch
+            self._followed(way, agent.transfer(way.request))
+        except Exception as e:
+            self._end(way.peer, e)
+
+    def _followed(self, way: Lane, state: str) -> bool:
+        """Note how a request fares; return whether it is done."""
+        if state == "PROC":
+            return False
+        if state != "DONE":
+            raise DeviceError(f"a request ended as {state}")
+        batch, way.flying = way.flying, None
+        self._agent.release_xfer_handle(way.request)
+        self._let_go(batch)
+        return True
+
+    def _let_go(self, batch: Batch | None) -> None:
+        for piece in batch.pieces if batch else ():
+            if piece.slot >= 0:
+                self._free.append(piece.slot)
+            if piece.registered is not None:
+                self._agent.deregister_memory(piece.registered)
+
+    def _end(self, peer: int, error: Exception) -> None:
+        self._ended.setdefault(peer, f"NIXL: {error or type(error).__name__}")
+
+    # What comes, and waiting.
+
+    def progress(self) -> int:
+        """Send and receive what can be; return how much was done."""
+        moved = 0
+        for name, said in self._agent.get_new_notifs().items():
+            for one in said:
+                self._hear(name, one)
+                moved += 1
+        for way in self._lanes.values():
+            if way.peer in self._ended:
+                continue
+            try:
+                if way.flying is not None:
+                    state = self._agent.check_xfer_state(way.request)
+                    moved += self._followed(way, state)
+            except Exception as e:
+                self._end(way.peer, e)
+            else:
+                self._post(way)
+        return moved
+
+    def _hear(self, name: str, said: bytes) -> None:
+        peer = self._ranks.get(name)
+        if peer is None:  # none of ours
+            return
+        signals = unpack(self._token, said)
+        if signals is None or not all(self._raise(*one) for one in signals):
+            self._ended.setdefault(peer, "it sent what makes no sense")
+
+    def _raise(self, offset: int, value: int, side: int, *words: int) -> bool:
+        low, high = self._window.words
+        inside = all(low <= x < high and x % 8 == 0 for x in (offset, side, side + 16))
+        if not inside:
+            return False
+        base = self._window.address
+        for i, word in enumerate(words):
+            ctypes.c_int64.from_address(base + side + 8 * i).value = word
+        with self._fence:  # what has come is visible before the word
+            flag = ctypes.c_int64.from_address(base + offset)
+        flag.value = max(flag.value, value)
+        return True
+
+    def wait(self, microseconds: int) -> int:
+        """Sleep in naps until something comes, at most so long: NIXL wakes nobody."""
+        until = time.monotonic() + microseconds / 1e6
+        woken = [self._window.wake] if self._window.wake >= 0 else []
+        while not self.progress():
+            left = until - time.monotonic()
+            if left <= 0:
+                return 0
+            if select.select(woken, [], [], min(left, _NAP_S))[0]:
+                return 1
+        return 1
+
+    def busy(self, which: int = 0) -> int:
+        """Return whether something is under way: anywhere, or of one lane."""
+        ways = list(self._lanes.values())
+        if which:
+            ways = [self._lanes[divmod(which - 1, self.lanes)]]
+        alive = [way for way in ways if way.peer not in self._ended]
+        return int(any(way.next or way.flying is not None for way in alive))
+
+    @property
+    def descriptors(self) -> Sequence[int]:
+        """Return nothing: NIXL has none."""
+        return ()
+
+    def arm(self) -> bool:
+        """Nap, and return that something may be there: nothing turns readable."""
+        time.sleep(_NAP_S)
+        return False
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether a connection has ended."""
+        return bool(self._ended)
+
+    def faults(self) -> Mapping[int, str]:
+        """Return the peers whose connection has ended, and how."""
+        return dict(self._ended)
+
+    def close(self) -> None:
+        """Send what was begun, as far as peers take it, and forget them."""
+        if self._agent is None:
+            return
+        until = time.monotonic() + _CLOSE_S
+        while self.busy() and time.monotonic() < until:
+            self.progress()
+        agent, self._agent = self._agent, None
+        for forget in (
+            *((agent.remove_remote_agent, name) for name in self._names.values()),
+            *((agent.deregister_memory, one) for one in self._registered),
+        ):
+            try:
+                forget[0](forget[1])
+            except Exception as e:  # it is gone already
+                self._ended.setdefault(-1, str(e))
+
+    # The same for compiled code: the context, and the address of arguments.
+
+    def _safe(self, function: Callable[[int], int]) -> Callable[[int, int], int]:
+        """Return a function that raises nothing: nobody could catch it."""
+
+        def called(context: int, argument: int) -> int:
+            try:
+                return int(function(argument))
+            except Exception as e:
+                for peer in self._names:
+                    self._end(peer, e)
+                return 0
+
+        return called
+
+    def _put(self, at: int) -> int:
+        return self.put(*(ctypes.c_int64 * 5).from_address(at))
+
+    def _signal(self, at: int) -> int:
+        peer, lane, offset, value, side, *words = (ctypes.c_int64 * 8).from_address(at)
+        return self.signal(peer, lane, offset, value, side, words)
+
+    def _progress(self, at: int) -> int:
+        return self.progress()
+
+    def _wait(self, microseconds: int) -> int:
+        return self.wait(microseconds)
+
+    def _busy(self, which: int) -> int:
+        return self.busy(which)

@@ -1,0 +1,66 @@
+"""NIXL's wheel: which there is, and which of its backends is asked for."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import os
+from importlib import metadata
+from typing import Any
+
+from stretto.errors import MissingExtraError
+
+__all__ = ["BACKEND", "backend", "backends", "missing", "new_agent", "version"]
+
+BACKEND = "STRETTO_NIXL"
+_WHEELS = ("nixl_cu13", "nixl_cu12", "nixl_rocm")
+_ADVICE = "pip install nixl-cu13 (or -cu12)"
+_BETWEEN_PROCESSES = ("LIBFABRIC", "UCCL", "UCX")
+"""Backends that move memory; the others are for storage."""
+
+
+def backend() -> str:
+    """Return the backend that users ask for, or UCX."""
+    return os.environ.get(BACKEND, "") or "UCX"
+
+
+@functools.cache
+def backends() -> tuple[str, ...]:
+    """Return the backends between processes that the wheel has."""
+    found = new_agent("stretto-asks", ()).get_plugin_list()
+    return tuple(name for name in _BETWEEN_PROCESSES if name in found)
+
+
+def new_agent(name: str, with_backends: tuple[str, ...]) -> Any:
+    """Return an agent without a thread of its own: that would never sleep."""
+    os.environ.setdefault("NIXL_LOG_LEVEL", "ERROR")
+    os.environ.setdefault("UCX_MEM_EVENTS", "no")  # it is told what is registered
+    made = importlib.import_module(f"{_wheel()}._api")
+    how = made.nixl_agent_config(enable_prog_thread=False, backends=list(with_backends))
+    return made.nixl_agent(name, how)
+
+
+def version() -> str:
+    """Return the wheel's name and version."""
+    name = _wheel().replace("_", "-")
+    return f"{name} {metadata.version(name)}"
+
+
+def _wheel() -> str:
+    for name in _WHEELS:
+        if importlib.util.find_spec(name) is not None:
+            return name
+    raise MissingExtraError(f"no NIXL here: {_ADVICE}")
+
+
+@functools.cache
+def missing() -> str:
+    """Return why NIXL cannot be used here, or nothing."""
+    try:
+        known = backends()
+    except (MissingExtraError, ImportError, RuntimeError) as e:
+        return str(e)
+    if backend() not in known:
+        return f"{BACKEND}={backend()}: its wheel has {', '.join(known) or 'none'}"
+    return ""
