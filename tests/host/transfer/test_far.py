@@ -4,6 +4,7 @@ import gc
 import random
 import shutil
 import struct
+import threading
 import time
 import uuid
 
@@ -14,7 +15,7 @@ from tests.host.hop.test_tls import authority
 from stretto.errors import CallError, EngineLost, RendezvousError, StaleMemory
 from stretto.hop.fields import offset_of
 from stretto.hop.tcp.words import PUT, SIGNAL, Link
-from stretto.transfer import Engine, Layout
+from stretto.transfer import Engine, Layout, loader
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(120)]
 WAIT = 20
@@ -266,3 +267,38 @@ def test_after_a_new_connection_what_was_prepared_before_says_so(engine, start):
     again = engine.connect(child.address).wait(WAIT)
     again.region("buf").wait(WAIT)[:8].prepare_put(b"abcdefgh")()
     assert child.ask("read", name="buf")[0].startswith(b"abcdefgh".hex())
+
+
+def test_what_another_thread_found_waiting_is_gone_on_with(near_peer):
+    """The engine's thread sleeps where room wakes nobody: it has to be told."""
+    threads = []
+
+    class Waiting:
+        """Something that has no room, three times."""
+
+        def pump(self):
+            threads.append(threading.current_thread())
+            return len([t for t in threads if t is not threading.main_thread()]) > 3
+
+        def stop(self):
+            return
+
+    time.sleep(0.1)  # until its thread sleeps
+    near_peer._sending[-2] = Waiting()
+    near_peer.pump()
+    until = time.monotonic() + 5
+    while -2 in near_peer._sending and time.monotonic() < until:
+        time.sleep(0.01)
+    assert -2 not in near_peer._sending
+
+
+@pytest.fixture
+def near_peer():
+    """Yield an engine's peer over TCP, both of this process."""
+    loader.load()
+    job = uuid.uuid4().hex
+    with (
+        Engine("there", job=job, secret=SECRET, listen="127.0.0.1:0") as there,
+        Engine("here", job=job, secret=SECRET) as here,
+    ):
+        yield here.connect(there.address).wait(WAIT)
