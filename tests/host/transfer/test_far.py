@@ -18,7 +18,7 @@ from stretto.hop.tcp.words import PUT, SIGNAL, Link
 from stretto.transfer import Engine, Layout, loader
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(120)]
-WAIT = 20
+WAIT = 60
 SECRET = b"s" * 32
 PAGES = Layout("B=32 X=24576 uint8")
 
