@@ -110,9 +110,11 @@ def _strided(bench: Any, far: _Far, s: Any) -> None:
                 WAIT
             )
             torch.cuda.synchronize()
-            right = np.array_equal(want, into.cpu().numpy())
-            rest = float(back.abs().sum()) == float(into.abs().sum())
-            s.expect(right and rest, f"into a part of a tensor, {where}")
+            came = into.cpu().numpy()
+            s.expect(np.array_equal(want, came), f"into a part of a tensor, {where}")
+            into.zero_()
+            rest = int(torch.count_nonzero(back))
+            s.expect(not rest, f"{rest} elements beside {what} changed, {where}")
 
 
 def _streams(bench: Any, far: _Far, s: Any) -> None:

@@ -287,3 +287,26 @@ def test_a_gpu_is_saved_to_files_and_comes_back(gpu, tmp_path):
         assert np.array_equal(src.array[4], back.array[2])
     store.close()
     assert not gpu.pinned
+
+
+@pytest.mark.parametrize("sides", [("cpu", "gpu"), ("gpu", "cpu"), ("gpu", "gpu")])
+def test_many_blocks_go_in_many_parts(pair, gpu, sides):
+    """Far more than the stage and the pinned memory hold, in pieces of some KB."""
+    here, there, peer, path = pair
+    from_, to = sides
+    if path == "stage" and from_ == "cpu":
+        pytest.skip("a GPU here reaches it")
+    layout = "B=1536 X=16384 uint8"
+    src, dst = filled(gpu, 24 << 20), gpu.empty(24 << 20, np.uint8)
+    ours = src if from_ == "gpu" else src.array
+    mine = here.share(ours, f"mine{next(_numbers)}", layout)
+    region = shared(there, peer, dst if to == "gpu" else dst.array, layout)
+    order = np.random.default_rng(4).permutation(1536)
+    for _ in range(3):
+        region[order].put(mine.view).wait(WAIT)
+    blocks = src.array.reshape(1536, -1)
+    assert np.array_equal(blocks, dst.array.reshape(1536, -1)[order])
+    src.array[:] = 0
+    for _ in range(3):
+        region[order].get(mine.view).wait(WAIT)
+    assert np.array_equal(blocks, dst.array.reshape(1536, -1)[order])

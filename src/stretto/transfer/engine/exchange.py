@@ -170,6 +170,8 @@ class Exchange(ABC):
                     self._sending.pop(number, None)
         finally:
             self.link.staging.release()
+        if self._sending and not self.engine.loop.is_here:
+            self.engine.loop.wake()  # it may sleep, and room wakes nobody
 
     def take(self, record: Record) -> None:
         """Deal with a record; ValueError and such end the connection."""
