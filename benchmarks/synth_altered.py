@@ -23,6 +23,7 @@ import resource
 import select
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -265,7 +266,8 @@ def write(out: Path, rows: dict[str, Case]) -> None:
     whose = " or ".join(f"the {name}'s time" for name in sorted(clocks))
     loads = [r["load"] for r in good] or [0]
     cores: list[object] = sorted({r["cores"] for r in good if r.get("cores")})
-    commits: list[object] = sorted({r["commit"] for r in good if r.get("commit")})
+    counts = Counter(r["commit"] for r in good if r.get("commit"))
+    commits: list[object] = [f"{c} ({n} rows)" for c, n in counts.most_common()]
     said = (
         f"`benchmarks/synth_altered.py`, seed {SEED};"
         f" {len({r['case'] for r in ordered})} of {len(list(altered()))} machines so"
@@ -326,13 +328,13 @@ def _summary(rows: list[Case]) -> Iterator[str]:
 def _details(rows: list[Case]) -> Iterator[str]:
     """Yield a line for every row."""
     head = ("size", "machine", "collective", "us", "bound us", "gap", "moves")
-    more = ("named ways", "s", "with the file", "MB", "budget s", "load", "found by")
-    yield _line(*head, *more)
-    yield _line(*["---"] * (len(head) + len(more)))
+    more = ("named ways", "s", "with the file", "MB", "budget s", "load", "commit")
+    yield _line(*head, *more, "found by")
+    yield _line(*["---"] * (len(head) + len(more) + 1))
     for r in rows:
         first = r["nbytes"], r.get("machine", f"case {r['case']}"), r["collective"]
         if "gap" not in r:
-            yield _line(*first, f"failed: {r['failed']}", *[""] * 10)
+            yield _line(*first, f"failed: {r['failed']}", *[""] * 11)
             continue
         yield _line(
             *first,
@@ -340,7 +342,7 @@ def _details(rows: list[Case]) -> Iterator[str]:
             f"{max(r['bound_us'], r['independent_us']):.6g}",
             f"{r['gap']:.2%}",
             *(r["moves"], r["vias"], r["seconds"], r["with_file"], r["peak_mb"]),
-            *(f"{r['budget']:g}", r["load"], r["generator"]),
+            *(f"{r['budget']:g}", r["load"], r.get("commit", ""), r["generator"]),
         )
 
 

@@ -19,6 +19,7 @@ import llvmlite
 import numba
 
 from stretto import caches
+from stretto._version import __version__
 from stretto.errors import is_interruption
 
 __all__ = ["Kept"]
@@ -64,7 +65,7 @@ class Kept:
             self._turn.enter_context(caches.alone(path.parent / "turn.lock"))
             data = caches.load(path)
         if data is None:
-            _say(path.parent / f"said-{self._facts(target, self._sources)}")
+            _say(path.parent / f"said-{self._facts(target, __version__)}")
             return None
         self._turn.close()
         try:

@@ -47,7 +47,7 @@ def _size(array: int) -> int:
 
 
 @compiled("void(int64,int64)", nogil=False)
-def _learn(at: int, array: int) -> None:
+def _describe(at: int, array: int) -> None:
     """Write what an array is known by; how, and its reference, are there."""
     how = load(at)
     if how <= _NONE:
@@ -115,7 +115,7 @@ def same_arrays(
         ref = weakref.ref(array) if how > _NONE else None
         held += [ref, array.dtype if how > _NONE else None]
         record[at : at + 2] = how, id(ref)
-        _learn(int(record.ctypes.data) + 8 * at, id(array))
+        _describe(int(record.ctypes.data) + 8 * at, id(array))
     return builtin(_same, (record, True, False, *held))
 
 

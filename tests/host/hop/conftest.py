@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.host.forked import Script
+from tests.host import forked
 
 from stretto.testing.namespaces import NoNamespaces, TwoHosts
 from stretto.testing.wire import SlowHosts
@@ -41,8 +41,8 @@ class Job:
             own = {k: v for k, v in variables.items() if not isinstance(v, dict)}
             own |= variables.get(f"rank{rank}", {})
             enter, env = partial(hosts.enter, host), {**environment, **own}
-            if "NUMBA_DISABLE_JIT" not in env:
-                self.ranks.append(Script(script, words, env=env, before=enter))
+            if forked.is_on and "NUMBA_DISABLE_JIT" not in env:
+                self.ranks.append(forked.Script(script, words, env=env, before=enter))
                 continue
             command = [sys.executable, "-u", "-c", script, *words]
             self.ranks.append(

@@ -11,7 +11,7 @@ if os.environ.get("STRETTO_TEST_NIXL"):
     sys.path.append(os.environ["STRETTO_TEST_NIXL"])
 from stretto.hop import nixl, ucx
 
-pytestmark = [pytest.mark.host, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.host, pytest.mark.fresh, pytest.mark.timeout(200)]
 
 CALLS = """
 import os
@@ -33,7 +33,10 @@ comm.close()
 
 @pytest.mark.parametrize("carrier", [nixl, ucx], ids=["nixl", "ucx"])
 def test_calls_are_right_over_other_carriers(start, hosts, carrier):
-    """Two ranks on each host; UCX is held to TCP, as there is nothing else here."""
+    """Two ranks on each host; UCX is held to TCP, as there is nothing else here.
+
+    Ranks are fresh: UCX looks for its devices in a /sys of the host's own.
+    """
     name = carrier.__name__.rpartition(".")[2]
     if why := carrier.library.missing():
         pytest.skip(why)

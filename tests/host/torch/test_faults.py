@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import subprocess
@@ -94,7 +95,7 @@ def played(tmp_path_factory):
         fork_a_child,
     )
     folder = str(tmp_path_factory.mktemp("scenes"))
-    found = stretto.spawn(play, folder, scenes, num_ranks=2)
+    found = stretto.spawn(play, folder, scenes, num_ranks=2, deadline_s=soon(90.0))
     return {s.__name__: [said[s.__name__] for said in found] for s in scenes}
 
 
@@ -144,7 +145,12 @@ def give_a_barrier_less(comm, store):
     if comm.rank == 1:
         time.sleep(soon(1.5))
         return None
-    return caught(lambda: dist.barrier(timeout=timedelta(seconds=0.4)))
+    limit = timedelta(seconds=0.4)
+    if "timeout" in inspect.signature(dist.barrier).parameters:
+        return caught(lambda: dist.barrier(timeout=limit))
+    options = dist.BarrierOptions()  # older ones have it here alone
+    options.timeout, options.asyncOp = limit, False
+    return caught(lambda: dist.group.WORLD.barrier(options))
 
 
 @pytest.mark.parametrize("how", ["change_timeouts", "give_a_barrier_less"])

@@ -80,4 +80,5 @@ def test_a_group_opens_late_and_becomes_fast(tmp_path):
         "wrong": 0,
         "in the end": ["numba", "numba"],
     }
-    assert [want, want] == [json.loads(text) for text in texts]
+    said = [text.strip().splitlines()[-1] for text in texts]  # Gloo may say more
+    assert [want, want] == [json.loads(text) for text in said]

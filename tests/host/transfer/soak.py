@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import os
 import random
 import sys
 import time
@@ -74,7 +75,7 @@ class Soak:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.numpy = np.random.default_rng(seed)
-        self.engine = Engine("soak", job="", secret=SECRET)
+        self.engine = Engine(f"soak-{os.getpid()}", job="", secret=SECRET)
         self.others = [
             Other(self.engine, listen=False, arena=True),
             Other(self.engine, listen=False, arena=False),
@@ -102,11 +103,17 @@ class Soak:
         pages = self.rng.sample(range(PAGES), self.rng.randint(1, 12))
         return pages, self.numpy.integers(0, 256, (len(pages), PAGE), dtype=np.uint8)
 
+    def ours(self, array: np.ndarray):
+        """Return an array as memory of pages, which peers need not hear of."""
+        layout = f"B={len(array)} X={PAGE} uint8"
+        region = self.engine.share(array, f"a{self.rng.getrandbits(60)}", layout)
+        self.engine._regions.pop(region.name)
+        self.engine.board.end(region.slot)
+        return region
+
     def begin_put(self, other: Other, pages: list[int], data: np.ndarray, **how):
         """Begin a put from memory of ours."""
-        source = self.engine.share(data, f"s{self.rng.getrandbits(60)}",
-                                   f"B={len(pages)} X={PAGE} uint8")  # fmt: skip
-        self.engine._regions.pop(source.name)
+        source = self.ours(data)
         return other.region[pages].put(source, **how)
 
     def put(self, other: Other) -> None:
@@ -135,9 +142,7 @@ class Soak:
     def get(self, other: Other) -> None:
         """Get pages; they hold what they must."""
         pages, got = self.drawn()
-        target = self.engine.share(got, f"g{self.rng.getrandbits(60)}",
-                                   f"B={len(pages)} X={PAGE} uint8")  # fmt: skip
-        self.engine._regions.pop(target.name)
+        target = self.ours(got)
         other.region[pages].get(target).wait(WAIT)
         for page, held in zip(pages, got, strict=True):
             other.pages[page].check(held, f"page {page} of {other.child.name}")
@@ -147,13 +152,7 @@ class Soak:
         """Prepare a put and a get, and do them several times."""
         pages, data = self.drawn()
         got = np.zeros_like(data)
-        layout = f"B={len(pages)} X={PAGE} uint8"
-        source, target = (
-            self.engine.share(x, f"a{self.rng.getrandbits(60)}", layout)
-            for x in (data, got)
-        )
-        for region in (source, target):
-            self.engine._regions.pop(region.name)
+        source, target = self.ours(data), self.ours(got)
         put = other.region[pages].prepare_put(source, notify=b"again")
         get = other.region[pages].prepare_get(target)
         for _ in range(4):
@@ -188,9 +187,7 @@ class Soak:
         """Read pages of which we do not know what they hold, and know it then."""
         time.sleep(0.01)
         got = np.zeros((len(pages), PAGE), np.uint8)
-        target = self.engine.share(got, f"g{self.rng.getrandbits(60)}",
-                                   f"B={len(pages)} X={PAGE} uint8")  # fmt: skip
-        self.engine._regions.pop(target.name)
+        target = self.ours(got)
         other.region[pages].get(target).wait(WAIT)
         for page, held in zip(pages, got, strict=True):
             other.pages[page].check(held, f"cancelled page {page}")

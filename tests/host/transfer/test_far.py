@@ -18,9 +18,14 @@ from stretto.hop.tcp.words import PUT, SIGNAL, Link
 from stretto.transfer import Engine, Layout, loader
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(120)]
-WAIT = 20
+WAIT = 60
 SECRET = b"s" * 32
 PAGES = Layout("B=32 X=24576 uint8")
+
+
+def unique(name):
+    """Return a name that no other run of these tests has on this host."""
+    return f"{name}-{uuid.uuid4().hex[:8]}"
 
 
 def met(child, engine, nbytes=PAGES.part_bytes, layout=None):
@@ -126,7 +131,7 @@ def test_a_peer_that_computes_in_python_answers_at_once(engine, start):
 def test_several_lanes_carry_parts_of_one_transfer(start, ours, theirs):
     """By the interfaces that are named; nothing is announced before all has come."""
     child = start(listen=True, **theirs)
-    with Engine("lanes", secret=SECRET, **ours) as engine:
+    with Engine(unique("lanes"), secret=SECRET, **ours) as engine:
         peer, region = met(child, engine, nbytes=8 << 20)
         many = max(len(ours.get("rails", ())), ours.get("lanes", 1),
                    len(theirs.get("rails", ())), theirs.get("lanes", 1))  # fmt: skip
@@ -158,7 +163,7 @@ def test_an_interface_that_is_not_there_is_named(start):
     """By whoever connects."""
     child = start(listen=True)
     with (
-        Engine("rails", secret=SECRET, rails=["nowhere9"]) as engine,
+        Engine(unique("rails"), secret=SECRET, rails=["nowhere9"]) as engine,
         pytest.raises(RendezvousError, match="nowhere9"),
     ):
         engine.connect(child.address).wait(WAIT)
@@ -170,12 +175,12 @@ def test_all_of_it_goes_over_tls_where_that_is_asked_for(start, tmp_path, monkey
     folder = authority(tmp_path, "job")
     child = start(listen=True, environment={"STRETTO_TLS": folder})
     with (
-        Engine("plain", secret=SECRET) as engine,
+        Engine(unique("plain"), secret=SECRET) as engine,
         pytest.raises(RendezvousError, match="hung up"),
     ):
         engine.connect(child.address).wait(WAIT)
     monkeypatch.setenv("STRETTO_TLS", folder)
-    with Engine("tls", secret=SECRET, lanes=2) as engine:
+    with Engine(unique("tls"), secret=SECRET, lanes=2) as engine:
         peer, region = met(child, engine, nbytes=1 << 20)
         data = np.random.default_rng(1).integers(0, 256, 1 << 20, dtype=np.uint8)
         region.put(data, notify=b"put").wait(WAIT)
@@ -188,7 +193,7 @@ def test_all_of_it_goes_over_tls_where_that_is_asked_for(start, tmp_path, monkey
         assert {"AF_UNIX"} == kinds  # the thread's, which encrypts
     monkeypatch.setenv("STRETTO_TLS", authority(tmp_path, "other"))
     with (
-        Engine("other", secret=SECRET) as engine,
+        Engine(unique("other"), secret=SECRET) as engine,
         pytest.raises(RendezvousError, match=r"TLS: .*certificates of one CA|hung up"),
     ):
         engine.connect(child.address).wait(WAIT)
@@ -215,7 +220,7 @@ def test_garbled_frames_cost_the_connection_and_nothing_else(engine, start, seed
     """From a peer that knows the secret; others are served on, and nobody spins."""
     child = start(listen=True)
     peer, _ = met(child, engine, nbytes=1 << 16)
-    with Engine(f"other-{seed}", secret=SECRET) as other:
+    with Engine(unique("other"), secret=SECRET) as other:
         fresh = other.connect(child.address).wait(WAIT)
         region = fresh.region("buf").wait(WAIT)
         put = region[:4].prepare_put(b"good")
@@ -244,7 +249,7 @@ def test_what_is_put_to_a_field_that_is_closed_takes_no_memory(engine, start):
     sock.sendall(struct.pack("=3q", PUT, offset_of(3, 1), 1 << 40))
     for _ in range(50):
         sock.sendall(bytes(1 << 20))
-    with Engine("other", secret=SECRET) as other:
+    with Engine(unique("other"), secret=SECRET) as other:
         fresh = other.connect(child.address).wait(WAIT)
         fresh.region("buf").wait(WAIT)[:5].put(b"alive").wait(WAIT)
     assert child.ask("read", name="buf")[0].startswith(b"alive".hex())

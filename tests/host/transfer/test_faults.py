@@ -192,11 +192,10 @@ def test_what_is_cancelled_lands_nowhere_afterwards(pair):
     assert np.array_equal(want[: 1 << 20], check)
 
 
+@pytest.mark.parametrize("pair", ["tcp"], indirect=True)  # what is near is too quick
 def test_being_cancelled_in_an_event_loop_cancels_the_transfer(pair):
     """As `asyncio.wait_for` does."""
     child, peer = pair
-    if not peer.is_far:
-        pytest.skip("it is too quick")
     os.kill(child.process.pid, signal.SIGSTOP)
     x = peer["buf"].put(np.ones(64 << 20, np.uint8))
     try:
@@ -224,11 +223,10 @@ def test_who_does_not_know_the_secret_is_not_let_in(start):
         assert child.name == friend.connect(child.address).wait(WAIT).name
 
 
+@pytest.mark.parametrize("pair", ["tcp"], indirect=True)  # a port is for the network
 def test_random_bytes_at_the_port_cost_a_connection_and_nothing_else(pair):
     """Before the secret is proved."""
     child, peer = pair
-    if not peer.is_far:
-        pytest.skip("a port is for the network")
     host, port = child.address.rsplit(":", 1)
     rng = random.Random(5)
     for _ in range(30):

@@ -251,11 +251,12 @@ def test_a_notification_that_does_not_come_is_a_time_out(pair):
     seen.wait(WAIT)
 
 
+@pytest.mark.parametrize(  # by the other paths the owner takes no part
+    "pair", ["stage", "tcp"], indirect=True, scope="module"
+)
 def test_errors_of_the_other_side_come_back(pair):
     """What only the owner can see: memory that it has taken back."""
-    child, peer, how, path = pair
-    if path in ("shared memory", "cross-memory"):
-        pytest.skip("the owner takes no part")
+    child, peer, how, _ = pair
     region = shared(child, peer, **how)
     object.__setattr__(region, "layout", Layout("M=1048576 uint8"))
     with pytest.raises(TransferError, match=r"is no part of|not M="):

@@ -137,8 +137,8 @@ def test_a_norm_is_in_the_kernel_up_to_what_was_measured(num_ranks, up_to):
     shipped = Profile.shipped("cuda").rows_of(num_ranks)
     assert up_to == shipped.fused_up_to
     assert 8 << 20 == shipped.fused_of_many_up_to
-    assert 8 << 20 == shipped.beside_from
-    assert {2: 8 << 20, 4: 16 << 20}[num_ranks] == shipped.scattered_beside_from
+    assert {2: 16 << 20, 4: 8 << 20}[num_ranks] == shipped.beside_from
+    assert {2: 32 << 20, 4: 16 << 20}[num_ranks] == shipped.scattered_beside_from
     assert 8 << 20 == Profile.parse(ROWS, "a test").rows[0].fused_up_to
     said = Profile.parse(ROWS + 'fused_up_to = "3K"', "a test").rows[0]
     assert 3 << 10 == said.fused_up_to

@@ -25,7 +25,10 @@ class Readable(Tensor):
 
 
 def test_a_first_call_returns_to_few_modules_that_it_has_left(fake, monkeypatch):
-    """Its kernel is written, compiled and loaded on the way; it was 51 at first."""
+    """Its kernel is written, compiled and loaded on the way; it was 51 at first.
+
+    It was 35 until kernels made ahead of calls were chosen by the same functions.
+    """
     monkeypatch.setitem(array_readers._readers, Readable, array_readers._tensor)
     monkeypatch.setattr(compiler, "compile_kernel", lambda kernel, arch: b"")
     for name, answer in {
@@ -49,4 +52,4 @@ def test_a_first_call_returns_to_few_modules_that_it_has_left(fake, monkeypatch)
 
     on_ranks(fake, 2, work)
 
-    assert returns(walks[0]) <= 35, walks[0]
+    assert returns(walks[0]) <= 38, walks[0]

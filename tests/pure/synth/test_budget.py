@@ -44,9 +44,9 @@ def test_a_spent_budget_leaves_the_first_way(collective, machine):
 def test_a_budget_bounds_every_way_of_a_search(monkeypatch):
     """Packing this machine's trees exactly alone takes half a minute."""
     monkeypatch.setattr(clock, "now", time.process_time)  # tests share the computer
-    start = time.monotonic()
+    start = time.process_time()
     found = synthesize("all_gather", net("mi250x2"), 10**9, budget=Budget.within(2))
-    took = time.monotonic() - start
+    took = time.process_time() - start
 
     assert found.cut
     assert found.gap < 0.5

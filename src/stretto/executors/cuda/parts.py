@@ -29,7 +29,7 @@ def kernel_of(dtype: str, parts: int, blocks: int) -> Kernel:
     text = (
         '#include "parts.cuh"\n\n'
         f'extern "C" __global__ void __launch_bounds__({THREADS})\n'
-        "stretto_kernel(const stretto::Parts parts) {\n"
+        "stretto_kernel(const stretto::Stacked parts) {\n"
         "  stretto::after_earlier_work();\n  stretto::let_next_begin();\n"
         f"  stretto::add_parts<stretto::{ELEMENTS[dtype]}, {parts}>(parts);\n}}\n"
     )

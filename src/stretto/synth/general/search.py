@@ -27,7 +27,7 @@ from stretto.synth.schedules.schedule import Demand, Schedule
 
 __all__ = ["General"]
 
-_MOST_MOVES = 44_000
+_MOST_MOVES = 64_000
 _MANY_MOVES = 5_000
 _TO_WRITE = 6e-5  # seconds that each move takes to be written and proved
 _LITTLE = 2000  # moves that cost as much as all that does not depend on their number

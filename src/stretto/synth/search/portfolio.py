@@ -8,7 +8,7 @@ machine that computes it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from stretto.errors import CallError, TopologyError
@@ -141,10 +141,6 @@ def synthesize(
 
 def _best(search: Search, limit: Bound) -> Result:
     """Return the best of all candidates, each replayed against the bound."""
-    best: tuple[Fraction, Schedule] | None = None
-    looped: tuple[Fraction, Schedule] | None = None
-    trials = []
-    proved = False
     general = General(
         search.demand,
         search.symmetry,
@@ -153,61 +149,75 @@ def _best(search: Search, limit: Bound) -> Result:
         seed=search.budget.seed,
         splits=search.splits if search.splits_given else (),
     )
-    found = _in_turn(search, limit, general)
-    while (one := _next(found, search.clock, any_yet=best is not None)) is not None:
-        schedule, done = one
-        us = replay(schedule, bound=limit).us
-        trial = Trial(
-            generator=schedule.generator,
-            split=schedule.demand.split,
-            us=us,
-            bound_us=limit.us(search.demand.nbytes),
-        )
-        trials.append(trial)
-        if best is None or us < best[0] * _worth(schedule, best[1]):
-            best, proved = (us, schedule), done
-            if search.progress is not None:
-                search.progress(trial)
-        if best[0] <= limit.us(search.demand.nbytes) * _AT_BOUND:
-            break
-        if schedule.waves and (looped is None or us < looped[0]):
-            looped = us, schedule
-        if search.clock.over("further ways"):
-            break
-    if best is not None and general.plans and search.clock.limited:
-        gap = float(best[0] / limit.us(search.demand.nbytes)) - 1
-        if best[0] > limit.us(search.demand.nbytes) * _AT_BOUND and not proved:
-            search.clock.skip(
-                f"plans after the first {general.plans} of the general way; {gap:.2%}"
-                " above the bound, more time may close it"
-            )
-    if best is None:
+    kept = _Kept(search=search, limit=limit, least=limit.us(search.demand.nbytes))
+    try:
+        for schedule, done in _in_turn(search, limit, general):
+            if kept.take(schedule, done) or search.clock.over("further ways"):
+                break
+    except KeyboardInterrupt:
+        if kept.best is None:
+            raise
+        search.clock.interrupted = True
+        search.clock.skip("all that would have been tried later")
+    if kept.best is None:
         raise _nothing(search, limit)
-    us, schedule = _readable(best, looped)
+    if general.plans and search.clock.limited and not (kept.at_bound or kept.proved):
+        gap = float(kept.best[0] / kept.least) - 1
+        search.clock.skip(
+            f"plans after the first {general.plans} of the general way; {gap:.2%}"
+            " above the bound, more time may close it"
+        )
+    us, schedule = _readable(kept.best, kept.looped)
     return Result(
         schedule=schedule,
         us=us,
         bound=limit,
-        trials=tuple(trials),
+        trials=tuple(kept.trials),
         budget=search.budget,
-        proved=proved,
+        proved=kept.proved,
         cut=tuple(search.clock.cut),
         interrupted=search.clock.interrupted,
     )
 
 
-def _next(
-    found: Iterator[tuple[Schedule, bool]], clock: Clock, *, any_yet: bool
-) -> tuple[Schedule, bool] | None:
-    """Return what is found next; None at the end, which Ctrl-C may say, too."""
-    try:
-        return next(found, None)
-    except KeyboardInterrupt:
-        if not any_yet:
-            raise
-        clock.interrupted = True
-        clock.skip("all that would have been tried later")
-        return None
+@dataclass(slots=True, kw_only=True)
+class _Kept:
+    """The best so far, and what was tried."""
+
+    search: Search
+    limit: Bound
+    least: Fraction
+    """What the bound says of this size."""
+    best: tuple[Fraction, Schedule] | None = None
+    looped: tuple[Fraction, Schedule] | None = None
+    """The best of those that are loops."""
+    proved: bool = False
+    trials: list[Trial] = field(default_factory=list)
+
+    @property
+    def at_bound(self) -> bool:
+        """Return whether nothing can be better, but for dust."""
+        return self.best is not None and self.best[0] <= self.least * _AT_BOUND
+
+    def take(self, schedule: Schedule, done: bool) -> bool:
+        """Replay a schedule, keep it if it is the best; return whether that will do."""
+        us = replay(schedule, bound=self.limit).us
+        trial = Trial(
+            generator=schedule.generator,
+            split=schedule.demand.split,
+            us=us,
+            bound_us=self.least,
+        )
+        self.trials.append(trial)
+        if self.best is None or us < self.best[0] * _worth(schedule, self.best[1]):
+            self.best, self.proved = (us, schedule), done
+            if self.search.progress is not None:
+                self.search.progress(trial)
+        if self.at_bound:
+            return True
+        if schedule.waves and (self.looped is None or us < self.looped[0]):
+            self.looped = us, schedule
+        return False
 
 
 def _worth(schedule: Schedule, best: Schedule) -> Fraction:

@@ -9,7 +9,7 @@
 
 namespace stretto {
 
-struct Parts {
+struct Stacked {
   const char* first;
   char* out;
   u64 step;     // bytes from a part to the next
@@ -17,7 +17,7 @@ struct Parts {
 };
 
 template <class E, u32 PARTS>
-__device__ __forceinline__ void add_parts(const Parts& p) {
+__device__ __forceinline__ void add_parts(const Stacked& p) {
   const u64 all = u64(gridDim.x) * blockDim.x;
   for (u64 i = u64(blockIdx.x) * blockDim.x + threadIdx.x; i < p.vectors; i += all) {
     Vec held[PARTS];
