@@ -166,6 +166,8 @@ class EngineLike(Protocol):
     lock: Any
     counts: Any
     board: Any
+    writing: Any
+    """Under which epochs a GPU writes."""
     witness: Any
 
     @property
@@ -200,12 +202,6 @@ class EngineLike(Protocol):
 
     def mapping_of(self, region: Any, address: int) -> tuple[int, int]:
         """Return the arena in which memory lies."""
-
-    def note_writing(self, epoch: int, more: int) -> None:
-        """Note that a GPU begins, or has ended, to write under an epoch."""
-
-    def is_writing(self, epoch: int) -> bool:
-        """Return whether a GPU writes under an epoch."""
 
     def gpu_ring(self, peer: Any) -> Any:
         """Return pinned memory for what goes between a GPU here and a peer."""

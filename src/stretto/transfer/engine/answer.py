@@ -80,7 +80,7 @@ def fence_off(engine: EngineLike, epoch: int, timeout: float) -> None:
     call = functions()
     call.fence_now()
     until = time.monotonic() + timeout
-    while engine.is_writing(epoch):
+    while epoch in engine.writing:
         if time.monotonic() > until:
             raise TransferTimeout(
                 "the GPU still writes to memory that was taken back, after "

@@ -12,31 +12,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto import hop as hops
-from stretto.errors import (
-    CallError,
-    MissingExtraError,
-    SharedMemoryError,
-    StaleMemory,
-)
+from stretto.errors import CallError, MissingExtraError, StaleMemory
 from stretto.hop import MOST_LANES
 from stretto.meeting.forks import forget_in_children
 from stretto.meeting.secret import load_secret
 from stretto.transfer import loader
 from stretto.transfer.engine.answer import answer, fence_off
 from stretto.transfer.engine.counts import Counts, Notified
-from stretto.transfer.engine.leases import Lease
+from stretto.transfer.engine.leases import Lease, Writing
 from stretto.transfer.engine.loop import Loop
 from stretto.transfer.engine.meet import Door, come
 from stretto.transfer.engine.paths import explained
 from stretto.transfer.engine.peer import Peer
-from stretto.transfer.engine.pending import Pending
+from stretto.transfer.engine.pending import Closes, Pending
 from stretto.transfer.engine.staged import Receiving, Sending
 from stretto.transfer.engine.start import Starter
-from stretto.transfer.engine.transfer import Prepared, Stats, Transfer
+from stretto.transfer.engine.transfer import Prepared, Stats, Transfer, all_of
 from stretto.transfer.layouts import Layout
 from stretto.transfer.memory.across import Witness
 from stretto.transfer.memory.board import Board
-from stretto.transfer.memory.mapping import Shared
+from stretto.transfer.memory.mapping import Shared, open_file
 from stretto.transfer.memory.region import (
     ARENA,
     GPU,
@@ -53,7 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["Engine"]
 
 
-class Engine:
+class Engine(Closes):
     """Move tensors to and from other engines.
 
     `name` is how engines of this host find it; `listen`, "HOST:PORT", lets others come
@@ -93,8 +88,7 @@ class Engine:
         self._arenas: list[Shared] = []
         self._fds: dict[str, tuple[int, ...]] = {}
         """Descriptors of memory on the GPU, by the name under which it is shared."""
-        self._writing: dict[int, int] = {}
-        """How many parts a GPU writes under each epoch."""
+        self.writing = Writing()
         self._is_closed = False
         self._starter = Starter(self)
         self._door = Door(self, listen)
@@ -133,14 +127,7 @@ class Engine:
         What is put there is on disk when the kernel gets to it, at the latest after
         `os.sync`.
         """
-        where = Path(path)
-        try:
-            number = os.open(where, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            if os.fstat(number).st_size < nbytes:
-                os.ftruncate(number, nbytes)
-        except OSError as e:
-            raise SharedMemoryError(f"{where}: {e.strerror}") from e
-        return self._announce(Shared(nbytes, number, is_file=True))
+        return self._announce(open_file(Path(path), nbytes))
 
     def stored(
         self, store: Store, name: str, layout: Layout | str | None = None, *,
@@ -151,13 +138,9 @@ class Engine:
         It is made when it is not there; without a layout it has to be. `piece` are the
         bytes that are kept as one, and whose sum is: by default a page, or 8 MB.
         """
-        from stretto.transfer.stores.store import create, find
+        from stretto.transfer.stores.store import opened
 
-        if layout is None:
-            volume = find(store, name)
-        else:
-            given = Layout(layout) if isinstance(layout, str) else layout
-            volume = create(store, name, given, piece)
+        volume = opened(store, name, layout, piece)
         return Region(
             name=name, layout=volume.layout, kind=STORE, engine=self, holds=volume,
             addresses=(0,) * volume.layout.num_parts,
@@ -234,8 +217,11 @@ class Engine:
         with self.lock:
             self._regions.pop(region.name, None)
             peers = list(self._peers.values())
+            fds = self._fds.pop(region.name, ())
         for peer in peers:
             peer.tell({"say": "unshare", "name": region.name})
+        for fd in fds:
+            os.close(fd)
         self.renew(region.slot, region.epoch, timeout)
         self.board.end(region.slot)
 
@@ -258,17 +244,6 @@ class Engine:
         fresh = self.board.renew(slot)
         fence_off(self, epoch, timeout)
         return fresh
-
-    def note_writing(self, epoch: int, more: int) -> None:
-        """Note that a GPU begins, or has ended, to write under an epoch."""
-        with self.lock:
-            self._writing[epoch] = count = self._writing.get(epoch, 0) + more
-            if not count:
-                del self._writing[epoch]
-
-    def is_writing(self, epoch: int) -> bool:
-        """Return whether a GPU writes under an epoch."""
-        return epoch in self._writing
 
     def gpu_ring(self, peer: Peer | None) -> Any:
         """Return pinned memory for what goes between a GPU here and a peer."""
@@ -387,24 +362,7 @@ class Engine:
 
     def batch(self, *transfers: Transfer) -> Pending[list[Stats]]:
         """Return what ends when all of these have, or one has failed."""
-        whole: Pending[list[Stats]] = Pending(self.loop, f"{len(transfers)} transfers")
-        left = [len(transfers)]
-
-        def told() -> None:
-            with self.lock:
-                left[0] -= 1
-                last = not left[0]
-            wrong = next((t.error for t in transfers if t.error is not None), None)
-            if wrong is not None:
-                whole.fail(wrong)
-            elif last:
-                whole.finish([t.stats for t in transfers])
-
-        for transfer in transfers:
-            transfer.then(told)
-        if not transfers:
-            whole.finish([])
-        return whole
+        return all_of(self.loop, transfers)
 
     def asked(
         self, peer: Peer, number: int, header: Mapping[str, Any], pages: Any
@@ -438,19 +396,3 @@ class Engine:
         for shared in self._arenas:
             shared.close()
         self.board.shared.close()
-
-    def __enter__(self) -> Engine:
-        """Use it for a while."""
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Close it."""
-        self.close()
-
-    async def __aenter__(self) -> Engine:
-        """Use it for a while."""
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        """Close it."""
-        self.close()

@@ -152,12 +152,12 @@ class _Writing:
     def begin(self) -> None:
         """Say so."""
         if self._is_some:
-            self._engine.note_writing(self._epoch, 1)
+            self._engine.writing.note(self._epoch, 1)
 
     def end(self) -> None:
         """Say that it has written."""
         if self._is_some:
-            self._engine.note_writing(self._epoch, -1)
+            self._engine.writing.note(self._epoch, -1)
 
 
 def _begun(ring: Ring, boxes: Any) -> Any:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import struct
+import threading
 
 from stretto.errors import CallError
 from stretto.transfer.ports import EngineLike
 
-__all__ = ["Lease", "read_token"]
+__all__ = ["Lease", "Writing", "read_token"]
 
 _TOKEN = struct.Struct("<2q")
 
@@ -50,3 +51,22 @@ def read_token(token: bytes) -> tuple[int, int]:
         raise CallError(f"lease={token!r:.60}; want the 16 bytes of `lease.token`")
     slot, epoch = _TOKEN.unpack(token)
     return slot, epoch
+
+
+class Writing:
+    """How many parts a GPU writes under each epoch."""
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+        self._lock = threading.Lock()
+
+    def note(self, epoch: int, more: int) -> None:
+        """Note that it begins, or has ended, to write one."""
+        with self._lock:
+            self._counts[epoch] = count = self._counts.get(epoch, 0) + more
+            if not count:
+                del self._counts[epoch]
+
+    def __contains__(self, epoch: object) -> bool:
+        """Return whether it writes under an epoch."""
+        return epoch in self._counts

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from stretto.errors import TransferCancelled, TransferTimeout
 from stretto.transfer.ports import LoopLike
@@ -15,9 +15,33 @@ if TYPE_CHECKING:
     import asyncio
 
 
-__all__ = ["Pending"]
+__all__ = ["Closes", "Pending"]
 
 T = TypeVar("T")
+
+
+class Closes:
+    """Something that is used for a while, in a `with`, and closed."""
+
+    def close(self) -> None:
+        """End it."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        """Use it for a while."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close it."""
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        """Use it for a while."""
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Close it."""
+        self.close()
 
 
 class Pending(Generic[T]):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stretto.errors import (
     CallError,
@@ -15,14 +13,23 @@ from stretto.errors import (
 from stretto.transfer.copying.words import Mode
 from stretto.transfer.copying.work import Work
 from stretto.transfer.engine.answer import works_here
+from stretto.transfer.engine.asking import (
+    chunk_pages,
+    header_of,
+    num_pieces,
+    on_gpu_of,
+    planned,
+    receiving_of,
+    sending_of,
+    tokens_of,
+    view_of,
+)
 from stretto.transfer.engine.leases import read_token
 from stretto.transfer.engine.paths import BY_GPU, Path, choose
 from stretto.transfer.engine.quick import quick
 from stretto.transfer.engine.staged import (
     INLINE,
     PART,
-    Receiving,
-    Sending,
     can_go_straight,
     pack_request,
 )
@@ -30,7 +37,7 @@ from stretto.transfer.engine.transfer import Prepared, Transfer
 from stretto.transfer.links.link import notice
 from stretto.transfer.links.words import MARKS
 from stretto.transfer.memory.region import GPU, STORE, Region, View, addresses_of
-from stretto.transfer.plans import Plan, Run, plan, split
+from stretto.transfer.plans import Plan, Run, split
 from stretto.transfer.ports import EngineLike, PeerLike
 
 if TYPE_CHECKING:
@@ -67,16 +74,16 @@ class Starter:
                 raise CallError("a store takes no notify=, lease= or by=")
             return self._stored(a, b, checksum, stream, deadline)
         peer, theirs, is_put = self._sides(a, b)
-        made = _planned(a, b)
-        runs = made.runs(a.pages, b.pages, _tokens(a, b))
+        made = planned(a, b)
+        runs = made.runs(a.pages, b.pages, tokens_of(a, b))
         converts = a.layout.dtype != b.layout.dtype
-        touched, on_gpu = converts or checksum, _on_gpu(a, b)
+        touched, on_gpu = converts or checksum, on_gpu_of(a, b)
         path = choose(peer, theirs, is_put=is_put, touched=touched, on_gpu=on_gpu)
         if checksum and converts:
             raise CallError("checksum=True of elements that are converted on their way")
         how: dict[str, Any] = {
             "nbytes": sum(r.nbytes for r in runs),
-            "pieces": _pieces(runs),
+            "pieces": num_pieces(runs),
             "notify": notify,
             "deadline": deadline,
         }
@@ -90,7 +97,7 @@ class Starter:
                 a, b, made, runs, (slot, epoch), stream, by, checksum, **how
             )
         transfer = Transfer(self._engine.loop, peer, path.name, **how)
-        transfer.chunk_pages = _chunk_pages(a if is_put else b, runs)
+        transfer.chunk_pages = chunk_pages(a if is_put else b, runs)
         transfer.checked = checksum
         if deadline is not None:
             assert transfer.until is not None, "there is a deadline"
@@ -115,10 +122,10 @@ class Starter:
         record = np.frombuffer(notice(notify), np.int64).copy() if notify else None
         converts = a.layout.dtype != b.layout.dtype
         touched = converts or bool(how.get("checksum"))
-        on_gpu = _on_gpu(a, b)
+        on_gpu = on_gpu_of(a, b)
         path = choose(peer, theirs, is_put=is_put, touched=touched, on_gpu=on_gpu)
-        made = _planned(a, b)
-        runs = made.runs(a.pages, b.pages, _tokens(a, b))
+        made = planned(a, b)
+        runs = made.runs(a.pages, b.pages, tokens_of(a, b))
         if how.get("signal") is not None and path is not BY_GPU:
             raise CallError("signal= of memory that is not on a GPU; notify= is for it")
         if on_gpu and path is not BY_GPU:
@@ -145,7 +152,7 @@ class Starter:
             return Enqueued(moves, self.gpu.mover, (a, b))
         idle = Transfer(
             self._engine.loop, peer, path.name, nbytes=sum(r.nbytes for r in runs),
-            pieces=_pieces(runs), notify=notify,
+            pieces=num_pieces(runs), notify=notify,
         )  # fmt: skip
         idle.checked = bool(how.get("checksum"))
         lease = how.get("lease", b"")
@@ -161,7 +168,7 @@ class Starter:
                 Work(made, run, ours.addresses, ours.addresses, mode=mode)
                 for run in split(made, runs, PART)
             ]
-            header = _header(a, b, made, where, is_put=is_put)
+            header = header_of(a, b, made, where, is_put=is_put)
             far = b.pages if is_put else a.pages
             pages = None if far is None else far.astype(np.int64)
             again = quick(peer, works, header, pages, is_put=is_put)
@@ -173,7 +180,7 @@ class Starter:
         return Prepared(idle, record, lambda: self.start(src, dst, **how))
 
     def _views(self, src: Any, dst: Any) -> tuple[View, View]:
-        a, b = _view(src), _view(dst)
+        a, b = view_of(src), view_of(dst)
         if a is None and b is None:
             raise CallError("neither side of this transfer is shared by an engine")
         if a is None:
@@ -261,7 +268,7 @@ class Starter:
         peer = transfer.peer
         assert peer is not None, "the other half of it"
         ours, theirs = (a, b) if is_put else (b, a)
-        header = _header(a, b, made, where, is_put=is_put)
+        header = header_of(a, b, made, where, is_put=is_put)
         header["sum"] = transfer.checked
         if transfer.notify and is_put:
             header["notify"] = transfer.notify.hex()
@@ -277,14 +284,14 @@ class Starter:
         transfer.holds = (a, b)
         transfer.then(lambda: peer.drop(number))
         if not is_put:
-            receiving = _receiving(ring, peer, works, (a, b))
+            receiving = receiving_of(ring, peer, works, (a, b))
             opened = receiving.open()
             header["field"] = 0 if opened is None else opened.offset
             peer.begin(transfer, pack_request(header, pages), receiving, number)
             return
         header["direct"] = transfer.nbytes >= _WORTH_ASKING and can_go_straight(works)
         header["direct"] &= peer.link.fields is not None
-        sending = _sending(
+        sending = sending_of(
             ring, peer, number, works, (a, b), checked=transfer.checked,
             is_direct=bool(header["direct"]),
         )  # fmt: skip
@@ -299,33 +306,16 @@ class Starter:
     def _stored(
         self, a: View, b: View, checked: bool, stream: Any, deadline: float | None
     ) -> Transfer:
-        from stretto.transfer.engine.stored import Helpers, StoredTransfer, by_cpu
-        from stretto.transfer.stores.pieces import tasks
+        from stretto.transfer.engine.stored import Helpers, begin_stored
 
-        is_put = b.region.kind == STORE
-        ours, kept = (a, b) if is_put else (b, a)
-        if ours.region.kind == STORE or ours.region.peer is not None:
-            raise CallError(
-                f"{a.region.name!r} to {b.region.name!r}: one of them has to be memory "
-                "of this engine"
-            )
         if self._helpers is None:
             self._helpers = Helpers()
-        made = _planned(a, b)
-        runs = made.runs(a.pages, b.pages, _tokens(a, b))
-        pages = [run.pages(ours.layout, ours.pages) for run in runs]
-        some = tasks(
-            made, runs, ours.addresses, kept.region.holds, pages,  # type: ignore[arg-type]
-            shift=kept.shift, is_put=is_put,
+        on_gpu = GPU in (a.region.kind, b.region.kind)
+        copier = self.gpu.copier(stream) if on_gpu else None
+        transfer = begin_stored(
+            self._engine.loop, self._helpers, a, b, checked=checked, copier=copier,
+            deadline=deadline,
         )  # fmt: skip
-        on_gpu = ours.region.kind == GPU
-        copier = self.gpu.copier(stream) if on_gpu else by_cpu
-        transfer = StoredTransfer(
-            self._engine.loop, kept.region.holds, made, tuple(some), is_put=is_put,  # type: ignore[arg-type]
-            checked=checked, copier=copier, helpers=self._helpers,
-            nbytes=sum(r.nbytes for r in runs), pieces=_pieces(runs), deadline=deadline,
-        )  # fmt: skip
-        transfer.holds = (a, b)
         if transfer.until is not None:
             self._engine.loop.at(transfer.until, lambda: _late(transfer))
         transfer.begin()
@@ -376,7 +366,7 @@ class Starter:
         transfer = GpuTransfer(
             self._engine.loop, peer, path, moves, handle, free, **how
         )
-        transfer.chunk_pages = _chunk_pages(a if a.region.peer is None else b, runs)
+        transfer.chunk_pages = chunk_pages(a if a.region.peer is None else b, runs)
         transfer.holds = (a, b)
         if mark is not None and peer is not None:
             transfer.guard(peer, mark, *where)
@@ -389,96 +379,6 @@ class Starter:
         if transfer.notify or transfer.until is not None:
             self._engine.loop.move(transfer.settle)
         return transfer
-
-
-def _on_gpu(a: View, b: View) -> bool:
-    """Return whether memory of ours lies on a GPU; without a peer, any of it."""
-    ours = [view for view in (a, b) if view.region.peer is None]
-    return any(view.region.kind == GPU for view in ours)
-
-
-def _sending(
-    ring: Any, peer: PeerLike, number: int, works: list[Work], holds: object, *,
-    checked: bool, is_direct: bool,
-) -> Sending:  # fmt: skip
-    if ring is None:
-        return Sending(
-            peer, number, works, checked=checked, is_direct=is_direct, holds=holds
-        )
-    from stretto.transfer.engine.gpu_stage import GpuSending
-
-    return GpuSending(ring, peer, number, works, checked=checked, holds=holds)
-
-
-def _receiving(
-    ring: Any, peer: PeerLike, works: list[Work], holds: object
-) -> Receiving:
-    if ring is None:
-        return Receiving(peer, works, holds=holds)
-    from stretto.transfer.engine.gpu_stage import GpuReceiving
-
-    return GpuReceiving(ring, peer, works, holds=holds)
-
-
-def _chunk_pages(
-    ours: View, runs: tuple[Run, ...]
-) -> Callable[[], NDArray[np.int64]] | None:
-    """Return what says in which pages of ours the chunks of a transfer lie."""
-    if not ours.layout.is_paged:
-        return None
-
-    def pages() -> NDArray[np.int64]:
-        some = [run.pages(ours.layout, ours.pages) for run in runs]
-        return np.concatenate([np.zeros(0, np.int64), *some])
-
-    return pages
-
-
-def _pieces(runs: tuple[Run, ...]) -> int:
-    return sum(len(r.src_at) * sum(box.rows for box in r.boxes) for r in runs)
-
-
-def _header(
-    a: View, b: View, made: Plan, where: tuple[int, int], *, is_put: bool
-) -> dict[str, Any]:
-    """Return what the peer is told of a transfer."""
-    ours, theirs = (a, b) if is_put else (b, a)
-    return {
-        "op": "put" if is_put else "get", "region": theirs.region.name,
-        "layout": str(theirs.layout), "shift": theirs.shift,
-        "other": str(ours.layout), "only": [list(r) for r in made.only],
-        "tokens": _moved_tokens(a, b), "lease": list(where), "sum": False,
-    }  # fmt: skip
-
-
-def _view(given: Any) -> View | None:
-    if isinstance(given, View):
-        return given
-    return given.view if isinstance(given, Region) else None
-
-
-def _planned(a: View, b: View) -> Plan:
-    ranges: dict[str, tuple[int, int]] = {}
-    for name, start, stop in (*a.ranges, *b.ranges):
-        low, high = ranges.get(name, (start, stop))
-        ranges[name] = max(low, start), min(high, stop)
-    if any(start >= stop for start, stop in ranges.values()):
-        raise CallError(f"the two sides pick different parts: {a.ranges}, {b.ranges}")
-    return plan(a.layout, b.layout, only=ranges)
-
-
-def _tokens(a: View, b: View) -> int | None:
-    some = [view.tokens for view in (a, b) if view.tokens is not None]
-    return min(some) if some else None
-
-
-def _moved_tokens(a: View, b: View) -> int | None:
-    if not a.layout.is_paged:
-        return None
-    if (tokens := _tokens(a, b)) is not None:
-        return tokens
-    count = a.layout.num_pages if a.pages is None else len(a.pages)
-    return count * a.layout.page_tokens
 
 
 def _late(transfer: Transfer) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.errors import (
+    CallError,
     ChecksumError,
     StaleMemory,
     StrettoError,
@@ -24,13 +25,15 @@ from stretto.errors import (
 )
 from stretto.transfer.copying.words import Mode, Status
 from stretto.transfer.copying.work import Work
+from stretto.transfer.engine.asking import num_pieces, planned, tokens_of
 from stretto.transfer.engine.transfer import Transfer
+from stretto.transfer.memory.region import STORE, View
 from stretto.transfer.plans import Plan
 from stretto.transfer.ports import LoopLike
-from stretto.transfer.stores.pieces import Task
+from stretto.transfer.stores.pieces import Task, tasks
 from stretto.transfer.stores.store import Missing, Piece, Volume
 
-__all__ = ["Copier", "Helpers", "StoredTransfer", "by_cpu"]
+__all__ = ["Copier", "Helpers", "StoredTransfer", "begin_stored"]
 
 Copier = Callable[[Plan, Task, NDArray[np.uint8], int, bool], None]
 """Copies a task's runs between our memory and a buffer from a byte of its piece on."""
@@ -201,6 +204,34 @@ class StoredTransfer(Transfer):
         self._copy(task, buffer, first)
 
 
+def begin_stored(
+    loop: LoopLike, helpers: Helpers, a: View, b: View, *, checked: bool,
+    copier: Copier | None, deadline: float | None,
+) -> StoredTransfer:  # fmt: skip
+    """Return a transfer between memory here and a store, still to be begun."""
+    is_put = b.region.kind == STORE
+    ours, kept = (a, b) if is_put else (b, a)
+    if ours.region.kind == STORE or ours.region.peer is not None:
+        raise CallError(
+            f"{a.region.name!r} to {b.region.name!r}: one of them has to be memory of "
+            "this engine"
+        )
+    made, volume = planned(a, b), kept.region.holds
+    assert isinstance(volume, Volume), "it is in a store"
+    runs = made.runs(a.pages, b.pages, tokens_of(a, b))
+    pages = [run.pages(ours.layout, ours.pages) for run in runs]
+    some = tasks(
+        made, runs, ours.addresses, volume, pages, shift=kept.shift, is_put=is_put
+    )
+    transfer = StoredTransfer(
+        loop, volume, made, tuple(some), is_put=is_put, checked=checked,
+        copier=copier or _by_cpu, helpers=helpers, nbytes=sum(r.nbytes for r in runs),
+        pieces=num_pieces(runs), deadline=deadline,
+    )  # fmt: skip
+    transfer.holds = (a, b)
+    return transfer
+
+
 def _buffer(nbytes: int) -> NDArray[np.uint8]:
     """Return memory that begins where a page does."""
     return np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)
@@ -210,7 +241,7 @@ def _sum(buffer: NDArray[np.uint8]) -> int:
     return zlib.crc32(buffer.data)
 
 
-def by_cpu(
+def _by_cpu(
     made: Plan, task: Task, buffer: NDArray[np.uint8], base: int, is_put: bool
 ) -> None:
     """Copy a task's runs."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -29,7 +29,7 @@ from stretto.transfer.engine.pending import Pending
 from stretto.transfer.links.link import notice
 from stretto.transfer.ports import LoopLike, PeerLike
 
-__all__ = ["Prepared", "Stats", "Transfer", "failure"]
+__all__ = ["Prepared", "Stats", "Transfer", "all_of", "failure"]
 
 TRANSFERS = "transfers of rank"
 """Where recordings have them, in place of a communicator."""
@@ -229,6 +229,28 @@ class Transfer(Pending[Stats]):
             self.stop(TransferTimeout, "not done before its deadline")
         else:
             self.stop(TransferCancelled, "cancelled")
+
+
+def all_of(loop: LoopLike, transfers: Sequence[Transfer]) -> Pending[list[Stats]]:
+    """Return what ends when all of these have, or one has failed."""
+    whole: Pending[list[Stats]] = Pending(loop, f"{len(transfers)} transfers")
+    left, lock = [len(transfers)], threading.Lock()
+
+    def told() -> None:
+        with lock:
+            left[0] -= 1
+            last = not left[0]
+        wrong = next((t.error for t in transfers if t.error is not None), None)
+        if wrong is not None:
+            whole.fail(wrong)
+        elif last:
+            whole.finish([t.stats for t in transfers])
+
+    for transfer in transfers:
+        transfer.then(told)
+    if not transfers:
+        whole.finish([])
+    return whole
 
 
 def _same(work: Work) -> bool:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import hashlib
 import os
 import struct
 import threading
@@ -15,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.errors import CallError
 from stretto.transfer import loader
 from stretto.transfer.copying.plain import bytes_at
 from stretto.transfer.links import plain
 from stretto.transfer.links.fields import Fields, Opened
+from stretto.transfer.links.notices import notice, tag_hash
 from stretto.transfer.links.words import (
     HALF_BYTES,
     MARKS,
@@ -32,7 +30,6 @@ from stretto.transfer.links.words import (
     SLOTS,
     STAGE,
     STAGE_BYTES,
-    TAG_BYTES,
     Block,
     Kept,
     Kind,
@@ -45,30 +42,11 @@ __all__ = ["Link", "Record", "functions", "notice", "tag_hash"]
 
 Record = tuple[int, ...]
 _RECORD = struct.Struct("=8q")
-_NOTICE = struct.Struct(f"=4q{TAG_BYTES}s")
 
 
 def functions() -> Any:
     """Return the compiled functions, or those in Python."""
     return loader.current() or plain
-
-
-@functools.lru_cache(maxsize=4096)
-def tag_hash(tag: bytes) -> int:
-    """Return the number by which a notification is found; never 0."""
-    if not isinstance(tag, bytes) or not 0 < len(tag) <= TAG_BYTES:
-        raise CallError(
-            f"a notification's name is 1 to {TAG_BYTES} bytes; got {tag!r:.60}"
-        )
-    digest = hashlib.blake2b(tag, digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 2 | 1
-
-
-@functools.lru_cache(maxsize=4096)
-def notice(tag: bytes, count: int = 1) -> bytes:
-    """Return the record of a notification."""
-    number = tag_hash(tag)
-    return _NOTICE.pack(Kind.NOTIFY, number, count, len(tag), tag)
 
 
 class _Staging:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stretto.errors import SharedMemoryError
 
-__all__ = ["Shared", "word_at"]
+__all__ = ["Shared", "open_file", "word_at"]
 
 _POPULATE_WRITE = 23
 
@@ -66,6 +67,17 @@ class Shared:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
+
+
+def open_file(where: Path, nbytes: int) -> Shared:
+    """Return a file's bytes as memory; it grows to that size."""
+    try:
+        number = os.open(where, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if os.fstat(number).st_size < nbytes:
+            os.ftruncate(number, nbytes)
+    except OSError as e:
+        raise SharedMemoryError(f"{where}: {e.strerror}") from e
+    return Shared(nbytes, number, is_file=True)
 
 
 def word_at(address: int) -> NDArray[np.int64]:

@@ -149,3 +149,11 @@ def find(store: Store, name: str) -> Volume:
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         raise StoreError(f"{store.where}: {name!r} is no volume: {e}") from None
     return Volume(store=store, name=name, layout=layout, piece=piece)
+
+
+def opened(store: Store, name: str, layout: Layout | str | None, piece: int) -> Volume:
+    """Return a volume: without a layout it has to be there."""
+    if layout is None:
+        return find(store, name)
+    given = Layout(layout) if isinstance(layout, str) else layout
+    return create(store, name, given, piece)

@@ -1,0 +1,32 @@
+"""Notifications: the names that peers send, as records."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import struct
+
+from stretto.errors import CallError
+from stretto.transfer.links.words import TAG_BYTES, Kind
+
+__all__ = ["notice", "tag_hash"]
+
+_NOTICE = struct.Struct(f"=4q{TAG_BYTES}s")
+
+
+@functools.lru_cache(maxsize=4096)
+def tag_hash(tag: bytes) -> int:
+    """Return the number by which a notification is found; never 0."""
+    if not isinstance(tag, bytes) or not 0 < len(tag) <= TAG_BYTES:
+        raise CallError(
+            f"a notification's name is 1 to {TAG_BYTES} bytes; got {tag!r:.60}"
+        )
+    digest = hashlib.blake2b(tag, digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 2 | 1
+
+
+@functools.lru_cache(maxsize=4096)
+def notice(tag: bytes, count: int = 1) -> bytes:
+    """Return the record of a notification."""
+    number = tag_hash(tag)
+    return _NOTICE.pack(Kind.NOTIFY, number, count, len(tag), tag)
