@@ -10,7 +10,7 @@ What is over at once keeps the GIL; `let_go` and `take_back` stand around what i
 from __future__ import annotations
 
 import ctypes
-import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -84,10 +84,18 @@ class _Method(ctypes.Structure):
     )
 
 
-@functools.cache
+_methods: dict[Any, _Method] = {}
+"""By function, for good: Python keeps the address of one, not the object."""
+_lock = threading.Lock()
+"""Two threads may ask for the first time at once, and each would make one."""
+
+
 def _method(function: Any) -> _Method:
-    name = function.py_func.__name__.encode()
-    return _Method(name, entry(function), _FAST, None)
+    with _lock:
+        if function not in _methods:
+            name = function.py_func.__name__.encode()
+            _methods[function] = _Method(name, entry(function), _FAST, None)
+        return _methods[function]
 
 
 def builtin(function: Any, held: tuple[Any, ...]) -> Callable[..., Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from stretto.errors import MissingExtraError
@@ -11,6 +12,11 @@ __all__ = ["cp_model", "csgraph", "optimize", "sparse"]
 
 def cp_model() -> Any:
     """Return OR-Tools' CP-SAT module."""
+    if not {"nixl_cu13", "nixl_cu12", "nixl_rocm"}.isdisjoint(sys.modules):
+        raise MissingExtraError(
+            "OR-Tools and NIXL crash in one process, and NIXL is loaded: "
+            "synthesise in a process of its own"
+        )
     try:
         from ortools.sat.python import cp_model as module
     except ModuleNotFoundError as e:

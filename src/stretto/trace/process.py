@@ -86,7 +86,10 @@ class _Process:
         with self._lock:
             ring, count = self._owners.get(owner, (None, 0))
             if ring is None:
-                self._identify(rank, comm)
+                try:
+                    self._identify(rank, comm)
+                except OSError:  # no room for the file: nobody can look at this rank
+                    return None
                 assert self._file is not None, "it was just made"
                 capacity = _FEW_CALLS if few else _CALLS
                 if self._folder is not None:

@@ -49,7 +49,11 @@ class RingFile:
         """Make it; in a folder it has a name, and is there until it is closed."""
         self.path: Path | None = None
         self._fd = self._make(folder)
-        self._segment, self._used = self._map(0, HEAD_BYTES + DIRECTORY_BYTES)
+        try:
+            self._segment, self._used = self._map(0, HEAD_BYTES + DIRECTORY_BYTES)
+        except OSError:
+            os.close(self._fd)
+            raise
         self._start = 0
         """Where in the file the last segment begins."""
         self._words: NDArray[np.int64] = self._segment[:HEAD_BYTES].view(np.int64)

@@ -14,7 +14,7 @@ from stretto.testing import draw
 
 _SIZES = "static Index gridDim{3}, blockDim{256};\n"
 _LOOP = """
-extern "C" void all(const stretto::Parts* given) {
+extern "C" void all(const stretto::Stacked* given) {
   for (blockIdx.x = 0; blockIdx.x < 3; ++blockIdx.x)
     for (threadIdx.x = 0; threadIdx.x < 256; ++threadIdx.x) stretto_kernel(*given);
 }

@@ -6,7 +6,9 @@ import functools
 import importlib
 import importlib.util
 import os
+import sys
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from stretto.errors import MissingExtraError
@@ -27,13 +29,23 @@ def backend() -> str:
 
 @functools.cache
 def backends() -> tuple[str, ...]:
-    """Return the backends between processes that the wheel has."""
-    found = new_agent("stretto-asks", ()).get_plugin_list()
+    """Return the backends between processes that the wheel has, without loading it."""
+    spec = importlib.util.find_spec(_wheel())
+    assert spec is not None
+    beside = (
+        Path(str(spec.origin)).parents[1].glob(f".{_wheel()}.*/plugins/libplugin_*.so")
+    )
+    found = {path.stem.removeprefix("libplugin_") for path in beside}
     return tuple(name for name in _BETWEEN_PROCESSES if name in found)
 
 
 def new_agent(name: str, with_backends: tuple[str, ...]) -> Any:
     """Return an agent without a thread of its own: that would never sleep."""
+    if "ortools" in sys.modules:
+        raise MissingExtraError(
+            "NIXL and OR-Tools crash in one process, and OR-Tools is loaded: "
+            "synthesise in a process of its own"
+        )
     os.environ.setdefault("NIXL_LOG_LEVEL", "ERROR")
     os.environ.setdefault("UCX_MEM_EVENTS", "no")  # it is told what is registered
     made = importlib.import_module(f"{_wheel()}._api")
