@@ -3,10 +3,6 @@
 import gc
 import threading
 
-import pytest
-
-numba = pytest.importorskip("numba")
-
 from stretto.jit import builtins
 from stretto.jit.atomics import compiled
 
