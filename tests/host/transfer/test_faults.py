@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stretto import hop as hops
 from stretto.errors import (
     EngineLost,
+    MissingExtraError,
     RendezvousError,
     StaleMemory,
     TransferCancelled,
@@ -23,6 +23,7 @@ from stretto.errors import (
     UnknownNameError,
 )
 from stretto.transfer import Engine
+from stretto.transfer.engine.paths import CARRIERS
 from stretto.transfer.links.words import MARKS
 from stretto.transfer.memory.mapping import word_at
 
@@ -30,11 +31,11 @@ pytestmark = [pytest.mark.host, pytest.mark.timeout(120)]
 WAIT = 20
 
 
-@pytest.fixture(params=["near", *hops.names()])
+@pytest.fixture(params=["near", *CARRIERS])
 def pair(request, over, start):
     """Return a child that shares a buffer, and our peer for it."""
     path, engine = request.param, over(request.param)
-    is_far = path in hops.names()
+    is_far = path in CARRIERS
     child = start(listen=is_far, hop=path if is_far else "tcp")
     peer = engine.connect(child.address).wait(WAIT)
     child.ask("share", name="buf", nbytes=64 << 20, arena=True)
@@ -42,7 +43,7 @@ def pair(request, over, start):
     return child, peer
 
 
-@pytest.fixture(params=hops.names())
+@pytest.fixture(params=CARRIERS)
 def far(request, over):
     """Return a carrier that is here."""
     over(request.param)
@@ -320,6 +321,8 @@ def test_engines_of_two_carriers_do_not_meet(start, over):
     """Both are named; a carrier that is not here, or does not exist, is refused."""
     with pytest.raises(UnknownNameError, match="carrier"):
         Engine("here", hop="ucxx")
+    with pytest.raises(MissingExtraError, match="engines go by 'tcp' or 'ucx'"):
+        Engine("here", hop="nixl")
     ucx = over("ucx")
     child = start(listen=True)
     with pytest.raises(RendezvousError, match=r"reached by 'tcp', we by 'ucx'|hung up"):

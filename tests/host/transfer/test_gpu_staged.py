@@ -24,6 +24,7 @@ from stretto.errors import (
     TransferError,
 )
 from stretto.transfer import Engine, kv_layout, loader
+from stretto.transfer.engine.paths import CARRIERS
 from stretto.transfer.engine.peer import Peer
 from stretto.transfer.stores import Files
 
@@ -40,20 +41,20 @@ def gpu(monkeypatch):
     return made
 
 
-@pytest.fixture(params=["stage", *hops.names()])
+@pytest.fixture(params=["stage", *CARRIERS])
 def pair(request, monkeypatch, gpu):
     """Yield two engines in this process that take each other for other processes."""
     path = request.param
     loader.load()
-    if path in hops.names() and (why := hops.get(path).missing()):
+    if path in CARRIERS and (why := hops.get(path).missing()):
         pytest.skip(why)
     how = {"secret": SECRET, "job": uuid.uuid4().hex}
-    if path in hops.names():
+    if path in CARRIERS:
         how["hop"] = path
     monkeypatch.setattr(Peer, "is_self", property(lambda _: False))
     there = Engine("there", listen="127.0.0.1:0", **how)
     here = Engine("here", **how)
-    where = there.address if path in hops.names() else "there"
+    where = there.address if path in CARRIERS else "there"
     peer = here.connect(where).wait(WAIT)
     yield here, there, peer, path
     here.close()

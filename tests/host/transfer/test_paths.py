@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from tests.pure.transfer.oracle import elements, key, memory
 
-from stretto import hop as hops
 from stretto.errors import (
     CallError,
     ChecksumError,
@@ -19,6 +18,7 @@ from stretto.errors import (
 )
 from stretto.transfer import Layout, kv_layout
 from stretto.transfer.engine import transfer as transfers
+from stretto.transfer.engine.paths import CARRIERS
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(120)]
 PATHS = ("shared memory", "cross-memory", "stage", "tcp", "ucx")
@@ -30,7 +30,7 @@ _numbers = itertools.count()
 def pair(request, our_engine, starts, over):
     """Return a child, our peer for it, and keywords to share by a path."""
     path = request.param
-    is_far, engine = path in hops.names(), over(path)
+    is_far, engine = path in CARRIERS, over(path)
     child = starts(listen=is_far, hop=path if is_far else "tcp")
     peer = engine.connect(child.address).wait(WAIT)
     if path == "stage":

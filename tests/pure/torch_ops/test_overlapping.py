@@ -269,11 +269,8 @@ def test_each_barrier_is_needed(stand_in, monkeypatch, nth, count, how, call):
     assert races(world)
 
 
-@pytest.mark.parametrize("how", ["", "whole", "each", "push", "ring"])
-@pytest.mark.parametrize("ranks", [2, 3, 4])
-@pytest.mark.parametrize("rows", [1, 5, 300])
-def test_every_way_computes_the_product(monkeypatch, how, ranks, rows):
-    """With streams that do at once what they are given, on a CPU's memory."""
+def at_once(monkeypatch, how, ranks):
+    """Let streams do at once what they are given; return where ranks meet."""
     gate = threading.Barrier(ranks)
     stream = SimpleNamespace(
         cuda_stream=1, wait_stream=lambda _: None, wait_event=lambda _: None,
@@ -310,6 +307,15 @@ def test_every_way_computes_the_product(monkeypatch, how, ranks, rows):
 
     rooms = {rank: room(rank) for rank in range(ranks)}
     monkeypatch.setattr(overlapping, "_room_of", lambda comm: rooms[comm.rank])
+    return gate
+
+
+@pytest.mark.parametrize("how", ["", "whole", "each", "push", "ring"])
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("rows", [1, 5, 300])
+def test_every_way_computes_the_product(monkeypatch, how, ranks, rows):
+    """With streams that do at once what they are given, on a CPU's memory."""
+    gate = at_once(monkeypatch, how, ranks)
     gen = torch.Generator().manual_seed(rows)
     parts = [torch.randn(rows, 8, generator=gen) for _ in range(ranks)]
     wholes = [torch.randn(ranks * rows, 8, generator=gen) for _ in range(ranks)]

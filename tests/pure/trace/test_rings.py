@@ -313,3 +313,19 @@ def test_a_process_that_has_closed_all_holds_nothing():
             process.close_ring(owner)
 
     assert before == len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_a_rank_without_room_for_its_file_has_no_ring(monkeypatch):
+    """It goes on; only nobody can look at it. Nothing of the attempt is left."""
+    descriptors = Path("/proc/self/fd")
+    before = len(list(descriptors.iterdir())) if descriptors.exists() else 0
+
+    def full(*args, **options):
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr("stretto.trace.ringfile.mmap.mmap", full)
+    process, owner = _Process(), threading.Event()
+
+    assert process.open(owner, WORLD, 1, few=False) is None
+    if before:
+        assert before == len(list(descriptors.iterdir()))

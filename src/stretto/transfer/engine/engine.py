@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto import hop as hops
 from stretto.errors import CallError, MissingExtraError, StaleMemory
 from stretto.hop import MOST_LANES
 from stretto.meeting.forks import forget_in_children
@@ -22,7 +21,7 @@ from stretto.transfer.engine.counts import Counts, Notified
 from stretto.transfer.engine.leases import Lease, Writing
 from stretto.transfer.engine.loop import Loop
 from stretto.transfer.engine.meet import Door, come
-from stretto.transfer.engine.paths import explained
+from stretto.transfer.engine.paths import explained, lacks
 from stretto.transfer.engine.peer import Peer
 from stretto.transfer.engine.pending import Closes, Pending
 from stretto.transfer.engine.staged import Receiving, Sending
@@ -67,7 +66,7 @@ class Engine(Closes):
     ) -> None:  # fmt: skip
         if not name or ":" in name or len(name) > 200:
             raise CallError(f"engine name {name!r}; want 1 to 200 characters, no ':'")
-        if why := hops.get(hop).missing():
+        if why := lacks(hop):
             raise MissingExtraError(f"hop={hop!r}: {why}")
         if not 1 <= lanes <= MOST_LANES:
             raise CallError(f"lanes={lanes}; want 1 to {MOST_LANES}")

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stretto import hop as hops
 from stretto.transfer.copying.words import Mode
 from stretto.transfer.memory.region import ARENA, GPU, Region
 from stretto.transfer.ports import PeerLike
 
-__all__ = ["BY_GPU", "Path", "choose", "explained"]
+__all__ = ["BY_GPU", "CARRIERS", "Path", "choose", "explained", "lacks"]
+
+CARRIERS = ("tcp", "ucx")
+"""Of hops, those that engines go by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +29,15 @@ class Path:
 SAME = Path(name="same process", mode=Mode.COPY)
 BY_GPU = Path(name="gpu", mode=None)
 SHARED = Path(name="shared memory", mode=Mode.COPY)
+
+
+def lacks(carrier: str) -> str:
+    """Return why engines cannot go by a carrier here, or nothing."""
+    why: str = hops.get(carrier).missing()
+    if carrier in CARRIERS:
+        return why
+    many = " or ".join(map(repr, CARRIERS))
+    return f"engines go by {many}; this is for the calls of ranks, which load no other"
 
 
 def choose(

@@ -136,20 +136,7 @@ class Starter:
 
             return Passing(begin, path.name)
         if path is BY_GPU:
-            from stretto.transfer.engine.gpu import Enqueued
-
-            signal = how.get("signal")
-            word = 0 if signal is None else self.gpu.word(signal)
-            if word and not runs:
-                raise CallError("signal= of a transfer that moves nothing")
-            moves = [
-                self.gpu.prepare(
-                    made, run, a, b, how.get("by", ""), word if run is runs[-1] else 0
-                )
-                for run in runs
-            ]
-
-            return Enqueued(moves, self.gpu.mover, (a, b))
+            return self._enqueued(made, runs, a, b, how)
         idle = Transfer(
             self._engine.loop, peer, path.name, nbytes=sum(r.nbytes for r in runs),
             pieces=num_pieces(runs), notify=notify,
@@ -162,22 +149,47 @@ class Starter:
             self._works(idle, path, a, b, made, runs, where)
         elif peer is not None and theirs is not None and not idle.checked:
             where = read_token(lease) if lease else (theirs.slot, theirs.epoch)
-            ours = a if is_put else b
-            mode = Mode.PACK if is_put else Mode.UNPACK
-            works = [
-                Work(made, run, ours.addresses, ours.addresses, mode=mode)
-                for run in split(made, runs, PART)
-            ]
-            header = header_of(a, b, made, where, is_put=is_put)
-            far = b.pages if is_put else a.pages
-            pages = None if far is None else far.astype(np.int64)
-            again = quick(peer, works, header, pages, is_put=is_put)
+            again = self._quick(peer, made, runs, a, b, where, is_put=is_put)
             if again is not None:
                 idle.holds = (a, b)
                 return Prepared(
                     idle, record, lambda: self.start(src, dst, **how), again
                 )
         return Prepared(idle, record, lambda: self.start(src, dst, **how))
+
+    def _enqueued(
+        self, made: Plan, runs: Any, a: View, b: View, how: dict[str, Any]
+    ) -> Enqueued:
+        """Return what moves memory of GPUs whenever it is called with a stream."""
+        from stretto.transfer.engine.gpu import Enqueued
+
+        signal = how.get("signal")
+        word = 0 if signal is None else self.gpu.word(signal)
+        if word and not runs:
+            raise CallError("signal= of a transfer that moves nothing")
+        moves = [
+            self.gpu.prepare(
+                made, run, a, b, how.get("by", ""), word if run is runs[-1] else 0
+            )
+            for run in runs
+        ]
+        return Enqueued(moves, self.gpu.mover, (a, b))
+
+    def _quick(
+        self, peer: Any, made: Plan, runs: Any, a: View, b: View,
+        where: tuple[int, int], *, is_put: bool,
+    ) -> Any:  # fmt: skip
+        """Return one compiled call that does a far transfer, or None."""
+        ours = a if is_put else b
+        mode = Mode.PACK if is_put else Mode.UNPACK
+        works = [
+            Work(made, run, ours.addresses, ours.addresses, mode=mode)
+            for run in split(made, runs, PART)
+        ]
+        header = header_of(a, b, made, where, is_put=is_put)
+        far = b.pages if is_put else a.pages
+        pages = None if far is None else far.astype(np.int64)
+        return quick(peer, works, header, pages, is_put=is_put)
 
     def _views(self, src: Any, dst: Any) -> tuple[View, View]:
         a, b = view_of(src), view_of(dst)
