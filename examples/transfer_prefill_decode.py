@@ -123,7 +123,9 @@ def prefill() -> None:
         )  # fmt: skip
         print(json.dumps(params), flush=True)
         sys.stdin.readline()  # until the other says that it has them
-        sent, _ = worker.get_finished()
+        sent: set[str] = set()
+        while not sent:  # as an engine asks in every step
+            sent, _ = worker.get_finished()
         print(json.dumps(sorted(sent)), flush=True)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import platform
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -93,12 +94,34 @@ def _sources(file: str) -> str:
     """Return a hash of everything that is compiled together with a file's functions.
 
     Constants and functions of other files are compiled into a function, too: of those
-    that lie beside it, and of this room.
+    that lie beside it, of this room, and of all that these import.
     """
     folders = {Path(__file__).parent, Path(file).parent}
-    files = [path for folder in folders for path in folder.glob("*.py")]
+    files = {path for folder in folders for path in folder.glob("*.py")}
+    new = set(files)
+    while new:
+        new = {found for path in new for found in _imported(path)} - files
+        files |= new
     texts = [path.read_bytes() for path in sorted(files)]
     return hashlib.sha256(b"".join(texts)).hexdigest()[:12]
+
+
+_IMPORT = re.compile(r"^from (stretto[\w.]*) import (\([^)]*\)|[^\n]*)", re.MULTILINE)
+_PACKAGE = Path(__file__).parents[1]
+
+
+@functools.cache
+def _imported(path: Path) -> frozenset[Path]:
+    """Return the files of ours that a file imports; a room's facade is not followed."""
+    if path.name == "__init__.py":
+        return frozenset()
+    found = set()
+    for module, names in _IMPORT.findall(path.read_text(encoding="utf-8")):
+        place = _PACKAGE.joinpath(*module.split(".")[1:])
+        places = [place, *(place / name for name in re.findall(r"\w+", names))]
+        for one in places:
+            found |= {one.with_suffix(".py"), one / "__init__.py"}
+    return frozenset(one for one in found if one.is_file())
 
 
 def _pointer(builder: Any, address: Any) -> Any:

@@ -8,10 +8,10 @@ import uuid
 from pathlib import Path
 
 import pytest
+from tests.host.transfer.carriers import CARRIERS
 
 from stretto import hop as hops
 from stretto.transfer import Engine, loader
-from stretto.transfer.engine.paths import CARRIERS
 
 SECRET = b"s" * 32
 ROOT = Path(__file__).resolve().parents[3]

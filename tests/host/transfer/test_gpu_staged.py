@@ -9,6 +9,7 @@ import uuid
 
 import numpy as np
 import pytest
+from tests.host.transfer.carriers import CARRIERS
 from tests.host.transfer.conftest import SECRET
 from tests.pure.transfer.oracle import elements, key, memory
 from tests.pure.transfer.stand_in_gpu import GpuArray, Mover
@@ -24,7 +25,6 @@ from stretto.errors import (
     TransferError,
 )
 from stretto.transfer import Engine, kv_layout, loader
-from stretto.transfer.engine.paths import CARRIERS
 from stretto.transfer.engine.peer import Peer
 from stretto.transfer.stores import Files
 

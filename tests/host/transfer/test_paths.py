@@ -6,6 +6,7 @@ import select
 
 import numpy as np
 import pytest
+from tests.host.transfer.carriers import CARRIERS
 from tests.pure.transfer.oracle import elements, key, memory
 
 from stretto.errors import (
@@ -18,10 +19,9 @@ from stretto.errors import (
 )
 from stretto.transfer import Layout, kv_layout
 from stretto.transfer.engine import transfer as transfers
-from stretto.transfer.engine.paths import CARRIERS
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(120)]
-PATHS = ("shared memory", "cross-memory", "stage", "tcp", "ucx")
+PATHS = ("shared memory", "cross-memory", "stage", *CARRIERS)
 WAIT = 20
 _numbers = itertools.count()
 
