@@ -188,3 +188,43 @@ def interrupted(group):
 def test_a_waiting_rank_can_be_interrupted(ranks):
     """Control-C ends the wait at once, and the group with it."""
     assert [1, 1] == ranks(2, interrupted)
+
+
+def comes_and_closes(group, engine, go, gone):
+    """Let rank 1 come late, and close, while rank 0 looks how long it may wait."""
+    session = open_session(group, engine)
+    x = np.ones(4, np.float32)
+    launch = session.prepare(
+        plan_of("all_reduce/one_shot", 2), Call(dtype="float32", counts=(4,))
+    )
+    out = np.empty_like(x)
+    group.exchange({})
+    if group.rank:
+        os.read(go[0], 1)
+        launch(x, out)
+        os.write(gone[1], b"!")
+        return out.tolist()
+    start = time.monotonic()
+
+    def deadline_s(_):
+        if time.monotonic() - start < 0.3:
+            return 20.0
+        if group.goes_on:
+            group.goes_on = False
+            os.write(go[1], b"!")
+            os.read(gone[0], 1)  # its data are here now, and it is gone
+        return 0.1
+
+    group.goes_on = True
+    vars(group).pop("deadline_s")
+    group.__class__ = type(
+        "Closing", (type(group),), {"deadline_s": property(deadline_s)}
+    )
+    launch(x, out)
+    return out.tolist()
+
+
+@pytest.mark.parametrize("engine", INTERPRETERS)
+def test_who_comes_late_and_closes_has_come(ranks, engine):
+    """A closed member makes deadlines short; what it has sent is taken all the same."""
+    assert [[2.0] * 4] * 2 == ranks(2, comes_and_closes, engine, os.pipe(), os.pipe())

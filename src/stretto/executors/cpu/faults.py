@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.errors import CallError, StrettoError
-from stretto.executors import Group
+from stretto.executors import Group, Patience
 from stretto.executors.cpu.encode import Encoded
 from stretto.executors.cpu.far import FarSlab, Way
 from stretto.executors.cpu.slab import Slab
@@ -113,12 +113,14 @@ class Watch:
     def _until_done(self, status: int) -> None:
         since, seen = self._clock.now_us(), self._progress()
         has_said = False
+        patience = Patience(self._group)
         while status != Status.DONE:
-            waited_us = self._clock.now_us() - since
+            now_us = self._clock.now_us()
+            waited_us = now_us - since
             if not has_said and waited_us > _SAY_US:
                 has_said = True
                 self._say_waits(since)
-            self._look_around(status, waited_us)
+            self._look_around(status, patience.is_over(since * 1e-6, now_us * 1e-6))
             sleep_us = min(int(waited_us / _LATE), _LAST_SLEEP_US)
             self._words[SessionWord.SLEEP_US] = max(sleep_us, _FIRST_SLEEP_US)
             status = self._resume(self._at)
@@ -151,15 +153,13 @@ class Watch:
             ]
         )
 
-    def _look_around(self, status: int, waited_us: float) -> None:
+    def _look_around(self, status: int, is_over: bool) -> None:
         if self._way is not None:
             self._look_far(self._way)
         elsewhere = self._somebody_elsewhere() or self._in_exchanges()
         if status == Status.MISMATCH or elsewhere:
             raise self._group.fail((), self._where(), mismatch=self._who_called_what())
-        if int(self._group.broken[0]):
-            raise self._group.fail(self._missing(), self._where())
-        if waited_us > self._group.deadline_s * 1e6:
+        if is_over or int(self._group.broken[0]):
             raise self._group.fail(self._missing(), self._where())
 
     def _look_far(self, way: Way) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.executors import Group
+from stretto.executors import Group, Patience
 from stretto.executors.cuda.device.driver import Pinned, ask
 from stretto.executors.cuda.flags.regions import ENGINE_BYTES, ENGINE_SLOTS, Region
 from stretto.plan import Plan, Signal, Wait, spell_step
@@ -40,6 +40,7 @@ class EngineWatch:
         self._pinned = Pinned(len(self._regions))
         self._said: NDArray[np.uint32] = self._pinned.words.view(np.uint32)
         self._last = [(0, clock()) for _ in self._regions]
+        self._patience = [Patience(group) for _ in self._regions]
 
     def words(self, region: Region) -> tuple[int, int]:
         """Return the device's addresses of a set's two words: which call, where."""
@@ -56,7 +57,7 @@ class EngineWatch:
             elif at:
                 self._last[index] = (int(at), now)
                 self._said[2 * index + 1] = 0
-            elif now - since > self._group.deadline_s:
+            elif self._patience[index].is_over(since, now):
                 return index
         return None
 
