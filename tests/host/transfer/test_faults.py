@@ -337,6 +337,25 @@ def _cpu_s(pid):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def test_either_engine_may_close_while_they_connect(far):
+    """At any moment: whoever is left hears of it, or had met the other before."""
+    for turn in range(16):
+        how = {"secret": b"s" * 32, "job": f"closing-{far}-{turn}", "hop": far}
+        with (
+            Engine("there", listen="127.0.0.1:0", **how) as there,
+            Engine("here", **how) as here,
+        ):
+            found = here.connect(there.address)
+            time.sleep(0.002 * (turn // 2))
+            if turn % 2:
+                here.close()
+                assert found.event().wait(WAIT)
+                continue
+            there.close()
+            with contextlib.suppress(EngineLost, RendezvousError):
+                assert "there" == found.wait(WAIT).name
+
+
 def test_engines_of_two_carriers_do_not_meet(start, over):
     """Both are named; a carrier that is not here, or does not exist, is refused."""
     with pytest.raises(UnknownNameError, match="carrier"):
