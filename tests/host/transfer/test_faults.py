@@ -25,6 +25,7 @@ from stretto.errors import (
     UnknownNameError,
 )
 from stretto.transfer import Engine
+from stretto.transfer.engine import meet
 from stretto.transfer.links.words import MARKS
 from stretto.transfer.memory.mapping import word_at
 
@@ -364,6 +365,25 @@ def test_either_engine_may_close_while_they_connect(far):
             there.close()
             with contextlib.suppress(EngineLost, RendezvousError):
                 assert "there" == found.wait(WAIT).name
+
+
+def test_whoever_is_quicker_may_speak_first(far, monkeypatch):
+    """What a peer says before we know that it is one is heard."""
+    hello = meet.Talk._hello
+
+    def slowly(talk):
+        hello(talk)
+        time.sleep(0.3)
+
+    monkeypatch.setattr(meet.Talk, "_hello", slowly)
+    how = {"secret": b"s" * 32, "job": f"quick-{far}", "hop": far}
+    with (
+        Engine("there", listen="127.0.0.1:0", **how) as there,
+        Engine("here", **how) as here,
+    ):
+        there.share(np.arange(8), "numbers")
+        peer = here.connect(there.address).wait(WAIT)
+        assert ("numbers",) == peer.names
 
 
 def test_engines_of_two_carriers_do_not_meet(start, over):

@@ -13,7 +13,7 @@ import os
 import select
 import selectors
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -23,7 +23,7 @@ from stretto.hop import Window
 from stretto.meeting import tls
 from stretto.meeting.process import open_pidfd
 from stretto.meeting.secret import is_proof, new_nonce, prove
-from stretto.meeting.wire import Connection, Descriptor, Refused
+from stretto.meeting.wire import Connection, Descriptor, Frame, Refused
 from stretto.transfer import loader
 from stretto.transfer.engine.peer import Peer
 from stretto.transfer.engine.pending import Pending
@@ -62,7 +62,8 @@ class Talk:
         self._hop: Any = None
         self._fields: Fields | None = None
         self._peer: Peer | None = None
-        self._is_proved = is_near
+        self._is_proved, self._is_meeting = is_near, False
+        self._later: Sequence[Frame | Refused] = ()
         self._connection.keep_alive()
         if is_near:
             self._connection.trust()
@@ -104,6 +105,9 @@ class Talk:
                 self._heard(frame.body, list(frame.descriptors))
                 if self._peer is not None:
                     self._peer.told(frames[nth + 1 :])
+                    return
+                if self._is_meeting:  # it may be quicker, and say what is for a peer
+                    self._later = frames[nth + 1 :]
                     return
         except EOFError:
             why = "it hung up: it does not know our secret, or is of another job"
@@ -235,6 +239,7 @@ class Talk:
         )  # fmt: skip
 
     def _far_peer(self, shares: list[Any], other: int) -> None:
+        self._is_meeting = True
         hop, loop = self._hop, self._engine.loop
         if shares[other].get("fields") is not True:
             self._fields = None  # both have them, or neither uses them
@@ -268,9 +273,9 @@ class Talk:
         link = Link(
             self._shared, is_first=self._is_comer, hop=self._hop, fields=self._fields
         )
-        self._become(link)
+        self._become(link).told(self._later)
 
-    def _become(self, link: Link, **about: Any) -> None:
+    def _become(self, link: Link, **about: Any) -> Peer:
         """Hand the connection over to a peer."""
         self.is_over = True
         engine, loop = self._engine, self._engine.loop
@@ -285,6 +290,7 @@ class Talk:
         if found is not None:
             peer.ready.then(lambda: _pass_on(peer, found))
         engine.welcome(peer)
+        return peer
 
 
 def _pass_on(peer: Peer, found: Pending[Peer]) -> None:
