@@ -8,6 +8,7 @@ import signal
 import socket
 import struct
 import time
+import uuid
 from pathlib import Path
 
 import numpy as np
@@ -351,7 +352,7 @@ def _cpu_s(pid):
 def test_either_engine_may_close_while_they_connect(far):
     """At any moment: whoever is left hears of it, or had met the other before."""
     for turn in range(16):
-        how = {"secret": b"s" * 32, "job": f"closing-{far}-{turn}", "hop": far}
+        how = {"secret": b"s" * 32, "job": uuid.uuid4().hex, "hop": far}
         with (
             Engine("there", listen="127.0.0.1:0", **how) as there,
             Engine("here", **how) as here,
@@ -367,6 +368,20 @@ def test_either_engine_may_close_while_they_connect(far):
                 assert "there" == found.wait(WAIT).name
 
 
+def test_who_hangs_up_at_once_costs_nobody_else_anything(start):
+    """Before the loop has even looked who it was."""
+    with Engine("here", secret=b"s" * 32, listen="127.0.0.1:0") as here:
+        peer = here.connect(start(listen=True).address).wait(WAIT)
+        here.loop.call(lambda: time.sleep(0.3))
+        host, port = here.address.rsplit(":", 1)
+        linger = struct.pack("ii", 1, 0)
+        for _ in range(5):
+            with socket.create_connection((host, int(port)), timeout=5) as sock:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        time.sleep(0.5)
+        peer.check()
+
+
 def test_whoever_is_quicker_may_speak_first(far, monkeypatch):
     """What a peer says before we know that it is one is heard."""
     hello = meet.Talk._hello
@@ -376,7 +391,7 @@ def test_whoever_is_quicker_may_speak_first(far, monkeypatch):
         time.sleep(0.3)
 
     monkeypatch.setattr(meet.Talk, "_hello", slowly)
-    how = {"secret": b"s" * 32, "job": f"quick-{far}", "hop": far}
+    how = {"secret": b"s" * 32, "job": uuid.uuid4().hex, "hop": far}
     with (
         Engine("there", listen="127.0.0.1:0", **how) as there,
         Engine("here", **how) as here,

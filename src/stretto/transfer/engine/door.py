@@ -68,7 +68,11 @@ class Door:
         if is_near and uid_refusal(peer_uid(sock), os.getuid()):
             sock.close()
             return
-        talk = Talk(self._engine, sock, is_near=is_near, is_comer=False)
+        try:
+            talk = Talk(self._engine, sock, is_near=is_near, is_comer=False)
+        except OSError:  # it has hung up already
+            sock.close()
+            return
         self._talks.append(talk)
         self._engine.loop.at(time.monotonic() + _STRANGER_S, talk.expire)
 
@@ -93,7 +97,12 @@ class Door:
             return
         name, sock, found = reached
         is_near = ":" not in name
-        talk = Talk(self._engine, sock, is_near=is_near, is_comer=True, found=found)
+        try:
+            talk = Talk(self._engine, sock, is_near=is_near, is_comer=True, found=found)
+        except OSError as e:
+            sock.close()
+            found.fail(RendezvousError(f"engine {name!r}: it hung up: {e}"))
+            return
         talk.name = name
         self._visits = [visit for visit in self._visits if not visit.is_over]
         self._visits.append(talk)
