@@ -51,7 +51,10 @@ class Refusal:
 
 
 class Contender:
-    """A library's two processes."""
+    """A library's two processes; they start together, and are there once they `meet`.
+
+    So that all may start before the first is waited for.
+    """
 
     def __init__(self, name: str, path: str, nbytes: int) -> None:
         module = peers.get(name)
@@ -67,14 +70,19 @@ class Contender:
         try:
             for role in ("there", "here"):
                 self._start(role, path, nbytes, environment)
-            about = {role: self.ask(role, do="about") for role in ("there", "here")}
-            for role, other in (("there", "here"), ("here", "there")):
-                self.tell(role, do="meet", said=about[other])
-            for role in ("there", "here"):
-                self.hear(role)
         except BaseException:
             self.close()
             raise
+
+    def meet(self) -> None:
+        """Wait until both are there, and introduce them."""
+        for role in ("there", "here"):
+            self.hear(role)
+        about = {role: self.ask(role, do="about") for role in ("there", "here")}
+        for role, other in (("there", "here"), ("here", "there")):
+            self.tell(role, do="meet", said=about[other])
+        for role in ("there", "here"):
+            self.hear(role)
 
     def _start(
         self, role: str, path: str, nbytes: int, environment: Mapping[str, str]
@@ -90,7 +98,6 @@ class Contender:
         theirs.close()
         ours.settimeout(_PATIENCE_S)
         self._channels[role] = Channel(ours)
-        self.hear(role)
 
     def tell(self, role: str, **said: Any) -> None:
         """Ask a side for something; `hear` returns the answer."""
@@ -154,6 +161,11 @@ class Contender:
 
     def __enter__(self) -> Contender:
         """Use it for a while."""
+        try:
+            self.meet()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(
@@ -179,6 +191,13 @@ def contest(
                 running.append(Contender(name, path, most))
             except StrettoError as e:
                 yield Refusal(who=name, path=path, why=str(e))
+        for one in tuple(running):
+            try:
+                one.meet()
+            except StrettoError as e:
+                running.remove(one)
+                one.close()
+                yield Refusal(who=one.name, path=path, why=str(e))
         for case in cases:
             yield from _of_case(running, case, turns)
     finally:

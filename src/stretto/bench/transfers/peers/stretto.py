@@ -16,7 +16,10 @@ __all__ = ["PATHS", "WHATS", "Ours", "environment", "missing", "open_side"]
 
 PATHS = ("shared", "cross-memory", "tcp", "ucx-tcp")
 _SECRET = b"measure" * 5
-_LONG_US = 1e6
+_LONG_US = 2e4
+"""How long who attends looks: past the next round, but not for ever. What the engine's
+other thread has found meanwhile is seen only afterwards: with a second here, a round
+took a second when the machine was busy."""
 
 
 def missing() -> str:
