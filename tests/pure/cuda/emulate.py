@@ -29,7 +29,12 @@ HERE = Path(__file__).parent
 FINGERPRINT = 7
 # Not optimised: most of the time is the compiler's.
 OPTIONS = ["-O0", "-std=c++20", "-w", "-ffp-contract=off", "-fPIC", "-pthread"]
-LEAST = ["-nostdinc++", "-fno-exceptions", "-fno-rtti", "-fno-asynchronous-unwind-tables"]
+LEAST = [
+    "-nostdinc++",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fno-asynchronous-unwind-tables",
+]
 """What kernels do without."""
 SHARED = None
 """The folder of a session's libraries; conftest.py says where."""

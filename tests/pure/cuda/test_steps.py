@@ -70,7 +70,9 @@ def test_a_kernel_writes_every_step_of_its_lanes(
     launches = 3
     for turn in range(launches):
         if turn:  # the first is made while nobody wants steps
-            ctypes.c_uint64.in_dll(run.library, "stretto_steps").value = memory.ctypes.data
+            ctypes.c_uint64.in_dll(
+                run.library, "stretto_steps"
+            ).value = memory.ctypes.data
         inputs, want = run.draw(rng)
         got = run.launch(inputs)
         assert all(map(np.array_equal, want, got))

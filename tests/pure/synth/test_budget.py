@@ -45,7 +45,7 @@ def test_a_budget_bounds_every_way_of_a_search(monkeypatch):
     """Packing this machine's trees exactly alone takes half a minute."""
     monkeypatch.setattr(clock, "now", time.process_time)  # tests share the computer
     start = time.process_time()
-    found = synthesize("all_gather", net("mi250x2"), 10**9, budget=Budget.within(0.7))
+    found = synthesize("all_gather", net("mi250x2"), 10**9, budget=Budget.within(1.5))
     took = time.process_time() - start
 
     assert found.cut
