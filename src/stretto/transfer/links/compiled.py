@@ -14,6 +14,7 @@ from stretto.jit.atomics import (
     pause,
     store,
 )
+from stretto.jit.locks import enter, leave
 from stretto.transfer.copying.compiled import run
 from stretto.transfer.copying.words import Job
 from stretto.transfer.links.direct import pop, push, send
@@ -24,12 +25,10 @@ from stretto.transfer.links.quick import (
     take_one,
 )
 from stretto.transfer.links.rings import (
-    enter,
     far_put,
     far_signal,
     far_wait,
     give_way,
-    leave,
     post,
     progress,
     time_ns,

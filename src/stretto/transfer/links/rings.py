@@ -18,12 +18,12 @@ from stretto.jit.atomics import (
     fence,
     load,
     load_acquire,
-    pause,
     sched_yield,
     store,
     store_release,
     take,
 )
+from stretto.jit.locks import enter
 from stretto.transfer.links import words
 from stretto.transfer.links.words import (
     HALF_BYTES,
@@ -35,8 +35,8 @@ from stretto.transfer.links.words import (
 )
 
 __all__ = [
-    "enter", "far_put", "far_signal", "far_wait", "give_way", "leave", "post",
-    "progress", "taken", "time_ns",
+    "far_put", "far_signal", "far_wait", "give_way", "post", "progress", "taken",
+    "time_ns",
 ]  # fmt: skip
 
 _memcpy: Callable[[int, int, int], int] = types.ExternalFunction(
@@ -56,23 +56,6 @@ _TOLD, _ARGUMENTS = 8 * Block.TOLD, 8 * Block.ARGUMENTS
 _EVERY = SLOTS // 8
 """Records after which the consumer behind a hop says how far it is."""
 _FULL, _POSTED, _WAKE = 0, 1, 3
-
-
-@compiled("void(int64)")
-def enter(lock: int) -> None:
-    """Wait until a lock is ours: it is never held for long."""
-    spins = 0
-    while not take(lock, 1):
-        spins += 1
-        if spins & 63 == 0:
-            sched_yield()
-        pause()
-
-
-@compiled("void(int64)")
-def leave(lock: int) -> None:
-    """Let a lock go."""
-    store_release(lock, 0)
 
 
 @compiled("int64(int64)")
