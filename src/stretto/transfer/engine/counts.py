@@ -101,7 +101,7 @@ class Notified:
         """Return when so many have come, and take them."""
         loop = self._loop
         is_next = self.count == 1 and self.tag not in self._known
-        if not is_next or loop.glance(loop.look_at, self._hash) != 1:
+        if not is_next or loop.glance(self._hash) != 1:
             self._wait(timeout)
 
     def _wait(self, timeout: float | None) -> None:

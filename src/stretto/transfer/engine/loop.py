@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -75,8 +76,8 @@ class Loop:
         self._attention[Attention.ALONE_NS] = _ALONE_NS
         self.attention = int(self._attention.ctypes.data)
         """Address of the words that say whether others look."""
-        self.glance: Callable[[int, int], int] = _see_nothing
-        """Look for a notification on this host for a moment; 1: it came."""
+        self.glance: Callable[[int], int] = _see_nothing
+        """Look for a notification for a moment; 1: it came, and is taken."""
         self._held: deque[Any] = deque(maxlen=64)
         """The table, and earlier ones: somebody may be looking at one."""
         self._set(())
@@ -174,8 +175,8 @@ class Loop:
         table[Look.ATTENTION] = self.attention
         table[Look.LINKS :] = [taker.link.at for taker in takers]
         self._held.append(table)
+        self._look_at = int(table.ctypes.data)
         self._choose_glance()
-        self.look_at = int(table.ctypes.data)
         self._nap = self._made_nap(takers)
 
     def _made_nap(self, takers: tuple[Taker, ...]) -> Any:
@@ -220,10 +221,10 @@ class Loop:
         Peers need not wake anybody as long as somebody does it again and again.
         """
         call = self._await or self._found_await()
-        found: int = call(self.look_at, number)
+        found: int = call(self._look_at, number)
         while found == Said.COLD:
             self.heat()
-            found = call(self.look_at, number)
+            found = call(self._look_at, number)
         return found
 
     def heat(self) -> None:
@@ -244,13 +245,14 @@ class Loop:
         return self._await
 
     def _choose_glance(self) -> None:
-        """A glance is for links on this host, and for who has a core to look with."""
-        all_near = all(taker.link.hop is None for taker in self._takers)
+        """Looking is for who has a core for it; the lock is kept on one host only."""
         compiled = loader.current()
-        if compiled is not None and self._spin_ns and all_near:
-            self.glance = compiled.glance
-        else:
+        if compiled is None or not self._spin_ns:
             self.glance = _see_nothing
+            return
+        is_near = all(taker.link.hop is None for taker in self._takers)
+        look = compiled.glance if is_near else compiled.await_record
+        self.glance = partial(compiled.direct(look), self._look_at)
 
     @property
     def can_look(self) -> bool:
@@ -386,7 +388,7 @@ class Loop:
             self._thread.join(5.0)
 
 
-def _see_nothing(look: int, number: int) -> int:
+def _see_nothing(number: int) -> int:
     """Find nothing: a longer look follows."""
     return 0
 

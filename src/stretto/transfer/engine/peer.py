@@ -124,14 +124,15 @@ class Peer(Exchange):
         """Send a notification, and remember how it is sent the next time."""
         record = np.frombuffer(notice(tag, count), np.int64).copy()
         self.post(record.tobytes())
-        compiled = loader.current()
-        if compiled is None or self.link.hop is not None or count != 1:
+        compiled, hop = loader.current(), self.link.hop
+        if compiled is None or count != 1 or (hop is not None and hop.calls is None):
             return
         if len(self._notes) >= _MOST_NOTES:
             self._notes.clear()
             self._note_records.clear()
         at = int(record.ctypes.data)
-        self._notes[tag] = partial(compiled.announce, self.link.at, at)
+        post = compiled.announce if hop is None else compiled.post
+        self._notes[tag] = partial(compiled.direct(post), self.link.at, at)
         self._note_records.append(record)
         if self.lost:
             self._notes.clear()

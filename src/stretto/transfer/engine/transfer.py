@@ -289,9 +289,8 @@ class Prepared:
         self._note = 0 if record is None else int(record.ctypes.data)
         if self._peer is not None:
             work.job[Job.CANCEL] = self._peer.link.gone.ctypes.data
-        self._again = partial(
-            compiled.again, self._at, self._rows, self._link, self._note
-        )
+        again = compiled.direct(compiled.again)
+        self._again = partial(again, self._at, self._rows, self._link, self._note)
 
     @property
     def pieces(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from stretto.jit.atomics import (
     compiled,
+    direct,
     fence,
     load,
     load_acquire,
@@ -32,6 +33,7 @@ from stretto.transfer.links.rings import (
     leave,
     post,
     progress,
+    rest,
     time_ns,
 )
 from stretto.transfer.links.serving import serve
@@ -50,6 +52,7 @@ __all__ = [
     "answered",
     "await_done",
     "await_record",
+    "direct",
     "enter",
     "far_put",
     "far_signal",
@@ -71,7 +74,7 @@ __all__ = [
 
 _CONTEXT = 8 * Block.CONTEXT
 _LOOKS = 8
-"""Looks at all links between looks at the clock."""
+"""Looks at all links between looks at the clock; a look at a socket counts twice."""
 _ROW, _MOVED, _STOP = 8 * Job.ROW, 8 * Job.MOVED, 8 * Job.STOP
 _CLOCK, _COUNT, _LINKS = 8 * Look.CLOCK, 8 * Look.COUNT, 8 * Look.LINKS
 _ATTENTION = 8 * Look.ATTENTION
@@ -87,7 +90,7 @@ def await_record(look: int, tag: int) -> int:
     It is taken if it is the one; whatever else there is, is left. 0: nothing came.
     `look` is the address of the words of `Look`.
     """
-    begun, looks = 0, 0
+    begun, left = 0, _LOOKS
     attention = load(look + _ATTENTION)
     if load(attention + _IS_HOT) == 0:
         return _IS_COLD
@@ -101,10 +104,15 @@ def await_record(look: int, tag: int) -> int:
                 begun, found = 0, 0
             if found:
                 return found
-            if load(link + _CONTEXT) and progress(link) + push(link):
-                begun = 0
-        looks += 1
-        if looks % _LOOKS == 0:
+            if load(link + _CONTEXT):
+                left -= 1
+                if progress(link) + push(link):
+                    begun = 0
+                else:
+                    rest()
+        left -= 1
+        if left <= 0:
+            left = _LOOKS
             if load(attention + _IS_HOT) == 0:
                 return _IS_COLD
             store(attention + _LOOKED, load(attention + _LOOKED) + 1)
