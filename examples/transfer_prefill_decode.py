@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -124,8 +125,10 @@ def prefill() -> None:
         print(json.dumps(params), flush=True)
         sys.stdin.readline()  # until the other says that it has them
         sent: set[str] = set()
-        while not sent:  # as an engine asks in every step
+        until = time.monotonic() + 10
+        while not sent and time.monotonic() < until:  # an engine asks in every step
             sent, _ = worker.get_finished()
+            time.sleep(0.001)
         print(json.dumps(sorted(sent)), flush=True)
 
 

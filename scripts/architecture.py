@@ -68,7 +68,7 @@ first is when these rooms were one folder; before is when a request was made by 
 | a known call on CPUs | 1 | 0 | 0 | 0 |
 | a new call on CPUs, of a known launch | 10 | 7 | 25 | 18 |
 | the first of its kind on CPUs | 21 | 13 | 49 | 41 |
-| the first of its kind on GPUs, as launches are recorded | 32 | 35 | 65 | 51 |
+| the first of its kind on GPUs, as launches are recorded | 32 | 36 | 65 | 51 |
 
 A room imports rooms of lower layers, never of its own or above.
 Rooms of one layer do not know one another; nor do executors.

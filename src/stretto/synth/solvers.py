@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import Any
 
@@ -17,41 +18,29 @@ def cp_model() -> Any:
             "OR-Tools and NIXL crash in one process, and NIXL is loaded: "
             "synthesise in a process of its own"
         )
-    try:
-        from ortools.sat.python import cp_model as module
-    except ModuleNotFoundError as e:
-        raise _missing("ortools") from e
-    return module
+    return _load("ortools.sat.python.cp_model")
 
 
 def optimize() -> Any:
     """Return `scipy.optimize`, whose `linprog` is HiGHS."""
-    try:
-        from scipy import optimize as module
-    except ModuleNotFoundError as e:
-        raise _missing("scipy") from e
-    return module
+    return _load("scipy.optimize")
 
 
 def sparse() -> Any:
     """Return `scipy.sparse`."""
-    try:
-        from scipy import sparse as module
-    except ModuleNotFoundError as e:
-        raise _missing("scipy") from e
-    return module
+    return _load("scipy.sparse")
 
 
 def csgraph() -> Any:
     """Return `scipy.sparse.csgraph`: shortest paths."""
+    return _load("scipy.sparse.csgraph")
+
+
+def _load(name: str) -> Any:
     try:
-        from scipy.sparse import csgraph as module
+        return importlib.import_module(name)
     except ModuleNotFoundError as e:
-        raise _missing("scipy") from e
-    return module
-
-
-def _missing(what: str) -> MissingExtraError:
-    return MissingExtraError(
-        f"synthesis: got no {what}, want the solvers; pip install 'stretto[synth]'"
-    )
+        raise MissingExtraError(
+            f"synthesis: got no {name.partition('.')[0]}, want the solvers; "
+            "pip install 'stretto[synth]'"
+        ) from e

@@ -83,6 +83,20 @@ class Served:
     def close(self):
         self.engine.close()
 
+    def say_and_close(self, peer, tag, count):
+        """Send notifications, and be gone."""
+        there = self.engine.peer(peer).wait(10)
+        for _ in range(count):
+            there.notify(tag.encode())
+        self.engine.close()
+
+    def say_and_end(self, peer, tag, count):
+        """Send notifications, and end the process without closing anything."""
+        there = self.engine.peer(peer).wait(10)
+        for _ in range(count):
+            there.notify(tag.encode())
+        os._exit(0)
+
 
 def main():
     name, secret, listen = sys.argv[1], bytes.fromhex(sys.argv[2]), sys.argv[3] == "1"

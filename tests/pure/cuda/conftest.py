@@ -25,6 +25,7 @@ _fakes = load("cuda_fakes", "fakes.py")
 load("cuda_model", "model.py")
 load("cuda_emulate", "emulate.py")
 load("cuda_emulate_own", "emulate_own.py")
+load("cuda_tensors", "tensors.py")
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,8 @@ from cuda_fakes import on_ranks
 
 torch = pytest.importorskip("torch")
 
-from stretto.arrays import array_readers, operands  # noqa: E402
+from cuda_tensors import read_as_on_gpu  # noqa: E402
+
 from stretto.calls import Communicator  # noqa: E402
 from stretto.executors.cuda.codegen.abi import PARAMS  # noqa: E402
 from stretto.executors.cuda.codegen.generate import generate  # noqa: E402
@@ -19,19 +20,9 @@ from stretto.torch.operators import norms  # noqa: E402
 ROWS, HIDDEN, EPS = 4, 512, 1e-6
 
 
-def as_on_gpu(tensor):
-    """Read a tensor of the CPU as one of a GPU."""
-    if not tensor.is_contiguous() or tensor.is_neg():
-        return None
-    alike = tensor.shape, tensor.dtype, tensor.device
-    return "cuda", alike, tensor.data_ptr(), tensor.nbytes
-
-
 @pytest.fixture(autouse=True)
 def tensors_on_gpu(monkeypatch):
-    monkeypatch.setattr(array_readers, "_tensor", as_on_gpu)
-    monkeypatch.setitem(array_readers._readers, torch.Tensor, as_on_gpu)
-    monkeypatch.setattr(operands, "_device", lambda given: "cuda")
+    read_as_on_gpu(monkeypatch)
     monkeypatch.setattr(norms, "in_kernel", lambda *given: True)
     monkeypatch.setattr(launch, "current_stream", lambda ordinal: 5)
 

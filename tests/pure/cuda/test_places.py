@@ -9,7 +9,8 @@ from cuda_fakes import on_ranks
 
 torch = pytest.importorskip("torch")
 
-from stretto.arrays import array_readers, operands  # noqa: E402
+from cuda_tensors import read_as_on_gpu  # noqa: E402
+
 from stretto.calls import Communicator  # noqa: E402
 from stretto.executors.cuda.codegen.abi import Kernel  # noqa: E402
 from stretto.executors.cuda.device import driver  # noqa: E402
@@ -19,19 +20,9 @@ from stretto.torch.places import KnownPlaces  # noqa: E402
 from stretto.trace.rings import RingWord  # noqa: E402
 
 
-def as_on_gpu(tensor):
-    """Read a tensor of the CPU as one of a GPU."""
-    if not tensor.is_contiguous() or tensor.is_neg():
-        return None
-    alike = tensor.shape, tensor.dtype, tensor.device
-    return "cuda", alike, tensor.data_ptr(), tensor.nbytes
-
-
 @pytest.fixture(autouse=True)
 def tensors_on_gpu(monkeypatch):
-    monkeypatch.setattr(array_readers, "_tensor", as_on_gpu)
-    monkeypatch.setitem(array_readers._readers, torch.Tensor, as_on_gpu)
-    monkeypatch.setattr(operands, "_device", lambda given: "cuda")
+    read_as_on_gpu(monkeypatch)
     monkeypatch.setattr(driver, "_torch", [lambda ordinal: 0])
 
 

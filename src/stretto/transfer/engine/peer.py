@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -35,6 +36,8 @@ __all__ = ["Peer"]
 _MOST_OPEN = 4096
 _MOST_NOTES = 256
 _MOST_ARENAS = 4096
+_PART_S = 1.0
+"""How long what a peer said before it ended may take to be here, or to be sent."""
 
 
 class Peer(Exchange):
@@ -61,6 +64,11 @@ class Peer(Exchange):
         self._notes: dict[bytes, Callable[[], int]] = {}
         """By name: the compiled call. None for who is lost."""
         self._note_records: list[NDArray[np.int64]] = []
+        self._ending: tuple[str, int, float] | None = None
+        """Why it ends, how many records it has posted, and until when they may come."""
+        self._closed = ""
+        """That we close the connection, as soon as we do."""
+        self._parted: Pending[None] = Pending(engine.loop, f"the end of {name!r}")
 
     @property
     def is_far(self) -> bool:
@@ -196,9 +204,8 @@ class Peer(Exchange):
             self._connection.flush()
             frames = self._connection.receive()
         except (EOFError, OSError):
-            self.lose(
-                "its process has ended" if self.is_dead() else "it hung up",
-            )
+            why = "its process has ended" if self.is_dead() else "it hung up"
+            self._ends(why, self.link.come)
             return
         self.told(frames)
 
@@ -230,9 +237,37 @@ class Peer(Exchange):
             case "ready":
                 self.ready.finish(self)
             case "bye":
-                self.lose(f"it closed: {str(said.get('why', ''))[:200]}")
+                why = f"it closed: {str(said.get('why', ''))[:200]}"
+                self._ends(why, int(said["posted"]), time.monotonic() + _PART_S)
             case other:
                 raise ValueError(f"{str(other)[:40]!r}")
+
+    # Its end: what it has said before that is heard first.
+
+    def _ends(self, why: str, posted: int, until: float = 0.0) -> None:
+        """Lose it, once all that it has posted has been taken."""
+        if self._ending is not None:
+            why, posted, _ = self._ending  # it has closed in order, and is gone now
+        self._ending = why, posted, until
+        self.engine.loop.drain()
+
+    @property
+    def waits(self) -> bool:
+        """Return whether something waits for room, or for the last that it said."""
+        return self._ending is not None or super().waits
+
+    def pump(self) -> None:
+        """Go on with what waited; lose who has ended, and has no more to say."""
+        if self._ending is not None:
+            why, posted, until = self._ending
+            if self.link.taken >= posted or time.monotonic() >= until:
+                self.lose(why)
+                return
+        super().pump()
+
+    def part(self, why: str = "") -> None:
+        """Tell it that nothing more comes from here."""
+        self.tell({"say": "bye", "why": why, "posted": self.link.posted})
 
     def _share(self, region: Region) -> None:
         with self.engine.lock:
@@ -258,13 +293,14 @@ class Peer(Exchange):
         with self.engine.lock:
             if self.lost:
                 return
-            self.lost = why or "it is gone"
+            self.lost = self._closed or why or "it is gone"
             wanted = [p for some in self._wanted.values() for p in some]
             begun = [*self.begun, *self._transfers.values()]
         self.link.gone[0] = 1
         self._notes.clear()
         self.engine.drop(self, self._connection)
         self.ready.fail(self.error())
+        self._parted.finish(None)
         for pending in wanted:
             pending.fail(self.error())
         for kept in self._asked.values():
@@ -280,6 +316,10 @@ class Peer(Exchange):
         self._connection.close()
 
     def close(self, why: str = "") -> None:
-        """End the connection; the peer hears of it."""
-        self.tell({"say": "bye", "why": why})
-        self.lose("this engine closed the connection")
+        """End the connection; the peer hears of it, and all that was said before."""
+        self.part(why)
+        self._closed = "this engine closed the connection"
+        if self.is_far and not self.lost:
+            # What is still to be sent needs this end; it hangs up when it has it.
+            self.engine.loop.wait_for(self._parted, time.monotonic() + _PART_S)
+        self.lose(self._closed)

@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.transfer import loader
 from stretto.transfer.copying.plain import bytes_at
-from stretto.transfer.links import plain
 from stretto.transfer.links.fields import Fields, Opened
 from stretto.transfer.links.notices import notice, tag_hash
+from stretto.transfer.links.staging import Staging, functions
 from stretto.transfer.links.words import (
     HALF_BYTES,
     MARKS,
@@ -42,44 +41,6 @@ __all__ = ["Link", "Record", "functions", "notice", "tag_hash"]
 
 Record = tuple[int, ...]
 _RECORD = struct.Struct("=8q")
-
-
-def functions() -> Any:
-    """Return the compiled functions, or those in Python."""
-    return loader.current() or plain
-
-
-class _Staging:
-    """The right to place bytes, among the threads of Python and the compiled ones."""
-
-    def __init__(self, link: Link) -> None:
-        self._link, self._lock, self._depth = link, threading.RLock(), 0
-
-    def acquire(self) -> bool:
-        """Take it, unless somebody has it."""
-        if not self._lock.acquire(blocking=False):
-            return False
-        self._entered()
-        return True
-
-    def release(self) -> None:
-        """Give it back."""
-        self.__exit__()
-
-    def _entered(self) -> None:
-        self._depth += 1
-        if self._depth == 1 and self._link.is_quick:
-            functions().enter(self._link.stage_lock)
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-        self._entered()
-
-    def __exit__(self, *error: object) -> None:
-        self._depth -= 1
-        if not self._depth and self._link.is_quick:
-            functions().leave(self._link.stage_lock)
-        self._lock.release()
 
 
 class Link:
@@ -112,7 +73,7 @@ class Link:
         self._buffer = np.zeros(16, np.int64)
         self._out_record = np.zeros(8, np.int64)
         self._posting = threading.RLock()
-        self.staging = _Staging(self)
+        self.staging = Staging(self)
         """Held from placing bytes in the stage until they are announced."""
         self._kept = np.zeros((MOST_KEPT if self.is_quick else 1, Kept.END), np.int64)
         self._keeps: dict[int, Any] = {}
@@ -186,6 +147,21 @@ class Link:
         at = int(self._buffer.ctypes.data)
         while functions().pop(self.at, at):
             yield tuple(self._buffer[:8].tolist())
+
+    @property
+    def posted(self) -> int:
+        """Return how many records were posted here."""
+        return int(word_at(self.out + Word.TAIL)[0])
+
+    @property
+    def come(self) -> int:
+        """Return how many records have come from the peer."""
+        return int(word_at(self.inner + Word.TAIL)[0])
+
+    @property
+    def taken(self) -> int:
+        """Return how many of them were taken."""
+        return int(word_at(self.inner + Word.HEAD)[0])
 
     # What a peer has prepared.
 
@@ -274,8 +250,7 @@ class Link:
     @property
     def has_records(self) -> bool:
         """Return whether there are some."""
-        tail, head = word_at(self.inner + Word.TAIL), word_at(self.inner + Word.HEAD)
-        return bool(tail[0] > head[0])
+        return self.come > self.taken
 
     def wake(self) -> None:
         """Wake the peer's engine."""

@@ -95,12 +95,14 @@ def _refuse_hosts(session: SessionServices, plan: Plan, call: Call) -> None:
             f"plan {plan.name} is for hosts {plan.hosts or 'in one'}; ranks are on "
             f"{hosts or 'one'}: lower it with hosts=comm.hosts"
         )
+    if not hosts:
+        return
     what = ""
     if runs_on_engine(plan) or hands_round_on_engine(plan):
         what = "copy engines do not reach other hosts; want packets or bulk"
     elif taken_by_hand(plan, call, session.regions[0].share) is not None:
         what = "kernels by hand do not reach other hosts; want another algorithm"
-    if hosts and what:
+    if what:
         raise PlanError(f"plan {plan.name} ({plan.schedule}), ranks on {hosts}: {what}")
 
 
