@@ -61,7 +61,11 @@ class LoopLike(Protocol):
     def can_look(self) -> bool:
         """Return whether there is something to look at, and a core to do it."""
 
-    def glance(self, number: int) -> int:
+    @property
+    def look_at(self) -> int:
+        """Return the address of what is looked at."""
+
+    def glance(self, look: int, number: int) -> int:
         """Look for a notification for a moment; 1: it came, and is taken."""
 
     def look(self, number: int) -> int:

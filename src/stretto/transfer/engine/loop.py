@@ -19,7 +19,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -76,7 +75,7 @@ class Loop:
         self._attention[Attention.ALONE_NS] = _ALONE_NS
         self.attention = int(self._attention.ctypes.data)
         """Address of the words that say whether others look."""
-        self.glance: Callable[[int], int] = _see_nothing
+        self.glance: Callable[[int, int], int] = _see_nothing
         """Look for a notification for a moment; 1: it came, and is taken."""
         self._held: deque[Any] = deque(maxlen=64)
         """The table, and earlier ones: somebody may be looking at one."""
@@ -175,7 +174,7 @@ class Loop:
         table[Look.ATTENTION] = self.attention
         table[Look.LINKS :] = [taker.link.at for taker in takers]
         self._held.append(table)
-        self._look_at = int(table.ctypes.data)
+        self.look_at = int(table.ctypes.data)
         self._choose_glance()
         self._nap = self._made_nap(takers)
 
@@ -221,10 +220,10 @@ class Loop:
         Peers need not wake anybody as long as somebody does it again and again.
         """
         call = self._await or self._found_await()
-        found: int = call(self._look_at, number)
+        found: int = call(self.look_at, number)
         while found == Said.COLD:
             self.heat()
-            found = call(self._look_at, number)
+            found = call(self.look_at, number)
         return found
 
     def heat(self) -> None:
@@ -252,7 +251,7 @@ class Loop:
             return
         is_near = all(taker.link.hop is None for taker in self._takers)
         look = compiled.glance if is_near else compiled.await_record
-        self.glance = partial(compiled.direct(look), self._look_at)
+        self.glance = compiled.direct(look)
 
     @property
     def can_look(self) -> bool:
@@ -388,7 +387,7 @@ class Loop:
             self._thread.join(5.0)
 
 
-def _see_nothing(number: int) -> int:
+def _see_nothing(look: int, number: int) -> int:
     """Find nothing: a longer look follows."""
     return 0
 

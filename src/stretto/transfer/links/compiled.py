@@ -49,6 +49,7 @@ from stretto.transfer.links.words import (
 __all__ = [
     "again",
     "announce",
+    "announce_far",
     "answered",
     "await_done",
     "await_record",
@@ -144,18 +145,30 @@ def glance(look: int, tag: int) -> int:
     return 0
 
 
-@compiled("int64(int64,int64)", nogil=False)
-def announce(link: int, record: int) -> int:
-    """Post a record to a link of one host; see `post`. The interpreter lock is kept."""
-    return post(link, record)
+@compiled("int64(int64)", nogil=False)
+def announce(note: int) -> int:
+    """Post a record to a link of one host; see `post`. The interpreter lock is kept.
+
+    A note is the address of a link's, and a record.
+    """
+    return post(load(note), note + 8)
 
 
-@compiled("int64(int64,int64,int64,int64)")
-def again(job: int, rows: int, link: int, record: int) -> int:
+@compiled("int64(int64)")
+def announce_far(note: int) -> int:
+    """Post a record to a link by a hop, which takes longer."""
+    return post(load(note), note + 8)
+
+
+@compiled("int64(int64)")
+def again(words: int) -> int:
     """Do a prepared transfer, and post its notification, if it has one.
 
-    Return 8 x its status, and what `post` says.
+    The words: its job, how many runs, the link and the record, or 0. Return 8 x its
+    status, and what `post` says.
     """
+    job, rows = load(words), load(words + 8)
+    link, record = load(words + 16), load(words + 24)
     store(job + _ROW, 0)
     store(job + _MOVED, 0)
     store(job + _STOP, rows)
