@@ -1,5 +1,6 @@
 """What every test may use: golden files, a steady Hypothesis, markers by folder."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -12,6 +13,7 @@ TESTS = Path(__file__).parent
 LONGEST = ("chaos", "host/bench", "host/torch_ops", "host/torch", "host/hop")
 """Folders whose files take longest: begun first, so that none runs alone at the end."""
 
+gc.disable()  # until all is imported: what is imported stays
 # No deadline: on shared cores a slow example means nothing. In CI a failure must come
 # back when the same commit is run again, so examples are not drawn at random there.
 hypothesis.settings.register_profile(
@@ -36,6 +38,16 @@ def pytest_collection_modifyitems(items):
         if item.path.is_relative_to(TESTS / "host"):
             item.add_marker("host")
     items.sort(key=lambda item: _begun(item.path.relative_to(TESTS).parent.as_posix()))
+
+
+def pytest_collection_finish():
+    """Look for garbage from now on, but not among all that was imported and collected.
+
+    Each look through it takes half a second, and there would be many.
+    """
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 10)
+    gc.enable()
 
 
 def _begun(folder):

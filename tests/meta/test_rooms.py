@@ -128,12 +128,24 @@ def test_modules_say_what_they_are():
 
 def long_functions(path):
     """Return the functions of a file that are longer than they may be."""
+    text = path.read_text()
+    if text.count("\n") <= MOST_OF_A_FUNCTION:
+        return []
     return [
         f"{path.name}:{node.lineno} {node.name}: {length}"
-        for node in ast.walk(tree(path))
+        for node in statements(ast.parse(text))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (length := node.end_lineno - node.lineno + 1) > MOST_OF_A_FUNCTION
     ]
+
+
+def statements(node):
+    """Yield all statements in a tree, and not what they are made of."""
+    for inner in ast.iter_child_nodes(node):
+        if not isinstance(inner, ast.expr):
+            if isinstance(inner, ast.stmt):
+                yield inner
+            yield from statements(inner)
 
 
 def test_modules_can_be_read_at_one_sitting():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from unittest import mock
@@ -23,9 +24,18 @@ def load(name, file):
 load("cuda_fake_memory", "fake_memory.py")
 _fakes = load("cuda_fakes", "fakes.py")
 load("cuda_model", "model.py")
-load("cuda_emulate", "emulate.py")
+_emulate = load("cuda_emulate", "emulate.py")
 load("cuda_emulate_own", "emulate_own.py")
 load("cuda_tensors", "tensors.py")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_libraries(tmp_path_factory):
+    """Let all processes of a session have one folder of emulated kernels."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    _emulate.SHARED = folder / "emulated"
 
 
 @pytest.fixture(scope="module")

@@ -5,13 +5,12 @@ protocols, the epochs, the clerk and the give-up path are what a GPU runs, with 
 of the operating system in place of its own.
 """
 
-import atexit
 import ctypes
 import functools
+import hashlib
+import os
 import re
-import shutil
 import subprocess
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +29,15 @@ HERE = Path(__file__).parent
 FINGERPRINT = 7
 # Not optimised: most of the time is the compiler's.
 OPTIONS = ["-O0", "-std=c++20", "-w", "-ffp-contract=off", "-fPIC", "-pthread"]
+LEAST = [
+    "-nostdinc++",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fno-asynchronous-unwind-tables",
+]
+"""What kernels do without."""
+SHARED = None
+"""The folder of a session's libraries; conftest.py says where."""
 OURS = ("memory.cuh", "cluster.cuh")
 """Headers of which emulate.hpp has its own version."""
 REPLACED = (
@@ -67,27 +75,39 @@ def _included(text):
 
 
 @functools.cache
-def precompiled():
-    """Return a folder with emulate.hpp, compiled once a process."""
-    made = tempfile.TemporaryDirectory()
-    shutil.copy(HERE / "emulate.hpp", made.name)
-    header = ["-x", "c++-header", "emulate.hpp", "-o", "emulate.hpp.gch"]
-    subprocess.run(["g++", *OPTIONS, *header], cwd=made.name, check=True, timeout=120)
-    atexit.register(made.cleanup)
-    return Path(made.name)
+def runtime():
+    """Load what emulate.hpp declares, for every kernel of this process."""
+    made = _made_once("emulate", ["-O1", str(HERE / "emulate.cpp")], HERE)
+    return ctypes.CDLL(str(made), mode=ctypes.RTLD_GLOBAL)
 
 
 def compiled(folder, name):
     """Return the library of a source, before which emulate.hpp comes."""
-    library = folder / f"{Path(name).stem}.so"
-    first = ["-include", str(precompiled() / "emulate.hpp")]
-    subprocess.run(
-        ["g++", *OPTIONS, *first, "-shared", name, "-o", library.name],
-        cwd=folder,
-        check=True,
-        timeout=120,
-    )
+    runtime()
+    first = ["-include", str(HERE / "emulate.hpp")]
+    return _made_once("kernel", [*LEAST, *first, name], folder)
+
+
+def _made_once(name, words, folder):
+    """Return the library that g++ makes of a folder's files, made once a session.
+
+    Its processes share a folder of them, each named by all that it was made of.
+    """
+    SHARED.mkdir(parents=True, exist_ok=True)
+    parts = [*OPTIONS, *words, *(f.read_text() for f in _sources(folder))]
+    digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+    library = SHARED / f"{name}-{digest}.so"
+    if not library.exists():
+        mine = SHARED / f"{digest}.{os.getpid()}"
+        made = ["g++", *OPTIONS, *words, "-shared", "-o", str(mine)]
+        subprocess.run(made, cwd=folder, check=True, timeout=120)
+        mine.replace(library)
     return library
+
+
+def _sources(folder):
+    """Return the files of a folder that a library may be made of."""
+    return sorted(f for f in folder.iterdir() if f.suffix in (".cpp", ".cuh", ".hpp"))
 
 
 def translated(kernel, folder):
@@ -103,19 +123,19 @@ def translated(kernel, folder):
 
 
 def build(kernel, folder):
-    """Return the kernel as a function of its parameters and the first block."""
+    """Return a library whose `go` runs the kernel: its parameters, the first block."""
     translated(kernel, folder)
     cluster = re.search(r"__cluster_dims__\((\d+)", kernel.text)
     entry = (
         '\nextern "C" unsigned go(Calls* calls, unsigned from) {\n'
         f"  of_cluster = {cluster.group(1) if cluster else 1};\n"
         f"  launch(stretto_kernel, *calls, {kernel.grid}, {kernel.threads}, from);\n"
-        "  return stuck ? 1u << 31 : late.load();\n}\n"
+        "  return is_stuck() ? 1u << 31 : late_words();\n}\n"
     )
     (folder / "kernel.cpp").write_text(f"{kernel.text}{entry}")
-    go = ctypes.CDLL(str(compiled(folder, "kernel.cpp"))).go
-    go.restype = ctypes.c_uint
-    return go
+    library = ctypes.CDLL(str(compiled(folder, "kernel.cpp")))
+    library.go.restype = ctypes.c_uint
+    return library
 
 
 def aligned(nbytes, fill=0):
@@ -157,7 +177,8 @@ class Emulated:
             rows=rows,
             share=share,
         )
-        self.go = build(replace(self.kernel, text=edit(self.kernel.text)), folder)
+        text = edit(self.kernel.text)
+        self.library = build(replace(self.kernel, text=text), folder)
         kind = collectives.get(plan.collective)
         shape = Shape(num_ranks=n, split=plan.split, params=plan.params)
         self.counts = [counts] * kind.num_parts(shape)
@@ -214,7 +235,7 @@ class Emulated:
             ).tobytes()
             for r in range(n)
         )
-        late = self.go(ctypes.c_char_p(packed), absent * self.kernel.grid // n)
+        late = self.library.go(ctypes.c_char_p(packed), absent * self.kernel.grid // n)
         assert late >> 31 == 0, "threads waited for others that never come"
         assert late == 0, "nobody writes to a block of its cluster that has ended"
         return [

@@ -2,7 +2,7 @@
 struct Size {
   unsigned x;
 };
-inline thread_local Size blockDim{0};
+extern __thread Size blockDim;
 inline void __syncthreads() { meet(0, blockDim.x, true); }
 inline int __syncthreads_and(int mine) { return !meet(0, blockDim.x, true, !mine); }
 
@@ -23,12 +23,16 @@ inline Pair load_pair(const Pair* p) {
 }
 inline void store_pair(Pair* p, Pair v) {
   store_relaxed_word(&p->high, v.high);
-  std::this_thread::yield();
+  sched_yield();
   store_relaxed_word(&p->low, v.low);
 }
 template <class T>
 void add_remote(T* p, T v) {
-  std::atomic_ref<T>(*p).fetch_add(v, std::memory_order_relaxed);
+  T was = *p, sum;
+  do {
+    sum = was + v;
+  } while (!__atomic_compare_exchange(p, &was, &sum, false, __ATOMIC_RELAXED,
+                                      __ATOMIC_RELAXED));
 }
 }  // namespace stretto
 
@@ -37,21 +41,13 @@ void add_remote(T* p, T v) {
 template <class Kernel, class P>
 void launch_ranks(Kernel kernel, const P* of, unsigned ranks, unsigned grid,
                   unsigned threads, unsigned absent, unsigned from = 0) {
-  std::vector<Barriers> all(ranks * grid);
-  std::vector<std::thread> running;
-  for (unsigned b = 0; b < ranks * grid; ++b) {
-    all[b][0];
-    for (unsigned w = 0; w < 32; ++w) all[b][100 + w];
-    if (b < from || absent >> (b / grid) & 1) continue;
-    for (unsigned t = 0; t < threads; ++t) {
-      running.emplace_back([&, b, t] {
-        blockIdx.x = b % grid;
-        threadIdx.x = t;
-        blockDim.x = threads;
-        barriers = &all[b];
-        kernel(of[b / grid]);
-      });
-    }
-  }
-  for (std::thread& one : running) one.join();
+  struct Launch {
+    Kernel kernel;
+    const P* of;
+  } const once{kernel, of};
+  const auto body = [](const void* given, unsigned rank) {
+    const Launch& it = *static_cast<const Launch*>(given);
+    it.kernel(it.of[rank]);
+  };
+  run_blocks(body, &once, ranks * grid, grid, threads, from, absent);
 }

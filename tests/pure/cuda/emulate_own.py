@@ -28,19 +28,14 @@ def build(text, folder, entry):
         (folder / name).write_text(header)
     for name in ASSEMBLY:
         (folder / name).write_text("#pragma once\n")
-    include = f'#include "{HERE / "emulate_own.hpp"}"'
-    (folder / "own.cpp").write_text("\n".join([include, text, entry]))
+    own = (HERE / "emulate_own.hpp").read_text()
+    (folder / "own.cpp").write_text("\n".join([own, text, entry]))
     return ctypes.CDLL(str(compiled(folder, "own.cpp")))
 
 
-_built = {}
-
-
 def built(text, folder, entry):
-    """Return the function `go` of a text, compiled once."""
-    if (text, entry) not in _built:
-        _built[text, entry] = build(text, folder, entry).go
-    return _built[text, entry]
+    """Return the function `go` of a text."""
+    return build(text, folder, entry).go
 
 
 class Handles:

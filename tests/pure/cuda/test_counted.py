@@ -85,7 +85,7 @@ class Counted:
                 },
                 extra,
             ).tobytes()
-        run.go(ctypes.c_char_p(packed), 0)
+        run.library.go(ctypes.c_char_p(packed), 0)
         return [t.view(np.int32) for t in target], told
 
 

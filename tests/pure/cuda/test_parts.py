@@ -4,7 +4,7 @@ import ctypes
 
 import numpy as np
 import pytest
-from tests.pure.cuda.emulate import compiled, translated
+from cuda_emulate import compiled, translated
 
 from stretto import collectives
 from stretto.collectives import Operator, storage

@@ -63,15 +63,16 @@ def test_a_kernel_writes_every_step_of_its_lanes(
         program, plan.value, tmp_path, dtype="int32", op=Operator.SUM, counts=301,
         edit=lambda text: first + text,
     )  # fmt: skip
-    library = ctypes.CDLL(str(tmp_path / "kernel.so"))
     memory = _emulate.aligned(NBYTES)
     control = run.control[1].ctypes.data
-    ctypes.c_uint64.in_dll(library, "only").value = control
+    ctypes.c_uint64.in_dll(run.library, "only").value = control
     rng = np.random.default_rng(0)
     launches = 3
     for turn in range(launches):
         if turn:  # the first is made while nobody wants steps
-            ctypes.c_uint64.in_dll(library, "stretto_steps").value = memory.ctypes.data
+            ctypes.c_uint64.in_dll(
+                run.library, "stretto_steps"
+            ).value = memory.ctypes.data
         inputs, want = run.draw(rng)
         got = run.launch(inputs)
         assert all(map(np.array_equal, want, got))

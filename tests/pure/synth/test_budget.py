@@ -45,12 +45,12 @@ def test_a_budget_bounds_every_way_of_a_search(monkeypatch):
     """Packing this machine's trees exactly alone takes half a minute."""
     monkeypatch.setattr(clock, "now", time.process_time)  # tests share the computer
     start = time.process_time()
-    found = synthesize("all_gather", net("mi250x2"), 10**9, budget=Budget.within(2))
+    found = synthesize("all_gather", net("mi250x2"), 10**9, budget=Budget.within(1.5))
     took = time.process_time() - start
 
     assert found.cut
     assert found.gap < 0.5
-    assert took < 12
+    assert took < 8
 
 
 def test_steps_and_rounds_end_with_the_budget(monkeypatch):
@@ -58,10 +58,10 @@ def test_steps_and_rounds_end_with_the_budget(monkeypatch):
     monkeypatch.setattr(clock, "now", time.process_time)
     network = net("mi250x").group(range(8), relays=False)
     start = time.process_time()
-    found = synthesize("all_reduce", network, 65536, budget=Budget.within(3))
+    found = synthesize("all_reduce", network, 65536, budget=Budget.within(1))
 
     assert found.gap < 0.2
-    assert time.process_time() - start < 6
+    assert time.process_time() - start < 4
 
 
 def test_trees_are_packed_wherever_they_can_be():

@@ -12,7 +12,6 @@ import heapq
 import itertools
 from collections import defaultdict
 from collections.abc import Callable
-from fractions import Fraction
 from typing import NamedTuple
 
 from stretto.errors import TopologyError
@@ -20,7 +19,7 @@ from stretto.synth.direct.greedy import Booking
 from stretto.synth.network.model import Hop
 from stretto.synth.network.symmetry import Symmetry
 from stretto.synth.network.without_switches import go_on
-from stretto.synth.schedules.schedule import Chunk, Demand, Move, Schedule
+from stretto.synth.schedules.schedule import Chunk, Demand, Schedule
 from stretto.synth.schedules.unfold import unfold
 
 __all__ = ["by_detours"]
@@ -50,7 +49,7 @@ def by_detours(
 class _Way(NamedTuple):
     """How a chunk comes to a rank, and when."""
 
-    arrival: Fraction
+    arrival: int
     hop: Hop | None
     """The last one; None: the rank has the chunk."""
 
@@ -67,13 +66,13 @@ class _Detours(Booking):
         self.missing = {
             c.number: set(c.wanted) - {c.origin} for c in self.chunks.values()
         }
-        self._busy: dict[int, list[tuple[Fraction, Fraction]]] = defaultdict(list)
+        self._busy: dict[int, list[tuple[int, int]]] = defaultdict(list)
         """By orbit of links, when they serve, in order: ways fit in between."""
-        self._held = {n: {c.origin: Fraction(0)} for n, c in self.chunks.items()}
+        self._held = {n: {c.origin: 0} for n, c in self.chunks.items()}
 
     def book_ways(self, *, enter_once: bool) -> None:
         """Book, again and again, the way that would end first."""
-        queue = [(Fraction(0), self._chance.random(), n) for n in self.chunks]
+        queue = [(0, self._chance.random(), n) for n in self.chunks]
         heapq.heapify(queue)
         while queue:
             self.check()
@@ -95,13 +94,13 @@ class _Detours(Booking):
         for hop in hops:
             start = self._soonest(c, hop, held[hop.src])
             for e in hop.links:
-                end = start + self._took(c.share, e)
+                end = start + self._taken[c.number][e]
                 bisect.insort(self._busy[self._orbit[e]], (start, end))
-            held[hop.dst] = start + self._crossing(c.share, hop)
-            self.moves.append(Move(start, c.number, hop.src, hop.dst, hop.links))
+            held[hop.dst] = start + self._crossing(c, hop)
+            self._move(start, c.number, hop)
         self.missing[c.number].discard(hops[-1].dst)
 
-    def _nearest(self, c: Chunk, enter_once: bool) -> tuple[Fraction, list[Hop]] | None:
+    def _nearest(self, c: Chunk, enter_once: bool) -> tuple[int, list[Hop]] | None:
         """Return the earliest way to a member that lacks the chunk."""
         held, missing = self._held[c.number], self.missing[c.number]
         box = self._network.box
@@ -126,20 +125,20 @@ class _Detours(Booking):
                 if self._allowed is not None and not self._allowed(c, hop):
                     continue
                 start = self._soonest(c, hop, known)
-                arrival = start + self._crossing(c.share, hop)
+                arrival = start + self._crossing(c, hop)
                 if hop.dst not in ways or arrival < ways[hop.dst].arrival:
                     ways[hop.dst] = _Way(arrival, hop)
                     relays = hop.dst not in missing
                     heapq.heappush(heap, (arrival, relays, next(order), hop.dst))
         return None
 
-    def _soonest(self, c: Chunk, hop: Hop, known: Fraction) -> Fraction:
+    def _soonest(self, c: Chunk, hop: Hop, known: int) -> int:
         """Return when all links of a hop are free for as long as they serve it."""
         start, before = known, None
         while start != before:
             before = start
             for e in hop.links:
-                busy, took = self._busy[self._orbit[e]], self._took(c.share, e)
+                busy, took = self._busy[self._orbit[e]], self._taken[c.number][e]
                 at = max(0, bisect.bisect_right(busy, (start,)) - 1)
                 while at < len(busy) and busy[at][0] < start + took:
                     start = max(start, busy[at][1])

@@ -8,6 +8,7 @@ with machines that have no symmetry; the exact models start from it.
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections.abc import Callable
 from fractions import Fraction
@@ -40,7 +41,7 @@ def greedy(
     booking = Booking(demand, symmetry, seed, allowed)
     booking.check = check
     for chunk in booking.chunks.values():
-        booking.hold(chunk, chunk.origin, Fraction(0))
+        booking.hold(chunk, chunk.origin, 0)
     booking.book(enter_once=enter_once)
     if missing := sorted(i for i, count in booking.left.items() if count):
         raise TopologyError(
@@ -73,13 +74,34 @@ class Booking:
         self._chance = random.Random(seed)
         self._leaving = self._network.leaving()
         self._hops: dict[int, list[Hop]] = {}
-        self._free: dict[int, Fraction] = {}
-        self._have: dict[tuple[int, int], Fraction] = {}
+        self._free: dict[int, int] = {}
+        self._have: dict[tuple[int, int], int] = {}
         self._inside: set[tuple[int, int]] = set()
-        self._times: dict[tuple[Fraction, Fraction, int], Fraction] = {}
-        self._heap: list[tuple[Fraction, int, float, int, Hop]] = []
+        self._heap: list[tuple[int, int, float, int, Hop]] = []
+        self._per_us, self._taken = self._ticks()
+        self._crossings: dict[tuple[int, tuple[int, ...]], int] = {}
 
-    def hold(self, c: Chunk, rank: int, when: Fraction) -> None:
+    def _ticks(self) -> tuple[int, dict[int, list[int]]]:
+        """Return ticks in a microsecond, and those that a link serves a chunk.
+
+        A link serves all images of a chunk. Ticks are so fine that nothing is rounded.
+        """
+        links, nbytes = self._network.links, self._demand.nbytes
+        exact = {
+            share: [
+                microseconds(nbytes * share * images, k.rate)
+                for k, images in zip(links, self._images, strict=True)
+            ]
+            for share in {c.share for c in self.chunks.values()}
+        }
+        per_us = math.lcm(
+            *{t.denominator for row in exact.values() for t in row},
+            *{k.alpha.denominator for k in links},
+        )
+        ticks = {share: [int(t * per_us) for t in row] for share, row in exact.items()}
+        return per_us, {n: ticks[c.share] for n, c in self.chunks.items()}
+
+    def hold(self, c: Chunk, rank: int, when: int) -> None:
         """Give a rank a chunk, and offer it to all that the rank can reach."""
         self.check()
         self._have[c.number, rank] = when
@@ -103,12 +125,12 @@ class Booking:
                 continue
             known = self._have[number, hop.src]
             start = self._start(hop, known)
-            if start + self._crossing(c.share, hop) > arrival:
+            if start + self._crossing(c, hop) > arrival:
                 self._offer(c, hop, known)  # its links were booked meanwhile
                 continue
             for e in hop.links:
-                self._free[self._orbit[e]] = start + self._took(c.share, e)
-            self.moves.append(Move(start, number, hop.src, hop.dst, hop.links))
+                self._free[self._orbit[e]] = start + self._taken[c.number][e]
+            self._move(start, number, hop)
             self.left[number] -= hop.dst in c.wanted
             self.hold(c, hop.dst, arrival)
 
@@ -117,22 +139,24 @@ class Booking:
             self._hops[rank] = list(self._network.hops(rank, self._leaving))
         return self._hops[rank]
 
-    def _offer(self, c: Chunk, hop: Hop, known: Fraction) -> None:
-        arrival = self._start(hop, known) + self._crossing(c.share, hop)
+    def _move(self, start: int, number: int, hop: Hop) -> None:
+        when = Fraction(start, self._per_us)
+        self.moves.append(Move(when, number, hop.src, hop.dst, hop.links))
+
+    def _offer(self, c: Chunk, hop: Hop, known: int) -> None:
+        arrival = self._start(hop, known) + self._crossing(c, hop)
         local = int(self._network.box[hop.src] == self._network.box[hop.dst])
         entry = (arrival, local, self._chance.random(), c.number, hop)
         heapq.heappush(self._heap, entry)
 
-    def _start(self, hop: Hop, known: Fraction) -> Fraction:
+    def _start(self, hop: Hop, known: int) -> int:
         return max(known, *(self._free.get(self._orbit[e], known) for e in hop.links))
 
-    def _crossing(self, share: Fraction, hop: Hop) -> Fraction:
-        return max(self._took(share, e) for e in hop.links) + hop.alpha
-
-    def _took(self, share: Fraction, e: int) -> Fraction:
-        """Return how long a link serves a chunk and its images."""
-        key = (share, self._network.links[e].rate, self._images[e])
-        if key not in self._times:
-            moved = self._demand.nbytes * share * key[2]
-            self._times[key] = microseconds(moved, key[1])
-        return self._times[key]
+    def _crossing(self, c: Chunk, hop: Hop) -> int:
+        key = c.number, hop.links
+        if key not in self._crossings:
+            alpha = sum(self._network.links[e].alpha for e in hop.links)
+            taken = self._taken[c.number]
+            most = max(taken[e] for e in hop.links)
+            self._crossings[key] = most + int(alpha * self._per_us)
+        return self._crossings[key]

@@ -97,42 +97,38 @@ class JobTable:
     @classmethod
     def of(cls, network: Network, nbytes: int, jobs: Sequence[Job]) -> JobTable:
         """Return the table of some jobs."""
-        kinds: dict[tuple[tuple[int, ...], Fraction], tuple[int, int, list[int]]] = {}
-        slowest = {
-            (j.links, j.share): min(network.links[e].rate for e in j.links)
-            for j in jobs
-        }
+        numbers: dict[tuple[tuple[int, ...], Fraction], int] = {}
+        kind = [numbers.setdefault((j.links, j.share), len(numbers)) for j in jobs]
+        rates = [min(network.links[e].rate for e in links) for links, _ in numbers]
         longest = max(
-            microseconds(nbytes * share, rate) for (_, share), rate in slowest.items()
+            microseconds(nbytes * share, rate)
+            for (_, share), rate in zip(numbers, rates, strict=True)
         )
         tick = longest / _ROUGH
         ways: dict[tuple[int, ...], int] = {}
         takes: list[int] = []
-        way, take_at, delay = [], [], []
-        for j in jobs:
-            key = (j.links, j.share)
-            if key not in kinds:
-                times = [
-                    math.ceil(
-                        microseconds(nbytes * j.share, network.links[e].rate) / tick
-                    )
-                    for e in j.links
-                ]
-                alpha = sum((network.links[e].alpha for e in j.links), Fraction(0))
-                kinds[key] = len(takes), max(times) + math.ceil(alpha / tick), times
-                takes += times
-            at, late, _ = kinds[key]
-            way.append(ways.setdefault(j.links, len(ways)))
-            take_at.append(at)
-            delay.append(late)
+        times, of_kind = [], []
+        for links, share in numbers:
+            mine = [
+                math.ceil(microseconds(nbytes * share, network.links[e].rate) / tick)
+                for e in links
+            ]
+            alpha = sum((network.links[e].alpha for e in links), Fraction(0))
+            late = max(mine) + math.ceil(alpha / tick)
+            of_kind.append((ways.setdefault(links, len(ways)), len(takes), late))
+            times.append(mine)
+            takes += mine
+        way, take_at, delay = zip(*(of_kind[k] for k in kind), strict=True)
         count = len(jobs)
         after = [i for i, j in enumerate(jobs) for _ in j.after]
         before = np.array([b for j in jobs for b in j.after], dtype=np.int64)
         order = np.argsort(before, kind="stable")
         load = np.zeros(len(network.links), dtype=np.int64)
-        for j in jobs:
-            for e, t in zip(j.links, kinds[j.links, j.share][2], strict=True):
-                load[e] += t
+        for (links, _), mine, many in zip(
+            numbers, times, np.bincount(kind).tolist(), strict=True
+        ):
+            for e, t in zip(links, mine, strict=True):
+                load[e] += many * t
         flat = JobArrays(
             way=_whole(way),
             way_at=_whole([0, *accumulate(len(w) for w in ways)]),

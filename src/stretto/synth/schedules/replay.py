@@ -55,8 +55,11 @@ def replay(
     ready: dict[tuple[int, int], tuple[int, int]] = {}
     starts = []
     last, steps = 0, 0
+    ways: set[tuple[int, int, tuple[int, ...]]] = set()
     for move in schedule.moves:
-        _check_way(schedule, move)
+        if (way := (move.src, move.dst, move.links)) not in ways:
+            _check_way(schedule, move)
+            ways.add(way)
         known, depth = ready.get((move.src, move.chunk), (0, 0))
         start = max(known, *(free[i] for i in move.links))
         starts.append(Fraction(start, clock.per_us))
@@ -86,25 +89,28 @@ class _Clock:
 
     def __init__(self, schedule: Schedule, size: Fraction) -> None:
         links = schedule.demand.network.links
-        self._share = {c.number: c.share for c in schedule.demand.chunks()}
+        shares = {c.number: c.share for c in schedule.demand.chunks()}
+        rates = {k.rate for k in links}
         exact = {
-            (share, rate): microseconds(size * share, rate)
-            for share in set(self._share.values())
-            for rate in {k.rate for k in links}
+            share: {rate: microseconds(size * share, rate) for rate in rates}
+            for share in set(shares.values())
         }
         self.per_us = math.lcm(
-            *(t.denominator for t in exact.values()),
+            *(t.denominator for row in exact.values() for t in row.values()),
             *(k.alpha.denominator for k in links),
         )
-        self._taken = {key: int(t * self.per_us) for key, t in exact.items()}
-        self._rate = [k.rate for k in links]
+        taken = {
+            share: [int(row[k.rate] * self.per_us) for k in links]
+            for share, row in exact.items()
+        }
+        self._taken = {number: taken[share] for number, share in shares.items()}
+        """By chunk, how long it takes each link."""
         self._alpha = [int(k.alpha * self.per_us) for k in links]
 
     def times(self, move: Move) -> tuple[list[int], int]:
         """Return how long a move occupies each of its links, and its latency."""
-        share = self._share[move.chunk]
-        taken = [self._taken[share, self._rate[i]] for i in move.links]
-        return taken, sum(self._alpha[i] for i in move.links)
+        taken = self._taken[move.chunk]
+        return [taken[i] for i in move.links], sum(self._alpha[i] for i in move.links)
 
 
 def _check_way(schedule: Schedule, move: Move) -> None:

@@ -209,6 +209,8 @@ class _Kept:
             bound_us=self.least,
         )
         self.trials.append(trial)
+        least = self.search.least
+        self.search.least = us if least is None else min(us, least)
         if self.best is None or us < self.best[0] * _worth(schedule, self.best[1]):
             self.best, self.proved = (us, schedule), done
             if self.search.progress is not None:
@@ -239,11 +241,9 @@ def _in_turn(
         yield from special
         return
     if not search.clock.limited:
-        near = False
-        for schedule, done in special:
-            us = replay(schedule).us
-            near |= us <= limit.us(search.demand.nbytes) * _NEAR_BOUND
-            yield schedule, done
+        yield from special
+        enough = limit.us(search.demand.nbytes) * _NEAR_BOUND
+        near = search.least is not None and search.least <= enough
         if not near and search.budget.seconds > 0:
             yield from ((s, False) for s in general.begin())
             yield from ((s, False) for s in general.improve())

@@ -64,6 +64,8 @@ class Search:
     progress: Callable[[Trial], None] | None = None
     urgent: bool = True
     """Whether nothing is found yet: then the first way is not given up."""
+    least: Fraction | None = None
+    """Microseconds of the fastest that was found so far."""
     clock: Clock = field(default_factory=lambda: Clock(None))
     """What is left of the budget, and what it cut."""
 
