@@ -28,6 +28,7 @@ __all__ = [
     "call_kernel",
     "clock_gettime",
     "compiled",
+    "direct",
     "entry",
     "fence",
     "load",
@@ -87,6 +88,16 @@ def entry(function: Any) -> int:
     made = function.overloads[signature]
     name = made.fndesc.llvm_cfunc_wrapper_name
     return int(made.library.get_pointer_to_function(name))
+
+
+def direct(function: Any) -> Callable[..., Any]:
+    """Return what calls a compiled function from Python with whole numbers at once.
+
+    Numba first looks which of a function's signatures fits, but ours have one each.
+    """
+    (made,) = function.overloads.values()
+    found: Callable[..., Any] = made.entry_point
+    return found
 
 
 @functools.cache

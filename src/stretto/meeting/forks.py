@@ -37,7 +37,8 @@ def close_quietly(numbers: list[int]) -> None:
 
 def _forget_all() -> None:
     for one in list(_inherited):
-        one.forget()
+        with suppress(OSError):  # the others are to be forgotten all the same
+            one.forget()
     _inherited.clear()
 
 

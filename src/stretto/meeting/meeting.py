@@ -13,6 +13,7 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from stretto.errors import (
@@ -23,7 +24,7 @@ from stretto.errors import (
     is_interruption,
 )
 from stretto.meeting import membership, messages
-from stretto.meeting.forks import close_quietly, forget_in_children
+from stretto.meeting.forks import forget_in_children
 from stretto.meeting.groups import Group, divide, world
 from stretto.meeting.membership import Membership
 from stretto.meeting.messages import (
@@ -97,7 +98,7 @@ class Meeting:
         self._news = threading.Condition(self._lock)
         self._closed = self.is_over = False
         self._is_forked = False
-        self._woken, self._wake = os.pipe()
+        self._woken, self._wake = map(Descriptor, os.pipe())
         forget_in_children(self)
         self.world = self._open(world(num_ranks))
         self._hear(early)
@@ -107,7 +108,8 @@ class Meeting:
         try:
             start_thread(self._thread)
         except BaseException:
-            close_quietly([self._wake, self._woken])
+            self._wake.close()
+            self._woken.close()
             self._held, self._launcher, self._closed = (), None, True
             raise
 
@@ -215,7 +217,7 @@ class Meeting:
                 return
             self.say(Leave(failure=failure))
             self._closed = True
-            os.write(self._wake, b"x")
+            os.write(self._wake.number, b"x")
         if threading.current_thread() is not self._thread:
             self._thread.join(1.0)
 
@@ -224,10 +226,10 @@ class Meeting:
         self._is_forked = self._closed = True
         self.on_end = lambda: None
         self._connection.close()
-        held = [d.take() for d in self._held if d.number >= 0]
-        if self._launcher is not None and self._launcher.number >= 0:
-            held.append(self._launcher.take())
-        close_quietly([*held, self._wake, self._woken])
+        for held in (*self._held, self._launcher, self._wake, self._woken):
+            if held is not None:
+                with suppress(OSError):
+                    held.close()
         for peers in self._groups.values():
             peers.disown()
 
@@ -244,7 +246,8 @@ class Meeting:
         with self._lock:
             self._closed = True
             self._connection.close()
-            close_quietly([self._wake, self._woken])
+            self._wake.close()
+            self._woken.close()
             self._held, self._launcher = (), None
             self._pidfds.clear()
             self.is_over = True
@@ -277,7 +280,7 @@ class Meeting:
         poll = select.poll()
         hub = self._connection.fileno()
         launcher = -1 if self._launcher is None else self._launcher.number
-        for number in {hub, self._woken, launcher, *self._pidfds} - {-1}:
+        for number in {hub, self._woken.number, launcher, *self._pidfds} - {-1}:
             poll.register(number, select.POLLIN)
         while not self._closed:
             deadline = self._membership.next_deadline

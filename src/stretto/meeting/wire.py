@@ -53,6 +53,11 @@ class Descriptor:
         number, self.number = self.number, -1
         return number
 
+    def close(self) -> None:
+        """Close it, unless that was done: its number may be somebody else's by now."""
+        if self.number >= 0:
+            os.close(self.take())
+
     def __del__(self) -> None:
         if getattr(self, "number", -1) >= 0:
             os.close(self.take())

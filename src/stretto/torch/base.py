@@ -58,20 +58,20 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
         self._line = Line(self._name)
         self._lock = self._line.lock
         self._calls = self._line.calls
+        _groups.add(self)
+        self._comm: Any = Gone(f"group {self._name!r} was not made")
         self._fallback = Fallback(self, opts.store, opts.timeout, self._take_timeout)
         with both_families():
             comm = meet(opts.store, rank, size, limit)
         self._no_gpu: str | None = lacks(comm, "cuda") or None
         """Why calls on GPUs go to the fallback, if they do."""
         self._communicator = comm
-        self._comm: Any = comm
         self._known_places = KnownPlaces(comm)
         self._last_pins: tuple[Any, Mapping[str, Any], _Pinned] | None = None
         self._use(_Pinned(comm, options) if options.algorithms else comm)
         groups.bind(self._name, comm, self._line)
         self._lanes = Lanes(self._hear)
         self._transfers = Transfers(self._comm, options.transfers)
-        _living.add(self)
 
     def _hear(self) -> None:
         self._comm.check()
@@ -254,10 +254,11 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
             self._communicator.close()
             self._fallback.close()
             super().shutdown()
-            _living.discard(self)
 
     def _forget(self) -> None:
         """Be of no use in a forked child: the ranks that met are the parent's."""
+        if isinstance(self._comm, Gone):
+            return
         groups.forget(self._name)
         self._use(
             Gone(
@@ -304,21 +305,31 @@ def _recorded(name: str, run: Callable[[], None]) -> None:
 
 _GRACE_S = 5.0
 """How long a process that ends waits for calls that it has started."""
-_living: weakref.WeakSet[GroupBase] = weakref.WeakSet()
+_groups: weakref.WeakSet[GroupBase] = weakref.WeakSet()
+"""All that exist, also what was destroyed and is not collected yet."""
+_kept: list[GroupBase] = []
+"""In a forked child, the parent's: Gloo's destructor waits for threads of the parent,
+so there nothing of them is ever collected."""
 
 
 @atexit.register
 def _end_all() -> None:
     """Close groups that were not destroyed, before the interpreter ends."""
-    for group in list(_living):
-        with contextlib.suppress(Exception):  # the others may be gone
-            group._line.leave(_GRACE_S)
+    for group in list(_groups):
+        if not isinstance(group._comm, Gone):
+            with contextlib.suppress(Exception):  # the others may be gone
+                group._line.leave(_GRACE_S)
+
+
+def _keep_all() -> None:
+    _kept.extend(_groups)
 
 
 def _forget_all() -> None:
-    for group in list(_living):
+    for group in _kept:
         group._forget()
-    _living.clear()
 
 
-os.register_at_fork(after_in_child=_forget_all)
+os.register_at_fork(
+    before=_keep_all, after_in_parent=_kept.clear, after_in_child=_forget_all
+)

@@ -66,7 +66,7 @@ class LoopLike(Protocol):
         """Return the address of what is looked at."""
 
     def glance(self, look: int, number: int) -> int:
-        """Look for a notification on this host for a moment; 1: it came."""
+        """Look for a notification for a moment; 1: it came, and is taken."""
 
     def look(self, number: int) -> int:
         """Look for records for a short while."""

@@ -1,15 +1,7 @@
 """Calls between hosts by other carriers than tcp: for meaning, over their TCP."""
 
-import os
-import sys
-
 import pytest
-
-if os.environ.get("STRETTO_TEST_UCX"):
-    sys.path.append(os.environ["STRETTO_TEST_UCX"])
-if os.environ.get("STRETTO_TEST_NIXL"):
-    sys.path.append(os.environ["STRETTO_TEST_NIXL"])
-from stretto.hop import nixl, ucx
+from tests.checking.libraries import lacks
 
 pytestmark = [pytest.mark.host, pytest.mark.fresh, pytest.mark.timeout(200)]
 
@@ -31,24 +23,19 @@ comm.close()
 """
 
 
-@pytest.mark.parametrize("carrier", [nixl, ucx], ids=["nixl", "ucx"])
+@pytest.mark.parametrize("carrier", ["nixl", "ucx"])
 def test_calls_are_right_over_other_carriers(start, hosts, carrier):
     """Two ranks on each host; UCX is held to TCP, as there is nothing else here.
 
     Ranks are fresh: UCX looks for its devices in a /sys of the host's own.
     """
-    name = carrier.__name__.rpartition(".")[2]
-    if why := carrier.library.missing():
+    if why := lacks(carrier):
         pytest.skip(why)
-    variables = ("STRETTO_TEST_UCX", "STRETTO_TEST_NIXL")
-    folders = [os.environ[v] for v in variables if os.environ.get(v)]
-    path = [p for p in os.environ.get("PYTHONPATH", "").split(":") if p]
     own = {f"rank{r}": {"UCX_NET_DEVICES": hosts.interface(r // 2)} for r in range(4)}
     job = start(
-        (0, 0, 1, 1), CALLS, STRETTO_CARRIER=name, UCX_TLS="tcp,self",
-        PYTHONPATH=os.pathsep.join([*path, *folders]), **own,
+        (0, 0, 1, 1), CALLS, STRETTO_CARRIER=carrier, UCX_TLS="tcp,self", **own
     )  # fmt: skip
     out, err = job.end(150)
 
-    said = f"(0, 0, 1, 1) between hosts by {name}"
+    said = f"(0, 0, 1, 1) between hosts by {carrier}"
     assert [said] * 4 == [o.strip() for o in out], err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import signal
@@ -93,6 +94,7 @@ def played(tmp_path_factory):
         begin_again,
         split_on_one_side,
         fork_a_child,
+        fork_beside_old_groups,
     )
     folder = str(tmp_path_factory.mktemp("scenes"))
     found = stretto.spawn(play, folder, scenes, num_ranks=2, deadline_s=soon(90.0))
@@ -214,6 +216,31 @@ def fork_a_child(comm, store):
     dist.all_reduce(x)
     dist.destroy_process_group()
     return status, x.tolist()
+
+
+def fork_beside_old_groups(comm, store):
+    """Leave a destroyed group to the collector of a child."""
+    begin(comm, store)
+    gc.collect()
+    gc.disable()
+    group = dist.new_group(list(range(comm.num_ranks)))
+    dist.all_reduce(torch.ones(2), group=group)
+    dist.destroy_process_group(group)
+    del group
+    child = os.fork()
+    if not child:
+        gc.collect()
+        os._exit(0)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    gc.enable()
+    gc.collect()
+    dist.destroy_process_group()
+    return status
+
+
+def test_a_child_collects_nothing_of_its_parents_groups(played):
+    """Gloo's destructor would wait for threads that no child has."""
+    assert [0, 0] == played["fork_beside_old_groups"]
 
 
 def test_a_forked_child_is_told_and_its_parent_goes_on(played):

@@ -46,6 +46,14 @@ class Served:
     def notify(self, peer, tag):
         self.engine.peer(peer).wait(10).notify(tag.encode())
 
+    def echo(self, peer, rounds):
+        """Answer so many notifications, each with two."""
+        back, ping = self.engine.peer(peer).wait(10), self.engine.notified(b"ping")
+        for _ in range(rounds):
+            ping.wait(10)
+            back.notify(b"other")
+            back.notify(b"pong")
+
     def lease(self, name):
         self.leases[name] = self.engine.lease()
         return self.leases[name].token.hex()

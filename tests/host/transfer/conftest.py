@@ -15,11 +15,6 @@ from stretto.transfer import Engine, loader
 
 SECRET = b"s" * 32
 ROOT = Path(__file__).resolve().parents[3]
-WHEELS = os.environ.get("STRETTO_TEST_UCX", "")
-"""A folder in which the libraries of carriers may lie, beside those that are installed.
-"""
-if WHEELS:
-    sys.path.append(WHEELS)
 os.environ.setdefault("UCX_TLS", "tcp,self")  # for meaning, not for speed
 
 
@@ -27,7 +22,7 @@ class Child:
     """An engine in a process of its own."""
 
     def __init__(self, name, *, listen, environment=None, **how):
-        paths = os.pathsep.join(filter(None, (str(ROOT / "src"), str(ROOT), WHEELS)))
+        paths = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
         env = {**os.environ, "PYTHONPATH": paths, **(environment or {})}
         self.name = name
         self.process = subprocess.Popen(

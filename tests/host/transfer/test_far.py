@@ -16,6 +16,7 @@ from stretto.errors import CallError, EngineLost, RendezvousError, StaleMemory
 from stretto.hop.fields import offset_of
 from stretto.hop.tcp.words import PUT, SIGNAL, Link
 from stretto.transfer import Engine, Layout, loader
+from stretto.transfer.links.words import SLOTS
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(120)]
 WAIT = 60
@@ -82,6 +83,39 @@ def test_what_was_prepared_fails_when_the_memory_is_taken_back(engine, start):
     assert [1 << 16] == child.ask("sums", name="buf")
     child.ask("share", name="other", nbytes=100)
     peer.region("other").wait(WAIT)[:5].put(b"alive").wait(WAIT)
+
+
+def test_every_notification_of_a_burst_arrives(engine, start):
+    """Of more than a ring has room for, to a peer that computes; then it is lost."""
+    child = start(listen=True)
+    peer = engine.connect(child.address).wait(WAIT)
+    peer.notify(b"burst")
+    child.tell("compute", seconds=0.2)
+    for _ in range(3 * SLOTS):
+        peer.notify(b"burst")
+    child.hear()
+    child.ask("notified", tag="burst", count=3 * SLOTS + 1)
+    child.process.kill()
+    for _ in range(1000):
+        if peer.lost:
+            break
+        time.sleep(0.001)
+    with pytest.raises(EngineLost, match=f"engine '{child.name}' is gone"):
+        peer.notify(b"burst")
+
+
+def test_two_that_notify_in_turns_hear_each_other(engine, start):
+    """Whoever waits takes what it waits for, and leaves what is somebody else's."""
+    child = start(listen=True)
+    peer = engine.connect(child.address).wait(WAIT)
+    child.tell("echo", peer=engine.name, rounds=300)
+    pong, other = engine.notified(b"pong"), engine.notified(b"other", 300)
+    for _ in range(300):
+        peer.notify(b"ping")
+        pong.wait(WAIT)
+    other.wait(WAIT)
+    child.hear()
+    assert not pong.done()
 
 
 def test_what_is_not_used_any_more_is_not_kept(engine, start):

@@ -8,6 +8,7 @@ import signal
 import socket
 import struct
 import time
+import uuid
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from stretto.errors import (
     UnknownNameError,
 )
 from stretto.transfer import Engine
+from stretto.transfer.engine import meet
 from stretto.transfer.links.words import MARKS
 from stretto.transfer.memory.mapping import word_at
 
@@ -87,35 +89,6 @@ def test_the_other_side_hears_of_it_too(pair):
     again = engine.connect(child.address).wait(WAIT)
     again.region("buf").wait(WAIT).put(np.full(64 << 20, 2, np.uint8)).wait(WAIT)
     assert [128 << 20] == child.ask("sums", name="buf")
-
-
-def hears(child, peer, how):
-    """Have a peer notify and be gone while we send and our thread is away."""
-    engine, data = peer.engine, np.ones(32 << 20, np.uint8)
-    buf = peer["buf"][: data.size]
-    moves = [buf.put(data) for _ in range(2)]
-    engine.loop.at(0.0, lambda: time.sleep(0.5))
-    child.tell(how, peer=engine.name, tag="last words", count=900)
-    engine.notified(b"last words", 900).wait(WAIT)
-    for move in moves:
-        with contextlib.suppress(EngineLost):
-            move.wait(WAIT)
-    with pytest.raises(EngineLost):
-        peer.region("never").wait(WAIT)
-
-
-def test_what_was_said_before_closing_is_heard(pair):
-    """A peer that notifies and closes at once has notified, however late we look."""
-    hears(*pair, "say_and_close")
-
-
-def test_what_a_process_said_before_it_ended_is_heard(engine, start):
-    """On this host, where it lies in memory; another host's process takes it along."""
-    child = start()
-    peer = engine.connect(child.address).wait(WAIT)
-    child.ask("share", name="buf", nbytes=64 << 20, arena=True)
-    peer.region("buf").wait(WAIT)
-    hears(child, peer, "say_and_end")
 
 
 def test_nothing_arrives_under_a_lease_that_has_ended(pair):
@@ -345,6 +318,58 @@ def _cpu_s(pid):
     text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
     fields = text.rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_either_engine_may_close_while_they_connect(far):
+    """At any moment: whoever is left hears of it, or had met the other before."""
+    for turn in range(16):
+        how = {"secret": b"s" * 32, "job": uuid.uuid4().hex, "hop": far}
+        with (
+            Engine("there", listen="127.0.0.1:0", **how) as there,
+            Engine("here", **how) as here,
+        ):
+            found = here.connect(there.address)
+            time.sleep(0.002 * (turn // 2))
+            if turn % 2:
+                here.close()
+                assert found.event().wait(WAIT)
+                continue
+            there.close()
+            with contextlib.suppress(EngineLost, RendezvousError):
+                assert "there" == found.wait(WAIT).name
+
+
+def test_who_hangs_up_at_once_costs_nobody_else_anything(start):
+    """Before the loop has even looked who it was."""
+    with Engine("here", secret=b"s" * 32, listen="127.0.0.1:0") as here:
+        peer = here.connect(start(listen=True).address).wait(WAIT)
+        here.loop.call(lambda: time.sleep(0.3))
+        host, port = here.address.rsplit(":", 1)
+        linger = struct.pack("ii", 1, 0)
+        for _ in range(5):
+            with socket.create_connection((host, int(port)), timeout=5) as sock:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        time.sleep(0.5)
+        peer.check()
+
+
+def test_whoever_is_quicker_may_speak_first(far, monkeypatch):
+    """What a peer says before we know that it is one is heard."""
+    hello = meet.Talk._hello
+
+    def slowly(talk):
+        hello(talk)
+        time.sleep(0.3)
+
+    monkeypatch.setattr(meet.Talk, "_hello", slowly)
+    how = {"secret": b"s" * 32, "job": uuid.uuid4().hex, "hop": far}
+    with (
+        Engine("there", listen="127.0.0.1:0", **how) as there,
+        Engine("here", **how) as here,
+    ):
+        there.share(np.arange(8), "numbers")
+        peer = here.connect(there.address).wait(WAIT)
+        assert ("numbers",) == peer.names
 
 
 def test_engines_of_two_carriers_do_not_meet(start, over):

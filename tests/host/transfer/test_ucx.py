@@ -6,22 +6,27 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from stretto import hop
+from tests.checking.libraries import lacks
 
 ROOT = Path(__file__).resolve().parents[3]
-LACKS = hop.get("ucx").missing()
 
+FILES = [f"tests/host/transfer/test_{name}.py"
+         for name in ("paths", "faults", "gpu_staged")]  # fmt: skip
+ON_GPUS = "bytes_go_from_a_gpu or many_at_once or taken_back or prepared"
 pytestmark = [pytest.mark.host, pytest.mark.timeout(240)]
 
 
-@pytest.mark.skipif(bool(LACKS), reason=LACKS or "here")
-def test_paths_and_faults_by_ucx():
-    """All of both files that goes by UCX."""
+def test_paths_faults_and_gpus_by_ucx():
+    """All that goes by UCX of the files on paths and faults; of those on GPUs, a part.
+
+    What a GPU's memory goes through does not know by what it is carried: it is enough
+    that large and small parts go both ways, and are taken back.
+    """
+    if why := lacks("ucx"):
+        pytest.skip(why)
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k",
-         "ucx or two_carriers", "tests/host/transfer/test_paths.py",
-         "tests/host/transfer/test_faults.py"],
+         f"two_carriers or ucx and (not gpu_staged or {ON_GPUS})", *FILES],
         cwd=ROOT, env={**os.environ, "STRETTO_TEST_BY_UCX": "yes"},
         capture_output=True, text=True, check=False,
     )  # fmt: skip

@@ -369,7 +369,7 @@ def test_a_ucx_that_is_not_there_says_what_to_do(monkeypatch, asked, said):
     from stretto.errors import MissingExtraError
     from stretto.hop.ucx import library
 
-    def refused(name):
+    def refused(name, mode=0):
         raise OSError(f"{name}: cannot open shared object file")
 
     monkeypatch.setattr(library.ctypes, "CDLL", refused)

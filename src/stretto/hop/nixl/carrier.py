@@ -27,8 +27,7 @@ __all__ = ["NixlHop"]
 
 _SLOTS, _SLOT = 128, 1 << 16
 """Copies of callers' memory that may be under way; what is larger is registered."""
-_NAP_S, _LONGEST_NAP_S, _CLOSE_S = 50e-6, 10e-3, 2.0
-"""Nothing of NIXL's turns readable: who waits looks again and again, ever later."""
+_NAP_S, _CLOSE_S = 50e-6, 2.0
 _LOW = 0xFFFFFFFF
 _CALL = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 _ADVICE = "set STRETTO_CARRIER and STRETTO_NIXL alike everywhere"
@@ -42,7 +41,6 @@ class NixlHop:
     def __init__(self, window: Window) -> None:
         """Make an agent, and register the window."""
         self._window, self.lanes = window, window.lanes
-        self._nap_s = _NAP_S
         self._host = address_towards(window.towards or "127.0.0.1")
         self._name = f"stretto-{window.rank}-{secrets.token_hex(8)}"
         self._token = hmac.digest(window.secret, b"stretto hop nixl 1", "sha256")[:16]
@@ -221,8 +219,6 @@ class NixlHop:
                 self._end(way.peer, e)
             else:
                 self._post(way)
-        if moved or self.busy():
-            self._nap_s = _NAP_S
         return moved
 
     def _hear(self, name: str, said: bytes) -> None:
@@ -272,9 +268,8 @@ class NixlHop:
         return ()
 
     def arm(self) -> bool:
-        """Nap, longer while nothing comes, and return that something may be there."""
-        time.sleep(self._nap_s)
-        self._nap_s = min(1.5 * self._nap_s, _LONGEST_NAP_S)
+        """Nap, and return that something may be there: nothing turns readable."""
+        time.sleep(_NAP_S)
         return False
 
     @property

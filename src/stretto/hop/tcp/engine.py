@@ -37,6 +37,9 @@ __all__ = ["busy", "progress", "put", "signal", "wait"]
 _sendmsg: Callable[[int, int, int], int] = types.ExternalFunction(
     "sendmsg", types.int64(types.int32, types.int64, types.int32)
 )
+_send: Callable[[int, int, int, int], int] = types.ExternalFunction(
+    "send", types.int64(types.int32, types.int64, types.int64, types.int32)
+)
 _poll: Callable[[int, int, int], int] = types.ExternalFunction(
     "poll", types.int32(types.int64, types.int64, types.int32)
 )
@@ -70,16 +73,27 @@ _FAILED = int(End.FAILED)
 _PUT_BYTES, _SIGNAL_BYTES = 8 * PUT_WORDS, 8 * SIGNAL_WORDS
 
 
+@compiled("int64(int64,int64,int64)")
+def _sent(link: int, first: int, many: int) -> int:
+    """Send from the first piece on; return how much, or less than 0.
+
+    The system spends less on one piece when it need not read a list.
+    """
+    piece, message = load(link + _PIECES) + 16 * first, link + _MESSAGE
+    if many == 1:
+        return _send(load(link + _SOCKET), load(piece), load(piece + 8), _QUIET)
+    store(message + 16, piece)
+    store(message + 24, min(many, _MOST_PIECES))
+    return _sendmsg(load(link + _SOCKET), message, _QUIET)
+
+
 @compiled("int64(int64)")
 def _flush(link: int) -> int:
     """Send what waits, as much as the system takes; return how much it took."""
     taken = 0
     while load(link + _FIRST) < load(link + _LAST):
         first = load(link + _FIRST)
-        message = link + _MESSAGE
-        store(message + 16, load(link + _PIECES) + 16 * first)
-        store(message + 24, min(load(link + _LAST) - first, _MOST_PIECES))
-        sent = _sendmsg(load(link + _SOCKET), message, _QUIET)
+        sent = _sent(link, first, load(link + _LAST) - first)
         if sent < 0:
             error = why()
             if error == _INTERRUPTED:

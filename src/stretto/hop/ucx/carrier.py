@@ -2,6 +2,10 @@
 
 Which fabric it takes, UCX finds; its own variables, such as UCX_TLS, count. What peers
 must know goes by the meeting, which has proved who they are: there is no other door.
+
+A worker of UCX takes one thread at a time. Whoever calls holds the context's lock: the
+compiled functions by themselves, and what is here with `held`. UCX frees an end point,
+a key or a worker at once, so none of them is used without it.
 """
 
 from __future__ import annotations
@@ -12,19 +16,32 @@ from typing import Any
 
 import numpy as np
 
-from stretto.errors import RendezvousError
+from stretto.errors import DeviceError, RendezvousError
 from stretto.hop import Calls, Window
 from stretto.hop.tcp.interface import address_towards
 from stretto.hop.ucx import engine
 from stretto.hop.ucx.library import load
+from stretto.hop.ucx.structures import (
+    FORCE,
+    RMA,
+    SERIALIZED,
+    WAKEUP,
+    ContextParams,
+    EndPointParams,
+    MemoryParams,
+    RequestParams,
+    WorkerParams,
+)
 from stretto.hop.ucx.words import MOST, SLOT_WORDS, SLOTS, Context, Peer
 from stretto.jit.atomics import entry
+from stretto.jit.locks import held
 
 __all__ = ["RMA", "UcxHop"]
 
-RMA, _WAKEUP = 2, 16
 _CANCELLED = -16
-_ON_ERROR = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
+_IN_PROGRESS = 1
+_LAST_TURNS = 2000
+"""Of a close: for what peers may still take."""
 _FUNCTIONS = {
     Context.PUT: "ucp_put_nbx",
     Context.FLUSH: "ucp_ep_flush_nbx",
@@ -35,42 +52,11 @@ _FUNCTIONS = {
 }
 
 
-class _Params(ctypes.Structure):
-    """`ucp_params_t`, `ucp_worker_params_t`: a mask, a number, and room for more."""
-
-    _fields_ = (("mask", ctypes.c_uint64), ("first", ctypes.c_uint64),
-                ("rest", ctypes.c_uint64 * 32))  # fmt: skip
-
-
-class _EndPoint(ctypes.Structure):
-    """`ucp_ep_params_t`, as far as it is used."""
-
-    _fields_ = (
-        ("mask", ctypes.c_uint64),
-        ("address", ctypes.c_void_p),
-        ("err_mode", ctypes.c_uint32),
-        ("err_handler", ctypes.c_void_p),
-        ("err_argument", ctypes.c_void_p),
-        ("rest", ctypes.c_uint64 * 16),
-    )
-
-
-class _Memory(ctypes.Structure):
-    """`ucp_mem_map_params_t`."""
-
-    _fields_ = (
-        ("mask", ctypes.c_uint64),
-        ("address", ctypes.c_void_p),
-        ("length", ctypes.c_uint64),
-        ("rest", ctypes.c_uint64 * 8),
-    )
-
-
 class UcxHop:
     """See `stretto.hop.Hop`."""
 
     has_fields, lanes, is_armed = False, 1, False
-    features = RMA | _WAKEUP
+    features = RMA | WAKEUP
     hears_of_death = True
     """Whether UCX says which peers are gone. It picks transports by these two."""
 
@@ -81,16 +67,15 @@ class UcxHop:
         self._peers = np.zeros((window.num_ranks, Peer.END), np.int64)
         self._requests = np.zeros((MOST, 3), np.int64)
         self._slots = np.zeros((SLOTS, SLOT_WORDS), np.int64)
-        self._parameters = np.zeros(32, np.int64)
+        self._nothing_said = RequestParams()
         self._context = np.zeros(Context.END, np.int64)
-        self._arguments = np.zeros(8, np.int64)
-        self._kept: list[Any] = []
         self._end_points: dict[int, int] = {}
         self._is_open = True
         self._ucx, self._worker = ctypes.c_void_p(), ctypes.c_void_p()
         self._memory = ctypes.c_void_p()
-        self._open()
         self._at = int(self._context.ctypes.data)
+        self._lock = self._at + 8 * Context.LOCK
+        self._open()
         functions = (
             engine.put, engine.signal, engine.progress, engine.wait, engine.busy
         )  # fmt: skip
@@ -100,25 +85,25 @@ class UcxHop:
         ucp, window, by = self._ucp, self._window, ctypes.byref
         config = ctypes.c_void_p()
         ucp.ask("ucp_config_read", None, None, by(config))
-        wanted = _Params(1, self.features)
+        wanted = ContextParams(self.features)
         major, minor = ucp.numbers[:2]
         try:
             ucp.ask("ucp_init_version", major, minor, by(wanted), config, by(self._ucx))
         finally:
             ucp.call("ucp_config_release", config)
-        serialized = _Params(1, 1)
+        serialized = WorkerParams(SERIALIZED)
         ucp.ask("ucp_worker_create", self._ucx, by(serialized), by(self._worker))
         nbytes = max(window.puts[1], window.words[1])
-        memory = _Memory(3, window.address, nbytes)
+        memory = MemoryParams(window.address, nbytes)
         ucp.ask("ucp_mem_map", self._ucx, by(memory), by(self._memory))
         number = ctypes.c_int(-1)
-        if self.features & _WAKEUP:
+        if self.features & WAKEUP:
             ucp.ask("ucp_worker_get_efd", self._worker, by(number))
         words = self._context
         words[Context.WORKER] = int(self._worker.value or 0)
         for word, name in _FUNCTIONS.items():
             words[word] = ucp.address(name)
-        words[Context.PARAMETERS] = self._parameters.ctypes.data
+        words[Context.PARAMETERS] = ctypes.addressof(self._nothing_said)
         words[Context.PEERS] = self._peers.ctypes.data
         words[Context.REQUESTS] = self._requests.ctypes.data
         words[Context.SLOTS] = self._slots.ctypes.data
@@ -129,12 +114,14 @@ class UcxHop:
         """Return what peers must know: the worker's address, and the memory's key."""
         ucp, by = self._ucp, ctypes.byref
         found, size = ctypes.c_void_p(), ctypes.c_size_t()
-        ucp.ask("ucp_worker_get_address", self._worker, by(found), by(size))
-        address = ctypes.string_at(found.value or 0, size.value)
-        ucp.call("ucp_worker_release_address", self._worker, found)
-        ucp.ask("ucp_rkey_pack", self._ucx, self._memory, by(found), by(size))
-        key = ctypes.string_at(found.value or 0, size.value)
-        ucp.call("ucp_rkey_buffer_release", found)
+        with held(self._lock):
+            self._check_open()
+            ucp.ask("ucp_worker_get_address", self._worker, by(found), by(size))
+            address = ctypes.string_at(found.value or 0, size.value)
+            ucp.call("ucp_worker_release_address", self._worker, found)
+            ucp.ask("ucp_rkey_pack", self._ucx, self._memory, by(found), by(size))
+            key = ctypes.string_at(found.value or 0, size.value)
+            ucp.call("ucp_rkey_buffer_release", found)
         return {
             "carrier": "ucx",
             "host": self._host,
@@ -149,7 +136,6 @@ class UcxHop:
     ) -> None:  # fmt: skip
         """Make an end point for every peer; UCX connects them when they are used."""
         del within_s, check  # nobody is waited for
-        ucp, by = self._ucp, ctypes.byref
         for peer in peers:
             said = shares[peer]
             if said.get("carrier") != "ucx":
@@ -157,22 +143,35 @@ class UcxHop:
                     f"rank {peer} is reached by {said.get('carrier')}, rank "
                     f"{self._window.rank} by ucx; set STRETTO_CARRIER alike everywhere"
                 )
-            address = ctypes.create_string_buffer(bytes.fromhex(said["worker"]))
-            handler = _ON_ERROR(self._noting(peer))
-            asked = _EndPoint(
-                7,
-                ctypes.addressof(address),
-                int(self.hears_of_death),
-                ctypes.cast(handler, ctypes.c_void_p),
-            )
-            point, key = ctypes.c_void_p(), ctypes.c_void_p()
-            ucp.ask("ucp_ep_create", self._worker, by(asked), by(point))
-            packed = ctypes.create_string_buffer(bytes.fromhex(said["key"]))
-            ucp.ask("ucp_ep_rkey_unpack", point, packed, by(key))
-            self._kept += [address, handler, packed]
-            self._end_points[peer] = int(point.value or 0)
-            numbers = self._end_points[peer], int(key.value or 0), int(said["base"]), 0
-            self._peers[peer] = numbers
+            worker, key = bytes.fromhex(said["worker"]), bytes.fromhex(said["key"])
+            try:
+                with held(self._lock):
+                    self._check_open()
+                    self._meet(peer, worker, key, int(said["base"]))
+            except DeviceError as e:
+                raise RendezvousError(
+                    f"rank {self._window.rank} cannot reach rank {peer} on "
+                    f"{said.get('host')}: {e}"
+                ) from e
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise RendezvousError(f"rank {self._window.rank}: its hop has been closed")
+
+    def _meet(self, peer: int, worker: bytes, key: bytes, base: int) -> None:
+        """Make a peer's end point; UCX copies what it is given."""
+        ucp, by, words = self._ucp, ctypes.byref, self._peers[peer]
+        address, packed = ctypes.c_char_p(worker), ctypes.c_char_p(key)
+        status = int(words.ctypes.data) + 8 * Peer.STATUS
+        asked = EndPointParams(
+            ctypes.cast(address, ctypes.c_void_p).value or 0,
+            int(self.hears_of_death), entry(engine.ended), status,
+        )  # fmt: skip
+        point, unpacked = ctypes.c_void_p(), ctypes.c_void_p()
+        ucp.ask("ucp_ep_create", self._worker, by(asked), by(point))
+        self._end_points[peer] = words[Peer.END_POINT] = int(point.value or 0)
+        ucp.ask("ucp_ep_rkey_unpack", point, packed, by(unpacked))
+        words[Peer.KEY], words[Peer.BASE] = int(unpacked.value or 0), base
 
     def handles(self, peer: int) -> tuple[int, int, int]:
         """Return UCX's worker, end point and key, for who calls UCX itself."""
@@ -180,28 +179,18 @@ class UcxHop:
         worker = int(self._context[Context.WORKER])
         return worker, int(words[Peer.END_POINT]), int(words[Peer.KEY])
 
-    def _noting(self, peer: int) -> Callable[[Any, Any, int], None]:
-        def note(_: Any, __: Any, status: int) -> None:
-            self._peers[peer, Peer.STATUS] = status
-
-        return note
-
-    def _given(self, *words: int) -> int:
-        self._arguments[: len(words)] = words
-        return int(self._arguments.ctypes.data)
-
     def put(self, peer: int, lane: int, source: int, offset: int, nbytes: int) -> bool:
         """Begin a put."""
-        given = self._given(peer, lane, source, offset, nbytes)
-        return bool(engine.put(self._at, given))
+        given = np.array((peer, lane, source, offset, nbytes), np.int64)
+        return bool(engine.put(self._at, int(given.ctypes.data)))
 
     def signal(
         self, peer: int, lane: int, offset: int, value: int, side: int,
         words: Sequence[int],
     ) -> bool:  # fmt: skip
         """Raise a peer's word."""
-        given = self._given(peer, lane, offset, value, side, *words)
-        return bool(engine.signal(self._at, given))
+        given = np.array((peer, lane, offset, value, side, *words), np.int64)
+        return bool(engine.signal(self._at, int(given.ctypes.data)))
 
     def progress(self) -> int:
         """Send and receive what can be."""
@@ -222,10 +211,7 @@ class UcxHop:
 
     def arm(self) -> bool:
         """Have the worker's descriptor turn readable; False: something is there."""
-        if not self._is_open:
-            return True
-        status = self._ucp.call("ucp_worker_arm", self._worker, result=ctypes.c_int)
-        return int(status) == 0
+        return bool(engine.arm(self._at, 0))
 
     @property
     def has_ended(self) -> bool:
@@ -242,19 +228,47 @@ class UcxHop:
 
     def close(self) -> None:
         """Send what was begun, as far as peers take it, and end all connections."""
-        if not self._is_open:
-            return
-        self._is_open = False
-        for _ in range(2000):
+        for _ in range(_LAST_TURNS if self._is_open else 0):
             if not self.progress() and not self.busy():
                 break
-        for peer in self._end_points:
-            key = ctypes.c_void_p(int(self._peers[peer, Peer.KEY]))
-            self._ucp.call("ucp_rkey_destroy", key)
-        self._peers[:, Peer.STATUS] = np.where(
-            self._peers[:, Peer.STATUS], self._peers[:, Peer.STATUS], _CANCELLED
-        )
+        with held(self._lock):
+            if self._is_open:
+                self._is_open = False
+                self._end()
+
+    def _end(self) -> None:
+        ucp, statuses = self._ucp, self._peers[:, Peer.STATUS]
+        statuses[statuses == 0] = _CANCELLED  # nothing is begun any more
+        closing = self._let_go() if self.hears_of_death else []
+        for _ in range(_LAST_TURNS):
+            engine.turn(self._at)
+            closing = [request for request in closing if not self._is_done(request)]
+            if not closing and not self.busy():
+                break
+        for key in map(int, self._peers[:, Peer.KEY]):
+            if key:
+                ucp.call("ucp_rkey_destroy", ctypes.c_void_p(key))
         self._context[Context.WORKER] = 0  # late calls do nothing
-        self._ucp.call("ucp_worker_destroy", self._worker)
-        self._ucp.call("ucp_mem_unmap", self._ucx, self._memory)
-        self._ucp.call("ucp_cleanup", self._ucx)
+        self._context[Context.POLLED] = -1
+        ucp.call("ucp_worker_destroy", self._worker)
+        ucp.call("ucp_mem_unmap", self._ucx, self._memory)
+        ucp.call("ucp_cleanup", self._ucx)
+
+    def _let_go(self) -> list[int]:
+        """Begin to end all end points, and with them what is under way to them."""
+        forced, requests = RequestParams(FORCE), []
+        for point in map(ctypes.c_void_p, self._end_points.values()):
+            given = point, ctypes.byref(forced)
+            request = self._ucp.call(
+                "ucp_ep_close_nbx", *given, result=ctypes.c_ssize_t
+            )
+            requests.append(int(request))
+        return [request for request in requests if request > 0]
+
+    def _is_done(self, request: int) -> bool:
+        of = ctypes.c_void_p(request)
+        status = self._ucp.call("ucp_request_check_status", of, result=ctypes.c_int)
+        if int(status) == _IN_PROGRESS:
+            return False
+        self._ucp.call("ucp_request_free", of)
+        return True

@@ -3,6 +3,8 @@
 Everything is a put, a signal's word, too, which goes when all that was put to the peer
 before has landed: UCX is asked to flush, and is not waited for (its fence may block).
 So signals go in their order. UCX's functions are called by their addresses.
+
+Any threads may call at once: each call holds the context's lock, but while it sleeps.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ from numba import types
 
 from stretto.hop.ucx.words import MOST, SLOT_WORDS, SLOTS, Context, Peer, Slot
 from stretto.jit.atomics import call_c, compiled, load, store
+from stretto.jit.locks import enter, leave
 
-__all__ = ["busy", "progress", "put", "signal", "wait"]
+__all__ = ["arm", "busy", "ended", "progress", "put", "signal", "turn", "wait"]
 
 _ppoll: Callable[[int, int, int, int], int] = types.ExternalFunction(
     "ppoll", types.int32(types.int64, types.int64, types.int64, types.int64)
@@ -33,6 +36,7 @@ _MOST, _SLOT_BYTES, _NUM_SLOTS = MOST, 8 * SLOT_WORDS, SLOTS
 _SIDE_BYTES, _SIDE, _VALUE = 24, 8 * Slot.SIDE, 8 * Slot.VALUE
 _OFFSET, _WHOM, _FLUSHING = 8 * Slot.OFFSET, 8 * Slot.PEER, 8 * Slot.FLUSH
 _WAITS, _FIRST_SLOT = 8 * Slot.WAITS, 8 * Context.FIRST_SLOT
+_LOCK = 8 * Context.LOCK
 _LAST_ERROR = -100
 _IN_PROGRESS = 1
 _TURNS = 16
@@ -79,9 +83,16 @@ def _begin(
         store(slot, load(slot) + 1)
 
 
+@compiled("int64(int64,int64,int64)")
+def ended(word: int, point: int, status: int) -> int:
+    """Note how a connection has ended: UCX calls it, from `progress`."""
+    if load(word) == 0:
+        store(word, _status(status))
+    return 0
+
+
 @compiled("int64(int64,int64)")
-def put(context: int, arguments: int) -> int:
-    """Begin a put; return 0 when there is no room for it yet."""
+def _put(context: int, arguments: int) -> int:
     peer = _peer(context, load(arguments))
     if load(peer + _STATUS) or load(context + _UNDER_WAY) >= _MOST:
         return 0
@@ -90,6 +101,15 @@ def put(context: int, arguments: int) -> int:
         source, offset = load(arguments + 16), load(arguments + 24)
         _begin(context, peer, source, nbytes, offset, 0)
     return 1
+
+
+@compiled("int64(int64,int64)")
+def put(context: int, arguments: int) -> int:
+    """Begin a put; return 0 when there is no room for it yet."""
+    enter(context + _LOCK)
+    done = _put(context, arguments)
+    leave(context + _LOCK)
+    return done
 
 
 @compiled("int64(int64,int64)")
@@ -127,8 +147,7 @@ def _raise_words(context: int) -> int:
 
 
 @compiled("int64(int64,int64)")
-def signal(context: int, arguments: int) -> int:
-    """Raise a peer's word after all puts before; 0 when there is no room yet."""
+def _signal(context: int, arguments: int) -> int:
     peer = _peer(context, load(arguments))
     nth = load(context + _NEXT_SLOT)
     slot = load(context + _SLOTS) + _SLOT_BYTES * (nth % _NUM_SLOTS)
@@ -148,6 +167,15 @@ def signal(context: int, arguments: int) -> int:
     store(slot + _FLUSHING, flushing)
     _raise_words(context)
     return 1
+
+
+@compiled("int64(int64,int64)")
+def signal(context: int, arguments: int) -> int:
+    """Raise a peer's word after all puts before; 0 when there is no room yet."""
+    enter(context + _LOCK)
+    done = _signal(context, arguments)
+    leave(context + _LOCK)
+    return done
 
 
 @compiled("int64(int64)")
@@ -176,9 +204,9 @@ def _collect(context: int) -> int:
     return done
 
 
-@compiled("int64(int64,int64)")
-def progress(context: int, arguments: int) -> int:
-    """Send and receive what can be; return how much was done."""
+@compiled("int64(int64)")
+def turn(context: int) -> int:
+    """Send and receive what can be, for who has the lock."""
     moved, worker = 0, load(context + _WORKER)
     if worker == 0:
         return 0
@@ -191,13 +219,33 @@ def progress(context: int, arguments: int) -> int:
 
 
 @compiled("int64(int64,int64)")
+def progress(context: int, arguments: int) -> int:
+    """Send and receive what can be; return how much was done."""
+    enter(context + _LOCK)
+    moved = turn(context)
+    leave(context + _LOCK)
+    return moved
+
+
+@compiled("int64(int64,int64)")
+def arm(context: int, arguments: int) -> int:
+    """Have the descriptor turn readable from now on; 0: something is there already."""
+    enter(context + _LOCK)
+    worker, armed = load(context + _WORKER), 1
+    if worker != 0:
+        status = _status(call_c(load(context + _ARM), worker, 0, 0, 0, 0, 0))
+        armed = 1 if status == 0 else 0
+    leave(context + _LOCK)
+    return armed
+
+
+@compiled("int64(int64,int64)")
 def wait(context: int, microseconds: int) -> int:
     """Sleep until something comes, at most so long; return whether something did."""
-    worker = load(context + _WORKER)
-    if worker == 0:
+    if load(context + _WORKER) == 0:
         return 0
-    for _ in range(_TURNS):  # as long as something is there already, it refuses
-        if _status(call_c(load(context + _ARM), worker, 0, 0, 0, 0, 0)) == 0:
+    for _ in range(_TURNS):
+        if arm(context, 0):
             break
         if progress(context, 0) > 0:
             return 1

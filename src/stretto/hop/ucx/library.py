@@ -1,7 +1,7 @@
 """UCX's library: the wheel's, or with STRETTO_UCX=system that of the system.
 
-Its structures grow at their ends and say by a mask which fields are given, so those of
-1.14 are understood by all later ones.
+A process has one UCX: where another library, such as MPI, has brought one already, it
+is used. Two would share the names of their files, and each call the other's functions.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ __all__ = ["Ucp", "load", "missing"]
 CHOICE = "STRETTO_UCX"
 _LIBRARIES = ("libucs.so", "libucs_signal.so", "libuct.so", "libucp.so")
 _LEAST = (1, 14)
+_OF_EACH = "ucp_get_version", "uct_query_components", "ucs_status_string"
+"""A function of each library, from the uppermost down."""
+_LOADED = "libucp.so.0"
+_FIRST = "open stretto's carrier before that library is imported"
 _ADVICE = (
     "pip install libucx-cu13 (or -cu12), or the system's UCX and STRETTO_UCX=system"
 )
@@ -29,13 +33,22 @@ class Ucp:
     """UCX's functions; those that return a status raise what it says."""
 
     def __init__(self, folder: Path | None) -> None:
-        """Open the libraries in the order in which they need one another."""
-        parts = []
-        for name in _LIBRARIES:
-            file = f"{name}.0" if folder is None else os.fspath(folder / name)
-            parts.append(ctypes.CDLL(file))
-        self._ucs, self._ucp = parts[0], parts[-1]
-        self.where = "the system's" if folder is None else os.fspath(folder)
+        """Open the libraries of a folder in the order in which they need one another.
+
+        Without a folder, open what is loaded already, or what the system finds.
+        """
+        if folder is None:
+            self._ucp = ctypes.CDLL(_LOADED)
+        else:
+            parts = [ctypes.CDLL(os.fspath(folder / name)) for name in _LIBRARIES]
+            self._ucp = parts[-1]
+        folders = [_folder_of(getattr(self._ucp, name)) for name in _OF_EACH]
+        if len(set(folders)) > 1:
+            raise MissingExtraError(
+                f"UCX's libraries are of several UCX: {', '.join(folders)}; another "
+                f"library has loaded a part of one: {_FIRST}"
+            )
+        self.where = folders[0]
         found = [ctypes.c_uint() for _ in range(3)]
         self._ucp.ucp_get_version(*map(ctypes.byref, found))
         self.numbers = tuple(int(n.value) for n in found)
@@ -43,7 +56,7 @@ class Ucp:
         if self.numbers[:2] < _LEAST:
             least = ".".join(map(str, _LEAST))
             raise MissingExtraError(f"UCX {self.version}; want {least} or later")
-        self._ucs.ucs_status_string.restype = ctypes.c_char_p
+        self._ucp.ucs_status_string.restype = ctypes.c_char_p
 
     def address(self, name: str) -> int:
         """Return where a function lies, for compiled code."""
@@ -51,7 +64,7 @@ class Ucp:
 
     def spell(self, status: int) -> str:
         """Return the words for a status."""
-        return str(self._ucs.ucs_status_string(status).decode("ascii", "replace"))
+        return str(self._ucp.ucs_status_string(status).decode("ascii", "replace"))
 
     def ask(self, name: str, *args: Any) -> None:
         """Call a function that returns a status; raise when that is an error."""
@@ -66,13 +79,47 @@ class Ucp:
         return function(*args)
 
 
+class _Symbol(ctypes.Structure):
+    """`Dl_info`."""
+
+    _fields_ = (
+        ("file", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    )
+
+
+def _folder_of(function: Any) -> str:
+    """Return the folder of the library that has a function."""
+    found = _Symbol()
+    address = ctypes.cast(function, ctypes.c_void_p)
+    if not ctypes.CDLL(None).dladdr(address, ctypes.byref(found)):
+        return ""
+    return os.path.realpath(Path(os.fsdecode(found.file)).parent)
+
+
+def _is_loaded() -> bool:
+    """Return whether this process has a UCX, whoever brought it."""
+    try:
+        ctypes.CDLL(_LOADED, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    except OSError:
+        return False
+    return True
+
+
 @functools.cache
 def load() -> Ucp:
     """Return the library."""
-    os.environ.setdefault("UCX_MEM_EVENTS", "no")  # it is told what is registered
     asked = os.environ.get(CHOICE, "")
     if asked not in ("", "system", "wheel"):
         raise MissingExtraError(f"{CHOICE}={asked!r:.40}; want 'system' or 'wheel'")
+    is_loaded = _is_loaded()
+    if not is_loaded:  # it is told what is registered
+        os.environ.setdefault("UCX_MEM_EVENTS", "no")
+    # Else an end point that is made while its peer ends is freed, and used: UCX 1.22
+    # tries again in `ucp_ep_create`, and lets go of what it returns.
+    os.environ.setdefault("UCX_TCP_CONN_NB", "y")
     if asked == "system":
         try:
             return Ucp(None)
@@ -81,10 +128,19 @@ def load() -> Ucp:
                 f"{CHOICE}=system: {e}; install the system's UCX, name its folder in "
                 "LD_LIBRARY_PATH, or take the wheel's"
             ) from None
+    loaded = Ucp(None) if is_loaded else None
+    if loaded is not None and asked != "wheel":
+        return loaded
     spec = importlib.util.find_spec("libucx")
     if spec is None or not spec.submodule_search_locations:
         raise MissingExtraError(f"no UCX here: {_ADVICE}")
-    return Ucp(Path(next(iter(spec.submodule_search_locations))) / "lib")
+    folder = Path(next(iter(spec.submodule_search_locations))) / "lib"
+    if loaded is not None and loaded.where != os.path.realpath(folder):
+        raise MissingExtraError(
+            f"{CHOICE}=wheel: this process has UCX {loaded.version} of {loaded.where} "
+            f"already; unset {CHOICE}, or {_FIRST}"
+        )
+    return loaded or Ucp(folder)
 
 
 @functools.cache

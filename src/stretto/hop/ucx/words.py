@@ -26,7 +26,7 @@ class Context(enum.IntEnum):
     FREE = 5
     ARM = 6
     PARAMETERS = 7
-    """Address of a `ucp_request_param_t` that says nothing."""
+    """Address of `RequestParams` that say nothing."""
     PEERS = 8
     """Address of the peers' words."""
     REQUESTS = 9
@@ -41,7 +41,9 @@ class Context(enum.IntEnum):
     """Two words: how long to sleep."""
     FIRST_SLOT = 17
     """The oldest signal whose word has not been put."""
-    END = 18
+    LOCK = 18
+    """Not 0 while a thread is in UCX, whose workers take one at a time."""
+    END = 19
 
 
 class Slot(enum.IntEnum):

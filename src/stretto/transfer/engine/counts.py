@@ -91,6 +91,7 @@ class Notified:
         self.tag, self.count = tag, count
         self._hash = tag_hash(tag)
         self._known = counts.names
+        self._is_one = count == 1
 
     def done(self) -> bool:
         """Return whether so many have come."""
@@ -99,10 +100,11 @@ class Notified:
 
     def wait(self, timeout: float | None = None) -> None:
         """Return when so many have come, and take them."""
-        loop = self._loop
-        is_next = self.count == 1 and self.tag not in self._known
-        if not is_next or loop.glance(loop.look_at, self._hash) != 1:
-            self._wait(timeout)
+        if self._is_one and self.tag not in self._known:
+            loop = self._loop
+            if loop.glance(loop.look_at, self._hash) == 1:
+                return
+        self._wait(timeout)
 
     def _wait(self, timeout: float | None) -> None:
         """Wait for what has not come at once."""

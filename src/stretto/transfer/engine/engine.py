@@ -18,9 +18,9 @@ from stretto.meeting.secret import load_secret
 from stretto.transfer import loader
 from stretto.transfer.engine.answer import answer, fence_off
 from stretto.transfer.engine.counts import Counts, Notified
+from stretto.transfer.engine.door import Door
 from stretto.transfer.engine.leases import Lease, Writing
 from stretto.transfer.engine.loop import Loop
-from stretto.transfer.engine.meet import Door, come
 from stretto.transfer.engine.paths import explained, lacks
 from stretto.transfer.engine.peer import Peer
 from stretto.transfer.engine.pending import Closes, Pending
@@ -267,9 +267,9 @@ class Engine(Closes):
         if known is not None and not known.lost:
             found.finish(known)
         elif ":" in name:
-            self.loop.move(lambda: come(self, name, found))
+            self.loop.move(lambda: self._door.come(name, found))
         else:
-            come(self, name, found)
+            self._door.come(name, found)
         return found
 
     def peer(self, name: str) -> Pending[Peer]:
@@ -387,7 +387,7 @@ class Engine(Closes):
         self._is_closed = True
         for peer in list(self._peers.values()):
             peer.close()
-        self.loop.call(self._door.close)
+        self.loop.call(lambda: self._door.close(dict(self._peers)))
         self.loop.stop()
         self._starter.close()
         for fd in (fd for fds in self._fds.values() for fd in fds):

@@ -76,7 +76,7 @@ class Loop:
         self.attention = int(self._attention.ctypes.data)
         """Address of the words that say whether others look."""
         self.glance: Callable[[int, int], int] = _see_nothing
-        """Look for a notification on this host for a moment; 1: it came."""
+        """Look for a notification for a moment; 1: it came, and is taken."""
         self._held: deque[Any] = deque(maxlen=64)
         """The table, and earlier ones: somebody may be looking at one."""
         self._set(())
@@ -174,8 +174,8 @@ class Loop:
         table[Look.ATTENTION] = self.attention
         table[Look.LINKS :] = [taker.link.at for taker in takers]
         self._held.append(table)
-        self._choose_glance()
         self.look_at = int(table.ctypes.data)
+        self._choose_glance()
         self._nap = self._made_nap(takers)
 
     def _made_nap(self, takers: tuple[Taker, ...]) -> Any:
@@ -244,13 +244,14 @@ class Loop:
         return self._await
 
     def _choose_glance(self) -> None:
-        """A glance is for links on this host, and for who has a core to look with."""
-        all_near = all(taker.link.hop is None for taker in self._takers)
+        """Looking is for who has a core for it; the lock is kept on one host only."""
         compiled = loader.current()
-        if compiled is not None and self._spin_ns and all_near:
-            self.glance = compiled.glance
-        else:
+        if compiled is None or not self._spin_ns:
             self.glance = _see_nothing
+            return
+        is_near = all(taker.link.hop is None for taker in self._takers)
+        look = compiled.glance if is_near else compiled.await_record
+        self.glance = compiled.direct(look)
 
     @property
     def can_look(self) -> bool:

@@ -10,20 +10,20 @@ connects. Whoever says something else, or nothing, is hung up on.
 from __future__ import annotations
 
 import os
+import select
 import selectors
 import socket
-import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from stretto import hop as hops
 from stretto.errors import RendezvousError, StrettoError, is_interruption
 from stretto.hop import Window
-from stretto.meeting import address, tls
-from stretto.meeting.process import open_pidfd, peer_uid, uid_refusal
+from stretto.meeting import tls
+from stretto.meeting.process import open_pidfd
 from stretto.meeting.secret import is_proof, new_nonce, prove
-from stretto.meeting.wire import Connection, Descriptor, Refused
+from stretto.meeting.wire import Connection, Descriptor, Frame, Refused
 from stretto.transfer import loader
 from stretto.transfer.engine.peer import Peer
 from stretto.transfer.engine.pending import Pending
@@ -35,107 +35,14 @@ from stretto.transfer.memory.board import BOARD_BYTES
 from stretto.transfer.memory.mapping import Shared
 from stretto.transfer.ports import EngineLike
 
-__all__ = ["Door", "come"]
+__all__ = ["Talk"]
 
-_STRANGER_S = 5.0
 _HOP_S = 30.0
-_MOST_STRANGERS = 64
 _ABI = 2
 _COMER, _DOOR = "transfer comer", "transfer door"
 
 
-class Door:
-    """Where others come to an engine."""
-
-    def __init__(self, engine: EngineLike, listen: str | None) -> None:
-        self._engine = engine
-        self.path = address.socket_path(f"transfer {engine.job} {engine.name}")
-        self._near = address.listen(self.path)
-        self._inode = self.path.lstat().st_ino
-        self._far: socket.socket | None = None
-        self.address = ""
-        if listen is not None:
-            tls.require()
-            host, port = split(listen)
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            try:
-                self._far = socket.create_server((host, port), family=family)
-            except (OSError, UnicodeError) as e:
-                self._near.close()
-                raise RendezvousError(f"cannot listen at {listen}: {e}") from e
-            self.address = f"{host}:{self._far.getsockname()[1]}"
-        self._talks: list[_Talk] = []
-        for sock in (self._near, self._far):
-            if sock is not None:
-                sock.setblocking(False)
-                engine.loop.selector.register(
-                    sock, selectors.EVENT_READ, lambda _, s=sock: self._accept(s)
-                )
-
-    def _accept(self, listener: socket.socket) -> None:
-        try:
-            sock, _ = listener.accept()
-        except OSError:
-            return
-        self._talks = [talk for talk in self._talks if not talk.is_over]
-        if len(self._talks) >= _MOST_STRANGERS:
-            self._talks[0].end("too many came at once")
-        is_near = listener is self._near
-        if is_near and uid_refusal(peer_uid(sock), os.getuid()):
-            sock.close()
-            return
-        talk = _Talk(self._engine, sock, is_near=is_near, is_comer=False)
-        self._talks.append(talk)
-        self._engine.loop.at(time.monotonic() + _STRANGER_S, talk.expire)
-
-    def close(self) -> None:
-        """Let nobody in any more."""
-        for sock in (self._near, self._far):
-            if sock is not None:
-                with suppress(KeyError, ValueError):
-                    self._engine.loop.selector.unregister(sock)
-                sock.close()
-        for talk in self._talks:
-            talk.end("this engine closes")
-        address.end(self.path, self._inode, 0, None)
-
-
-def split(where: str) -> tuple[str, int]:
-    """Return the host and port of an address; RendezvousError: it is none."""
-    host, _, port = where.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
-        raise RendezvousError(f"{where!r} is no address; want HOST:PORT")
-    return host.strip("[]"), int(port)
-
-
-def come(engine: EngineLike, name: str, found: Pending[Peer]) -> None:
-    """Begin to connect with an engine of this host by name, or elsewhere."""
-    is_near = ":" not in name
-    try:
-        if is_near:
-            path = address.socket_path(f"transfer {engine.job} {name}")
-            sock = address.reach(path)
-            if sock is None:
-                raise RendezvousError(
-                    f"no engine named {name!r} on this host, of job {engine.job!r}; "
-                    "start it, or pass the HOST:PORT at which it listens"
-                )
-        else:
-            tls.require()
-            sock = socket.create_connection(split(name), timeout=5.0)
-    except (OSError, RendezvousError) as e:
-        why = e if isinstance(e, RendezvousError) else RendezvousError(f"{name}: {e}")
-        found.fail(why)
-        return
-
-    def begin() -> None:
-        talk = _Talk(engine, sock, is_near=is_near, is_comer=True, found=found)
-        talk.name = name
-
-    engine.loop.call(begin)
-
-
-class _Talk:
+class Talk:
     """A connection whose ends are not peers yet; it lives in the loop's thread."""
 
     def __init__(
@@ -155,7 +62,8 @@ class _Talk:
         self._hop: Any = None
         self._fields: Fields | None = None
         self._peer: Peer | None = None
-        self._is_proved = is_near
+        self._is_proved, self._is_meeting = is_near, False
+        self._later: Sequence[Frame | Refused] = ()
         self._connection.keep_alive()
         if is_near:
             self._connection.trust()
@@ -182,8 +90,8 @@ class _Talk:
         with suppress(KeyError, ValueError):
             self._engine.loop.selector.unregister(self._sock)
         self._connection.close()
-        if self._hop is not None:
-            self._hop.close()
+        if self._hop is not None:  # there it may still be connecting
+            self._engine.loop.move(self._hop.close)
         if self._found is not None:
             self._found.fail(RendezvousError(f"engine {self.name!r}: {why}"))
 
@@ -197,6 +105,9 @@ class _Talk:
                 self._heard(frame.body, list(frame.descriptors))
                 if self._peer is not None:
                     self._peer.told(frames[nth + 1 :])
+                    return
+                if self._is_meeting:  # it may be quicker, and say what is for a peer
+                    self._later = frames[nth + 1 :]
                     return
         except EOFError:
             why = "it hung up: it does not know our secret, or is of another job"
@@ -328,16 +239,25 @@ class _Talk:
         )  # fmt: skip
 
     def _far_peer(self, shares: list[Any], other: int) -> None:
+        self._is_meeting = True
         hop, loop = self._hop, self._engine.loop
         if shares[other].get("fields") is not True:
             self._fields = None  # both have them, or neither uses them
         with suppress(KeyError, ValueError):
             loop.selector.unregister(self._sock)
 
+        poll = select.poll()
+        poll.register(self._sock, select.POLLRDHUP)
+
+        def go_on() -> None:
+            if self.is_over or poll.poll(0):
+                raise RendezvousError("it hung up while we connected")
+
         def meet() -> None:
             loader.load()  # a hop is for the compiled functions, or for Python's
             try:
-                hop.connect(shares, [other], _HOP_S)
+                go_on()
+                hop.connect(shares, [other], _HOP_S, go_on)
             except (StrettoError, KeyError, TypeError, ValueError, OSError) as e:
                 why = str(e) if isinstance(e, StrettoError) else f"{e!r:.300}"
                 loop.call(lambda: self.end(why))
@@ -353,9 +273,9 @@ class _Talk:
         link = Link(
             self._shared, is_first=self._is_comer, hop=self._hop, fields=self._fields
         )
-        self._become(link)
+        self._become(link).told(self._later)
 
-    def _become(self, link: Link, **about: Any) -> None:
+    def _become(self, link: Link, **about: Any) -> Peer:
         """Hand the connection over to a peer."""
         self.is_over = True
         engine, loop = self._engine, self._engine.loop
@@ -370,6 +290,7 @@ class _Talk:
         if found is not None:
             peer.ready.then(lambda: _pass_on(peer, found))
         engine.welcome(peer)
+        return peer
 
 
 def _pass_on(peer: Peer, found: Pending[Peer]) -> None:

@@ -6,8 +6,8 @@ import contextlib
 import os
 import select
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -61,9 +61,11 @@ class Peer(Exchange):
         self._arenas: dict[int, Shared] = {}
         self._marks = list(range(1, NUM_MARKS))
         self.begun: set[Transfer] = set()
-        self._notes: dict[bytes, Callable[[], int]] = {}
-        """By name: the compiled call. None for who is lost."""
-        self._note_records: list[NDArray[np.int64]] = []
+        self._notes: dict[bytes, int] = {}
+        """By name: where it lies as `_announce` wants it. None for who is lost."""
+        self._announce: Callable[[int], int]
+        self._held_notes: deque[NDArray[np.int64]] = deque(maxlen=2 * _MOST_NOTES)
+        """Those, and earlier ones: somebody may be about to send one."""
         self._ending: tuple[str, int, float] | None = None
         """Why it ends, how many records it has posted, and until when they may come."""
         self._closed = ""
@@ -117,11 +119,11 @@ class Peer(Exchange):
 
     def notify(self, tag: bytes, count: int = 1) -> None:
         """Send a notification; `engine.notified(tag)` waits for it there."""
-        known = self._notes.get(tag)
-        if known is None or count != 1:
+        note = self._notes.get(tag)
+        if note is None or count != 1:
             self._notify(tag, count)
             return
-        said = known()
+        said = self._announce(note)
         if said != 1:
             if said:
                 self.link.wake()
@@ -130,17 +132,18 @@ class Peer(Exchange):
 
     def _notify(self, tag: bytes, count: int) -> None:
         """Send a notification, and remember how it is sent the next time."""
-        record = np.frombuffer(notice(tag, count), np.int64).copy()
+        record = np.frombuffer(notice(tag, count), np.int64)
         self.post(record.tobytes())
-        compiled = loader.current()
-        if compiled is None or self.link.hop is not None or count != 1:
+        compiled, hop = loader.current(), self.link.hop
+        if compiled is None or count != 1 or (hop is not None and hop.calls is None):
             return
         if len(self._notes) >= _MOST_NOTES:
             self._notes.clear()
-            self._note_records.clear()
-        at = int(record.ctypes.data)
-        self._notes[tag] = partial(compiled.announce, self.link.at, at)
-        self._note_records.append(record)
+        announce = compiled.announce if hop is None else compiled.announce_far
+        self._announce = compiled.direct(announce)
+        note = np.array([self.link.at, *record], np.int64)
+        self._held_notes.append(note)
+        self._notes[tag] = int(note.ctypes.data)
         if self.lost:
             self._notes.clear()
 

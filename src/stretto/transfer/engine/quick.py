@@ -89,7 +89,8 @@ class Quick:
             sending[Send.RECORD :] = record
         self.at = int(ask.ctypes.data)
         self._status: int | None = None
-        self.call, self._await = functions().quick, functions().await_done
+        compiled = functions()
+        self.call, self._await = compiled.direct(compiled.quick), compiled.await_done
         peer.quick[number] = self
         weakref.finalize(self, _forget, peer, kept, receiving).atexit = False
 

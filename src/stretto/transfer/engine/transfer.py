@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -274,24 +273,25 @@ class Prepared:
         self._fast = len(works) == 1 and compiled is not None and not transfer.checked
         self._peer, self._record = transfer.peer, record
         self._well = 1
-        self._again: Callable[[], int] = self._slowly
+        self._again: Callable[[int], int] = self._slowly
+        self._words = 0
+        """What that is called with."""
         self._announces = quick is not None and record is not None
         """Whether there is something to do when it has gone well."""
         if quick is not None:
-            self._again, self._well = partial(quick.call, quick.at), 0
+            self._again, self._words, self._well = quick.call, quick.at, 0
         if not self._fast:
             return
         work = works[0]
         assert compiled is not None, "it is loaded"
-        self._link = 0 if record is None or self._peer is None else self._peer.link.at
-        self._at = int(work.job.ctypes.data)
-        self._rows = work.rows
-        self._note = 0 if record is None else int(record.ctypes.data)
+        link = 0 if record is None or self._peer is None else self._peer.link.at
+        note = 0 if record is None else int(record.ctypes.data)
         if self._peer is not None:
             work.job[Job.CANCEL] = self._peer.link.gone.ctypes.data
-        self._again = partial(
-            compiled.again, self._at, self._rows, self._link, self._note
-        )
+        job = int(work.job.ctypes.data)
+        self._held = np.array([job, work.rows, link, note], np.int64)
+        self._again = compiled.direct(compiled.again)
+        self._words = int(self._held.ctypes.data)
 
     @property
     def pieces(self) -> int:
@@ -300,11 +300,11 @@ class Prepared:
 
     def __call__(self) -> None:
         """Do it."""
-        said = self._again()
+        said = self._again(self._words)
         if said != self._well or self._announces:
             self._other(said)
 
-    def _slowly(self) -> int:
+    def _slowly(self, words: int) -> int:
         self._restart().wait()
         return 1
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from stretto.jit.atomics import (
     compiled,
+    direct,
     fence,
     load,
     load_acquire,
     pause,
     store,
 )
+from stretto.jit.locks import enter, leave
 from stretto.transfer.copying.compiled import run
 from stretto.transfer.copying.words import Job
 from stretto.transfer.links.direct import pop, push, send
@@ -24,14 +26,13 @@ from stretto.transfer.links.quick import (
     take_one,
 )
 from stretto.transfer.links.rings import (
-    enter,
     far_put,
     far_signal,
     far_wait,
     give_way,
-    leave,
     post,
     progress,
+    rest,
     time_ns,
 )
 from stretto.transfer.links.serving import serve
@@ -47,9 +48,11 @@ from stretto.transfer.links.words import (
 __all__ = [
     "again",
     "announce",
+    "announce_far",
     "answered",
     "await_done",
     "await_record",
+    "direct",
     "enter",
     "far_put",
     "far_signal",
@@ -71,7 +74,7 @@ __all__ = [
 
 _CONTEXT = 8 * Block.CONTEXT
 _LOOKS = 8
-"""Looks at all links between looks at the clock."""
+"""Looks at all links between looks at the clock; a look at a socket counts twice."""
 _ROW, _MOVED, _STOP = 8 * Job.ROW, 8 * Job.MOVED, 8 * Job.STOP
 _CLOCK, _COUNT, _LINKS = 8 * Look.CLOCK, 8 * Look.COUNT, 8 * Look.LINKS
 _ATTENTION = 8 * Look.ATTENTION
@@ -87,7 +90,7 @@ def await_record(look: int, tag: int) -> int:
     It is taken if it is the one; whatever else there is, is left. 0: nothing came.
     `look` is the address of the words of `Look`.
     """
-    begun, looks = 0, 0
+    begun, left = 0, _LOOKS
     attention = load(look + _ATTENTION)
     if load(attention + _IS_HOT) == 0:
         return _IS_COLD
@@ -101,10 +104,15 @@ def await_record(look: int, tag: int) -> int:
                 begun, found = 0, 0
             if found:
                 return found
-            if load(link + _CONTEXT) and progress(link) + push(link):
-                begun = 0
-        looks += 1
-        if looks % _LOOKS == 0:
+            if load(link + _CONTEXT):
+                left -= 1
+                if progress(link) + push(link):
+                    begun = 0
+                else:
+                    rest()
+        left -= 1
+        if left <= 0:
+            left = _LOOKS
             if load(attention + _IS_HOT) == 0:
                 return _IS_COLD
             store(attention + _LOOKED, load(attention + _LOOKED) + 1)
@@ -136,18 +144,30 @@ def glance(look: int, tag: int) -> int:
     return 0
 
 
-@compiled("int64(int64,int64)", nogil=False)
-def announce(link: int, record: int) -> int:
-    """Post a record to a link of one host; see `post`. The interpreter lock is kept."""
-    return post(link, record)
+@compiled("int64(int64)", nogil=False)
+def announce(note: int) -> int:
+    """Post a record to a link of one host; see `post`. The interpreter lock is kept.
+
+    A note is the address of a link's, and a record.
+    """
+    return post(load(note), note + 8)
 
 
-@compiled("int64(int64,int64,int64,int64)")
-def again(job: int, rows: int, link: int, record: int) -> int:
+@compiled("int64(int64)")
+def announce_far(note: int) -> int:
+    """Post a record to a link by a hop, which takes longer."""
+    return post(load(note), note + 8)
+
+
+@compiled("int64(int64)")
+def again(words: int) -> int:
     """Do a prepared transfer, and post its notification, if it has one.
 
-    Return 8 x its status, and what `post` says.
+    The words: its job, how many runs, the link and the record, or 0. Return 8 x its
+    status, and what `post` says.
     """
+    job, rows = load(words), load(words + 8)
+    link, record = load(words + 16), load(words + 24)
     store(job + _ROW, 0)
     store(job + _MOVED, 0)
     store(job + _STOP, rows)

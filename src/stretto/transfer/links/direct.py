@@ -25,9 +25,10 @@ from stretto.jit.atomics import (
     store_release,
     take,
 )
+from stretto.jit.locks import enter
 from stretto.transfer.copying.words import Status
 from stretto.transfer.links import words
-from stretto.transfer.links.rings import enter, far_put, post, taken
+from stretto.transfer.links.rings import far_put, post, taken
 from stretto.transfer.links.words import (
     MOST_FIELDS,
     MOST_SENDS,

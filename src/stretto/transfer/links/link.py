@@ -280,8 +280,6 @@ class Link:
         """Have the hop's descriptors wake who sleeps; False: something is there."""
         if self.hop is None or self.gone[0] or self.hop.is_armed:
             return True
-        if not self.hop.descriptors:  # it only naps: others may use it meanwhile
-            return bool(self.hop.arm())
         with self._using():
             return bool(self.hop.arm())
 

@@ -32,6 +32,7 @@ from stretto.transfer.links.rings import (
     give_way,
     post,
     progress,
+    rest,
     taken,
     time_ns,
 )
@@ -84,7 +85,7 @@ _SEND_PIECES, _SEND_COUNT = 8 * Send.PIECES, 8 * Send.COUNT
 _IS_LOST = int(Said.LOST)
 _NOT_YET, _OTHER_FIRST = int(Said.NOT_YET), int(Said.OTHER)
 _NOTHING, _NOTICE, _OTHER, _SERVED, _ANSWER = 0, 1, 2, 3, 16
-_LOOKS = 8
+_LOOKS = 4
 """Looks between looks at the clock."""
 
 
@@ -203,6 +204,7 @@ def await_done(ask: int) -> int:
         if found == _SERVED or push(link) + progress(link):
             begun, vain = 0, 0
             continue
+        rest()
         vain += 1
         if vain % _LOOKS:
             continue

@@ -24,6 +24,7 @@ from stretto.jit.atomics import (
     store_release,
     take,
 )
+from stretto.jit.locks import enter
 from stretto.transfer.links import words
 from stretto.transfer.links.words import (
     HALF_BYTES,
@@ -35,8 +36,8 @@ from stretto.transfer.links.words import (
 )
 
 __all__ = [
-    "enter", "far_put", "far_signal", "far_wait", "give_way", "leave", "post",
-    "progress", "taken", "time_ns",
+    "far_put", "far_signal", "far_wait", "give_way", "post", "progress", "rest",
+    "taken", "time_ns",
 ]  # fmt: skip
 
 _memcpy: Callable[[int, int, int], int] = types.ExternalFunction(
@@ -56,23 +57,7 @@ _TOLD, _ARGUMENTS = 8 * Block.TOLD, 8 * Block.ARGUMENTS
 _EVERY = SLOTS // 8
 """Records after which the consumer behind a hop says how far it is."""
 _FULL, _POSTED, _WAKE = 0, 1, 3
-
-
-@compiled("void(int64)")
-def enter(lock: int) -> None:
-    """Wait until a lock is ours: it is never held for long."""
-    spins = 0
-    while not take(lock, 1):
-        spins += 1
-        if spins & 63 == 0:
-            sched_yield()
-        pause()
-
-
-@compiled("void(int64)")
-def leave(lock: int) -> None:
-    """Let a lock go."""
-    store_release(lock, 0)
+_RESTS = 16
 
 
 @compiled("int64(int64)")
@@ -95,6 +80,13 @@ def give_way(attention: int, clock: int, begun: int, now: int) -> int:
     after = time_ns(clock)
     store(attention + _ALONE_NS, _SOON_NS if after - now > _LONG_NS else _LATE_NS)
     return after
+
+
+@compiled("void()")
+def rest() -> None:
+    """Leave sockets alone for a moment: a look takes the lock that arrivals need."""
+    for _ in range(_RESTS):
+        pause()
 
 
 @compiled("int64(int64)")

@@ -19,14 +19,13 @@ from stretto.jit.atomics import (
     store_release,
     take,
 )
+from stretto.jit.locks import enter, leave
 from stretto.transfer.copying.compiled import run
 from stretto.transfer.copying.words import Job, Status
 from stretto.transfer.links import words
 from stretto.transfer.links.direct import field_at, reset, send
 from stretto.transfer.links.rings import (
-    enter,
     far_put,
-    leave,
     post,
     progress,
 )

@@ -1,0 +1,163 @@
+"""Where others come to an engine, and from where it goes to them."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+
+from stretto.errors import RendezvousError
+from stretto.meeting import address, tls
+from stretto.meeting.process import peer_uid, uid_refusal
+from stretto.transfer.engine.meet import Talk
+from stretto.transfer.engine.peer import Peer
+from stretto.transfer.engine.pending import Pending
+from stretto.transfer.ports import EngineLike
+
+__all__ = ["Door"]
+
+_STRANGER_S = 5.0
+_MOST_STRANGERS = 64
+_CLOSES = "this engine closes"
+_Reached = tuple[str, socket.socket, Pending[Peer]]
+
+
+class Door:
+    """Where others come to an engine, and from where it goes to them."""
+
+    def __init__(self, engine: EngineLike, listen: str | None) -> None:
+        self._engine = engine
+        self.path = address.socket_path(f"transfer {engine.job} {engine.name}")
+        self._near = address.listen(self.path)
+        self._inode = self.path.lstat().st_ino
+        self._far: socket.socket | None = None
+        self.address = ""
+        if listen is not None:
+            tls.require()
+            host, port = split(listen)
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            try:
+                self._far = socket.create_server((host, port), family=family)
+            except (OSError, UnicodeError) as e:
+                self._near.close()
+                raise RendezvousError(f"cannot listen at {listen}: {e}") from e
+            self.address = f"{host}:{self._far.getsockname()[1]}"
+        self._talks: list[Talk] = []
+        self._visits: list[Talk] = []
+        self._reached: list[_Reached] = []
+        self._is_closed = False
+        for sock in (self._near, self._far):
+            if sock is not None:
+                sock.setblocking(False)
+                engine.loop.selector.register(
+                    sock, selectors.EVENT_READ, lambda _, s=sock: self._accept(s)
+                )
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            sock, _ = listener.accept()
+        except OSError:
+            return
+        self._talks = [talk for talk in self._talks if not talk.is_over]
+        if len(self._talks) >= _MOST_STRANGERS:
+            self._talks[0].end("too many came at once")
+        is_near = listener is self._near
+        if is_near and uid_refusal(peer_uid(sock), os.getuid()):
+            sock.close()
+            return
+        try:
+            talk = Talk(self._engine, sock, is_near=is_near, is_comer=False)
+        except OSError:  # it has hung up already
+            sock.close()
+            return
+        self._talks.append(talk)
+        self._engine.loop.at(time.monotonic() + _STRANGER_S, talk.expire)
+
+    def come(self, name: str, found: Pending[Peer]) -> None:
+        """Begin to connect with an engine of this host by name, or elsewhere."""
+        try:
+            sock = _reached(self._engine.job, name)
+        except (OSError, RendezvousError) as e:
+            is_said = isinstance(e, RendezvousError)
+            found.fail(e if is_said else RendezvousError(f"{name}: {e}"))
+            return
+
+        reached = name, sock, found
+        self._reached.append(reached)
+        if self._is_closed:
+            self._turn_back(reached)
+        else:
+            self._engine.loop.call(lambda: self._visit(reached))
+
+    def _visit(self, reached: _Reached) -> None:
+        if not self._take(reached):
+            return
+        name, sock, found = reached
+        is_near = ":" not in name
+        try:
+            talk = Talk(self._engine, sock, is_near=is_near, is_comer=True, found=found)
+        except OSError as e:
+            sock.close()
+            found.fail(RendezvousError(f"engine {name!r}: it hung up: {e}"))
+            return
+        talk.name = name
+        self._visits = [visit for visit in self._visits if not visit.is_over]
+        self._visits.append(talk)
+
+    def _turn_back(self, reached: _Reached) -> None:
+        if self._take(reached):
+            name, sock, found = reached
+            sock.close()
+            found.fail(RendezvousError(f"engine {name!r}: {_CLOSES}"))
+
+    def _take(self, reached: _Reached) -> bool:
+        """Return whether it is for the caller: the loop's thread, or another."""
+        try:
+            self._reached.remove(reached)
+        except ValueError:
+            return False
+        return True
+
+    def close(self, peers: Mapping[str, Peer]) -> None:
+        """Let nobody in any more, and go to nobody; lose who has come meanwhile."""
+        self._is_closed = True
+        for sock in (self._near, self._far):
+            if sock is not None:
+                with suppress(KeyError, ValueError):
+                    self._engine.loop.selector.unregister(sock)
+                sock.close()
+        for reached in list(self._reached):
+            self._turn_back(reached)
+        for talk in (*self._talks, *self._visits):
+            talk.end(_CLOSES)
+        for peer in peers.values():
+            peer.lose("this engine closed the connection")
+        address.end(self.path, self._inode, 0, None)
+
+
+def split(where: str) -> tuple[str, int]:
+    """Return the host and port of an address; RendezvousError: it is none."""
+    host, _, port = where.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise RendezvousError(f"{where!r} is no address; want HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def _reached(job: str, name: str) -> socket.socket:
+    """Return a connection to an engine of this host by name, or elsewhere."""
+    if ":" in name:
+        tls.require()
+        try:
+            return socket.create_connection(split(name), timeout=5.0)
+        except OSError as e:
+            raise RendezvousError(f"{name}: {e}") from e
+    sock = address.reach(address.socket_path(f"transfer {job} {name}"))
+    if sock is None:
+        raise RendezvousError(
+            f"no engine named {name!r} on this host, of job {job!r}; "
+            "start it, or pass the HOST:PORT at which it listens"
+        )
+    return sock

@@ -1,0 +1,149 @@
+"""UCX's hop among many threads, and beside peers that end: what is freed stays so.
+
+`test_libraries.py` runs it, in a process of its own. What fails here may end the
+process: all blocks of memory that are freed are checked, and filled then.
+"""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from tests.pure.hop.ends import FIRST, joined, make, until
+
+from stretto.errors import RendezvousError
+
+pytestmark = pytest.mark.timeout(60)
+SECONDS = 1.0
+
+
+def at_once(*works):
+    """Run functions in threads of their own; raise what the first one raised."""
+    raised = []
+
+    def run(work):
+        try:
+            work()
+        except Exception as e:
+            raised.append(e)
+
+    threads = [threading.Thread(target=run, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if raised:
+        raise raised[0]
+
+
+def test_any_threads_may_use_a_hop_at_once():
+    """Some wait, some put, some ask; an engine's loop and its callers do just that."""
+    data, rounds = np.ones(1 << 15, np.uint8), 0
+    stop_at = time.monotonic() + SECONDS
+    while rounds < 2 or time.monotonic() < stop_at:
+        rounds += 1
+        with joined("ucx") as ((memory, one), (_, other)):
+            flag, done = memory[64:72].view(np.int64), threading.Event()
+
+            def waits(way, done=done):
+                while not done.is_set():
+                    way.wait(50)
+                    way.arm()
+
+            def puts(done=done, flag=flag, one=one, other=other):
+                try:
+                    for nth in range(1, 300):
+                        put = other.put, (0, 0, data.ctypes.data, FIRST, data.size)
+                        said = other.signal, (0, 0, 64, nth, 128, (nth, 0, 0))
+                        for call, given in (put, said):
+                            until(lambda c=call, g=given: c(*g), [one, other])
+                        until(lambda n=nth: flag[0] >= n, [one, other])
+                finally:
+                    done.set()
+
+            at_once(puts, lambda w=one: waits(w), lambda w=other: waits(w))
+            assert (memory[FIRST : FIRST + data.size] == 1).all()
+
+
+def test_a_hop_may_be_closed_while_it_connects():
+    """By another thread, at any moment; then `connect` says so, or who is gone."""
+    stop_at, turn = time.monotonic() + SECONDS, 0
+    while time.monotonic() < stop_at:
+        turn += 1
+        ends = [make("ucx", rank) for rank in (0, 1)]
+        shares = [way.share() for _, way in ends]
+        said = []
+
+        def connect(ends=ends, shares=shares, said=said):
+            for rank, (_, way) in enumerate(ends):
+                try:
+                    way.connect(shares, [1 - rank], 5.0)
+                except RendezvousError as e:
+                    said.append(str(e))
+
+        def close(ends=ends, turn=turn):
+            time.sleep(3e-4 * (turn % 12))
+            for _, way in ends:
+                way.close()
+
+        at_once(connect, close)
+        assert all("been closed" in why or "cannot reach" in why for why in said)
+
+
+def test_threads_connect_pairs_of_their_own_at_once():
+    """And let go of them, again and again."""
+
+    def pairs():
+        stop_at = time.monotonic() + SECONDS
+        while time.monotonic() < stop_at:
+            with joined("ucx") as ((memory, one), (_, other)):
+                other.signal(0, 0, 64, 1, 128, (0, 0, 0))
+                until(lambda: memory[64:72].view(np.int64)[0] == 1, [one, other])
+
+    at_once(pairs, pairs)
+
+
+@pytest.mark.parametrize("sent", [0, 8, 1 << 20])
+def test_a_peer_that_has_gone_is_named(sent):
+    """Before it was connected with, or with data under way to it; nothing else ends."""
+    for turn in range(6):
+        (_, one), (_, other) = ends = [make("ucx", rank) for rank in (0, 1)]
+        shares = [way.share() for _, way in ends]
+        if turn % 2:
+            one.connect(shares, [1], 5.0)
+        other.connect(shares, [0], 5.0)
+        data = np.ones(max(sent, 1), np.uint8)
+        if sent:
+            other.put(0, 0, data.ctypes.data, FIRST, sent)
+        one.close()
+        other.signal(0, 0, 64, 1, 128, (0, 0, 0))
+        until(other.faults, [other])
+        assert [0] == list(other.faults())
+        assert not other.put(0, 0, data.ctypes.data, FIRST, 1)
+        other.close()
+
+
+def test_a_peer_that_left_before_is_named_too():
+    """Its address leads nowhere."""
+    (_, one), (_, other) = ends = [make("ucx", rank) for rank in (0, 1)]
+    shares = [way.share() for _, way in ends]
+    one.close()
+    other.connect(shares, [0], 5.0)
+    until(other.faults, [other])
+    other.close()
+
+
+def test_what_is_closed_does_nothing_any_more():
+    """Whatever is called; it can be closed again."""
+    with joined("ucx") as ((_, one), (_, other)):
+        shares = [one.share(), other.share()]
+        one.close()
+        one.close()
+        assert not one.put(1, 0, 0, FIRST, 8)
+        assert not one.signal(1, 0, 64, 1, 128, (0, 0, 0))
+        assert 0 == one.progress() == one.wait(1000) == one.busy()
+        assert one.arm()
+        assert [] == list(one.descriptors)
+        for call in (one.share, lambda: one.connect(shares, [1], 5.0)):
+            with pytest.raises(RendezvousError, match=r"rank 0: its hop .* closed"):
+                call()
