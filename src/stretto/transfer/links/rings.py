@@ -18,6 +18,7 @@ from stretto.jit.atomics import (
     fence,
     load,
     load_acquire,
+    pause,
     sched_yield,
     store,
     store_release,
