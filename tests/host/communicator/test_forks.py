@@ -18,7 +18,7 @@ def files_after_a_fork(comm):
     for one in reversed(closed):
         one.close()
     with tempfile.TemporaryDirectory() as folder:
-        files = [Path(folder, str(n)).open("w+b") for n in range(64)]
+        files = [Path(folder, str(n)).open("w+b") for n in range(64)]  # noqa: SIM115
         before = [os.fstat(file.fileno()).st_ino for file in files]
         gc.collect()
         child = os.fork()

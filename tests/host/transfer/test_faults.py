@@ -91,35 +91,6 @@ def test_the_other_side_hears_of_it_too(pair):
     assert [128 << 20] == child.ask("sums", name="buf")
 
 
-def hears(child, peer, how):
-    """Have a peer notify and be gone while we send and our thread is away."""
-    engine, data = peer.engine, np.ones(32 << 20, np.uint8)
-    buf = peer["buf"][: data.size]
-    moves = [buf.put(data) for _ in range(2)]
-    engine.loop.at(0.0, lambda: time.sleep(0.5))
-    child.tell(how, peer=engine.name, tag="last words", count=900)
-    engine.notified(b"last words", 900).wait(WAIT)
-    for move in moves:
-        with contextlib.suppress(EngineLost):
-            move.wait(WAIT)
-    with pytest.raises(EngineLost):
-        peer.region("never").wait(WAIT)
-
-
-def test_what_was_said_before_closing_is_heard(pair):
-    """A peer that notifies and closes at once has notified, however late we look."""
-    hears(*pair, "say_and_close")
-
-
-def test_what_a_process_said_before_it_ended_is_heard(engine, start):
-    """On this host, where it lies in memory; another host's process takes it along."""
-    child = start()
-    peer = engine.connect(child.address).wait(WAIT)
-    child.ask("share", name="buf", nbytes=64 << 20, arena=True)
-    peer.region("buf").wait(WAIT)
-    hears(child, peer, "say_and_end")
-
-
 def test_nothing_arrives_under_a_lease_that_has_ended(pair):
     """Whatever was under way stops before `end` returns."""
     child, peer = pair
