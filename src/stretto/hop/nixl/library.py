@@ -13,7 +13,7 @@ from typing import Any
 
 from stretto.errors import MissingExtraError
 
-__all__ = ["BACKEND", "backend", "backends", "missing", "new_agent", "version"]
+__all__ = ["BACKEND", "api", "backend", "backends", "missing", "new_agent", "version"]
 
 BACKEND = "STRETTO_NIXL"
 _WHEELS = ("nixl_cu13", "nixl_cu12", "nixl_rocm")
@@ -48,9 +48,14 @@ def new_agent(name: str, with_backends: tuple[str, ...]) -> Any:
         )
     os.environ.setdefault("NIXL_LOG_LEVEL", "ERROR")
     os.environ.setdefault("UCX_MEM_EVENTS", "no")  # it is told what is registered
-    made = importlib.import_module(f"{_wheel()}._api")
+    made = api()
     how = made.nixl_agent_config(enable_prog_thread=False, backends=list(with_backends))
     return made.nixl_agent(name, how)
+
+
+def api() -> Any:
+    """Return the wheel's module of agents, loaded."""
+    return importlib.import_module(f"{_wheel()}._api")
 
 
 def version() -> str:

@@ -6,14 +6,13 @@ Without its progress thread, which takes a core: whoever attends polls instead.
 from __future__ import annotations
 
 import base64
-import importlib
-import importlib.util
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from stretto import hop
 from stretto.bench.transfers.cases import WHATS, Case
 from stretto.bench.transfers.side import Side
 
@@ -25,8 +24,7 @@ _BETWEEN_LOOKS = 64
 
 def missing() -> str:
     """Return why it is not there, or nothing."""
-    found = importlib.util.find_spec("nixl")
-    return "" if found else "no NIXL: pip install nixl"
+    return str(hop.get("nixl").missing())
 
 
 def environment(path: str) -> Mapping[str, str]:
@@ -40,7 +38,7 @@ class Nixl(Side):
 
     def __init__(self, role: str, path: str, nbytes: int) -> None:
         super().__init__(role, path, nbytes)
-        api = importlib.import_module("nixl._api")
+        api = hop.get("nixl").library.api()
         config = api.nixl_agent_config(enable_prog_thread=False)
         self._agent = api.nixl_agent(f"{role}-{os.getpid()}", config)
         self._at = int(self.memory.ctypes.data)
