@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from stretto.bench.transfers.cases import WHATS, Case
-from stretto.bench.transfers.side import Side
+from stretto.bench.transfers.side import Side, small_pages
 from stretto.hop import Window
 from stretto.hop.ucx import library
 
@@ -49,7 +49,8 @@ class Ucx(Side):
             hears_of_death = False
 
         self._calls = ucx_calls
-        self._window = np.zeros(_WORDS + nbytes, np.uint8)
+        self._window = small_pages(_WORDS + nbytes)
+        self._window[:_WORDS] = 0
         self.memory = self._window[_WORDS:]
         self._at = int(self._window.ctypes.data)
         self._rank = int(role == "here")
