@@ -13,9 +13,9 @@ import socket
 
 __all__ = ["BEAT_S", "watch"]
 
-BEAT_S = 0.5
+BEAT_S = 0.6
 """How long a connection that beats is silent."""
-_SILENT_MS, _BEATING_MS = 3500, 1900
+_SILENT_MS, _BEATING_MS = 3500, 1600
 _OPTIONS = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 3}
 
 
