@@ -116,6 +116,27 @@ def test_groups_without_rank_0_are_served_with_relays(collective):
 
 
 @pytest.mark.parametrize(
+    ("name", "hurt", "group", "collective"),
+    [
+        ("dgx1", ("0->1", "1->0", "3->7"), (), "reduce_scatter"),
+        ("torus4x4", (), (), "reduce_scatter"),
+        ("dgx1", (), (0, 1, 2, 3), "all_reduce"),
+        ("dgx1", (), (1, 4, 6), "all_reduce"),
+    ],
+)
+@pytest.mark.parametrize("seconds", nightly([0.4, 0.1, 0.2, 0.7, 1.0], 1))
+def test_a_hasty_result_takes_what_it_says(name, hurt, group, collective, seconds):
+    """Sums are written where they are sent on, or one by one where that takes longer.
+
+    A search that has time ends with trees, which are listed anyway.
+    """
+    network = from_machine(topology.load(name).degraded(dead_links=hurt))
+    network = network.group(group, relays=True) if group else network
+    found, us = found_on(network, collective, 10**9, seconds)
+    assert us == pytest.approx(float(found.us), rel=1e-7)
+
+
+@pytest.mark.parametrize(
     ("name", "hurt", "group", "collective", "most"),
     [
         ("dgx1", (), (0, 1, 2, 3), "all_gather", 0.03),

@@ -13,6 +13,7 @@ from stretto.ir import Program
 from stretto.lang import Algorithm
 from stretto.synth.emit.collectives import BODIES, Body
 from stretto.synth.emit.listing import listed, ways_of
+from stretto.synth.emit.order import loops_keep_time
 from stretto.synth.network.symmetry import Symmetry, trivial
 from stretto.synth.schedules.schedule import Schedule
 
@@ -35,7 +36,8 @@ def emit(schedule: Schedule, name: str, *, facts: Sequence[str] = ()) -> str:
     assert symmetry is not None  # generators always say how they folded
     n, k = network.num_ranks, demand.split
     ways = ways_of(network, schedule.moves)
-    if schedule.listed or any(number >= 0 for number in ways.values()):
+    named = any(number >= 0 for number in ways.values())
+    if schedule.listed or named or not loops_keep_time(schedule, symmetry):
         body, symmetry = listed(schedule, ways), trivial(network)
     else:
         body = BODIES[demand.collective](schedule, symmetry)
