@@ -116,6 +116,16 @@ def test_groups_without_rank_0_are_served_with_relays(collective):
 
 
 @pytest.mark.parametrize(
+    ("collective", "hurt"), [("broadcast", "7->nvswitch"), ("reduce", "nvswitch->7")]
+)
+def test_a_rank_that_only_hears_or_only_speaks_is_served(collective, hurt):
+    """Ports that have one partner each would leave it alone: they get more."""
+    network = from_machine(topology.load("h200x8").degraded(dead_links=(hurt,)))
+    found, us = found_on(network, collective, 10**9, 1)
+    assert us == pytest.approx(float(found.us), rel=1e-7)
+
+
+@pytest.mark.parametrize(
     ("name", "hurt", "group", "collective"),
     [
         ("dgx1", ("0->1", "1->0", "3->7"), (), "reduce_scatter"),

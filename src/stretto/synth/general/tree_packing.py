@@ -160,6 +160,13 @@ class Pool:
                             load[e] += unit[root]
             self._filled = turn + 1
 
+    @property
+    def is_complete(self) -> bool:
+        """Return whether trees join everybody, which few partners may not allow."""
+        known = {(tree.root, tree.sums) for tree in self.trees}
+        joined = [all((r, kind) in known for kind in self._kinds) for r in self.roots]
+        return any(joined) if self._parts is None else all(joined)
+
     def _flat(self) -> None:
         """Add the trees of least latency, and of few hops."""
         links = self._network.links

@@ -137,7 +137,9 @@ class TreeSource:
         known = self._pools[_ANY]
         flows = known.packing(256).flows
         self._chosen[many] = len(known.trees)
-        self._pools[many] = self._pool(partners(self._demand.network, flows, many))
+        met = self._pool(partners(self._demand.network, flows, many))
+        met.fill(1, self._clock)
+        self._pools[many] = met if met.is_complete else known
         self._grow(many)
 
     def choose(self) -> int:
