@@ -1,12 +1,17 @@
-"""What a peer said before it ended is heard, whatever else is told of its end."""
+"""What a peer said is heard: before it ended, and by notes that were made long ago."""
 
 import contextlib
+import signal
 import time
+import uuid
 
 import numpy as np
 import pytest
+from tests.host.transfer.conftest import SECRET
+from tests.soon import soon
 
 from stretto.errors import EngineLost
+from stretto.transfer import Engine
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(120)]
 WAIT = 20
@@ -32,3 +37,34 @@ def test_what_was_said_is_heard(engine, start, is_far, how):
             move.wait(WAIT)
     with pytest.raises(EngineLost):
         peer.region("never").wait(WAIT)
+
+
+def test_a_note_that_was_made_long_ago_is_sent_as_it_was(engine, start):
+    """Others are made anew whenever a ring is full; that gives away nobody's memory."""
+    child = start()
+    peer = engine.connect(child.address).wait(WAIT)
+    peer.notify(b"early")
+    for _ in range(6):  # the ring has 1024 places
+        for _ in range(300):
+            peer._notify(b"often", 1)
+        child.ask("notified", tag="often", count=300)
+    others = [np.full(9, -1, np.int64) for _ in range(4096)]  # where it may have lain
+    for _ in range(9):
+        peer.notify(b"early")
+    child.ask("notified", tag="early", count=10)
+    assert not peer.lost
+    del others
+
+
+def test_engines_that_hear_nothing_cost_one_farewell_together(start):
+    """Who closes waits for all of them at once."""
+    with Engine(f"closes-{uuid.uuid4().hex[:8]}", secret=SECRET) as closing:
+        children = [start(listen=True) for _ in range(3)]
+        for child in children:
+            closing.connect(child.address).wait(WAIT)
+            child.process.send_signal(signal.SIGSTOP)
+        began = time.monotonic()
+    took = time.monotonic() - began
+    for child in children:
+        child.process.send_signal(signal.SIGCONT)
+    assert took < soon(2.5)

@@ -6,7 +6,6 @@ import contextlib
 import os
 import select
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -61,15 +60,15 @@ class Peer(Exchange):
         self._arenas: dict[int, Shared] = {}
         self._marks = list(range(1, NUM_MARKS))
         self.begun: set[Transfer] = set()
-        self._notes: dict[bytes, int] = {}
-        """By name: where it lies as `_announce` wants it. None for who is lost."""
+        self._notes: dict[bytes, tuple[int, NDArray[np.int64]]] = {}
+        """By name: a note as `_announce` wants it, and where it lies. None for who is
+        lost."""
         self._announce: Callable[[int], int]
-        self._held_notes: deque[NDArray[np.int64]] = deque(maxlen=2 * _MOST_NOTES)
-        """Those, and earlier ones: somebody may be about to send one."""
         self._ending: tuple[str, int, float] | None = None
         """Why it ends, how many records it has posted, and until when they may come."""
-        self._closed = ""
-        """That we close the connection, as soon as we do."""
+        self._closed, self._part_by = "", 0.0
+        """That we close the connection, as soon as we do, and until when it may take.
+        """
         self._parted: Pending[None] = Pending(engine.loop, f"the end of {name!r}")
 
     @property
@@ -123,7 +122,7 @@ class Peer(Exchange):
         if note is None or count != 1:
             self._notify(tag, count)
             return
-        said = self._announce(note)
+        said = self._announce(note[0])
         if said != 1:
             if said:
                 self.link.wake()
@@ -142,8 +141,7 @@ class Peer(Exchange):
         announce = compiled.announce if hop is None else compiled.announce_far
         self._announce = compiled.direct(announce)
         note = np.array([self.link.at, *record], np.int64)
-        self._held_notes.append(note)
-        self._notes[tag] = int(note.ctypes.data)
+        self._notes[tag] = int(note.ctypes.data), note
         if self.lost:
             self._notes.clear()
 
@@ -268,8 +266,11 @@ class Peer(Exchange):
         super().pump()
 
     def part(self, why: str = "") -> None:
-        """Tell it that nothing more comes from here."""
-        self.tell({"say": "bye", "why": why, "posted": self.link.posted})
+        """Tell it that nothing more comes from here; `close` waits until it has all."""
+        if not self._closed:
+            self.tell({"say": "bye", "why": why, "posted": self.link.posted})
+            self._closed = "this engine closed the connection"
+            self._part_by = time.monotonic() + _PART_S
 
     def _share(self, region: Region) -> None:
         with self.engine.lock:
@@ -320,8 +321,7 @@ class Peer(Exchange):
     def close(self, why: str = "") -> None:
         """End the connection; the peer hears of it, and all that was said before."""
         self.part(why)
-        self._closed = "this engine closed the connection"
         if self.is_far and not self.lost:
             # What is still to be sent needs this end; it hangs up when it has it.
-            self.engine.loop.wait_for(self._parted, time.monotonic() + _PART_S)
+            self.engine.loop.wait_for(self._parted, self._part_by)
         self.lose(self._closed)
