@@ -191,6 +191,7 @@ def _be(work, usual, kept, environment):
     status = 1
     try:
         gc.freeze()  # nothing of the parent's is collected, and closes what is ours
+        gc.set_threshold(700, 10, 10)  # garbage is found as soon as in users' ranks
         _inherit(usual, kept)
         os.environ.clear()
         os.environ.update(environment)

@@ -8,7 +8,7 @@ from tests.meta.programs import run_program
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-FRESH = ("run_on_processes",)
+FRESH = ("run_on_processes", "torch_train")
 """Whose ranks are always started as users' are; the others' at night."""
 
 
