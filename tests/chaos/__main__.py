@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.chaos.scenarios import CHEAP
+from tests.shared_names import shared_names
 
 
 def used() -> dict[str, int]:
@@ -36,7 +37,7 @@ def used() -> dict[str, int]:
         "descriptors": len(list(Path("/proc/self/fd").iterdir())),
         "threads": threading.active_count(),
         "processes": len(children.split()),
-        "shared memory": len(list(Path("/dev/shm").iterdir())),
+        "shared memory": len(shared_names()),
     }
 
 

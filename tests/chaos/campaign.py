@@ -23,7 +23,8 @@ from typing import Any
 
 from tests.chaos import deaths, launched, limits, meetings
 from tests.chaos.jobs import Found, Naming, forget_folder, new_folder
-from tests.chaos.team import Skipped, adopt_orphans, names_in
+from tests.chaos.team import Skipped, adopt_orphans
+from tests.shared_names import shared_names
 
 Scenario = Callable[[random.Random, Path], Found]
 _LATE_S = 1.0
@@ -115,7 +116,7 @@ def run(
     warm()
     begin = time.monotonic()
     base = Path(tempfile.mkdtemp(prefix="ch", dir="/tmp"))
-    shared = set(names_in("/dev/shm"))
+    shared = shared_names()
     workers: dict[int, int] = {}
     for job in range(jobs):
         (base / str(job)).mkdir()
@@ -141,11 +142,7 @@ def run(
             _kill_all_of(pid)
     finally:
         report = _report(base, seed, jobs, begin)
-        report["left in /dev/shm"] = sorted(
-            name
-            for name in set(names_in("/dev/shm")) - shared
-            if not name.startswith("sm_segment.")  # Open MPI's, of tests beside these
-        )
+        report["left in /dev/shm"] = sorted(shared_names() - shared)
         _write(report, out)
         shutil.rmtree(base, ignore_errors=True)
     return report

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.shared_names import shared_names
 
 SRC = str(Path(__file__).parents[3] / "src")
 LAUNCHERS = ("RANK", "WORLD_SIZE", "OMPI_", "PMI", "SLURM_", "MASTER_", "TORCHELASTIC")
@@ -91,7 +92,7 @@ def start(environment):
 @pytest.fixture(autouse=True)
 def nothing_left():
     """No test may leave a child, a shared memory file or a descriptor behind."""
-    before = {p.name for p in Path("/dev/shm").glob("*")}
+    before = shared_names()
     descriptors = _count_descriptors()
     yield
     until = time.monotonic() + 2.0
@@ -100,10 +101,10 @@ def nothing_left():
         if not children.split():
             break
         time.sleep(0.02)
-    left = {p.name for p in Path("/dev/shm").glob("*")} - before
+    left = shared_names() - before
 
     assert [] == children.split()
-    assert not [name for name in left if "stretto" in name]
+    assert not left
     assert descriptors == _count_descriptors()
 
 

@@ -3,10 +3,10 @@
 import os
 import signal
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.shared_names import shared_names
 from tests.soon import soon
 
 import stretto
@@ -232,7 +232,7 @@ while True:
 
 def test_nothing_is_left_when_all_ranks_are_killed_at_once(start):
     """No memory, no process, in the middle of the work."""
-    before = set(Path("/dev/shm").iterdir())
+    before = shared_names()
     env = {"WORLD_SIZE": "3", "MASTER_PORT": "77"}
     ranks = [start(CONNECT, RANK=str(r), **env) for r in range(3)]
     assert ["ready"] * 3 == [rank.hear() for rank in ranks]
@@ -241,4 +241,4 @@ def test_nothing_is_left_when_all_ranks_are_killed_at_once(start):
     for rank in ranks:
         rank.end()
 
-    assert set() == set(Path("/dev/shm").iterdir()) - before
+    assert set() == shared_names() - before

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.shared_names import shared_names
 
 from stretto.errors import CollectiveMismatch, CommunicationError, SharedMemoryError
 from stretto.executors import Group
@@ -39,7 +39,7 @@ class OneRank(Group):
 
 def test_a_file_is_shared_and_has_no_name():
     """Two mappings of one file show the same bytes; no directory lists it."""
-    before = set(Path("/dev/shm").iterdir())
+    before = shared_names()
     fd = create_file(8192)
     one, two = Mapping(fd, 8192), Mapping(fd, 8192)
     os.close(fd)
@@ -47,7 +47,7 @@ def test_a_file_is_shared_and_has_no_name():
     one.words(4096, 2)[1] = 42
 
     assert 42 == two.words(4096, 2)[1]
-    assert before == set(Path("/dev/shm").iterdir())
+    assert before == shared_names()
 
 
 def test_words_keep_their_mapping():

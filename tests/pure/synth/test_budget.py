@@ -10,6 +10,7 @@ import pytest
 
 from stretto import topology
 from stretto.cli import main
+from stretto.errors import CallError
 from stretto.synth import Budget, clock, from_machine, synthesize
 from stretto.verify import verify
 
@@ -163,3 +164,10 @@ def test_an_interrupted_search_ends_with_the_best_so_far(script, printed):
 
     assert not ran.stderr
     assert printed == ran.stdout.strip()
+
+
+@pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
+def test_a_budget_is_a_time(seconds):
+    """Neither below 0 nor endless by mistake."""
+    with pytest.raises(CallError, match="want 0 or more seconds"):
+        Budget(seconds=seconds)

@@ -7,6 +7,9 @@ from fractions import Fraction
 
 import pytest
 
+from stretto import executors, topology
+from stretto.errors import TopologyError
+from stretto.ir import parse_program
 from stretto.synth import COLLECTIVES
 from stretto.synth.emit.file import build, emit
 from stretto.synth.network.model import Link, Network
@@ -111,3 +114,19 @@ def test_files_that_loop_over_images(golden):
         found.append(emit(schedule, "it"))
         assert verify(build(found[-1], schedule))
     golden("\n".join(found))
+
+
+def test_a_way_that_the_machine_lacks_is_refused():
+    """A program with ways belongs to machines that have them."""
+    text = (
+        "program all_gather/odd collective=all_gather ranks=2 split=1\n"
+        "  r0.output[0] = r0.input[0]\n"
+        "  r1.output[1] = r1.input[0]\n"
+        "  r1.output[0] = r0.input[0] via nowhere\n"
+        "  r0.output[1] = r1.input[0] via -\n"
+    )
+    program = verify(parse_program(text))
+    assert str(program.value) == text
+    written = executors.get("sim").written
+    with pytest.raises(TopologyError, match="no link from 0 to nowhere"):
+        written(program, topology.load("dgx1"), nbytes=1000, ranks=(0, 1))
