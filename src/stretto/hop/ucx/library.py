@@ -10,6 +10,7 @@ import ctypes
 import functools
 import importlib.util
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ _LEAST = (1, 14)
 _OF_EACH = "ucp_get_version", "uct_query_components", "ucs_status_string"
 """A function of each library, from the uppermost down."""
 _LOADED = "libucp.so.0"
+_NIXL = ("nixl_cu13", "nixl_cu12", "nixl_rocm")
+"""NIXL's modules: they load a UCX under other names."""
 _FIRST = "open stretto's carrier before that library is imported"
 _ADVICE = (
     "pip install libucx-cu13 (or -cu12), or the system's UCX and STRETTO_UCX=system"
@@ -111,6 +114,11 @@ def _is_loaded() -> bool:
 @functools.cache
 def load() -> Ucp:
     """Return the library."""
+    if any(name in sys.modules for name in _NIXL):
+        raise MissingExtraError(
+            "NIXL brings a UCX of its own, and this process has loaded it: use either "
+            "in a process of its own"
+        )
     asked = os.environ.get(CHOICE, "")
     if asked not in ("", "system", "wheel"):
         raise MissingExtraError(f"{CHOICE}={asked!r:.40}; want 'system' or 'wheel'")
