@@ -22,8 +22,10 @@ from typing import Any
 import numpy as np
 
 from stretto.errors import DeviceError, RendezvousError
-from stretto.hop import MORE, Calls, Window
+from stretto.hop import MORE, Window
 from stretto.hop.nixl.batches import Batch, Lane, Piece, pack, unpack
+from stretto.hop.nixl.entries import Entries
+from stretto.hop.nixl.leaving import ends_with_process
 from stretto.hop.nixl.library import backend, new_agent
 from stretto.hop.tcp.interface import address_towards
 
@@ -33,7 +35,6 @@ _SLOTS, _SLOT = 128, 1 << 16
 """Copies of callers' memory that may be under way; what is larger is registered."""
 _NAP_S = 50e-6
 _LOW = 0xFFFFFFFF
-_CALL = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 _ADVICE = "set STRETTO_CARRIER and STRETTO_NIXL alike everywhere"
 
 
@@ -71,27 +72,22 @@ class NixlHop:
             ]
         except Exception as e:
             raise DeviceError(f"NIXL, backend {backend()}: {_said(e)}") from e
-        self.calls = self._made_calls() if has_calls else None
+        ends_with_process(self)
+        self._entries = Entries(self) if has_calls else None
+        self.calls = self._entries.calls if self._entries else None
         self.by = f"NIXL's backend is {backend()}"
         """By what it goes, for who asks."""
 
-    def _made_calls(self) -> Calls:
-        """Return compiled functions that call Python's."""
-        self._entries = [
-            _CALL(self._safe(f))
-            for f in (self._put, self._signal, self._progress, self._wait, self._busy)
-        ]
-        at = [ctypes.cast(f, ctypes.c_void_p).value or 0 for f in self._entries]
-        context = int(self._slots.ctypes.data)  # nobody reads it; 0 is no hop at all
-        return Calls(context, *at)
-
     def share(self) -> Mapping[str, Any]:
         """Return what peers must know: the agent's metadata, and where memory lies."""
+        with self._turn:
+            agent = self._agent.get_agent_metadata()
         return {
             "carrier": "nixl",
             "host": self._host,
             "backend": backend(),
-            "agent": self._agent.get_agent_metadata().hex(),
+            "agent": agent.hex(),
+            "mac": self._mac(agent),
             "base": self._window.address,
         }
 
@@ -116,7 +112,10 @@ class NixlHop:
                 f"{rank} by nixl {backend()}; {_ADVICE}"
             )
         try:
-            raw = self._agent.add_remote_agent(bytes.fromhex(said["agent"]))
+            told = bytes.fromhex(said["agent"])
+            if not hmac.compare_digest(self._mac(told), str(said["mac"])):
+                raise ValueError("what it says of itself is garbled")
+            raw = self._agent.add_remote_agent(told)
             name = raw.decode() if isinstance(raw, bytes) else str(raw)
             if name == self._name or name in self._ranks:
                 raise ValueError(f"there is a {name!r} already")
@@ -130,13 +129,23 @@ class NixlHop:
         for lane in range(self._window.lanes):
             self._lanes[peer, lane] = Lane(peer)
 
+    def _mac(self, agent: bytes) -> str:
+        """Return what shows that metadata are a rank's: NIXL reads them unchecked."""
+        return hmac.digest(self._window.secret, b"agent" + agent, "sha256").hex()
+
+    def end_all(self, error: Exception) -> None:
+        """Note that nobody can be reached any more."""
+        with self._turn:
+            for peer in self._names:
+                self._end(peer, error)
+
     # What is sent.
 
     def put(self, peer: int, lane: int, source: int, offset: int, nbytes: int) -> bool:
         """Take a put; it goes with the signal after it."""
         with self._turn:
             way = self._way(peer, lane)
-            if peer in self._ended or way.next.is_full:
+            if self._is_deaf(peer) or way.next.is_full:
                 return False
             piece = self._piece(source, offset, nbytes)
             if piece is None:
@@ -153,7 +162,7 @@ class NixlHop:
         """Raise a peer's word after what its lane has put."""
         with self._turn:
             way = self._way(peer, lane)
-            if peer in self._ended or way.next.is_full:
+            if self._is_deaf(peer) or way.next.is_full:
                 return False
             if not way.next:  # a notification alone has no end that one could see
                 said = np.array(words, dtype=np.int64)
@@ -163,6 +172,9 @@ class NixlHop:
             if not lane & MORE:
                 self._post(way)
             return True
+
+    def _is_deaf(self, peer: int) -> bool:
+        return peer in self._ended or self._agent is None
 
     def _way(self, peer: int, lane: int) -> Lane:
         return self._lanes[peer, (lane & _LOW) % self._window.lanes]
@@ -249,8 +261,7 @@ class NixlHop:
         try:
             heard = self._agent.get_new_notifs()
         except Exception as e:  # it says nothing of whose fault it is
-            for peer in self._names:
-                self._end(peer, e)
+            self.end_all(e)
             return 0
         for name, said in heard.items():
             for one in said:
@@ -334,6 +345,10 @@ class NixlHop:
         until = time.monotonic() + self._window.linger_s
         while self.busy() and time.monotonic() < until:
             self.progress()
+        self.end()
+
+    def end(self) -> None:
+        """Forget peers at once; nothing of NIXL's is called afterwards."""
         with self._turn:
             agent, self._agent = self._agent, None
             if agent is not None:
@@ -356,37 +371,6 @@ class NixlHop:
                     forget(one)
                 except Exception as e:  # it is gone already
                     self._ended.setdefault(-1, str(e))
-
-    # The same for compiled code: the context, and the address of arguments.
-
-    def _safe(self, function: Callable[[int], int]) -> Callable[[int, int], int]:
-        """Return a function that raises nothing: nobody could catch it."""
-
-        def called(context: int, argument: int) -> int:
-            try:
-                return int(function(argument))
-            except Exception as e:
-                for peer in self._names:
-                    self._end(peer, e)
-                return 0
-
-        return called
-
-    def _put(self, at: int) -> int:
-        return self.put(*(ctypes.c_int64 * 5).from_address(at))
-
-    def _signal(self, at: int) -> int:
-        peer, lane, offset, value, side, *words = (ctypes.c_int64 * 8).from_address(at)
-        return self.signal(peer, lane, offset, value, side, words)
-
-    def _progress(self, at: int) -> int:
-        return self.progress()
-
-    def _wait(self, microseconds: int) -> int:
-        return self.wait(microseconds)
-
-    def _busy(self, which: int) -> int:
-        return self.busy(which)
 
 
 def _said(error: Exception) -> str:

@@ -34,7 +34,7 @@ from stretto.transfer.ports import Ended
 __all__ = ["Loop", "Taker"]
 
 _HOT_S, _HOT_LOOK_S = 0.004, 0.0005
-_HELP_S, _ALONE_NS = 0.0002, 5000
+_HELP_S, _HELP_BY_PYTHON_S, _ALONE_NS = 0.0002, 0.001, 5000
 _LONGEST_NAP_US = 60_000_000
 
 
@@ -284,10 +284,11 @@ class Loop:
         if self.is_here:
             return self._turn_until(pending, until)
         if self._takers and self._spin_ns:
-            end = time.monotonic() + _HELP_S
+            help_s = _HELP_BY_PYTHON_S if self._watch else _HELP_S
+            end = time.monotonic() + help_s
             while not pending.done() and time.monotonic() < end:
                 if self.look(0):
-                    end = time.monotonic() + _HELP_S
+                    end = time.monotonic() + help_s
                 self.drain()
             self._rest()
         left = None if until is None else max(0.0, until - time.monotonic())

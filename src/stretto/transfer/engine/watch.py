@@ -6,6 +6,7 @@ comes, and ends a nap when something else stirs.
 
 from __future__ import annotations
 
+import os
 import select
 import time
 from collections.abc import Sequence
@@ -43,6 +44,7 @@ class Watch:
                     return True
             if time.monotonic() >= until:
                 return False
+            os.sched_yield()  # it may be the peer that wants this core
 
     def nap_s(self, now: float, wait: float | None, *, is_hot: bool) -> float | None:
         """Return how long to sleep at most, where `wait` would do for all others."""
