@@ -23,7 +23,12 @@ MISS: Final = object()
 Broke: TypeAlias = Callable[[BaseException], BaseException]
 """What to raise of what a launch raises."""
 Seen: TypeAlias = tuple[Any, ...]
-"""A layout, and what a launch is given for `x` and `out`."""
+"""A layout, and what a launch is given for `x` and `out`.
+
+A layout is a verb, its arguments, what was read of `x` and of `out` (None: not read; at
+the end of each, whether peers do not reach it), and how far apart they begin where they
+overlap. An `out` that is `x` is read once, and 0 apart.
+"""
 
 
 def look(

@@ -18,6 +18,7 @@ from stretto import collectives
 from stretto.arrays.operands import CPU, Operand, fresh, operand
 from stretto.calls.requests.arguments import read, spell
 from stretto.calls.requests.axes import exchanged
+from stretto.calls.requests.layout import Seen
 from stretto.calls.requests.overlap import in_place, parts_match
 from stretto.calls.requests.verb import Holds, Verb
 from stretto.collectives import Operator, Shape, check, storage
@@ -72,6 +73,15 @@ def _whole(number: Any) -> int | None:
     return int(number) if isinstance(number, Integral) else None
 
 
+def _registered(seen: Seen, name: str) -> bool | None:
+    """Return whether peers reach an argument, as `look` has read it; None: not read."""
+    _, _, x, out, apart = seen[0]
+    if name == "out" and out is None and apart == 0:
+        name = "x"  # the same array
+    found = x if name == "x" else out
+    return None if found is None else not found[-1]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
     """Who calls what: the rank, and the words with which errors begin."""
@@ -82,6 +92,8 @@ class Caller:
     dtype: str | None = None
     members: tuple[int, ...] = ()
     """The ranks that contribute and receive; none named: all."""
+    seen: Seen | None = None
+    """What its arrays look like, where that was read."""
 
     @property
     def shape(self) -> Shape:
@@ -107,8 +119,13 @@ class Caller:
         """Return an argument as an operand."""
         if given is None:
             raise self.wrong(f"{name} is None; want an array")
-        what = f"rank {self.rank}: {self.verb}({name})"
-        return operand(given, what, written=written, dtype=self.dtype)
+        return operand(
+            given,
+            f"rank {self.rank}: {self.verb}({name})",
+            written=written,
+            dtype=self.dtype,
+            registered=None if self.seen is None else _registered(self.seen, name),
+        )
 
     def read(self, name: str, given: Any) -> Any:
         """Return the value of an argument beside arrays."""
