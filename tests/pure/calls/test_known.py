@@ -209,6 +209,28 @@ def test_arrays_are_zero_copy_when_all_are_registered(comm, session, make):
     assert places == session.launched[4:]
 
 
+def test_peers_reach_of_an_array_is_asked_once_a_call(comm, session, monkeypatch):
+    """What was read to know the call by is what an algorithm is chosen by."""
+    asked, here = [], session.offset_at
+    monkeypatch.setattr(
+        session, "offset_at", lambda at, nbytes: asked.append(at) or here(at, nbytes)
+    )
+    pin, calls = "all_reduce/two_shot", []
+    for at, memory in ((ROOM, "zero_copy"), (4096, "staged")):
+        x = Tensor(at)
+        calls += [((x, None), memory), ((x, x), memory)]
+        calls += [((x, Tensor(ROOM + 4096)), memory), ((x, Tensor(8192)), "staged")]
+    for (x, out), memory in calls:
+        asked.clear()
+        comm._calls.clear()
+        comm.all_reduce(x, out=out, algorithm=pin)
+        assert memory == session.memories[-1]
+        assert [x.at, *([] if out in (x, None) else [out.at])] == asked
+    comm.all_gather(Tensor(ROOM), algorithm="all_gather/one_shot")  # makes its output
+
+    assert "staged" == session.memories[-1]
+
+
 def test_a_strided_array_is_refused_after_one_that_was_not(comm):
     """CuPy's say so by a flag, others by strides."""
     comm.all_reduce(Cupy(4096))
