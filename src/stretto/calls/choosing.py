@@ -7,10 +7,11 @@ with one key share one plan and one launch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from stretto import collectives, executors
 from stretto.arrays.operands import CPU, Operand
+from stretto.calls.keys import LaunchKey
 from stretto.calls.logs import say_chosen
 from stretto.calls.requests.request import Request
 from stretto.calls.requests.verb import VERBS
@@ -34,28 +35,9 @@ from stretto.errors import CallError
 from stretto.executors import Call, Launch, Session
 from stretto.ir import members_of
 
-__all__ = ["Chooser", "LaunchKey"]
+__all__ = ["Chooser"]
 
 _MOST_KINDS = 4096
-
-
-class LaunchKey(NamedTuple):
-    """What identifies a kind of call: those alike share one launch."""
-
-    device: str
-    collective: str
-    dtype: str
-    op: Operator
-    counts: tuple[int, ...]
-    params: FrozenParams
-    memory: str
-    in_place: bool
-    pin: Pin
-    epilogue: Spec | None = None
-    rows: tuple[int, int] = (0, 0)
-    """Of an all_to_all with a permutation: see `Call.rows`."""
-    aside: bool = False
-    """Whether this rank works on a copy of its input: see `Call.aside`."""
 
 
 class Chooser:

@@ -9,11 +9,9 @@ import functools
 import logging
 import os
 import warnings
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from stretto.calls.choosing import LaunchKey
-    from stretto.choice.select import Choice
+from stretto.calls.keys import LaunchKey
+from stretto.choice.select import Choice
 
 __all__ = ["logger", "say_chosen"]
 

@@ -217,15 +217,17 @@ def test_peers_reach_of_an_array_is_asked_once_a_call(comm, session, monkeypatch
     )
     pin, calls = "all_reduce/two_shot", []
     for at, memory in ((ROOM, "zero_copy"), (4096, "staged")):
-        x = Tensor(at)
-        calls += [((x, None), memory), ((x, x), memory)]
-        calls += [((x, Tensor(ROOM + 4096)), memory), ((x, Tensor(8192)), "staged")]
-    for (x, out), memory in calls:
+        calls += [(at, None, memory), (at, ROOM + 4096, memory), (at, 8192, "staged")]
+    for at, to, memory in calls:
         asked.clear()
         comm._calls.clear()
-        comm.all_reduce(x, out=out, algorithm=pin)
+        out = None if to is None else Tensor(to)
+        comm.all_reduce(Tensor(at), out=out, algorithm=pin)
         assert memory == session.memories[-1]
-        assert [x.at, *([] if out in (x, None) else [out.at])] == asked
+        assert [at] + [to] * (to is not None) == asked
+    x = Tensor(ROOM)
+    comm.all_reduce(x, out=x, algorithm=pin)
+    assert "zero_copy" == session.memories[-1]
     comm.all_gather(Tensor(ROOM), algorithm="all_gather/one_shot")  # makes its output
 
     assert "staged" == session.memories[-1]

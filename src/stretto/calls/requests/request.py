@@ -9,16 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from numbers import Integral
 from typing import Any
 
 import numpy as np
 
 from stretto import collectives
 from stretto.arrays.operands import CPU, Operand, fresh, operand
-from stretto.calls.requests.arguments import read, spell
+from stretto.calls.requests.arguments import as_whole, read, spell
 from stretto.calls.requests.axes import exchanged
-from stretto.calls.requests.layout import Seen
+from stretto.calls.requests.layout import READ_OF, Seen
 from stretto.calls.requests.overlap import in_place, parts_match
 from stretto.calls.requests.verb import Holds, Verb
 from stretto.collectives import Operator, Shape, check, storage
@@ -65,23 +64,6 @@ class Request:
         return result.given
 
 
-def _whole(number: Any) -> int | None:
-    """Return a whole number; None: it is none, or one that may change, as a tensor.
-
-    Calls are known by their arguments the next time.
-    """
-    return int(number) if isinstance(number, Integral) else None
-
-
-def _registered(seen: Seen, name: str) -> bool | None:
-    """Return whether peers reach an argument, as `look` has read it; None: not read."""
-    _, _, x, out, apart = seen[0]
-    if name == "out" and out is None and apart == 0:
-        name = "x"  # the same array
-    found = x if name == "x" else out
-    return None if found is None else not found[-1]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
     """Who calls what: the rank, and the words with which errors begin."""
@@ -119,12 +101,13 @@ class Caller:
         """Return an argument as an operand."""
         if given is None:
             raise self.wrong(f"{name} is None; want an array")
+        found = None if self.seen is None else self.seen[0][READ_OF[name]]
         return operand(
             given,
             f"rank {self.rank}: {self.verb}({name})",
             written=written,
             dtype=self.dtype,
-            registered=None if self.seen is None else _registered(self.seen, name),
+            registered=None if found is None else not found[-1],
         )
 
     def read(self, name: str, given: Any) -> Any:
@@ -149,7 +132,7 @@ class Caller:
 
     def peer(self, rank: Any, name: str) -> int:
         """Return a rank that exists."""
-        number = _whole(rank)
+        number = as_whole(rank)
         if number is None or not 0 <= number < self.num_ranks:
             raise self.wrong(
                 f"{name}={spell(rank)}; want a rank below {self.num_ranks}"
