@@ -371,6 +371,8 @@ class Launch:
         if opened is None:
             opened = tuple(part.parameters(flags.region) for part in self.parts)
             self._opened[flags.nth] = opened
+        if not self._is_one_kernel:
+            self._device.require_context()
         placed = []
         for parameters in opened:
             found = parameters.kept.get(key)
@@ -379,8 +381,6 @@ class Launch:
             self._streams[handle] = opened[0]
             self._kernel.enqueue(handle, placed[0])
             return
-        if not self._is_one_kernel:
-            self._device.require_context()
         with flags.turn(handle) as early:
             for part, packed in zip(self.parts, placed, strict=True):
                 part.enqueue(handle, packed, early)

@@ -26,24 +26,14 @@ from stretto.executors.cuda.codegen.rowwise import EACH_ITS_OWN, shared_by
 from stretto.executors.cuda.device.driver import api, ask, current_stream, stream_handle
 from stretto.executors.cuda.flags.regions import fit, symbol_sizes
 from stretto.executors.cuda.launching.bind import bind_kernel, bind_plan, places_of
-from stretto.executors.cuda.launching.byhand import (
-    hand_layout,
-    taken_by_hand,
-)
+from stretto.executors.cuda.launching.byhand import hand_layout, taken_by_hand
 from stretto.executors.cuda.launching.copies import BoundCopies, runs_on_engine
 from stretto.executors.cuda.launching.introduce import introduce
 from stretto.executors.cuda.launching.kernels import TooManyBlocks
-from stretto.executors.cuda.launching.launch import (
-    BoundKernel,
-    Key,
-    Launch,
-)
+from stretto.executors.cuda.launching.launch import BoundKernel, Key, Launch
 from stretto.executors.cuda.launching.names import CallName
 from stretto.executors.cuda.launching.peers import peer_spaces
-from stretto.executors.cuda.launching.plain import (
-    BARRIER,
-    meeting_of,
-)
+from stretto.executors.cuda.launching.plain import BARRIER, meeting_of
 from stretto.executors.cuda.launching.services import SessionServices
 from stretto.ir import Verified
 from stretto.lang import Handwritten
