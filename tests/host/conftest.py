@@ -19,8 +19,7 @@ KEEP = ("synth", "torch", "torch_ops")
 
 @pytest.fixture(scope="session", autouse=True)
 def _forked_ranks():
-    """Import what ranks need, load what is compiled, and fork ranks from here."""
-    forked.load()
+    """Fork ranks from here, where all is loaded: see `tests/conftest.py`."""
     forked.begin()
 
 

@@ -5,12 +5,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.host import warm
+
 ROOT = Path(__file__).parents[2]
 ALONE = ROOT / "tests" / "host" / "without_scipy"
 
 
-def run(words, text, **options):
+def run(words, text, *, fresh=False, **options):
     """Run Python with such words; return how it ended, and what it printed.
+
+    It is forked, as are its ranks, unless it is to be `fresh`.
 
     SciPy is hidden from a program or page with such a text, as from ranks of
     tests/host: Numba would import it in each of them. Whoever finds programs needs it.
@@ -19,8 +23,9 @@ def run(words, text, **options):
     if "synth" not in text:
         paths.insert(0, ALONE)
     path = os.pathsep.join(map(str, paths))
-    return subprocess.run(
-        [sys.executable, *map(str, words)],
+    words = [sys.executable, *map(str, words)] if fresh else words
+    return (subprocess.run if fresh else warm.run)(
+        words,
         env=dict(os.environ) | {"PYTHONPATH": path, "COLUMNS": "80"},
         text=True,
         stdout=subprocess.PIPE,
@@ -32,6 +37,5 @@ def run(words, text, **options):
 
 
 def run_program(path, text, *, fresh, **options):
-    """Run a program; its ranks are forked from it, unless they are to be `fresh`."""
-    fresh = fresh or "spawn" not in text
-    return run([path] if fresh else ["-m", "tests.host.forked", path], text, **options)
+    """Run the program of a file; see `run`."""
+    return run([path], text, fresh=fresh, **options)
