@@ -124,7 +124,7 @@ def test_what_a_handler_raises_in_a_call_is_told_to_all():
     assert "alarm" == one
     for kind, text, took_s in (zero, two):
         assert "PeerLost" == kind
-        assert "rank 1 raised Alarm in rank 1 in all_reduce" in text
+        assert "rank 1 raised Alarm" in text, "wherever in its call the handler came"
         assert took_s < soon(2.0)
 
 

@@ -4,12 +4,16 @@ The text is the generator's, requests go through the real ring and the compiled 
 and bytes over TCP on loopback. Ranks of other hosts share no memory.
 """
 
+import os
+import subprocess
+import sys
 import threading
 import time
 
 import numpy as np
 import pytest
 from cuda_emulate import Emulated, aligned
+from tests.checking.libraries import lacks
 from tests.nightly import nightly
 from tests.soon import soon
 
@@ -44,7 +48,7 @@ class Served:
             secret=b"s" * 32,
             towards="127.0.0.1",
         )
-        self.hop = hop.get("tcp").open_hop(window, compiled=True)
+        self.hop = hop.get(hop.chosen()).open_hop(window, compiled=True)
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.said = ""
 
@@ -128,6 +132,11 @@ def test_kernels_of_several_hosts_give_the_interpreters_bits(
     name, hosts, words, tmp_path
 ):
     """Launch after launch, as replayed graphs do, with tiles and epochs."""
+    give_the_interpreters_bits(name, hosts, words, tmp_path)
+
+
+def give_the_interpreters_bits(name, hosts, words, tmp_path):
+    """Check three launches, with all that serves them."""
     program, plan = lowered(name, hosts, words)
     how = {"dtype": "float32", "op": Operator.SUM, "counts": 301}
     run = OnHosts(program, plan, tmp_path, **how)
@@ -189,6 +198,29 @@ def test_the_loop_refuses_what_no_kernel_asks(tmp_path):
         one.close()
 
     assert "NONSENSE" == ends[0].said
+
+
+def test_two_hosts_by_the_carrier_of_this_process(tmp_path):
+    """Packets and a range a request; see the next test."""
+    words = "push packets staged threads=32"
+    give_the_interpreters_bits("all_reduce/rails", (0, 1), words, tmp_path)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("carrier", ["nixl", "ucx"])
+def test_kernels_go_by_the_carrier_that_is_asked_for(carrier):
+    """In a process of its own: these libraries live with few others."""
+    if why := lacks(carrier):
+        pytest.skip(why)
+    env = {**os.environ, "STRETTO_CARRIER": carrier, "UCX_TLS": "tcp,self"}
+    words = [__file__, "-q", "-p", "no:cacheprovider", "-k", "this_process"]
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", *words], env=env, check=False,
+        capture_output=True, text=True,
+    )  # fmt: skip
+
+    assert 0 == run.returncode, run.stdout[-3000:] + run.stderr[-3000:]
+    assert "1 passed" in run.stdout, run.stdout
 
 
 def test_an_idle_loop_hardly_uses_its_core():

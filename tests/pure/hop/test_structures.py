@@ -11,6 +11,7 @@ import pytest
 from stretto.hop.ucx import structures
 
 C_NAMES = {
+    "ComponentAttributes": "uct_component_attr_t",
     "ContextParams": "ucp_params_t",
     "WorkerParams": "ucp_worker_params_t",
     "EndPointParams": "ucp_ep_params_t",
@@ -18,6 +19,7 @@ C_NAMES = {
     "RequestParams": "ucp_request_param_t",
 }
 IN_HEADERS = {
+    "ComponentAttributes": (48, {"field_mask": 0, "name": 8}),
     "ContextParams": (88, {"field_mask": 0, "features": 8}),
     "WorkerParams": (200, {"field_mask": 0, "thread_mode": 8}),
     "EndPointParams": (
@@ -25,18 +27,25 @@ IN_HEADERS = {
         {"field_mask": 0, "address": 8, "err_mode": 16, "err_handler_cb": 24,
          "err_handler_arg": 32},
     ),
-    "MemoryParams": (48, {"field_mask": 0, "address": 8, "length": 16}),
-    "RequestParams": (96, {"op_attr_mask": 0, "flags": 4}),
+    "MemoryParams": (
+        48,
+        {"field_mask": 0, "address": 8, "length": 16, "flags": 24, "prot": 28,
+         "memory_type": 32},
+    ),
+    "RequestParams": (96, {"op_attr_mask": 0, "flags": 4, "request": 8, "cb": 16,
+               "datatype": 24, "user_data": 32, "reply_buffer": 40, "memory_type": 48}),
 }  # fmt: skip
 """Of UCX 1.14 to 1.22, on 64 bits: the largest size, and where fields begin."""
 NUMBERS = {
     "RMA": "UCP_FEATURE_RMA",
     "WAKEUP": "UCP_FEATURE_WAKEUP",
     "SERIALIZED": "UCS_THREAD_MODE_SERIALIZED",
+    "HOST": "UCS_MEMORY_TYPE_HOST",
     "FORCE": "UCP_EP_CLOSE_FLAG_FORCE",
 }
-_EP = "UCP_EP_PARAM_FIELD_"
+_EP, _MAP = "UCP_EP_PARAM_FIELD_", "UCP_MEM_MAP_PARAM_FIELD_"
 MASKS = {
+    "ComponentAttributes": ((), "UCT_COMPONENT_ATTR_FIELD_NAME"),
     "ContextParams": ((0,), "UCP_PARAM_FIELD_FEATURES"),
     "WorkerParams": ((0,), "UCP_WORKER_PARAM_FIELD_THREAD_MODE"),
     "EndPointParams": (
@@ -45,9 +54,9 @@ MASKS = {
     ),
     "MemoryParams": (
         (0, 0),
-        "UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH",
+        f"{_MAP}ADDRESS | {_MAP}LENGTH | {_MAP}MEMORY_TYPE",
     ),
-    "RequestParams": ((1,), "UCP_OP_ATTR_FIELD_FLAGS"),
+    "RequestParams": ((1,), "UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_MEMORY_TYPE"),
 }
 
 
@@ -97,7 +106,11 @@ def test_structures_are_those_of_the_headers_that_are_here(tmp_path):
         lines.append(f"({MASKS[name][1]}) == {mask(name)}")
     for name, c_name in NUMBERS.items():
         lines.append(f"{c_name} == {getattr(structures, name)}")
-    text = ["#include <stddef.h>", "#include <ucp/api/ucp.h>"]
+    text = [
+        "#include <stddef.h>",
+        "#include <ucp/api/ucp.h>",
+        "#include <uct/api/uct.h>",
+    ]
     text += [f'_Static_assert({line}, "{line}");' for line in lines]
     program = tmp_path / "same.c"
     program.write_text("\n".join(text) + "\n")

@@ -12,6 +12,7 @@ import pytest
 from tests.pure.hop.ends import FIRST, joined, make, until
 
 from stretto.errors import RendezvousError
+from stretto.hop.ucx import library
 
 pytestmark = pytest.mark.timeout(60)
 SECONDS = 1.0
@@ -147,3 +148,22 @@ def test_what_is_closed_does_nothing_any_more():
         for call in (one.share, lambda: one.connect(shares, [1], 5.0)):
             with pytest.raises(RendezvousError, match=r"rank 0: its hop .* closed"):
                 call()
+
+
+@pytest.mark.parametrize("has_cards", [False, True])
+def test_cards_that_are_passed_over_are_said(tmp_path, monkeypatch, has_cards):
+    """A UCX without InfiniBand would go by TCP, and nobody would know."""
+    ucp, cards = library.load(), tmp_path / "cards"
+    if has_cards:
+        (cards / "mlx5_0").mkdir(parents=True)
+    monkeypatch.setattr(library, "_CARDS", cards)
+    library.passed_over.cache_clear()
+    said = library.passed_over()
+    library.passed_over.cache_clear()
+
+    assert "tcp" in ucp.fabrics()
+    if not has_cards or "ib" in ucp.fabrics():
+        assert "" == said
+    else:
+        assert said.startswith("this host has mlx5_0, but UCX ")
+        assert said.endswith("set STRETTO_UCX=system")

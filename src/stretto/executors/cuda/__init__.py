@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stretto import hop
 from stretto.collectives import Operator
 from stretto.epilogues import Spec
 from stretto.executors import Call, Group
@@ -166,9 +167,7 @@ def toolchain() -> str:
 
 def between_hosts() -> str:
     """Return how data go from one host to another, in words."""
-    from stretto.executors.cuda.hosts.way import CARRIER
-
-    return f"between hosts by {CARRIER}, staged in pinned memory (no GPUDirect)"
+    return f"between hosts by {hop.chosen()}, staged in pinned memory (no GPUDirect)"
 
 
 def warm(

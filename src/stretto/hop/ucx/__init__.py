@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Mapping
 
 from stretto.errors import MissingExtraError
@@ -10,6 +11,8 @@ from stretto.hop import Window
 from stretto.hop.ucx import library
 
 __all__ = ["doctor", "missing", "open_hop"]
+
+_log = logging.getLogger("stretto.hop")
 
 
 def open_hop(window: Window, *, compiled: bool | None = None) -> object:
@@ -21,6 +24,9 @@ def open_hop(window: Window, *, compiled: bool | None = None) -> object:
         )
     from stretto.hop.ucx.carrier import UcxHop
 
+    if why := library.passed_over():
+        level = logging.INFO if window.rank else logging.WARNING
+        _log.log(level, "carrier ucx: %s", why)
     return UcxHop(window)
 
 
@@ -39,5 +45,7 @@ def doctor() -> Mapping[str, str]:
     ucp = library.load()
     return {
         "ready": f"yes: UCX {ucp.version}, {ucp.where}",
-        "memory of GPUs": "not yet: GPU ranks stage, over tcp",
+        "built for": ", ".join(ucp.fabrics()),
+        "cards with RDMA": library.passed_over() or "as UCX finds them",
+        "memory of GPUs": "by way of pinned memory, not GPUDirect",
     }

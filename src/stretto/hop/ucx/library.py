@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from stretto.errors import DeviceError, MissingExtraError
+from stretto.hop.ucx.structures import ComponentAttributes
 
-__all__ = ["Ucp", "load", "missing"]
+__all__ = ["Ucp", "load", "missing", "passed_over"]
 
 CHOICE = "STRETTO_UCX"
 _LIBRARIES = ("libucs.so", "libucs_signal.so", "libuct.so", "libucp.so")
@@ -23,6 +24,7 @@ _LEAST = (1, 14)
 _OF_EACH = "ucp_get_version", "uct_query_components", "ucs_status_string"
 """A function of each library, from the uppermost down."""
 _LOADED = "libucp.so.0"
+_CARDS = Path("/sys/class/infiniband")
 _FIRST = "open stretto's carrier before that library is imported"
 _ADVICE = (
     "pip install libucx-cu13 (or -cu12), or the system's UCX and STRETTO_UCX=system"
@@ -77,6 +79,17 @@ class Ucp:
         function = getattr(self._ucp, name)
         function.restype = result
         return function(*args)
+
+    def fabrics(self) -> tuple[str, ...]:
+        """Return the names of what it was built for: `tcp`; `ib` with RDMA."""
+        found, count = ctypes.POINTER(ctypes.c_void_p)(), ctypes.c_uint()
+        self.ask("uct_query_components", ctypes.byref(found), ctypes.byref(count))
+        said = [ComponentAttributes() for _ in range(count.value)]
+        for i, one in enumerate(said):
+            of = ctypes.c_void_p(found[i])
+            self.ask("uct_component_query", of, ctypes.byref(one))
+        self.call("uct_release_component_list", found)
+        return tuple(sorted(one.name.decode("ascii", "replace") for one in said))
 
 
 class _Symbol(ctypes.Structure):
@@ -141,6 +154,23 @@ def load() -> Ucp:
             f"already; unset {CHOICE}, or {_FIRST}"
         )
     return loaded or Ucp(folder)
+
+
+@functools.cache
+def passed_over() -> str:
+    """Return why cards with RDMA of this host are not used, or nothing."""
+    try:
+        cards = sorted(path.name for path in _CARDS.iterdir())
+    except OSError:
+        return ""
+    ucp = load()
+    if not cards or "ib" in ucp.fabrics():
+        return ""
+    return (
+        f"this host has {', '.join(cards)}, but UCX {ucp.version} of {ucp.where} was "
+        "built without InfiniBand and RoCE, so it goes by TCP: install the system's "
+        f"UCX and set {CHOICE}=system"
+    )
 
 
 @functools.cache

@@ -11,9 +11,11 @@ import ctypes
 
 __all__ = [
     "FORCE",
+    "HOST",
     "RMA",
     "SERIALIZED",
     "WAKEUP",
+    "ComponentAttributes",
     "ContextParams",
     "EndPointParams",
     "MemoryParams",
@@ -25,8 +27,10 @@ RMA, WAKEUP = 1 << 1, 1 << 4
 """Features: UCP_FEATURE_RMA and UCP_FEATURE_WAKEUP."""
 SERIALIZED = 1
 """UCS_THREAD_MODE_SERIALIZED: any thread, but one at a time."""
-_FLAGS = 1 << 4
-"""UCP_OP_ATTR_FIELD_FLAGS."""
+_FLAGS, _KIND = 1 << 4, 1 << 6
+"""UCP_OP_ATTR_FIELD_FLAGS and UCP_OP_ATTR_FIELD_MEMORY_TYPE."""
+HOST = 0
+"""UCS_MEMORY_TYPE_HOST. UCX is told: else it asks CUDA's driver of every address."""
 FORCE = 1
 """UCP_EP_CLOSE_FLAG_FORCE."""
 _ROOM = ctypes.c_uint64 * 32
@@ -43,6 +47,19 @@ class ContextParams(ctypes.Structure):
 
     def __init__(self, features: int) -> None:
         super().__init__(1, features)
+
+
+class ComponentAttributes(ctypes.Structure):
+    """`uct_component_attr_t`, which is asked for a name."""
+
+    _fields_ = (
+        ("field_mask", ctypes.c_uint64),
+        ("name", ctypes.c_char * 16),
+        ("room", _ROOM),
+    )
+
+    def __init__(self) -> None:
+        super().__init__(1)
 
 
 class WorkerParams(ctypes.Structure):
@@ -75,27 +92,36 @@ class EndPointParams(ctypes.Structure):
 
 
 class MemoryParams(ctypes.Structure):
-    """`ucp_mem_map_params_t`, with memory."""
+    """`ucp_mem_map_params_t`, with memory of the host, pinned for GPUs or not."""
 
     _fields_ = (
         ("field_mask", ctypes.c_uint64),
         ("address", ctypes.c_void_p),
         ("length", ctypes.c_size_t),
+        ("flags", ctypes.c_uint32),
+        ("prot", ctypes.c_uint32),
+        ("memory_type", ctypes.c_uint32),
         ("room", _ROOM),
     )
 
     def __init__(self, address: int, length: int) -> None:
-        super().__init__(3, address, length)
+        super().__init__(1 | 2 | 16, address, length, 0, 0, HOST)
 
 
 class RequestParams(ctypes.Structure):
-    """`ucp_request_param_t`, with flags or nothing."""
+    """`ucp_request_param_t`, for memory of the host, with flags or without."""
 
     _fields_ = (
         ("op_attr_mask", ctypes.c_uint32),
         ("flags", ctypes.c_uint32),
+        ("request", ctypes.c_void_p),
+        ("cb", ctypes.c_void_p),
+        ("datatype", ctypes.c_uint64),
+        ("user_data", ctypes.c_void_p),
+        ("reply_buffer", ctypes.c_void_p),
+        ("memory_type", ctypes.c_uint32),
         ("room", _ROOM),
     )
 
     def __init__(self, flags: int = 0) -> None:
-        super().__init__(_FLAGS if flags else 0, flags)
+        super().__init__(_KIND | (_FLAGS if flags else 0), flags, memory_type=HOST)

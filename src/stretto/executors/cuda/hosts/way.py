@@ -25,9 +25,8 @@ from stretto.executors.cuda.flags.regions import Region
 from stretto.executors.cuda.flags.watch import Watch
 from stretto.executors.cuda.hosts.layout import FarLayout
 
-__all__ = ["CARRIER", "FarWay", "Server", "far_ranks"]
+__all__ = ["FarWay", "Server", "far_ranks"]
 
-CARRIER = "tcp"
 _CLOSE_S = 2.0
 """How long what was asked for may take to be sent when a session is closed."""
 
@@ -131,13 +130,17 @@ class FarWay:
             secret=bytes(getattr(group, "secret", b"")),
             towards=str(getattr(group, "towards", "")),
         )
-        self._hop: Any = hop.get(CARRIER).open_hop(window, compiled=True)
+        self.carrier = hop.chosen()
+        """By what bytes go to other hosts."""
+        self._hop: Any = None
         try:
+            self._hop = hop.get(self.carrier).open_hop(window, compiled=True)
             said = [m["hop"] for m, _ in group.exchange({"hop": self._hop.share()})]
             check = getattr(group, "check", lambda: None)
             self._hop.connect(said, self.far_ranks, group.deadline_s, check)
         except BaseException:
-            self._hop.close()
+            if self._hop is not None:
+                self._hop.close()
             self._pinned.close()
             raise
         self.server.use(self._hop.calls)
@@ -205,7 +208,9 @@ class FarWay:
             return
         how = self._hop.faults().get(peer)
         if how is not None and self._watch is not None:
-            text = f"rank {self._group.rank} sends to rank {peer} by {CARRIER}: {how}"
+            text = (
+                f"rank {self._group.rank} sends to rank {peer} by {self.carrier}: {how}"
+            )
             self._watch.fail(self._group.fail((peer,), text))
             self._stopping = True
 
