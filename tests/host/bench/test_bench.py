@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.host import warm
-from tests.host.conftest import WITHOUT
 
 import stretto
 from stretto import bench
@@ -33,7 +32,7 @@ def run(*words, launcher=(), **environment):
 
     Without a launcher it and its ranks are forked.
     """
-    path = os.pathsep.join(map(str, (WITHOUT, SOURCE, ROOT)))
+    path = os.pathsep.join(map(str, (SOURCE, ROOT)))
     command = ["-m", "stretto", *words]
     start = warm.run
     if launcher:
