@@ -129,7 +129,7 @@ class Virtual:
             k: [t.data_ptr() for t in v] for k, v in self.memory.items()
         }
         fields |= {"record": self.record.data_ptr(), "deadline_ns": 10**9}
-        fields |= {"packet_unit": needs[0].packet_unit, "packet_half": half}
+        fields["packet_half"] = half
         packed = [abi.pack(kernel, where, {**fields, "fingerprint": 5})] * n
         self.raw = np.concatenate(packed)
         self.array = (ctypes.c_void_p * 1)(self.raw.ctypes.data)

@@ -41,7 +41,8 @@ contract in `pyproject.toml`; a test keeps it in step.*
       | calls/known.py        then the launch, and nothing else
       v
    calls/requests/layout.py do its arrays look like an earlier call's? (known.py then
-      |                       launches; arrays/array_readers.py reads them)
+      |                       launches; arrays/array_readers.py reads them, the session
+      |                       says whether peers reach them: asked once)
       v
    calls/requests/request.py the verb's description and the arguments: a checked request
       |                       (arrays/operands.py reads arrays; overlap.py, axes.py)
@@ -55,20 +56,24 @@ contract in `pyproject.toml`; a test keeps it in step.*
       |
       +--> executors/cuda/launching/prepare.py    the parts of a call: one kernel, or
              |                                      kernels and copies (copies.py)
+             | bind.py, flags/regions.py            how each lies in staging
              | codegen, launching/kernels.py        written for what it is; loaded once
-             v launching/launch.py                  packed for its arrays, and launched
+             | launching/introduce.py               what faults and recordings call it
+             v launching/launch.py                  packed for its arrays and flags
+                                                    (flags/flagsets.py), and launched
 ```
 
 Modules of these rooms that a walk enters, and how often it returns to one that it has
 left, counted where functions are entered (`tests/walks.py`; codegen is one place). At
-first is when these rooms were one folder; before is when a request was made by three:
+first is when these rooms were one folder; before is when what had been read of arrays,
+the names of calls and the flags of a stream were asked for again on the way:
 
 | walk | modules | returns | before | at first |
 | --- | --- | --- | --- | --- |
 | a known call on CPUs | 1 | 0 | 0 | 0 |
-| a new call on CPUs, of a known launch | 10 | 7 | 25 | 18 |
-| the first of its kind on CPUs | 21 | 13 | 49 | 41 |
-| the first of its kind on GPUs, as launches are recorded | 32 | 36 | 65 | 51 |
+| a new call on CPUs, of a known launch | 10 | 4 | 7 | 18 |
+| the first of its kind on CPUs | 21 | 8 | 13 | 41 |
+| the first of its kind on GPUs, as launches are recorded | 35 | 17 | 36 | 51 |
 
 A room imports rooms of lower layers, never of its own or above.
 Rooms of one layer do not know one another; nor do executors.

@@ -100,8 +100,6 @@ class FusedVirtual(Virtual):
             fields = {
                 **buffers, "record": self._record, "deadline_ns": self.deadline_ns,
                 "fingerprint": abi.fingerprint(plan, case.dtype, case.op, counts),
-                "stage_unit": needs[0].stage_unit,
-                "packet_unit": needs[0].packet_unit,
                 "stage_half": half, "packet_half": packet_half,
             }  # fmt: skip
             kernel = self.loaded[0].kernel
@@ -242,7 +240,6 @@ class PermutedVirtual(FusedVirtual):
             "packets": [data.new(2 * packet_half) for _ in needs],
             "control": self.control, "record": self._record,
             "deadline_ns": self.deadline_ns, "fingerprint": 77,
-            "stage_unit": needs[0].stage_unit, "packet_unit": needs[0].packet_unit,
             "stage_half": half, "packet_half": packet_half,
         }  # fmt: skip
 

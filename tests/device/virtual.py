@@ -123,8 +123,6 @@ class Virtual:
                 "record": self._record,
                 "deadline_ns": self.deadline_ns,
                 "fingerprint": mark,
-                "stage_unit": needs[0].stage_unit,
-                "packet_unit": needs[0].packet_unit,
                 "stage_half": half,
                 "packet_half": packet_half,
             }

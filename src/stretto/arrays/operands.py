@@ -60,6 +60,8 @@ class Operand:
     """The memory itself, when `flat` is a copy of it."""
     place: tuple[int, int] | None = None
     """Where it begins, and its bytes, at least 1, when that was read."""
+    registered: bool | None = None
+    """Whether peers reach all of it, when that was asked."""
     staged: bool = False
     """Whether the executor works on a copy."""
 
@@ -75,10 +77,17 @@ class Operand:
             self.view[...] = self.flat.reshape(self.view.shape)
 
 
-def operand(given: Any, what: str, *, written: bool, dtype: str | None) -> Operand:
+def operand(
+    given: Any,
+    what: str,
+    *,
+    written: bool,
+    dtype: str | None,
+    registered: bool | None = None,
+) -> Operand:
     """Return an argument as an executor takes it; `what` names it in messages."""
     if _device(given) == GPU:
-        return _on_gpu(given, what, dtype)
+        return _on_gpu(given, what, dtype, registered)
     view, name = host_view(given, what, dtype)
     if written and not view.flags.writeable:
         raise CallError(
@@ -100,6 +109,7 @@ def operand(given: Any, what: str, *, written: bool, dtype: str | None) -> Opera
         count=view.size,
         device=CPU,
         view=target,
+        registered=registered,
         staged=target is not None,
     )
 
@@ -225,7 +235,9 @@ def _renamed(name: str, dtype: str | None, what: str) -> str:
     return want
 
 
-def _on_gpu(given: Any, what: str, dtype: str | None) -> Operand:
+def _on_gpu(
+    given: Any, what: str, dtype: str | None, registered: bool | None
+) -> Operand:
     tensor = hasattr(given, "data_ptr")
     if tensor and given.is_contiguous():
         _refuse_lazy(given, what)
@@ -251,6 +263,7 @@ def _on_gpu(given: Any, what: str, dtype: str | None) -> Operand:
         count=math.prod(seen.shape),
         device=GPU,
         place=place,
+        registered=registered,
     )
 
 

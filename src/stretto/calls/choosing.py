@@ -6,13 +6,13 @@ with one key share one plan and one launch.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from stretto import collectives, executors
-from stretto.arrays.operands import CPU
-from stretto.calls.logs import logger
+from stretto.arrays.operands import CPU, Operand
+from stretto.calls.keys import LaunchKey
+from stretto.calls.logs import say_chosen
 from stretto.calls.requests.request import Request
 from stretto.calls.requests.verb import VERBS
 from stretto.choice.fused import fused_choice
@@ -35,28 +35,9 @@ from stretto.errors import CallError
 from stretto.executors import Call, Launch, Session
 from stretto.ir import members_of
 
-__all__ = ["Chooser", "LaunchKey"]
+__all__ = ["Chooser"]
 
 _MOST_KINDS = 4096
-
-
-class LaunchKey(NamedTuple):
-    """What identifies a kind of call: those alike share one launch."""
-
-    device: str
-    collective: str
-    dtype: str
-    op: Operator
-    counts: tuple[int, ...]
-    params: FrozenParams
-    memory: str
-    in_place: bool
-    pin: Pin
-    epilogue: Spec | None = None
-    rows: tuple[int, int] = (0, 0)
-    """Of an all_to_all with a permutation: see `Call.rows`."""
-    aside: bool = False
-    """Whether this rank works on a copy of its input: see `Call.aside`."""
 
 
 class Chooser:
@@ -128,11 +109,7 @@ class Chooser:
             assert operand is not None, "every rank has what is shared"
             if operand.staged:
                 return STAGED
-            if operand.place is None:
-                at = session.offset(operand.flat)
-            else:
-                at = session.offset_at(*operand.place)
-            if at is None:
+            if not _is_registered(operand, session):
                 return STAGED
         return ZERO_COPY
 
@@ -172,7 +149,7 @@ class Chooser:
             rows=key.rows,
             aside=key.aside,
         )
-        _say_chosen(key, nbytes, choice, self.rank, self.num_ranks)
+        say_chosen(key, nbytes, choice, self.rank, self.num_ranks)
         return session.prepare(plan, call)
 
     def rows(self, device: str) -> RowRule:
@@ -189,6 +166,7 @@ class Chooser:
 
     def _choose(self, kind: LaunchKey, nbytes: int) -> Choice:
         """Return the algorithm and schedule for a kind of call."""
+        selector = self._selector(kind.device)
         asked = Question(
             executor=kind.device,
             collective=kind.collective,
@@ -200,7 +178,7 @@ class Chooser:
             dtypes=dtype_class(kind.dtype),
             hosts=self.hosts,
         )
-        return self._selector(kind.device).choose(asked, kind.pin)
+        return selector.choose(asked, kind.pin)
 
     def explain(
         self,
@@ -249,6 +227,15 @@ class Chooser:
         return f"{choice}  # {'; '.join(notes)}" if notes else str(choice)
 
 
+def _is_registered(operand: Operand, session: Session) -> bool:
+    """Return whether peers reach all of an array."""
+    if operand.registered is not None:
+        return operand.registered
+    if operand.place is None:
+        return session.offset(operand.flat) is not None
+    return session.offset_at(*operand.place) is not None
+
+
 def shared_arrays(
     collective: str, params: FrozenParams, num_ranks: int
 ) -> tuple[str, ...]:
@@ -292,29 +279,3 @@ def full_size(kind: LaunchKey, num_ranks: int) -> int:
     if kind.collective == "permute":
         return max(counts, default=0) * item
     return sum(counts) * item
-
-
-def _say_chosen(
-    kind: LaunchKey, nbytes: int, choice: Choice, rank: int, num_ranks: int
-) -> None:
-    """Log what serves a kind of call: rank 0 at info, the others at debug."""
-    level = logging.DEBUG if rank else logging.INFO
-    log = logger()
-    if not log.isEnabledFor(level):
-        return
-    place = "in place" if kind.in_place else "out of place"
-    log.log(
-        level,
-        "rank %d of %d: %s of %d bytes, %s %s, on %s, arrays %s, %s: %s (%s)",
-        rank,
-        num_ranks,
-        kind.collective,
-        nbytes,
-        kind.dtype,
-        kind.op.value,
-        kind.device,
-        kind.memory,
-        place,
-        choice,
-        "chosen" if kind.pin is None else "pinned",
-    )

@@ -215,7 +215,7 @@ def by_arrays(
     form = again.form
     if form.numpy:
         one, other = _arrays(again, x, out)
-        return _written(again, again.launch, ("x", "out"), one, other)
+        return _writer(again, ("x", "out"), one, other)(again.launch)
     if form.makes:
         return None
     this = _place(x, by_size=form.in_place)
@@ -227,13 +227,13 @@ def by_arrays(
         target = None if out is None else again.carry[1](target)
     to = source if form.in_place else target
     places = source if form.reads else None, to if form.writes else None
-    launch = again.session.repeated(again.launch, *places)
-    return _written(again, launch, None, this, that)
+    write = _writer(again, None, this, that)
+    return write(again.session.repeated(again.launch, *places))
 
 
 def _of_layout(again: Again) -> KnownCall:
     """Return the call on whatever arrays have its layout."""
-    return _written(again, again.launch, _AS_SEEN, _UNSEEN, _UNSEEN)
+    return _writer(again, _AS_SEEN, _UNSEEN, _UNSEEN)(again.launch)
 
 
 # What tells whether an array is still the one that a call knows, and its traits: a
@@ -291,21 +291,17 @@ def _place(array: Any, *, by_size: bool) -> _Known | None:
     return _IS + _DIMS, ref, array.shape, array.dtype, at
 
 
-def _written(
-    again: Again,
-    launch: Callable[..., None],
-    places: tuple[str, str] | None,
-    x: _Known,
-    out: _Known,
-) -> KnownCall:
-    """Return the function of a known call: its checks, its launch, its result.
+def _writer(
+    again: Again, places: tuple[str, str] | None, x: _Known, out: _Known
+) -> Callable[[Callable[..., None]], KnownCall]:
+    """Return what writes the function of a known call: checks, a launch, a result.
 
-    `places` are the names of what the launch takes; None: it takes nothing.
+    It takes the launch. `places` are the names of what that takes; None: nothing.
     """
     carry_x, carry_out = again.carry or (None, None)
     make_known = _maker_of(x[0], out[0], places, again.form)
     said = again.broke, again.make, again.made, carry_x, carry_out
-    return make_known(launch, *said, *x[1:], *out[1:])
+    return functools.partial(make_known, *said, *x[1:], *out[1:])
 
 
 @functools.lru_cache(maxsize=256)
@@ -317,7 +313,7 @@ def _maker_of(
     given = "x, out, seen" if by_layout else "x, out"
     traits = ", ".join(f"{a}_{b}" for a in ("x", "out") for b in _TRAITS)
     lines = [
-        f"def make_known(launch, broke, make, made, carry_x, carry_out, {traits}):",
+        f"def make_known(broke, make, made, carry_x, carry_out, {traits}, launch):",
         f" def run({given}):",
     ]
     for name, check in (("x", x), ("out", out)):

@@ -10,7 +10,10 @@ import logging
 import os
 import warnings
 
-__all__ = ["logger"]
+from stretto.calls.keys import LaunchKey
+from stretto.choice.select import Choice
+
+__all__ = ["logger", "say_chosen"]
 
 _VARIABLE = "STRETTO_LOG"
 _LEVELS = {"": 0, "info": logging.INFO, "debug": logging.DEBUG}
@@ -34,3 +37,29 @@ def logger() -> logging.Logger:
             handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
             found.addHandler(handler)
     return found
+
+
+def say_chosen(
+    kind: LaunchKey, nbytes: int, choice: Choice, rank: int, num_ranks: int
+) -> None:
+    """Log what serves a kind of call: rank 0 at info, the others at debug."""
+    level = logging.DEBUG if rank else logging.INFO
+    log = logger()
+    if not log.isEnabledFor(level):
+        return
+    place = "in place" if kind.in_place else "out of place"
+    log.log(
+        level,
+        "rank %d of %d: %s of %d bytes, %s %s, on %s, arrays %s, %s: %s (%s)",
+        rank,
+        num_ranks,
+        kind.collective,
+        nbytes,
+        kind.dtype,
+        kind.op.value,
+        kind.device,
+        kind.memory,
+        place,
+        choice,
+        "chosen" if kind.pin is None else "pinned",
+    )

@@ -145,8 +145,7 @@ class CallRunner:
         """Run a request; `seen` is what to know it by the next time."""
         claim = Claim()
         try:
-            self._enter(request.collective, claim)
-            return self._run_inside(request, pin, stream, seen, epilogue)
+            return self._run_inside(claim, request, pin, stream, seen, epilogue)
         finally:  # nothing is called before it is given up: a handler could break in
             if OWNER in self._inside and self._inside[OWNER] is claim:
                 del self._inside[OWNER]
@@ -154,12 +153,14 @@ class CallRunner:
 
     def _run_inside(
         self,
+        claim: Claim,
         request: Request,
         pin: Pin,
         stream: Any,
         seen: Passed | None,
         epilogue: Bound | None,
     ) -> Any:
+        self._enter(request.collective, claim)
         if self._is_renewed:
             self._renew()
         session = self._sessions.get(request.device)

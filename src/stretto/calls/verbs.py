@@ -258,6 +258,7 @@ class Collectives(CallRunner):
             verb=verb.name,
             dtype=given.get("dtype"),
             members=() if pin is None or "pairs" in given else members_of_pin(pin),
+            seen=seen,
         )
         request = request_of(verb, who, given)
         call = key, x, out, seen

@@ -1,6 +1,6 @@
 """Compile a proved program into a plan, and rewrite proved plans: proved each time."""
 
-from stretto.lower.batching import SIDE_BY_SIDE, Batch, Batched, batched
+from stretto.lower.batching import SIDE_BY_SIDE, Batch, Batched, as_one_kernel, batched
 from stretto.lower.closing import check_closed, closed
 from stretto.lower.copying import Copied, barrier_plan, copied
 from stretto.lower.halves import (
@@ -17,6 +17,7 @@ __all__ = [
     "Batched",
     "Copied",
     "Halves",
+    "as_one_kernel",
     "barrier_plan",
     "batched",
     "check_closed",

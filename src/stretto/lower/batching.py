@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from stretto.ir import Verified
+from stretto.lower.closing import closed
 from stretto.plan import Groups, Loc, Move, Plan, Signal, Space, Step, Wait
 from stretto.verify import verify_plan
 
@@ -68,6 +69,11 @@ def batched(plan: Verified[Plan]) -> Batched:
     lanes = in_batches(plan.value)
     proof = verify_plan(in_order(plan.value, lanes), plan, groups=sizes(lanes))
     return Batched(plan=plan.value, lanes=lanes, proof=proof)
+
+
+def as_one_kernel(plan: Verified[Plan], *, several_tiles: bool) -> Batched:
+    """Return a plan as one kernel runs it; of several tiles, each is closed."""
+    return batched(closed(plan) if several_tiles else plan)
 
 
 def in_batches(plan: Plan) -> Lanes:

@@ -209,6 +209,30 @@ def test_arrays_are_zero_copy_when_all_are_registered(comm, session, make):
     assert places == session.launched[4:]
 
 
+def test_peers_reach_of_an_array_is_asked_once_a_call(comm, session, monkeypatch):
+    """What was read to know the call by is what an algorithm is chosen by."""
+    asked, here = [], session.offset_at
+    monkeypatch.setattr(
+        session, "offset_at", lambda at, nbytes: asked.append(at) or here(at, nbytes)
+    )
+    pin, calls = "all_reduce/two_shot", []
+    for at, memory in ((ROOM, "zero_copy"), (4096, "staged")):
+        calls += [(at, None, memory), (at, ROOM + 4096, memory), (at, 8192, "staged")]
+    for at, to, memory in calls:
+        asked.clear()
+        comm._calls.clear()
+        out = None if to is None else Tensor(to)
+        comm.all_reduce(Tensor(at), out=out, algorithm=pin)
+        assert memory == session.memories[-1]
+        assert [at] + [to] * (to is not None) == asked
+    x = Tensor(ROOM)
+    comm.all_reduce(x, out=x, algorithm=pin)
+    assert "zero_copy" == session.memories[-1]
+    comm.all_gather(Tensor(ROOM), algorithm="all_gather/one_shot")  # makes its output
+
+    assert "staged" == session.memories[-1]
+
+
 def test_a_strided_array_is_refused_after_one_that_was_not(comm):
     """CuPy's say so by a flag, others by strides."""
     comm.all_reduce(Cupy(4096))

@@ -5,7 +5,8 @@ import logging
 import pytest
 
 from stretto.calls import logs
-from stretto.calls.choosing import Chooser, LaunchKey
+from stretto.calls.choosing import Chooser
+from stretto.calls.keys import LaunchKey
 from stretto.choice.measured import Measured
 from stretto.collectives import Operator
 

@@ -226,8 +226,6 @@ class Emulated:
                     "record": self.records[r].ctypes.data,
                     "deadline_ns": int(self.deadline_s * 1e9),
                     "fingerprint": (fingerprints or [FINGERPRINT] * n)[r],
-                    "stage_unit": self.needs[r].stage_unit,
-                    "packet_unit": self.needs[r].packet_unit,
                     "stage_half": self.half,
                     "packet_half": self.packet_half,
                 },

@@ -78,8 +78,6 @@ class Counted:
                     "record": run.records[r].ctypes.data,
                     "deadline_ns": 20 * 10**9,
                     "fingerprint": 7,
-                    "stage_unit": run.needs[r].stage_unit,
-                    "packet_unit": run.needs[r].packet_unit,
                     "stage_half": run.half,
                     "packet_half": run.packet_half,
                 },

@@ -176,7 +176,7 @@ def called(session, count):
     program = algorithms.get("all_reduce/one_shot").build(session.group.num_ranks)
     plan = lower(verify(program), Schedule.parse("push packets staged"))
     call = Call(dtype="float32", counts=(count,))
-    return session.prepare(verify_plan(plan), call).parts[0].fingerprint
+    return session.prepare(verify_plan(plan), call).parts[0].name.fingerprint
 
 
 @pytest.mark.parametrize("told", [False, True])

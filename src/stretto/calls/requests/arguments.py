@@ -19,7 +19,7 @@ from stretto.choice.select import parse_pin
 from stretto.collectives import DTYPES
 from stretto.errors import CallError, UnknownNameError, is_interruption
 
-__all__ = ["ARGUMENTS", "is_whole", "read", "spell"]
+__all__ = ["ARGUMENTS", "as_whole", "is_whole", "read", "spell"]
 
 _MOST_BYTES = 1 << 47
 _MOST_SPELT = 60
@@ -155,3 +155,11 @@ def spell(given: Any) -> str:
             raise
         text = f"an odd {type(given).__name__}"
     return text if len(text) <= _MOST_SPELT else text[: _MOST_SPELT - 3] + "..."
+
+
+def as_whole(number: Any) -> int | None:
+    """Return a whole number; None: it is none, or one that may change, as a tensor.
+
+    Calls are known by their arguments the next time.
+    """
+    return int(number) if isinstance(number, Integral) else None

@@ -15,7 +15,7 @@ from stretto.arrays.array_readers import read_array
 from stretto.arrays.operands import CPU
 from stretto.executors import Session
 
-__all__ = ["MISS", "Broke", "Seen", "look"]
+__all__ = ["MISS", "READ_OF", "Broke", "Seen", "look"]
 
 MISS: Final = object()
 """What a known call returns when its arrays are not those it knows."""
@@ -23,7 +23,15 @@ MISS: Final = object()
 Broke: TypeAlias = Callable[[BaseException], BaseException]
 """What to raise of what a launch raises."""
 Seen: TypeAlias = tuple[Any, ...]
-"""A layout, and what a launch is given for `x` and `out`."""
+"""A layout, and what a launch is given for `x` and `out`.
+
+A layout is a verb, its arguments, what was read of `x` and of `out`, and how far apart
+they begin where they overlap. An `out` that is `x` is not read again, and 0 apart.
+"""
+READ_OF = {"x": 2, "out": 3}
+"""Where a layout has what was read of an array; at the end of that, whether peers do
+not reach it. None: it was not read.
+"""
 
 
 def look(

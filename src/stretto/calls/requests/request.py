@@ -9,15 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from numbers import Integral
 from typing import Any
 
 import numpy as np
 
 from stretto import collectives
 from stretto.arrays.operands import CPU, Operand, fresh, operand
-from stretto.calls.requests.arguments import read, spell
+from stretto.calls.requests.arguments import as_whole, read, spell
 from stretto.calls.requests.axes import exchanged
+from stretto.calls.requests.layout import READ_OF, Seen
 from stretto.calls.requests.overlap import in_place, parts_match
 from stretto.calls.requests.verb import Holds, Verb
 from stretto.collectives import Operator, Shape, check, storage
@@ -64,14 +64,6 @@ class Request:
         return result.given
 
 
-def _whole(number: Any) -> int | None:
-    """Return a whole number; None: it is none, or one that may change, as a tensor.
-
-    Calls are known by their arguments the next time.
-    """
-    return int(number) if isinstance(number, Integral) else None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
     """Who calls what: the rank, and the words with which errors begin."""
@@ -82,6 +74,8 @@ class Caller:
     dtype: str | None = None
     members: tuple[int, ...] = ()
     """The ranks that contribute and receive; none named: all."""
+    seen: Seen | None = None
+    """What its arrays look like, where that was read."""
 
     @property
     def shape(self) -> Shape:
@@ -107,8 +101,14 @@ class Caller:
         """Return an argument as an operand."""
         if given is None:
             raise self.wrong(f"{name} is None; want an array")
-        what = f"rank {self.rank}: {self.verb}({name})"
-        return operand(given, what, written=written, dtype=self.dtype)
+        found = None if self.seen is None else self.seen[0][READ_OF[name]]
+        return operand(
+            given,
+            f"rank {self.rank}: {self.verb}({name})",
+            written=written,
+            dtype=self.dtype,
+            registered=None if found is None else not found[-1],
+        )
 
     def read(self, name: str, given: Any) -> Any:
         """Return the value of an argument beside arrays."""
@@ -132,7 +132,7 @@ class Caller:
 
     def peer(self, rank: Any, name: str) -> int:
         """Return a rank that exists."""
-        number = _whole(rank)
+        number = as_whole(rank)
         if number is None or not 0 <= number < self.num_ranks:
             raise self.wrong(
                 f"{name}={spell(rank)}; want a rank below {self.num_ranks}"

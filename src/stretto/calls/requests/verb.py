@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import (
     Any,
@@ -57,16 +57,18 @@ class Verb:
     unequal: bool
     """Whether parts differ in size: the caller says their counts."""
     parameters: tuple[str, ...]
+    everywhere: tuple[str, ...] = field(init=False)
+    """The arrays that every rank has: all can be registered, or none."""
 
-    @property
-    def everywhere(self) -> tuple[str, ...]:
-        """Return the arrays that every rank has: all can be registered, or none."""
-        has = (self.x, self.x_at_root), (self.out, self.out_at_root)
-        return tuple(
+    def __post_init__(self) -> None:
+        """Name those arrays."""
+        has = ("x", self.x, self.x_at_root), ("out", self.out, self.out_at_root)
+        named = (
             name
-            for name, (holds, at_root) in zip(("x", "out"), has, strict=True)
+            for name, holds, at_root in has
             if holds is not Holds.NOTHING and not at_root
         )
+        object.__setattr__(self, "everywhere", tuple(named))
 
 
 VERBS: dict[str, Verb] = {}

@@ -13,7 +13,7 @@ from stretto.collectives import storage
 from stretto.errors import CallError, DeviceError
 from stretto.executors import Call, Group, Session
 from stretto.executors import Launch as AnyLaunch
-from stretto.executors.cuda.codegen.abi import CONTROL, Kernel
+from stretto.executors.cuda.codegen.abi import CONTROL
 from stretto.executors.cuda.custom.channels import Channels
 from stretto.executors.cuda.custom.proxy import Proxy
 from stretto.executors.cuda.device.arena import Arena
@@ -90,6 +90,8 @@ class CudaSession(Session):
         self._proxy: Proxy | None = None
         self._sides: list[Side] = []
         self._kernels = Kernels(self.device, self.quiet)
+        self.load_kernel = self._kernels.load
+        """Compile and load a kernel, once; none of ours may be in flight meanwhile."""
         self._closed = False
 
     def empty(self, shape: Sequence[int], dtype: str) -> DeviceArray:
@@ -242,10 +244,6 @@ class CudaSession(Session):
             memory = memory_of(self.device)
             self.recorded.write_to(memory, self.slab.base, self.regions)
         return loaded
-
-    def load_kernel(self, kernel: Kernel) -> Loaded:
-        """Compile and load a kernel, once; none of ours may be in flight meanwhile."""
-        return self._kernels.load(kernel)
 
     def engine_watch(self) -> EngineWatch:
         """Return the deadlines of copy-engine calls, made at their first use."""

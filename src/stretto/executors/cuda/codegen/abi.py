@@ -123,7 +123,8 @@ each rank's first half; the second begins `stage_half` (`packet_half`) bytes lat
 Of a rank on another host `control` is 0 and `stage` the mirror of its staging. It
 writes to our `far` what others write into `control`, and to our `inbox` what they put
 into `stage`; both are pinned memory, and so is the `ring` of requests to it (ring.cuh).
-`record` is host memory that the device writes; `tile`, `tiles` are the layout's.
+`record` is host memory that the device writes; `tile`, `tiles` and the units of staging
+are the layout's.
 """
 
 RECORD = np.dtype(
@@ -203,12 +204,10 @@ class Footprint:
 
     stage: int
     packets: int
-    stage_unit: int
-    packet_unit: int
 
 
 def footprint(plan: Plan, where: Layout, rank: int) -> Footprint:
-    """Return the staging that a plan needs on a rank. Same units on every rank."""
+    """Return the staging that a plan needs on a rank."""
     spaces = {
         (loc.rank, loc.packets)
         for _, _, _, step in plan.steps()
@@ -216,13 +215,10 @@ def footprint(plan: Plan, where: Layout, rank: int) -> Footprint:
         for loc in (*step.dsts, *step.srcs)
         if loc.space is Space.STAGE
     }
-    unit = where.unit_bytes
-    half = plan.stage_units[rank] * plan.schedule.blocks * unit
+    half = plan.stage_units[rank] * plan.schedule.blocks * where.unit_bytes
     return Footprint(
         stage=half * ((rank, False) in spaces),
         packets=half * ((rank, True) in spaces),
-        stage_unit=unit,
-        packet_unit=unit,
     )
 
 
@@ -265,6 +261,7 @@ def pack(
     """
     head = np.zeros(1, PARAMS)
     head["tile"], head["tiles"] = where.tile, where.tiles
+    head["stage_unit"] = head["packet_unit"] = where.unit_bytes
     for name, value in fields.items():
         if name not in (PARAMS.names or ()):
             raise PlanError(f"parameter {name!r}; want one of {PARAMS.names}")

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from stretto.errors import CallError
 from stretto.executors.cuda.device.driver import (
@@ -62,6 +62,13 @@ class Turn:
         self._flags.leave(self._stream)
 
 
+class Owner(Protocol):
+    """A launch on a stream whose flags nobody else uses."""
+
+    def share(self) -> None:
+        """Ask for a turn from now on."""
+
+
 class FlagSet:
     """A set that one stream has for itself: whose order is the stream's."""
 
@@ -70,8 +77,11 @@ class FlagSet:
         self.region = region
         self._free = Turn(self, 0, True)
 
-    def is_owned_by(self, stream: int) -> bool:
-        """Return whether calls on a stream may go on without asking for a turn."""
+    def own(self, stream: int, launch: Owner) -> bool:
+        """Return whether a launch asks for no turn on a stream, from now on.
+
+        It does again once it has been told to share.
+        """
         return True
 
     def turn(self, stream: int) -> Turn:
@@ -85,13 +95,13 @@ class FlagSet:
 class SharedSet(FlagSet):
     """A set of several streams, in order by events once there are two of them."""
 
-    def __init__(
-        self, nth: int, region: Region, share: Callable[[], None] | None = None
-    ) -> None:
-        """With `share`, to be called when a second stream comes, the first owns it."""
+    def __init__(self, nth: int, region: Region, *, lent: bool) -> None:
+        """`lent`: the first stream owns it until a second one comes."""
         super().__init__(nth, region)
         self._lock = threading.RLock()
-        self._share = share
+        self._lent = lent
+        self._owners: weakref.WeakSet[Owner] = weakref.WeakSet()
+        """Whom to tell then."""
         self._only: int | None = None
         """The one stream that it has been used on; what is asked while it is one."""
         self._number: int | None = None
@@ -105,9 +115,14 @@ class SharedSet(FlagSet):
         only = self._event is None and self._only is not None
         return (self._only,) if only else ()  # type: ignore[return-value]
 
-    def is_owned_by(self, stream: int) -> bool:
-        """Return whether a stream is the only one, and will be told when it is not."""
-        return self._share is not None and self.is_alone(stream)
+    def own(self, stream: int, launch: Owner) -> bool:
+        """Return whether a stream is the only one; a launch is told when it is not."""
+        if not (self._lent and self.is_alone(stream)):
+            return False
+        with self._lock:
+            self._begin(stream)
+            self._owners.add(launch)
+            return True
 
     def is_alone(self, stream: int) -> bool:
         """Return whether no other stream has used it."""
@@ -118,8 +133,7 @@ class SharedSet(FlagSet):
         self._lock.acquire()
         try:
             if self.is_alone(stream):
-                if self._only is None:
-                    self._only, self._number = stream, stream_number(stream)
+                self._begin(stream)
                 return Turn(self, stream, True)
             if self._event is None:
                 self._event = self._begin_to_share(stream)
@@ -142,6 +156,11 @@ class SharedSet(FlagSet):
         if self._event is not None:
             ask("cuEventSynchronize", self._event)
 
+    def _begin(self, stream: int) -> None:
+        """Remember the first stream."""
+        if self._only is None:
+            self._only, self._number = stream, stream_number(stream)
+
     def _begin_to_share(self, stream: int) -> Any:
         """Return an event behind what the one stream so far was given.
 
@@ -157,8 +176,9 @@ class SharedSet(FlagSet):
                 "captures a graph and has a call under way from before; make one call "
                 "on each of the two before capturing, or set STRETTO_CUDA_STREAMS"
             )
-        if self._share is not None:
-            self._share()
+        for launch in self._owners:
+            launch.share()
+        self._owners.clear()  # it happens once
         event = untimed_event()
         weakref.finalize(self, attempt, "cuEventDestroy", event)
         if state is None or stream_number(only) != self._number:
@@ -178,7 +198,7 @@ class GraphSet(FlagSet):
         """The stream of a capture's last launch, and an event behind that."""
         self._now = 0
 
-    def is_owned_by(self, stream: int) -> bool:
+    def own(self, stream: int, launch: Owner) -> bool:
         """Return that it is nobody's own."""
         return False
 
@@ -228,9 +248,7 @@ class FlagSets:
         self._free.reverse()
         self._own: dict[int, FlagSet] = {}
         self._channel = channel
-        self._told: list[weakref.WeakMethod[Callable[[], None]]] = []
-        share = self._take_away if channel else None
-        self._shared = SharedSet(own, regions[own], share)
+        self._shared = SharedSet(own, regions[own], lent=channel)
         self._graphs: GraphSet | None = None
         if channel:
             self._graphs = GraphSet(own, regions[own])
@@ -247,18 +265,6 @@ class FlagSets:
         if self._gone:
             self._gone.discard(stream)  # a new one has its handle, and its flags
         return found
-
-    def tell(self, function: Callable[[], None]) -> None:
-        """Call a method whenever a stream no longer owns its set."""
-        if self._channel:
-            self._told.append(weakref.WeakMethod(function))
-
-    def _take_away(self) -> None:
-        for reference in self._told:
-            function = reference()
-            if function is not None:
-                function()
-        self._told = []  # it happens once
 
     def _give(self, stream: int) -> FlagSet:
         found = self._own[stream] = self._free.pop()

@@ -50,15 +50,13 @@ class Recorded:
         self._places: list[int] = []
         self._memory: StepsMemory | None = None
 
-    def noter(
-        self, mark: int, plan: Plan, call: Call
-    ) -> Callable[[int], object] | None:
-        """Name the calls of a fingerprint; return what notes one, given its stream."""
+    def notes(self, launch: Noting, mark: int, plan: Plan, call: Call) -> None:
+        """Name the calls of a fingerprint, and let a launch note each that it makes."""
         kind = self._kinds[mark] = call_kind(plan, call, "cuda")
-        if self.ring is None:
-            return None
-        number = self._numbers[mark] = self.ring.define(kind)
-        return self._noter(number)
+        if self.ring is not None:
+            number = self._numbers[mark] = self.ring.define(kind)
+            launch.note = self._noter(number)
+            self._noting[launch] = mark
 
     def _noter(self, number: int) -> Callable[[int], object]:
         assert self.ring is not None, "it has given the number"
@@ -68,17 +66,12 @@ class Recorded:
 
         return noter(self.ring.address, number)
 
-    def notes(self, launch: Noting, mark: int) -> None:
-        """Remember whose calls of a fingerprint are noted, for `renew`."""
-        if mark in self._numbers:
-            self._noting[launch] = mark
-
     def renew(self) -> None:
         """Note calls from now on by what has become ready: it takes a fifth."""
         for launch, mark in list(self._noting.items()):
             launch.note = self._noter(self._numbers[mark])
 
-    def know(self, mark: int, plan: Plan, where: Layout, text: str) -> None:
+    def know(self, mark: int, text: str, plan: Plan, where: Layout) -> None:
         """Remember what a kernel does, so that its steps are understood."""
         if len(self._known) >= MOST_KNOWN:
             self._known.clear()

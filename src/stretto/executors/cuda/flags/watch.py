@@ -107,11 +107,6 @@ class Watch:
             del self._calls[next(iter(self._calls))]
         self._calls[fingerprint] = call
 
-    def part(self, fingerprint: int, of: int, more: str = "") -> int:
-        """Name a part or a form of a call; return its fingerprint."""
-        self.name(fingerprint, self.called(of) + more)
-        return fingerprint
-
     def check(self) -> None:
         """Raise the fault, once there is one."""
         fault = self.look()

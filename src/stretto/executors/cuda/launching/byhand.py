@@ -51,8 +51,6 @@ def hand_footprint(found: Handwritten, plan: Plan, call: Call) -> Footprint:
     return Footprint(
         stage=found.scratch(*asked),
         packets=found.packets(*asked),
-        stage_unit=0,
-        packet_unit=0,
     )
 
 

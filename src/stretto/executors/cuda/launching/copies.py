@@ -30,6 +30,7 @@ from stretto.executors.cuda.device.driver import api, ask
 from stretto.executors.cuda.flags.enginewatch import EngineWatch
 from stretto.executors.cuda.flags.regions import ENGINE_SLOTS, Region, engine_word
 from stretto.executors.cuda.launching.launch import Key, Parameters
+from stretto.executors.cuda.launching.names import CallName
 from stretto.executors.cuda.launching.peers import peer_spaces
 from stretto.executors.cuda.launching.services import SessionServices
 from stretto.lower import Batch, Copied
@@ -75,7 +76,7 @@ class BoundCopies:
         *,
         sizes: Any,
         itemsize: int,
-        fingerprint: int,
+        name: CallName,
     ) -> None:
         plan = copies.plan
         _refuse(plan, session.group.rank)
@@ -87,7 +88,7 @@ class BoundCopies:
         self._batches = copies.ranks[self._rank]
         self._where: Layout = layout(one, sizes, itemsize, tile_bytes=_WHOLE)
         self._itemsize = itemsize
-        self._mark = fingerprint
+        self.name = name
         self._flags = None if copies.once else session.engine_watch()
         """Where signals are told in host memory; None: kernels say who has come."""
         self._sides = session.side_streams(plan.schedule.blocks - 1)
@@ -141,8 +142,9 @@ class BoundCopies:
                     "comm.empty(), or another protocol"
                 )
         shared = tuple(offsets[k] for k in sorted(self.peers))
-        mark = mixed(self._mark, shared) if shared else self._mark
-        self._session.watch.know(mark, self.plan, self._mark, shared)
+        of = self.name.fingerprint
+        mark = mixed(of, shared) if shared else of
+        self._session.watch.know(mark, self.plan, of, shared)
 
         def locate(loc: Loc) -> int:
             """Return the address of a location."""

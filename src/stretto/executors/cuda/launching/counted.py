@@ -17,9 +17,11 @@ from stretto.executors import Call, describe
 from stretto.executors.cuda.codegen.abi import fingerprint
 from stretto.executors.cuda.codegen.counts import received_counts
 from stretto.executors.cuda.flags.regions import Region
+from stretto.executors.cuda.launching.bind import bind_kernel, bind_plan, places_of
+from stretto.executors.cuda.launching.introduce import introduce
 from stretto.executors.cuda.launching.launch import AddedWords, Key, Launch
+from stretto.executors.cuda.launching.names import CallName
 from stretto.executors.cuda.launching.peers import peer_spaces
-from stretto.executors.cuda.launching.prepare import bind_kernel, bind_plan, places_of
 from stretto.executors.cuda.launching.services import SessionServices
 from stretto.ir import Verified
 from stretto.lower import batched, closed
@@ -47,7 +49,7 @@ def prepare_counted(
     n = value.num_ranks
     row = Call(dtype="int64", counts=(len(call.counts) // n,) * n)
     mark = fingerprint(value, call.dtype, call.op.value, (*call.counts, -1))
-    session.watch.name(mark, f"{describe(value, call)}, with counts on the GPU")
+    name = CallName(mark, f"{describe(value, call)}, with counts on the GPU")
     shape = Shape(num_ranks=n, split=value.split, params=value.params)
     number = collectives.get(value.collective).num_parts(shape)
 
@@ -66,14 +68,16 @@ def prepare_counted(
         batched(plan),
         call,
         places_of(session, value, call),
-        mark,
+        name,
         counted=True,
         own_key=of_main,
     )
-    mark = session.watch.part(mark ^ 1 or 1, mark)
-    first = bind_plan(session, gather, row, mark, own_key=of_gather)
+    second = name.of_second_part()
+    first = bind_plan(session, gather, row, second, own_key=of_gather)
     added = _counted_words(itemsize, len(received_counts(value, session.group.rank)))
-    return Launch(session, first, main, added=added)
+    launch = Launch(session, first, main, added=added)
+    introduce(session, launch)
+    return launch
 
 
 def _counted_words(itemsize: int, received: int) -> AddedWords:

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from stretto.arrays.view import pointer, require_near
 from stretto.errors import CallError
-from stretto.executors.cuda.codegen import abi
-from stretto.executors.cuda.codegen.abi import PARAMS, Footprint, footprint, pack
+from stretto.executors.cuda.codegen.abi import PARAMS, mixed, pack
 from stretto.executors.cuda.device.driver import (
     current_stream,
     stream_handle,
@@ -28,6 +27,7 @@ from stretto.executors.cuda.device.driver import (
 )
 from stretto.executors.cuda.flags.regions import Region
 from stretto.executors.cuda.launching.kernels import Loaded, enqueue
+from stretto.executors.cuda.launching.names import CallName
 from stretto.executors.cuda.launching.peers import peer_spaces
 from stretto.executors.cuda.launching.services import SessionServices
 from stretto.plan import Layout, Plan, Space
@@ -111,6 +111,8 @@ class Parameters(Generic[T]):
 class Part(Protocol):
     """What a call enqueues: a kernel, or copies."""
 
+    name: CallName
+    plan: Plan
     peers: frozenset[Space]
     """Which of everybody's own arrays peers touch."""
 
@@ -131,13 +133,12 @@ class BoundKernel:
         loaded: Loaded,
         *,
         where: Layout,
-        fingerprint: int,
-        needs: Footprint | None = None,
+        name: CallName,
         shares: frozenset[Space] | None = None,
         words: Sequence[int] = (),
         own_key: OwnKey | None = None,
     ) -> None:
-        """`needs` and `shares` are the plan's, unless a kernel has others.
+        """`shares` are the spaces that peers touch: the plan's, unless others are said.
 
         Extra words of its table are `words`, or else those that a key ends with.
         """
@@ -146,11 +147,10 @@ class BoundKernel:
         self.kernel = loaded.kernel
         self.loaded = loaded
         self.where = where
-        self.fingerprint = fingerprint
+        self.name = name
         self.peers = peer_spaces(plan, space.rank) if shares is None else shares
         self._space, self._watch = space, session.watch
-        self._far = session.far
-        self._needs = needs or footprint(plan, where, space.rank)
+        self._recorded, self._far = session.recorded, session.far
         self._deadline_ns = int(session.group.deadline_s * 1e9)
         self._words = words
         self._own_key = own_key
@@ -160,9 +160,6 @@ class BoundKernel:
             if kind == "extra" and not words
         ]
         """Words of the parameters that a key says, and where it does."""
-        self._watch.know(fingerprint, plan)
-        self._recorded = session.recorded
-        self._recorded.know(fingerprint, plan, where, self._watch.called(fingerprint))
 
     def parameters(self, region: Region) -> Parameters[Block]:
         """Return what is packed for calls with a set of flags; at first nothing."""
@@ -191,9 +188,7 @@ class BoundKernel:
                 "packets": [b + region.packets if b else 0 for b in bases],
                 "record": self._watch.record,
                 "deadline_ns": self._deadline_ns,
-                "fingerprint": self.fingerprint,
-                "stage_unit": self._needs.stage_unit,
-                "packet_unit": self._needs.packet_unit,
+                "fingerprint": self.name.fingerprint,
                 "stage_half": region.halves["stage"],
                 "packet_half": region.halves["packets"],
             },
@@ -236,9 +231,10 @@ class BoundKernel:
             for q in range(self._space.num_ranks):
                 words[first + q] = self._space.peer_address(q, offset)
             words[first + rank] = address
-        fingerprint = abi.mixed(self.fingerprint, tuple(offsets))
-        self._watch.know(fingerprint, self.plan, self.fingerprint, offsets)
-        self._recorded.also(fingerprint, self.fingerprint)
+        of = self.name.fingerprint
+        fingerprint = mixed(of, tuple(offsets))
+        self._watch.know(fingerprint, self.plan, of, offsets)
+        self._recorded.also(fingerprint, of)
         words[_MARK] = words[_MARK] & _TILES | fingerprint << 32
 
 
@@ -261,17 +257,19 @@ class Launch:
         self._device = session.device
         self._ordinal = session.device.ordinal
         self._added = added
-        kernels = [part for part in parts if isinstance(part, BoundKernel)]
-        self._is_one_kernel = len(parts) == len(kernels) == 1
-        self._kernel: Any = kernels[0] if self._is_one_kernel else None
-        self._launch: Any = kernels[0].loaded.launch if self._is_one_kernel else None
+        self.kernels = [part for part in parts if isinstance(part, BoundKernel)]
+        self._is_one_kernel = len(parts) == len(self.kernels) == 1
+        self._kernel: Any = None
+        self._launch: Any = None
+        if self._is_one_kernel:
+            self._kernel = self.kernels[0]
+            self._launch = self._kernel.loaded.launch
         self._streams: dict[int, Parameters[Any]] = {}
         """Of one kernel, by streams whose flags nobody shares: what most calls need."""
         self._opened: dict[int, tuple[Parameters[Any], ...]] = {}
         """Of all parts, by set of flags."""
         if any(part.peers for part in parts):
             session.space.tell(self.forget)
-        self._flags.tell(self.share)
 
     def share(self) -> None:
         """Ask for a turn from now on: a stream's flags are no longer its own."""
@@ -368,19 +366,21 @@ class Launch:
     def _in_turn(self, handle: int, key: Key) -> None:
         """Launch on a stream that is new here, or whose flags others use too."""
         flags = self._flags.of(handle)
-        alone = flags.is_owned_by(handle)
+        own = self._is_one_kernel and flags.own(handle, self)
         opened = self._opened.get(flags.nth)
         if opened is None:
             opened = tuple(part.parameters(flags.region) for part in self.parts)
             self._opened[flags.nth] = opened
         if not self._is_one_kernel:
             self._device.require_context()
-        elif alone:
-            self._streams[handle] = opened[0]
         placed = []
         for parameters in opened:
             found = parameters.kept.get(key)
             placed.append(parameters.pack(key) if found is None else found)
+        if own:
+            self._streams[handle] = opened[0]
+            self._kernel.enqueue(handle, placed[0])
+            return
         with flags.turn(handle) as early:
             for part, packed in zip(self.parts, placed, strict=True):
                 part.enqueue(handle, packed, early)

@@ -19,9 +19,9 @@ from stretto.executors.cuda.launching.copies import runs_on_engine
 from stretto.ir import Verified
 from stretto.lower import (
     Batched,
+    as_one_kernel,
     barrier_plan,
     batched,
-    closed,
     copied,
     hands_round_on_engine,
     in_halves,
@@ -29,7 +29,7 @@ from stretto.lower import (
 from stretto.plan import Layout, Plan
 from stretto.verify import verify_plan
 
-__all__ = ["BARRIER", "meeting_of", "places_in", "plain_kernels", "whole"]
+__all__ = ["BARRIER", "meeting_of", "places_in", "plain_kernels"]
 
 BARRIER = Call(dtype="uint8")
 """What the kernel of a barrier beside copies is generated for."""
@@ -39,11 +39,6 @@ def places_in(region: Region, plan: Plan, call: Call) -> Layout:
     """Return how a call is laid out in a region's staging."""
     sizes, itemsize = symbol_sizes(plan, call), storage(call.dtype).itemsize
     return fit(plan, sizes, itemsize, region=region)
-
-
-def whole(plan: Verified[Plan], places: Layout) -> Batched:
-    """Return what one kernel runs of a plan: of several tiles, each closed."""
-    return batched(closed(plan) if places.tiles > 1 else plan)
 
 
 def meeting_of(plan: Plan) -> Batched:
@@ -64,9 +59,10 @@ def plain_kernels(
         copies, runs = copied(plan), None
     else:
         places = places_in(region, value, call)
-        copies, runs = None, whole(plan, places)
+        several_tiles = places.tiles > 1
+        copies, runs = None, as_one_kernel(plan, several_tiles=several_tiles)
         if hands_round_on_engine(value):
-            halves = in_halves(plan, several_tiles=places.tiles > 1)
+            halves = in_halves(plan, several_tiles=several_tiles)
             copies, runs = halves.copies, halves.kernel
     if runs is not None:
         yield generate(runs, rank=rank, dtype=call.dtype, op=call.op)

@@ -19,36 +19,26 @@ from stretto.collectives import storage
 from stretto.epilogues import Spec
 from stretto.errors import CallError, PlanError
 from stretto.executors import Call, describe, hosts_of
-from stretto.executors.cuda.codegen.abi import fingerprint, footprint, mixed
+from stretto.executors.cuda.codegen.abi import fingerprint
 from stretto.executors.cuda.codegen.byhand import hand_kernel
 from stretto.executors.cuda.codegen.epilogue import words_of
 from stretto.executors.cuda.codegen.rowwise import EACH_ITS_OWN, shared_by
 from stretto.executors.cuda.device.driver import api, ask, current_stream, stream_handle
 from stretto.executors.cuda.flags.regions import fit, symbol_sizes
-from stretto.executors.cuda.launching.byhand import (
-    hand_footprint,
-    hand_layout,
-    taken_by_hand,
-)
+from stretto.executors.cuda.launching.bind import bind_kernel, bind_plan, places_of
+from stretto.executors.cuda.launching.byhand import hand_layout, taken_by_hand
 from stretto.executors.cuda.launching.copies import BoundCopies, runs_on_engine
+from stretto.executors.cuda.launching.introduce import introduce
 from stretto.executors.cuda.launching.kernels import TooManyBlocks
-from stretto.executors.cuda.launching.launch import (
-    BoundKernel,
-    Key,
-    Launch,
-)
+from stretto.executors.cuda.launching.launch import BoundKernel, Key, Launch
+from stretto.executors.cuda.launching.names import CallName
 from stretto.executors.cuda.launching.peers import peer_spaces
-from stretto.executors.cuda.launching.plain import (
-    BARRIER,
-    meeting_of,
-    places_in,
-    whole,
-)
+from stretto.executors.cuda.launching.plain import BARRIER, meeting_of
 from stretto.executors.cuda.launching.services import SessionServices
 from stretto.ir import Verified
 from stretto.lang import Handwritten
 from stretto.lower import (
-    Batched,
+    as_one_kernel,
     copied,
     hands_round_on_engine,
     in_halves,
@@ -56,7 +46,7 @@ from stretto.lower import (
 from stretto.plan import Layout, Plan, Space, layout, settled_hosts
 from stretto.verify import verify_plan
 
-__all__ = ["OnCopy", "bind_kernel", "bind_plan", "pitches", "places_of", "prepare"]
+__all__ = ["OnCopy", "pitches", "prepare"]
 
 LARGEST_PITCHED = 1 << 32
 """Bytes of a part whose rows have a pitch."""
@@ -72,13 +62,8 @@ def prepare(
             f"plan {value.name} is for {value.num_ranks} ranks; "
             f"this group has {session.group.num_ranks}"
         )
-    mark = fingerprint(value, call.dtype, call.op.value, call.counts)
-    session.watch.name(mark, describe(value, call))
     _refuse_hosts(session, value, call)
-    note = session.recorded.noter(mark, value, call)
-    launch = _launch(session, plan, call, mark)
-    launch.note = note
-    session.recorded.notes(launch, mark)
+    launch = _launch(session, plan, call)
     if not call.aside:
         return launch
     places = layout(value, symbol_sizes(value, call), 1)
@@ -138,124 +123,82 @@ class OnCopy:
             ask("cuMemFreeAsync", copy, on)
 
 
-def _launch(
-    session: SessionServices, plan: Verified[Plan], call: Call, mark: int
-) -> Launch:
+def _launch(session: SessionServices, plan: Verified[Plan], call: Call) -> Launch:
+    """Bind a plan to its parts, under a name, and tell what its calls are."""
     value = plan.value
+    mark = fingerprint(value, call.dtype, call.op.value, call.counts)
+    name = CallName(mark, describe(value, call))
     own = taken_by_hand(value, call, session.regions[0].share)
     if call.epilogue is not None:
-        return _fused(session, plan, call, call.epilogue, mark)
-    if any(call.rows):
-        return _pitched(session, plan, call, mark)
-    if own is not None:
-        return _by_hand(session, own, value, call, mark)
-    if runs_on_engine(value):
-        return _copied(session, plan, call, mark)
-    if hands_round_on_engine(value):
-        return _in_halves(session, plan, call, mark)
-    return Launch(session, bind_plan(session, plan, call, mark))
-
-
-def bind_plan(
-    session: SessionServices,
-    plan: Verified[Plan],
-    call: Call,
-    mark: int,
-    **more: Any,
-) -> BoundKernel:
-    """Bind a plan to a kernel of its own."""
-    places = places_of(session, plan.value, call)
-    run = whole(plan, places)
-    needs = footprint(run.plan, places, session.group.rank)
-    loaded = session.load_call(run, call, share=0, counted=False)
-    return BoundKernel(
-        session,
-        run.plan,
-        loaded,
-        where=places,
-        needs=needs,
-        fingerprint=mark,
-        **more,
-    )
-
-
-def bind_kernel(
-    session: SessionServices,
-    plan: Batched,
-    call: Call,
-    places: Layout,
-    mark: int,
-    *,
-    share: int = 0,
-    counted: bool = False,
-    **more: Any,
-) -> BoundKernel:
-    """Bind a plan's kernel to what is packed with it."""
-    loaded = session.load_call(plan, call, share=share, counted=counted)
-    return BoundKernel(
-        session, plan.plan, loaded, where=places, fingerprint=mark, **more
-    )
-
-
-def places_of(session: SessionServices, plan: Plan, call: Call) -> Layout:
-    """Return how a call is laid out in a session's staging."""
-    return places_in(session.regions[0], plan, call)
+        launch = _fused(session, plan, call, call.epilogue, name)
+    elif any(call.rows):
+        launch = _pitched(session, plan, call, name)
+    elif own is not None:
+        launch = _by_hand(session, own, value, call, name)
+    elif runs_on_engine(value):
+        launch = _copied(session, plan, call, name)
+    elif hands_round_on_engine(value):
+        launch = _in_halves(session, plan, call, name)
+    else:
+        launch = Launch(session, bind_plan(session, plan, call, name))
+    introduce(session, launch, (mark, value, call))
+    return launch
 
 
 # Copy engines.
 
 
 def _copied(
-    session: SessionServices, plan: Verified[Plan], call: Call, mark: int
+    session: SessionServices, plan: Verified[Plan], call: Call, name: CallName
 ) -> Launch:
     """Bind a plan to copies, between barriers where those are all it needs."""
     copies = copied(plan)
-    bound = _copies(session, copies, plan.value, call, mark)
+    bound = _copies(session, copies, plan.value, call, name)
     if not copies.once:
         return Launch(session, bound)
-    barrier = _barrier(session, copies.plan, mark)
+    barrier = _barrier(session, copies.plan, name)
     return Launch(session, barrier, bound, barrier)
 
 
 def _in_halves(
-    session: SessionServices, plan: Verified[Plan], call: Call, mark: int
+    session: SessionServices, plan: Verified[Plan], call: Call, name: CallName
 ) -> Launch:
     """Bind a kernel for the sums, and copies that hand them round."""
     places = places_of(session, plan.value, call)
     halves = in_halves(plan, several_tiles=places.tiles > 1)
-    kernel = bind_kernel(session, halves.kernel, call, places, mark)
-    mark = session.watch.part(mark ^ 1 or 1, mark)
-    bound = _copies(session, halves.copies, plan.value, call, mark)
+    kernel = bind_kernel(session, halves.kernel, call, places, name)
+    name = name.of_second_part()
+    bound = _copies(session, halves.copies, plan.value, call, name)
     if not halves.copies.once:
         return Launch(session, kernel, bound)
-    return Launch(session, kernel, bound, _barrier(session, halves.copies.plan, mark))
+    return Launch(session, kernel, bound, _barrier(session, halves.copies.plan, name))
 
 
 def _copies(
-    session: SessionServices, copies: Any, plan: Plan, call: Call, mark: int
+    session: SessionServices, copies: Any, plan: Plan, call: Call, name: CallName
 ) -> BoundCopies:
     return BoundCopies(
         session,
         copies,
         sizes=symbol_sizes(plan, call),
         itemsize=storage(call.dtype).itemsize,
-        fingerprint=mark,
+        name=name,
     )
 
 
-def _barrier(session: SessionServices, plan: Plan, mark: int) -> BoundKernel:
+def _barrier(session: SessionServices, plan: Plan, name: CallName) -> BoundKernel:
     """Return a barrier of everybody as a kernel, for the copies of a plan."""
     meet = meeting_of(plan)
     places = layout(meet.plan, np.zeros(0, np.int64), 1)
     shares = peer_spaces(plan, session.group.rank)
-    return bind_kernel(session, meet, BARRIER, places, mark, shares=shares)
+    return bind_kernel(session, meet, BARRIER, places, name, shares=shares)
 
 
 # Rows with a pitch: an all_to_all with its permutation.
 
 
 def _pitched(
-    session: SessionServices, plan: Verified[Plan], call: Call, mark: int
+    session: SessionServices, plan: Verified[Plan], call: Call, name: CallName
 ) -> Launch:
     """Bind an all_to_all whose parts are rows with a pitch (kernels/pitched.cuh).
 
@@ -270,8 +213,8 @@ def _pitched(
         )
     table = pitches(value, call, storage(call.dtype).itemsize)
     said = f", in rows of {call.rows[0]} and {call.rows[1]}"
-    mark = session.watch.part(mixed(mark, call.rows), mark, said)
-    return Launch(session, bind_plan(session, plan, call, mark, words=table))
+    name = name.of_form(call.rows, said)
+    return Launch(session, bind_plan(session, plan, call, name, words=table))
 
 
 def pitches(plan: Plan, call: Call, itemsize: int) -> tuple[int, ...]:
@@ -291,7 +234,7 @@ def pitches(plan: Plan, call: Call, itemsize: int) -> tuple[int, ...]:
 
 
 def _by_hand(
-    session: SessionServices, own: Handwritten, plan: Plan, call: Call, mark: int
+    session: SessionServices, own: Handwritten, plan: Plan, call: Call, name: CallName
 ) -> Launch:
     """Bind a registered kernel; its text is part of what ranks must agree on."""
     rank = session.group.rank
@@ -306,8 +249,7 @@ def _by_hand(
         plan,
         session.load_kernel(kernel),
         where=hand_layout(plan, symbol_sizes(plan, call), call),
-        needs=hand_footprint(own, plan, call),
-        fingerprint=session.watch.part(mixed(mark, (text,)), mark, said),
+        name=name.of_form((text,), said),
         shares=everybody_has if zero_copy else frozenset(),
     )
     return Launch(session, bound)
@@ -321,7 +263,7 @@ def _fused(
     plan: Verified[Plan],
     call: Call,
     epilogue: Spec,
-    mark: int,
+    name: CallName,
 ) -> Launch:
     """Bind a plan whose kernel ends with an epilogue; its rows stay whole.
 
@@ -345,18 +287,18 @@ def _fused(
     if share == 1 or (share > 1 and session.device.arch >= (9, 0)):
         shared = fit(value, sizes, itemsize, grain=grain, share=share, region=region)
         try:
-            return _with_epilogue(session, plan, call, epilogue, mark, shared, share)
+            return _with_epilogue(session, plan, call, epilogue, name, shared, share)
         except TooManyBlocks:
             pass
     try:
-        return _with_epilogue(session, plan, call, epilogue, mark, places, 0)
+        return _with_epilogue(session, plan, call, epilogue, name, places, 0)
     except TooManyBlocks:
         if value.schedule.blocks <= EACH_ITS_OWN:
             raise
     half = replace(value.schedule, blocks=value.schedule.blocks // 2)
     plan = verify_plan(replace(value, schedule=half), plan)
     places = fit(plan.value, sizes, itemsize, grain=grain, region=region)
-    return _with_epilogue(session, plan, call, epilogue, mark, places, 0)
+    return _with_epilogue(session, plan, call, epilogue, name, places, 0)
 
 
 def _with_epilogue(
@@ -364,16 +306,14 @@ def _with_epilogue(
     proved: Verified[Plan],
     call: Call,
     epilogue: Spec,
-    mark: int,
+    name: CallName,
     places: Layout,
     share: int,
 ) -> Launch:
-    plan = whole(proved, places)
-    said = f"{share} {plan.plan.schedule.blocks} {epilogue}".encode()
-    mark = session.watch.part(
-        mixed(mark, (zlib.crc32(said),)), mark, f", with the epilogue {epilogue}"
-    )
-    kernel = bind_kernel(session, plan, call, places, mark, share=share)
+    plan = as_one_kernel(proved, several_tiles=places.tiles > 1)
+    said = zlib.crc32(f"{share} {plan.plan.schedule.blocks} {epilogue}".encode())
+    name = name.of_form((said,), f", with the epilogue {epilogue}")
+    kernel = bind_kernel(session, plan, call, places, name, share=share)
     words = words_of(epilogue)
 
     def added(key: Key, x: Any, out: Any, extra: Sequence[Any]) -> Sequence[int]:
