@@ -12,6 +12,8 @@ from tests.nightly import examples
 TESTS = Path(__file__).parent
 LONGEST = ("chaos", "host/bench", "host/torch_ops", "host/torch", "host/hop")
 """Folders whose files take longest: begun first, so that none runs alone at the end."""
+WARM = ("host", "meta")
+"""Folders whose tests start processes of Python."""
 
 gc.disable()  # until all is imported: what is imported stays
 # No deadline: on shared cores a slow example means nothing. In CI a failure must come
@@ -40,14 +42,19 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: _begun(item.path.relative_to(TESTS).parent.as_posix()))
 
 
-def pytest_collection_finish():
+def pytest_collection_finish(session):
     """Look for garbage from now on, but not among all that was imported and collected.
 
-    Each look through it takes half a second, and there would be many.
+    Each look through it takes half a second, and there would be many. Tests that start
+    processes of Python have them forked from this one as it is now: see `warm`.
     """
     gc.freeze()
     gc.set_threshold(10_000, 10, 10)
     gc.enable()
+    if any(item.path.is_relative_to(TESTS / f) for item in session.items for f in WARM):
+        from tests.host import warm
+
+        warm.begin()
 
 
 def _begun(folder):

@@ -9,18 +9,18 @@ started as everybody's are.
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import functools
 import gc
 import json
+import logging
 import os
 import platform
-import runpy
 import signal
 import subprocess
 import sys
 import threading
 import time
-import traceback
 import types
 import warnings
 from contextlib import suppress
@@ -30,6 +30,7 @@ from tests.soon import soon
 
 from stretto.meeting.launching import child, launch
 
+OURS = (__file__, str(Path(__file__).with_name("warm.py")))
 AT_EXIT = (
     ("stretto.meeting.join", "_end_all"),
     ("stretto.calls.ahead", "_end"),
@@ -60,7 +61,7 @@ class Forked:
             warnings.simplefilter("ignore", DeprecationWarning)  # other threads: idle
             self.pid = os.fork()
         if self.pid == 0:
-            _be(work, usual, set(kept), env)
+            become(work, usual, set(kept), env)
 
     def poll(self):
         """Return how it ended, if it has."""
@@ -146,22 +147,6 @@ class Script(Forked):
         return self._said
 
 
-def main(program, *words):
-    """Run a file or a module whose ranks are forked.
-
-    python -m tests.host.forked PROGRAM WORDS...
-    """
-    is_file = program.endswith(".py")
-    load(with_torch=is_file and "torch" in Path(program).read_text())
-    begin()
-    sys.argv = [program, *words]
-    if is_file:
-        sys.path[0] = str(Path(program).parent)
-        runpy.run_path(program, run_name="__main__")
-    else:
-        runpy.run_module(program, run_name="__main__", alter_sys=True)
-
-
 def load(*, with_torch=False):
     """Import what ranks need, and load what is compiled."""
     from tests.host.cpu.conftest import load_compiled
@@ -186,13 +171,14 @@ def begin():
     launch.GRACE_S = soon(GRACE_S)
 
 
-def _be(work, usual, kept, environment):
+def become(work, usual, kept, environment):
     """Become a process that looks like a fresh one, and do its work; never return."""
     status = 1
     try:
         gc.freeze()  # nothing of the parent's is collected, and closes what is ours
         gc.set_threshold(700, 10, 10)  # garbage is found as soon as in users' ranks
         _inherit(usual, kept)
+        _forget_pytest()
         os.environ.clear()
         os.environ.update(environment)
         platform._uname_cache = None  # its host may be another
@@ -206,16 +192,53 @@ def _be(work, usual, kept, environment):
         work()
         status = 0
     except SystemExit as e:
-        status = e.code if isinstance(e.code, int) else int(e.code is not None)
-    except BaseException:
-        traceback.print_exc()
+        status = _status(e)
+    except BaseException as e:
+        _tell(e)
+        if isinstance(e, KeyboardInterrupt):
+            status = -signal.SIGINT
     finally:
+        with suppress(BaseException):
+            threading._shutdown()
         with suppress(BaseException):
             atexit._run_exitfuncs()
         with suppress(BaseException):
             sys.stdout.flush()
             sys.stderr.flush()
+        if status < 0:
+            signal.signal(-status, signal.SIG_DFL)
+            os.kill(os.getpid(), -status)
         os._exit(status)
+
+
+def _status(error):
+    """Return the status of a process that raised SystemExit; say its text."""
+    if error.code is None or isinstance(error.code, int):
+        return error.code or 0
+    sys.stderr.write(f"{error.code}\n")
+    return 1
+
+
+def _tell(error):
+    """Print what ended a process, without our part, and leave it to exit hooks."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename in OURS:
+        trace = trace.tb_next
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
+    sys.last_exc = error
+    sys.excepthook(type(error), error.with_traceback(trace), trace)
+
+
+def _forget_pytest():
+    """Do without what pytest put in the way of errors, signals and imports."""
+    faulthandler.disable()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.excepthook, sys.unraisablehook = sys.__excepthook__, sys.__unraisablehook__
+    threading.excepthook = threading.__excepthook__
+    logging.root.handlers.clear()
+    sys.meta_path[:] = [
+        one for one in sys.meta_path if "pytest" not in type(one).__module__
+    ]
 
 
 def _inherit(usual, kept):
@@ -230,7 +253,3 @@ def _inherit(usual, kept):
     sys.stdin = os.fdopen(0, closefd=False)
     sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

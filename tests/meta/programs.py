@@ -5,22 +5,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.host import warm
+
 ROOT = Path(__file__).parents[2]
-ALONE = ROOT / "tests" / "host" / "without_scipy"
 
 
-def run(words, text, **options):
+def run(words, *, fresh=False, **options):
     """Run Python with such words; return how it ended, and what it printed.
 
-    SciPy is hidden from a program or page with such a text, as from ranks of
-    tests/host: Numba would import it in each of them. Whoever finds programs needs it.
+    It is forked, as are its ranks, unless it is to be `fresh`.
     """
-    paths = [ROOT / "src", ROOT]
-    if "synth" not in text:
-        paths.insert(0, ALONE)
-    path = os.pathsep.join(map(str, paths))
-    return subprocess.run(
-        [sys.executable, *map(str, words)],
+    path = os.pathsep.join(map(str, (ROOT / "src", ROOT)))
+    words = [sys.executable, *map(str, words)] if fresh else words
+    return (subprocess.run if fresh else warm.run)(
+        words,
         env=dict(os.environ) | {"PYTHONPATH": path, "COLUMNS": "80"},
         text=True,
         stdout=subprocess.PIPE,
@@ -29,9 +27,3 @@ def run(words, text, **options):
         check=False,
         **options,
     )
-
-
-def run_program(path, text, *, fresh, **options):
-    """Run a program; its ranks are forked from it, unless they are to be `fresh`."""
-    fresh = fresh or "spawn" not in text
-    return run([path] if fresh else ["-m", "tests.host.forked", path], text, **options)

@@ -13,7 +13,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from tests.meta.programs import run, run_program
+from tests.meta.programs import run
 
 from stretto import errors
 from stretto.ir import parse_program
@@ -43,7 +43,7 @@ def run_blocks(path, folder, *, fresh):
     text = "\n".join(blocks(path, "python"))
     script.write_text(text)
 
-    done = run_program(script, text, fresh=fresh, cwd=folder)
+    done = run([script], fresh=fresh, cwd=folder)
 
     assert 0 == done.returncode, done.stdout
 
@@ -84,7 +84,7 @@ def test_commands_print_what_they_show(path):
             assert command[0] in ("stretto", "python"), line
             start = ["-m", "stretto"] if command[0] == "stretto" else []
 
-            done = run([*start, *command[1:]], path.read_text(), cwd=ROOT)
+            done = run([*start, *command[1:]], cwd=ROOT)
 
             same = doctest.OutputChecker().check_output(shown, done.stdout, FLAGS)
             assert same, f"$ {line}\nshown:\n{shown}\nprinted:\n{done.stdout}"

@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 import pytest
-from tests.meta.programs import run_program
+from tests.meta.programs import run
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -17,7 +17,7 @@ def check(path, *, fresh):
     text = path.read_text()
     tree = ast.parse(text)
 
-    done = run_program(path, text, fresh=fresh)
+    done = run([path], fresh=fresh)
 
     assert ast.get_docstring(tree)
     assert "main" in {x.name for x in tree.body if isinstance(x, ast.FunctionDef)}

@@ -31,16 +31,19 @@ def measure_hop(
     """Return rows of two ranks: those of a launcher, or of this host's loopback.
 
     Under a launcher only rank 0 has rows; others than 0 and the last look on. Without a
-    carrier all are measured that are ready here.
+    carrier all are measured that are ready here; of those that bring a UCX the first,
+    where ranks are the launcher's: a process takes one.
     """
     carriers = _ready(carrier)
     if under_launcher():
-        return _launched(sizes, carriers)
+        second = {"ucx"} if "nixl" in carriers else set()
+        return _launched(sizes, [name for name in carriers if name not in second])
     secret = secrets.token_hex(32)
-    found: list[list[dict[str, Any]]] = spawn(
-        _rank, tuple(sizes), towards, secret, carriers, num_ranks=2
-    )
-    return found[0]
+    rows: list[dict[str, Any]] = []
+    for name in carriers:  # libraries of two carriers may not share a process
+        given = tuple(sizes), towards, secret, (name,)
+        rows += spawn(_rank, *given, num_ranks=2)[0]
+    return rows
 
 
 def _ready(carrier: str) -> tuple[str, ...]:

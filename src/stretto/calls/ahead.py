@@ -10,14 +10,12 @@ import atexit
 import contextlib
 import hashlib
 import itertools
-import multiprocessing
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from stretto import caches, collectives, executors
 from stretto._version import __version__
@@ -29,6 +27,9 @@ from stretto.executors import Call
 from stretto.ir import Verified
 from stretto.meeting.process import die_with_parent
 from stretto.plan import Plan
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor, Future
 
 __all__ = ["Compiled", "compile_usual", "start_ahead", "usual_calls"]
 
@@ -151,6 +152,9 @@ def in_processes(several: int) -> Executor:
 
     Threads compile side by side, too, but hold each other up in the kernel's memory.
     """
+    import multiprocessing  # here: every rank imports this module
+    from concurrent.futures import ProcessPoolExecutor
+
     return ProcessPoolExecutor(
         several,
         multiprocessing.get_context("fork"),
@@ -172,6 +176,8 @@ def compile_usual(
     Without `arch`, for this machine's GPUs. What an earlier process has done to its end
     is not looked at again.
     """
+    from concurrent.futures import wait
+
     executor = executors.get("cuda")
     arch = executor.arch_here() if arch is None else arch
     texts = Profile.of_user()

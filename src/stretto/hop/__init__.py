@@ -59,6 +59,10 @@ class Window:
     fields: int = 0
     """Address of the words of fields that the rank may open, see `hop.fields`."""
     num_fields: int = 0
+    sources: tuple[int, int] = (0, 0)
+    """Offsets between which lies what is put most often: it is registered once."""
+    linger_s: float = 2.0
+    """How long a close may wait until peers have taken what was begun."""
 
 
 class Calls(NamedTuple):

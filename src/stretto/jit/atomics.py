@@ -209,14 +209,13 @@ def _call(typing: Any, function: Any, first: Any, second: Any) -> Any:
     return types.int64(types.int64, types.int64, types.int64), emit
 
 
-def _call_c(
-    typing: Any, function: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any
-) -> Any:
+def _call_c(typing: Any, function: Any, *words: Any) -> Any:
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = ir.FunctionType(_WORD, (_WORD,) * 6)
-        return builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
+        given = cgutils.unpack_tuple(builder, args[1])
+        kind = ir.FunctionType(_WORD, (_WORD,) * len(given))
+        return builder.call(builder.inttoptr(args[0], kind.as_pointer()), given)
 
-    return types.int64(*(types.int64,) * 7), emit
+    return types.int64(types.int64, types.StarArgTuple.from_types(words)), emit
 
 
 def _call_kernel(typing: Any, kernel: Any, operands: Any, nbytes: Any) -> Any:
@@ -244,7 +243,7 @@ pause: Callable[[], None] = intrinsic(_pause)
 """Tell the core that this is a spin."""
 call: Callable[[int, int, int], int] = intrinsic(_call)
 """Call a function of two words by its address; return the word that it returns."""
-call_c: Callable[[int, int, int, int, int, int, int], int] = intrinsic(_call_c)
-"""Call a C function by its address with six words, of which it may take fewer."""
+call_c: Callable[..., int] = intrinsic(_call_c)
+"""Call a C function by its address, with words; return the word that it returns."""
 call_kernel: Callable[[int, int, int], None] = intrinsic(_call_kernel)
 """Call a kernel by its address, on operands and a number of bytes: see `kernels`."""

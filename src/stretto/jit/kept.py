@@ -56,9 +56,9 @@ class Kept:
     def load_overload(self, signature: Any, target: Any) -> Any:
         """Return what was compiled for a signature, or None: compile it, alone.
 
-        So several ranks that find nothing compile once.
+        So several ranks that find nothing compile once. Numba fills tables of all that
+        it can compile when it compiles; loading needs none of them, so fills none.
         """
-        target.refresh()
         path = self._path(signature, target)
         data = caches.load(path)
         if data is None:
@@ -70,7 +70,9 @@ class Kept:
         self._turn.close()
         try:
             from numba.core.compiler import CompileResult
+            from numba.core.runtime import rtsys
 
+            rtsys.initialize(target)  # what every compiled function is linked with
             return CompileResult._rebuild(target, *pickle.loads(data))
         except Exception as e:  # of another Numba, say: whatever it is, compile
             if is_interruption(e):

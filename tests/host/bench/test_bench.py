@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.host.conftest import WITHOUT
+from tests.host import warm
 
 import stretto
 from stretto import bench
@@ -30,13 +30,15 @@ EVERYTHING = tuple(t for t in bench.TESTS)
 def run(*words, launcher=(), **environment):
     """Run a command of ours; return its status and what it printed.
 
-    Without a launcher its ranks are forked.
+    Without a launcher it and its ranks are forked.
     """
-    forks = ["-m", "tests.host.forked", "stretto"]
-    start = ["-m", "stretto"] if launcher else forks
-    path = os.pathsep.join(map(str, (WITHOUT, SOURCE, ROOT)))
-    done = subprocess.run(
-        [*launcher, sys.executable, *start, *words],
+    path = os.pathsep.join(map(str, (SOURCE, ROOT)))
+    command = ["-m", "stretto", *words]
+    start = warm.run
+    if launcher:
+        command, start = [*launcher, sys.executable, *command], subprocess.run
+    done = start(
+        command,
         env=dict(os.environ) | {"PYTHONPATH": path} | environment,
         capture_output=True,
         text=True,

@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 import pytest
+from tests.host import warm
 
 from stretto.bench import transfers
 from stretto.bench.transfers import contest as contests
@@ -17,8 +18,10 @@ pytestmark = [pytest.mark.host, pytest.mark.timeout(180)]
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch):
-    """Short turns: what is tested is that they are right."""
+    """Short turns: what is tested is that they are right. Processes start at once."""
     monkeypatch.setattr(contests, "_TURN_S", 0.01)
+    for module in (contests, pair):
+        monkeypatch.setattr(module, "subprocess", warm.stand_in())
 
 
 def test_all_that_is_here_moves_the_same_bytes_and_who_is_not_is_said():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from tests.host import warm
 from tests.shared_names import shared_names
 
 SRC = str(Path(__file__).parents[3] / "src")
@@ -37,8 +38,8 @@ class Rank:
     """One process that runs some lines after `JOIN`."""
 
     def __init__(self, code: str, environment: dict[str, str]) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-u", "-c", JOIN + code],
+        self.process = warm.Popen(
+            ["-u", "-c", JOIN + code],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -92,18 +93,18 @@ def start(environment):
 @pytest.fixture(autouse=True)
 def nothing_left():
     """No test may leave a child, a shared memory file or a descriptor behind."""
+    gc.collect()  # what other tests left open
     before = shared_names()
     descriptors = _count_descriptors()
     yield
     until = time.monotonic() + 2.0
     while time.monotonic() < until:
-        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
-        if not children.split():
+        if not (children := warm.children()):
             break
         time.sleep(0.02)
     left = shared_names() - before
 
-    assert [] == children.split()
+    assert [] == children
     assert not left
     assert descriptors == _count_descriptors()
 

@@ -1,5 +1,6 @@
 """Meeting again: after an attempt that failed, after a death, and often."""
 
+import os
 import signal
 import time
 from pathlib import Path
@@ -24,10 +25,10 @@ def again(tries, rank, size, deadline_s, name='job'):
 
 def test_a_rank_that_came_before_rank_0_meets_it_in_a_later_try(start):
     """How often somebody has tried makes no difference."""
-    one = start(AGAIN + "again(20, 1, 2, 0.2)\nsys.stdin.readline()\n")
+    one = start(AGAIN + f"again(20, 1, 2, {soon(0.2)})\nsys.stdin.readline()\n")
     assert "not CollectiveTimeout" == one.hear()
     assert "not CollectiveTimeout" == one.hear()
-    zero = start(AGAIN + "again(1, 0, 2, 5)\nsys.stdin.readline()\n")
+    zero = start(AGAIN + f"again(1, 0, 2, {soon(5)})\nsys.stdin.readline()\n")
 
     assert "met True" == zero.hear()
     heard = one.hear()
@@ -165,8 +166,13 @@ def test_a_child_that_ends_says_nothing_for_its_parent(start):
 
 def test_a_child_that_outlives_rank_0_is_nobody(start):
     """Its death is noticed, and the name is free."""
-    forking = "\nif m.rank == 0 and os.fork() == 0:\n    time.sleep(20); os._exit(0)\n"
+    forking = (
+        "\nif m.rank == 0:\n"
+        "    if child := os.fork(): say(child)\n"
+        "    else: time.sleep(20); os._exit(0)\n"
+    )
     ranks = met(start, 2, forking + "until_broken(m)\nm.close()\nmeet(1,2,'job')\n")
+    child = int(ranks[0].hear())
     begin = time.monotonic()
     ranks[0].kill()
     said = ranks[1].hear().split(" ", 3)
@@ -174,6 +180,7 @@ def test_a_child_that_outlives_rank_0_is_nobody(start):
     assert "rank 0 died" in said[3]
     assert float(said[1]) - begin < 1.0
     assert "met 0" == start("m = meet(0, 2, 'job')\nsay('met', m.rank)\n").hear()
+    os.kill(child, signal.SIGKILL)  # so nobody waits for what it might print
 
 
 def test_a_child_that_outlives_a_waiting_rank_0_frees_the_name(start, tmp_path):
@@ -182,13 +189,13 @@ def test_a_child_that_outlives_a_waiting_rank_0_frees_the_name(start, tmp_path):
         "import threading\n"
         "def fork():\n"
         "    time.sleep(0.5)\n"
-        "    if os.fork() == 0: time.sleep(20); os._exit(0)\n"
-        "    say('forked')\n"
+        "    if child := os.fork(): say(child)\n"
+        "    else: time.sleep(20); os._exit(0)\n"
         "threading.Thread(target=fork, daemon=True).start()\n"
         "meet(0, 2, 'job')\n"
     )
     first = start(code)
-    assert "forked" == first.hear()
+    child = int(first.hear())
     first.kill()
     first.process.wait()
     begin = time.monotonic()
@@ -196,6 +203,7 @@ def test_a_child_that_outlives_a_waiting_rank_0_frees_the_name(start, tmp_path):
 
     assert ["0", "1"] == [rank.hear() for rank in ranks]
     assert time.monotonic() - begin < 4.0
+    os.kill(child, signal.SIGKILL)  # so nobody waits for what it might print
 
 
 def test_a_child_that_uses_its_parents_communicator_is_refused(start):

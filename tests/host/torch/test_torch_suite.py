@@ -1,13 +1,12 @@
 """PyTorch's own DistributedTest: what passes on Gloo passes on stretto."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 pytest.importorskip("torch")
 
+from tests.host import warm
 from tests.host.torch import torch_suite
 
 BY_NAME = {"test_monitored_barrier_gloo", "test_monitored_barrier_gloo_subgroup"}
@@ -31,11 +30,11 @@ CHOICE = {
 def outcomes(folder, world, backends, names=()):
     """Run the program; return what came of each test, by backend."""
     (folder / "names").write_text("\n".join(names))
-    command = [sys.executable, torch_suite.__file__, "--world", str(world)]
+    command = [torch_suite.__file__, "--world", str(world)]
     command += ["--report", str(folder / "report"), "--trace"]
     command += [word for backend in backends for word in ("--backend", backend)]
     command += ["--names", str(folder / "names")] if names else []
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = warm.run(command, capture_output=True, text=True)
     assert (folder / "report").exists(), done.stderr
     return json.loads((folder / "report").read_text())
 

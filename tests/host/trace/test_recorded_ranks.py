@@ -2,13 +2,13 @@
 
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.host import warm
 from tests.soon import soon
 
 import stretto
@@ -19,11 +19,11 @@ JOBS = Path(__file__).with_name("jobs.py")
 
 
 def command(*args):
-    return [sys.executable, "-m", "stretto", "trace", *map(str, args)]
+    return ["-m", "stretto", "trace", *map(str, args)]
 
 
 def job(name, folder):
-    return [sys.executable, str(JOBS), name, str(folder)]
+    return [str(JOBS), name, str(folder)]
 
 
 def test_a_command_is_recorded_and_reported(tmp_path):
@@ -31,8 +31,9 @@ def test_a_command_is_recorded_and_reported(tmp_path):
     out = tmp_path / "run.trace"
     also = {k: tmp_path / k for k in ("perfetto", "inspector", "prometheus")}
     options = [f"--{k}={v}" for k, v in also.items()]
-    done = subprocess.run(
-        command("--steps", "--out", out, *options, "--", *job("steady", tmp_path)),
+    done = warm.run(
+        command("--steps", "--out", out, *options, "--", sys.executable,
+                *job("steady", tmp_path)),
         capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert 0 == done.returncode, done.stderr
@@ -56,12 +57,12 @@ def test_a_command_is_recorded_and_reported(tmp_path):
     waited = [seen.comms[c].name for c in seen.calls["comm"][~started]]
     assert any(name.startswith(WAITS) for name in waited)
     steps_lie_in_their_calls(seen)
-    report = subprocess.run(
+    report = warm.run(
         command("report", out, "--json"), capture_output=True, text=True, check=True
     )
     rows = json.loads(report.stdout)["rows"]
     assert {"all_reduce", "all_gather"} <= {row["collective"] for row in rows}
-    text = subprocess.run(
+    text = warm.run(
         command("report", out), capture_output=True, text=True, check=True
     ).stdout
     assert "who arrives late" in text
@@ -88,7 +89,7 @@ def steps_lie_in_their_calls(seen):
 
 def test_the_status_of_a_command_is_its_own(tmp_path):
     """And a command that records nothing says so."""
-    done = subprocess.run(
+    done = warm.run(
         command("--out", tmp_path / "x", "--", sys.executable, "-c", "exit(7)"),
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
@@ -100,8 +101,8 @@ def test_the_status_of_a_command_is_its_own(tmp_path):
 def test_what_a_killed_rank_did_is_there(tmp_path):
     """Up to its last call: from its file, and from its ring what it had not written."""
     out = tmp_path / "run.trace"
-    done = subprocess.run(
-        command("--out", out, "--", *job("killed", tmp_path)),
+    done = warm.run(
+        command("--out", out, "--", sys.executable, *job("killed", tmp_path)),
         capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode
@@ -117,7 +118,7 @@ def test_what_a_killed_rank_did_is_there(tmp_path):
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="no /proc here")
 def test_a_job_that_waits_is_looked_at_from_outside(tmp_path):
     """By the process of any rank: who is missing, and who waits for it in what step."""
-    with subprocess.Popen(job("stuck", tmp_path)) as child:
+    with warm.Popen(job("stuck", tmp_path)) as child:
         pids = [tmp_path / f"pid-{rank}" for rank in (0, 1)]
         until = time.monotonic() + 60
         while not all(p.exists() and p.read_text() for p in pids):
@@ -125,13 +126,13 @@ def test_a_job_that_waits_is_looked_at_from_outside(tmp_path):
             time.sleep(0.02)
         time.sleep(0.5)
         pages = [
-            subprocess.run(
+            warm.run(
                 command("attach", p.read_text()), capture_output=True, text=True,
                 check=False, timeout=60,
             )
             for p in pids
         ]  # fmt: skip
-        said = subprocess.run(
+        said = warm.run(
             command("attach", pids[0].read_text(), "--json"),
             capture_output=True, text=True, check=False, timeout=60,
         )  # fmt: skip
@@ -149,7 +150,7 @@ def test_a_job_that_waits_is_looked_at_from_outside(tmp_path):
 
 def test_who_is_no_rank_is_refused():
     """With what a process must be."""
-    done = subprocess.run(
+    done = warm.run(
         command("attach", os.getppid()), capture_output=True, text=True, check=False
     )
     assert 2 == done.returncode

@@ -1,13 +1,36 @@
 """The carriers that tests of transfers go by: by day those that need no library.
 
-UCX's tests have a process of their own (`test_ucx.py`): beside all that other tests
-have loaded, a connection of it has been seen to hang.
+Tests by a library have a process of their own (`test_ucx.py`, `test_nixl.py`): beside
+all that other tests have loaded, a connection of UCX has been seen to hang, and UCX and
+NIXL refuse to live in one process.
 """
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
-from stretto.transfer.engine.paths import CARRIERS as ALL
+import pytest
+from tests.checking.libraries import lacks
 
-__all__ = ["CARRIERS"]
+__all__ = ["CARRIERS", "run_by"]
 
-CARRIERS = ALL if os.environ.get("STRETTO_TEST_BY_UCX") else ("tcp",)
+BY = "STRETTO_TEST_BY"
+CARRIERS = tuple(dict.fromkeys(("tcp", os.environ.get(BY, "tcp"))))
+HERE, ROOT = Path(__file__).parent, Path(__file__).resolve().parents[3]
+
+
+def run_by(carrier, names, which, **environment):
+    """Run tests of this folder by a carrier, in a process that has loaded nothing."""
+    if carrier != "tcp" and (why := lacks(carrier)):
+        pytest.skip(why)
+    files = [str(HERE / f"{name}.py") for name in names]
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", which,
+         *files],
+        cwd=ROOT, env={**os.environ, BY: carrier, **environment},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert 0 == run.returncode, run.stdout[-3000:]
+    assert " passed" in run.stdout

@@ -91,6 +91,12 @@ class Served:
     def close(self):
         self.engine.close()
 
+    def say_many(self, peer, tag, count):
+        """Send so many notifications."""
+        there = self.engine.peer(peer).wait(10)
+        for _ in range(count):
+            there.notify(tag.encode())
+
     def say_and_close(self, peer, tag, count):
         """Send notifications, and be gone."""
         there = self.engine.peer(peer).wait(10)

@@ -3,11 +3,11 @@
 import json
 import os
 import subprocess
-import sys
 import uuid
 from pathlib import Path
 
 import pytest
+from tests.host import warm
 from tests.host.transfer.carriers import CARRIERS
 
 from stretto import hop as hops
@@ -25,9 +25,9 @@ class Child:
         paths = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
         env = {**os.environ, "PYTHONPATH": paths, **(environment or {})}
         self.name = name
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.host.transfer.child", name, SECRET.hex(),
-             str(int(listen)), json.dumps(how)],
+        self.process = warm.Popen(
+            ["-m", "tests.host.transfer.child", name, SECRET.hex(), int(listen),
+             json.dumps(how)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env, cwd=ROOT,
         )  # fmt: skip
         self.address = json.loads(self.process.stdout.readline())

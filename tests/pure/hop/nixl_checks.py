@@ -3,10 +3,14 @@
 `test_libraries.py` runs it, in a process of its own.
 """
 
+import os
+
+import numpy as np
 import pytest
 from tests.pure.hop.ends import FIRST, joined, make, until
 
 from stretto.errors import RendezvousError
+from stretto.hop.nixl import leaving
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -45,6 +49,27 @@ def test_another_backend_is_named():
     with pytest.raises(RendezvousError, match="rank 1 is reached by nixl LIBFABRIC, "):
         way.connect(shares, [1], 1.0)
     shares[1] = {**way.share(), "agent": "00"}
-    with pytest.raises(RendezvousError, match=r"rank 0 cannot reach rank 1 on .*NIXL"):
+    said = r"rank 0 cannot reach rank 1 on .*NIXL's UCX: what it says .* garbled"
+    with pytest.raises(RendezvousError, match=said):
+        way.connect(shares, [1], 1.0)
+    shares[1] = way.share()
+    with pytest.raises(RendezvousError, match="rank 0 cannot reach rank 1"):  # itself
         way.connect(shares, [1], 1.0)
     way.close()
+
+
+def test_at_the_end_of_a_process_nobody_calls_nixl_any_more(pair):
+    """Its threads would abort it; what a child has from its parent is not its own."""
+    (memory, one), (_, other) = pair
+    data = np.ones(1 << 20, np.uint8)
+    leaving._leave(os.getpid() + 1)
+    assert other.put(0, 0, data.ctypes.data, FIRST, data.nbytes)
+    assert other.signal(0, 0, 64, 1, 128, (0, 0, 0))
+    until(lambda: memory[64] == 1, [one, other])
+    other.put(0, 0, data.ctypes.data, FIRST, data.nbytes)
+    leaving._leave(os.getpid())
+    for peer, way in ((1, one), (0, other)):
+        assert way._agent is None
+        assert not way.put(peer, 0, data.ctypes.data, FIRST, data.nbytes)
+        assert not way.signal(peer, 0, 64, 2, 128, (0, 0, 0))
+        assert 0 == way.progress() == way.busy()

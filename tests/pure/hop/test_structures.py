@@ -11,6 +11,9 @@ import pytest
 from stretto.hop.ucx import structures
 
 C_NAMES = {
+    "EndPointAttributes": "ucp_ep_attr_t",
+    "HandlerParams": "ucp_am_handler_param_t",
+    "Transport": "ucp_transport_entry_t",
     "ComponentAttributes": "uct_component_attr_t",
     "ContextParams": "ucp_params_t",
     "WorkerParams": "ucp_worker_params_t",
@@ -19,6 +22,13 @@ C_NAMES = {
     "RequestParams": "ucp_request_param_t",
 }
 IN_HEADERS = {
+    "EndPointAttributes": (
+        320,
+        {"field_mask": 0, "name": 8, "local_sockaddr": 40, "remote_sockaddr": 168,
+         "transports": 296, "num_entries": 304, "entry_size": 312},
+    ),
+    "HandlerParams": (32, {"field_mask": 0, "id": 8, "flags": 12, "cb": 16, "arg": 24}),
+    "Transport": (16, {"transport_name": 0, "device_name": 8}),
     "ComponentAttributes": (48, {"field_mask": 0, "name": 8}),
     "ContextParams": (88, {"field_mask": 0, "features": 8}),
     "WorkerParams": (200, {"field_mask": 0, "thread_mode": 8}),
@@ -39,12 +49,24 @@ IN_HEADERS = {
 NUMBERS = {
     "RMA": "UCP_FEATURE_RMA",
     "WAKEUP": "UCP_FEATURE_WAKEUP",
+    "AM": "UCP_FEATURE_AM",
+    "EAGER": "UCP_AM_SEND_FLAG_EAGER",
+    "COPY_HEADER": "UCP_AM_SEND_FLAG_COPY_HEADER",
     "SERIALIZED": "UCS_THREAD_MODE_SERIALIZED",
     "HOST": "UCS_MEMORY_TYPE_HOST",
     "FORCE": "UCP_EP_CLOSE_FLAG_FORCE",
 }
 _EP, _MAP = "UCP_EP_PARAM_FIELD_", "UCP_MEM_MAP_PARAM_FIELD_"
+_HANDLER = "UCP_AM_HANDLER_PARAM_FIELD_"
 MASKS = {
+    "EndPointAttributes": (
+        ((structures.Transport * 2)(),),
+        "UCP_EP_ATTR_FIELD_TRANSPORTS",
+    ),
+    "HandlerParams": (
+        (0, 0, 0),
+        f"{_HANDLER}ID | {_HANDLER}FLAGS | {_HANDLER}CB | {_HANDLER}ARG",
+    ),
     "ComponentAttributes": ((), "UCT_COMPONENT_ATTR_FIELD_NAME"),
     "ContextParams": ((0,), "UCP_PARAM_FIELD_FEATURES"),
     "WorkerParams": ((0,), "UCP_WORKER_PARAM_FIELD_THREAD_MODE"),
@@ -102,8 +124,11 @@ def test_structures_are_those_of_the_headers_that_are_here(tmp_path):
         lines.append(f"sizeof({c_name}) <= {size}")
         for field, at in fields.items():
             there = field.replace("err_handler_", "err_handler.")
+            there = there.replace("num_entries", "transports.num_entries")
+            there = there.replace("entry_size", "transports.entry_size")
             lines.append(f"offsetof({c_name}, {there}) == {at}")
-        lines.append(f"({MASKS[name][1]}) == {mask(name)}")
+        if name in MASKS:
+            lines.append(f"({MASKS[name][1]}) == {mask(name)}")
     for name, c_name in NUMBERS.items():
         lines.append(f"{c_name} == {getattr(structures, name)}")
     text = [

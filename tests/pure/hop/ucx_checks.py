@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from tests.pure.hop.ends import FIRST, joined, make, until
+from tests.pure.hop.ends import FIRST, SIZE, joined, make, until
 
 from stretto.errors import RendezvousError
 from stretto.hop.ucx import library
@@ -167,3 +167,46 @@ def test_cards_that_are_passed_over_are_said(tmp_path, monkeypatch, has_cards):
     else:
         assert said.startswith("this host has mlx5_0, but UCX ")
         assert said.endswith("set STRETTO_UCX=system")
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_who_hears_last_words_of_a_peer_that_has_gone_lives_on(answers):
+    """UCX would answer each put of its own, and end this process where it cannot."""
+    with joined("ucx") as ((memory, here), (there, gone)):
+        if answers:
+            here.signal(1, 0, 0, 7, 64, (1, 2, 3))
+            until(lambda: there[:8].view(np.int64)[0] == 7, (here, gone))
+        sent = 0
+        for nth in range(200):
+            at = FIRST + 64 * nth
+            if not gone.put(0, 0, there.ctypes.data + at, at, 64):
+                break
+            sent += gone.signal(0, 0, 8, nth + 1, 64, (1, 2, 3))
+        gone.close()
+        end = time.monotonic() + 0.3
+        while time.monotonic() < end:
+            here.progress()
+            if not here.put(1, 0, memory.ctypes.data + FIRST, FIRST, 64):
+                break
+
+    assert sent > 0
+
+
+@pytest.mark.parametrize("offset", [0, FIRST - 8, SIZE - 8, SIZE, -64, 1 << 62])
+def test_what_would_land_outside_ends_the_peer_that_sent_it(offset):
+    """By messages, which say where they belong."""
+    with joined("ucx") as ((memory, here), (there, other)):
+        other.put(0, 0, there.ctypes.data + FIRST, offset, 16)
+        other.signal(0, 0, 0, 7, 64, (1, 2, 3))
+        until(here.faults, (here, other))
+        assert not memory.any()
+
+
+@pytest.mark.parametrize("offset", [4, FIRST, -8, 1 << 62])
+def test_words_outside_are_not_raised(offset):
+    """Neither a signal's own, nor the three beside it."""
+    for own, side in ((offset, 64), (8, offset)):
+        with joined("ucx") as ((memory, here), (_, other)):
+            other.signal(0, 0, own, 7, side, (1, 2, 3))
+            until(here.faults, (here, other))
+            assert not memory.any()

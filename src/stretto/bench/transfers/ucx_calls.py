@@ -68,11 +68,11 @@ def _awaited(words: int, request: int) -> int:
     if _LAST_ERROR <= request < 0:
         return request
     while True:
-        status = _status(call_c(load(words + _CHECK), request, 0, 0, 0, 0, 0))
+        status = _status(call_c(load(words + _CHECK), request))
         if status != _IN_PROGRESS:
-            call_c(load(words + _FREE), request, 0, 0, 0, 0, 0)
+            call_c(load(words + _FREE), request)
             return status
-        call_c(load(words + _PROGRESS), load(words + _WORKER), 0, 0, 0, 0, 0)
+        call_c(load(words + _PROGRESS), load(words + _WORKER))
 
 
 @compiled("int64(int64,int64,int64,int64,int64)")
@@ -90,7 +90,7 @@ def _one(words: int, is_get: int, local: int, nbytes: int, remote: int) -> int:
     if _LAST_ERROR <= request < 0:
         return request
     if request != 0:  # it ends by itself, and is then forgotten
-        call_c(load(words + _FREE), request, 0, 0, 0, 0, 0)
+        call_c(load(words + _FREE), request)
     return 0
 
 
@@ -103,7 +103,7 @@ def moved(words: int, table: int, count: int, is_get: int) -> int:
         if wrong:
             return wrong
     point, parameters = load(words + _END_POINT), load(words + _PARAMETERS)
-    flush = call_c(load(words + _FLUSH), point, parameters, 0, 0, 0, 0)
+    flush = call_c(load(words + _FLUSH), point, parameters)
     return _awaited(words, flush)
 
 
@@ -119,5 +119,5 @@ def heard(words: int, word: int, want: int, looks: int) -> int:
     for _ in range(looks):
         if load_acquire(word) >= want:
             return 1
-        call_c(load(words + _PROGRESS), load(words + _WORKER), 0, 0, 0, 0, 0)
+        call_c(load(words + _PROGRESS), load(words + _WORKER))
     return 0

@@ -12,18 +12,21 @@ __all__ = ["doctor", "missing", "open_hop"]
 
 
 def open_hop(window: Window, *, compiled: bool | None = None) -> object:
-    """Open a rank's way to its peers; all interpreters can use it."""
-    del compiled
-    if why := library.missing():
+    """Open a rank's way to its peers; all interpreters can use it.
+
+    Its compiled calls take the interpreter's lock. Who must not wait for that in them,
+    opens it with `compiled=False`, and has none.
+    """
+    if why := missing():
         raise MissingExtraError(f"carrier nixl: {why}")
     from stretto.hop.nixl.carrier import NixlHop
 
-    return NixlHop(window)
+    return NixlHop(window, has_calls=compiled is not False)
 
 
 def missing() -> str:
     """Return why it cannot be used here, or nothing."""
-    return library.missing()
+    return library.missing() or library.clash()
 
 
 def doctor() -> Mapping[str, str]:

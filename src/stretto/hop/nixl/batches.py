@@ -57,6 +57,11 @@ class Lane:
         self.flying: Batch | None = None
         self.request: Any = None
 
+    @property
+    def pieces(self) -> list[Piece]:
+        """Return the puts that were begun, and those that wait."""
+        return [*(self.flying.pieces if self.flying else ()), *self.next.pieces]
+
 
 def pack(token: bytes, signals: Sequence[Sequence[int]]) -> bytes:
     """Return the notification that raises words: offset value side word word word."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import importlib
 import importlib.util
@@ -13,13 +14,17 @@ from typing import Any
 
 from stretto.errors import MissingExtraError
 
-__all__ = ["BACKEND", "api", "backend", "backends", "missing", "new_agent", "version"]
+__all__ = [
+    "BACKEND", "api", "backend", "backends", "clash", "missing", "new_agent", "version",
+]  # fmt: skip
 
 BACKEND = "STRETTO_NIXL"
 _WHEELS = ("nixl_cu13", "nixl_cu12", "nixl_rocm")
 _ADVICE = "pip install nixl-cu13 (or -cu12)"
 _BETWEEN_PROCESSES = ("LIBFABRIC", "UCCL", "UCX")
 """Backends that move memory; the others are for storage."""
+_OTHER_UCX = "libucp.so.0"
+"""UCX by its own name: the wheel's, the system's, or MPI's. NIXL's has another."""
 
 
 def backend() -> str:
@@ -41,20 +46,34 @@ def backends() -> tuple[str, ...]:
 
 def new_agent(name: str, with_backends: tuple[str, ...]) -> Any:
     """Return an agent without a thread of its own: that would never sleep."""
-    if "ortools" in sys.modules:
-        raise MissingExtraError(
-            "NIXL and OR-Tools crash in one process, and OR-Tools is loaded: "
-            "synthesise in a process of its own"
-        )
-    os.environ.setdefault("NIXL_LOG_LEVEL", "ERROR")
-    os.environ.setdefault("UCX_MEM_EVENTS", "no")  # it is told what is registered
+    if why := clash():
+        raise MissingExtraError(why)
     made = api()
     how = made.nixl_agent_config(enable_prog_thread=False, backends=list(with_backends))
     return made.nixl_agent(name, how)
 
 
+def clash() -> str:
+    """Return what this process has loaded that NIXL cannot live beside, or nothing."""
+    if "ortools" in sys.modules:
+        return (
+            "NIXL and OR-Tools crash in one process, and OR-Tools is loaded: "
+            "synthesise in a process of its own"
+        )
+    try:
+        ctypes.CDLL(_OTHER_UCX, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    except (AttributeError, OSError):  # it is not there, nor can it be elsewhere
+        return ""
+    return (
+        "NIXL brings a UCX of its own, and this process has loaded another: use "
+        "either in a process of its own"
+    )
+
+
 def api() -> Any:
     """Return the wheel's module of agents, loaded."""
+    os.environ.setdefault("NIXL_LOG_LEVEL", "ERROR")
+    os.environ.setdefault("UCX_MEM_EVENTS", "no")  # it is told what is registered
     return importlib.import_module(f"{_wheel()}._api")
 
 

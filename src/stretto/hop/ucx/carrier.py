@@ -19,17 +19,23 @@ import numpy as np
 from stretto.errors import DeviceError, RendezvousError
 from stretto.hop import Calls, Window
 from stretto.hop.tcp.interface import address_towards
-from stretto.hop.ucx import engine
+from stretto.hop.ucx import engine, messages
 from stretto.hop.ucx.library import load
 from stretto.hop.ucx.structures import (
+    AM,
+    COPY_HEADER,
+    EAGER,
     FORCE,
     RMA,
     SERIALIZED,
     WAKEUP,
     ContextParams,
+    EndPointAttributes,
     EndPointParams,
+    HandlerParams,
     MemoryParams,
     RequestParams,
+    Transport,
     WorkerParams,
 )
 from stretto.hop.ucx.words import MOST, SLOT_WORDS, SLOTS, Context, Peer
@@ -40,6 +46,7 @@ __all__ = ["RMA", "UcxHop"]
 
 _CANCELLED = -16
 _IN_PROGRESS = 1
+_MOST_TRANSPORTS = 64
 _LAST_TURNS = 2000
 """Of a close: for what peers may still take."""
 _FUNCTIONS = {
@@ -49,6 +56,7 @@ _FUNCTIONS = {
     Context.CHECK: "ucp_request_check_status",
     Context.FREE: "ucp_request_free",
     Context.ARM: "ucp_worker_arm",
+    Context.MESSAGE: "ucp_am_send_nbx",
 }
 
 
@@ -56,7 +64,7 @@ class UcxHop:
     """See `stretto.hop.Hop`."""
 
     has_fields, lanes, is_armed = False, 1, False
-    features = RMA | WAKEUP
+    features = RMA | WAKEUP | AM
     hears_of_death = True
     """Whether UCX says which peers are gone. It picks transports by these two."""
 
@@ -68,6 +76,7 @@ class UcxHop:
         self._requests = np.zeros((MOST, 3), np.int64)
         self._slots = np.zeros((SLOTS, SLOT_WORDS), np.int64)
         self._nothing_said = RequestParams()
+        self._of_messages = RequestParams(EAGER | COPY_HEADER)
         self._context = np.zeros(Context.END, np.int64)
         self._end_points: dict[int, int] = {}
         self._is_open = True
@@ -104,11 +113,19 @@ class UcxHop:
         for word, name in _FUNCTIONS.items():
             words[word] = ucp.address(name)
         words[Context.PARAMETERS] = ctypes.addressof(self._nothing_said)
+        words[Context.MESSAGE_PARAMETERS] = ctypes.addressof(self._of_messages)
+        words[Context.RANK], words[Context.NUM_RANKS] = window.rank, window.num_ranks
+        words[Context.WINDOW] = window.address
+        words[Context.PUT_FROM], words[Context.PUT_TO] = window.puts
+        words[Context.WORD_FROM], words[Context.WORD_TO] = window.words
         words[Context.PEERS] = self._peers.ctypes.data
         words[Context.REQUESTS] = self._requests.ctypes.data
         words[Context.SLOTS] = self._slots.ctypes.data
         words[Context.POLLED] = number.value
         words[Context.POLLED + 1] = window.wake & 0xFFFFFFFF
+        if self.features & AM:
+            took = HandlerParams(messages.NUMBER, entry(messages.took), self._at)
+            ucp.ask("ucp_worker_set_am_recv_handler", self._worker, by(took))
 
     def share(self) -> Mapping[str, Any]:
         """Return what peers must know: the worker's address, and the memory's key."""
@@ -172,6 +189,16 @@ class UcxHop:
         self._end_points[peer] = words[Peer.END_POINT] = int(point.value or 0)
         ucp.ask("ucp_ep_rkey_unpack", point, packed, by(unpacked))
         words[Peer.KEY], words[Peer.BASE] = int(unpacked.value or 0), base
+        if self.features & AM:
+            words[Peer.BY_MESSAGES] = int(self._is_emulated(point))
+
+    def _is_emulated(self, point: ctypes.c_void_p) -> bool:
+        """Return whether UCX goes to an end point by TCP alone, which puts nothing."""
+        found = (Transport * _MOST_TRANSPORTS)()
+        said = EndPointAttributes(found)
+        self._ucp.ask("ucp_ep_query", point, ctypes.byref(said))
+        names = [one.transport_name or b"" for one in found[: said.num_entries]]
+        return all(name.startswith(b"tcp") for name in names)
 
     def handles(self, peer: int) -> tuple[int, int, int]:
         """Return UCX's worker, end point and key, for who calls UCX itself."""

@@ -2,7 +2,8 @@
 
 Everything is a put, a signal's word, too, which goes when all that was put to the peer
 before has landed: UCX is asked to flush, and is not waited for (its fence may block).
-So signals go in their order. UCX's functions are called by their addresses.
+So signals go in their order. Peers that TCP alone reaches are sent `messages` instead.
+UCX's functions are called by their addresses.
 
 Any threads may call at once: each call holds the context's lock, but while it sleeps.
 """
@@ -14,6 +15,7 @@ from collections.abc import Callable
 
 from numba import types
 
+from stretto.hop.ucx import messages
 from stretto.hop.ucx.words import MOST, SLOT_WORDS, SLOTS, Context, Peer, Slot
 from stretto.jit.atomics import call_c, compiled, load, store
 from stretto.jit.locks import enter, leave
@@ -32,6 +34,7 @@ _SLOTS, _NEXT_SLOT = 8 * Context.SLOTS, 8 * Context.NEXT_SLOT
 _POLLED, _TIME = 8 * Context.POLLED, 8 * Context.TIME
 _END_POINT, _KEY, _BASE = 8 * Peer.END_POINT, 8 * Peer.KEY, 8 * Peer.BASE
 _STATUS, _PEER_BYTES = 8 * Peer.STATUS, 8 * Peer.END
+_BY_MESSAGES = 8 * Peer.BY_MESSAGES
 _MOST, _SLOT_BYTES, _NUM_SLOTS = MOST, 8 * SLOT_WORDS, SLOTS
 _SIDE_BYTES, _SIDE, _VALUE = 24, 8 * Slot.SIDE, 8 * Slot.VALUE
 _OFFSET, _WHOM, _FLUSHING = 8 * Slot.OFFSET, 8 * Slot.PEER, 8 * Slot.FLUSH
@@ -54,20 +57,9 @@ def _peer(context: int, rank: int) -> int:
     return load(context + _PEERS) + _PEER_BYTES * rank
 
 
-@compiled("void(int64,int64,int64,int64,int64,int64)")
-def _begin(
-    context: int, peer: int, source: int, nbytes: int, offset: int, slot: int
-) -> None:
-    """Begin one put; what is not done at once is noted."""
-    request = call_c(
-        load(context + _PUT),
-        load(peer + _END_POINT),
-        source,
-        nbytes,
-        load(peer + _BASE) + offset,
-        load(peer + _KEY),
-        load(context + _PARAMETERS),
-    )
+@compiled("void(int64,int64,int64,int64)")
+def _note(context: int, peer: int, request: int, slot: int) -> None:
+    """Note a request that is not done at once, and what it still reads."""
     if request == 0:
         return
     if _LAST_ERROR <= request < 0:
@@ -81,6 +73,23 @@ def _begin(
     store(context + _UNDER_WAY, nth + 1)
     if slot != 0:
         store(slot, load(slot) + 1)
+
+
+@compiled("void(int64,int64,int64,int64,int64,int64)")
+def _begin(
+    context: int, peer: int, source: int, nbytes: int, offset: int, slot: int
+) -> None:
+    """Begin one put."""
+    request = call_c(
+        load(context + _PUT),
+        load(peer + _END_POINT),
+        source,
+        nbytes,
+        load(peer + _BASE) + offset,
+        load(peer + _KEY),
+        load(context + _PARAMETERS),
+    )
+    _note(context, peer, request, slot)
 
 
 @compiled("int64(int64,int64,int64)")
@@ -99,7 +108,11 @@ def _put(context: int, arguments: int) -> int:
     nbytes = load(arguments + 32)
     if nbytes > 0:
         source, offset = load(arguments + 16), load(arguments + 24)
-        _begin(context, peer, source, nbytes, offset, 0)
+        if load(peer + _BY_MESSAGES):
+            request = messages.put(context, peer, source, nbytes, offset)
+            _note(context, peer, request, 0)
+        else:
+            _begin(context, peer, source, nbytes, offset, 0)
     return 1
 
 
@@ -117,10 +130,10 @@ def _has_landed(context: int, slot: int) -> int:
     """Return whether what was put before a signal has landed, or never will."""
     request = load(slot + _FLUSHING)
     if request > 0:
-        status = _status(call_c(load(context + _CHECK), request, 0, 0, 0, 0, 0))
+        status = _status(call_c(load(context + _CHECK), request))
         if status == _IN_PROGRESS:
             return 0
-        call_c(load(context + _FREE), request, 0, 0, 0, 0, 0)
+        call_c(load(context + _FREE), request)
         request = status
     if request < 0:
         store(load(slot + _WHOM) + _STATUS, request)
@@ -149,10 +162,14 @@ def _raise_words(context: int) -> int:
 @compiled("int64(int64,int64)")
 def _signal(context: int, arguments: int) -> int:
     peer = _peer(context, load(arguments))
+    if load(peer + _STATUS) or load(context + _UNDER_WAY) >= _MOST:
+        return 0
+    if load(peer + _BY_MESSAGES):
+        _note(context, peer, messages.signal(context, peer, arguments), 0)
+        return 1
     nth = load(context + _NEXT_SLOT)
     slot = load(context + _SLOTS) + _SLOT_BYTES * (nth % _NUM_SLOTS)
-    full = load(context + _UNDER_WAY) >= _MOST
-    if load(peer + _STATUS) or full or load(slot) != 0 or load(slot + _WAITS):
+    if load(slot) != 0 or load(slot + _WAITS):
         return 0
     for i in range(3):
         store(slot + _SIDE + 8 * i, load(arguments + 40 + 8 * i))
@@ -163,7 +180,7 @@ def _signal(context: int, arguments: int) -> int:
     store(context + _NEXT_SLOT, nth + 1)
     _begin(context, peer, slot + _SIDE, _SIDE_BYTES, load(arguments + 32), slot)
     point, parameters = load(peer + _END_POINT), load(context + _PARAMETERS)
-    flushing = call_c(load(context + _FLUSH), point, parameters, 0, 0, 0, 0)
+    flushing = call_c(load(context + _FLUSH), point, parameters)
     store(slot + _FLUSHING, flushing)
     _raise_words(context)
     return 1
@@ -185,13 +202,13 @@ def _collect(context: int) -> int:
     while nth < load(context + _UNDER_WAY):
         entry = load(context + _REQUESTS) + 24 * nth
         request = load(entry)
-        status = _status(call_c(load(context + _CHECK), request, 0, 0, 0, 0, 0))
+        status = _status(call_c(load(context + _CHECK), request))
         if status == _IN_PROGRESS:
             nth += 1
             continue
         if status < 0:
             store(load(entry + 16) + _STATUS, status)
-        call_c(load(context + _FREE), request, 0, 0, 0, 0, 0)
+        call_c(load(context + _FREE), request)
         slot = load(entry + 8)
         if slot != 0:
             store(slot, load(slot) - 1)
@@ -211,7 +228,7 @@ def turn(context: int) -> int:
     if worker == 0:
         return 0
     for _ in range(_TURNS):
-        done = call_c(load(context + _PROGRESS), worker, 0, 0, 0, 0, 0) & 0xFFFFFFFF
+        done = call_c(load(context + _PROGRESS), worker) & 0xFFFFFFFF
         if done == 0:
             break
         moved += done
@@ -233,7 +250,7 @@ def arm(context: int, arguments: int) -> int:
     enter(context + _LOCK)
     worker, armed = load(context + _WORKER), 1
     if worker != 0:
-        status = _status(call_c(load(context + _ARM), worker, 0, 0, 0, 0, 0))
+        status = _status(call_c(load(context + _ARM), worker))
         armed = 1 if status == 0 else 0
     leave(context + _LOCK)
     return armed

@@ -10,6 +10,7 @@ import ctypes
 import functools
 import importlib.util
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ _LEAST = (1, 14)
 _OF_EACH = "ucp_get_version", "uct_query_components", "ucs_status_string"
 """A function of each library, from the uppermost down."""
 _LOADED = "libucp.so.0"
+_NIXL = ("nixl_cu13", "nixl_cu12", "nixl_rocm")
+"""NIXL's modules: they load a UCX under other names."""
 _CARDS = Path("/sys/class/infiniband")
 _FIRST = "open stretto's carrier before that library is imported"
 _ADVICE = (
@@ -124,6 +127,11 @@ def _is_loaded() -> bool:
 @functools.cache
 def load() -> Ucp:
     """Return the library."""
+    if any(name in sys.modules for name in _NIXL):
+        raise MissingExtraError(
+            "NIXL brings a UCX of its own, and this process has loaded it: use either "
+            "in a process of its own"
+        )
     asked = os.environ.get(CHOICE, "")
     if asked not in ("", "system", "wheel"):
         raise MissingExtraError(f"{CHOICE}={asked!r:.40}; want 'system' or 'wheel'")

@@ -10,6 +10,9 @@ from __future__ import annotations
 import ctypes
 
 __all__ = [
+    "AM",
+    "COPY_HEADER",
+    "EAGER",
     "FORCE",
     "HOST",
     "RMA",
@@ -17,14 +20,17 @@ __all__ = [
     "WAKEUP",
     "ComponentAttributes",
     "ContextParams",
+    "EndPointAttributes",
     "EndPointParams",
+    "HandlerParams",
     "MemoryParams",
     "RequestParams",
+    "Transport",
     "WorkerParams",
 ]
 
-RMA, WAKEUP = 1 << 1, 1 << 4
-"""Features: UCP_FEATURE_RMA and UCP_FEATURE_WAKEUP."""
+RMA, WAKEUP, AM = 1 << 1, 1 << 4, 1 << 6
+"""Features: UCP_FEATURE_RMA, UCP_FEATURE_WAKEUP and UCP_FEATURE_AM."""
 SERIALIZED = 1
 """UCS_THREAD_MODE_SERIALIZED: any thread, but one at a time."""
 _FLAGS, _KIND = 1 << 4, 1 << 6
@@ -33,6 +39,10 @@ HOST = 0
 """UCS_MEMORY_TYPE_HOST. UCX is told: else it asks CUDA's driver of every address."""
 FORCE = 1
 """UCP_EP_CLOSE_FLAG_FORCE."""
+EAGER, COPY_HEADER = 1 << 1, 1 << 3
+"""UCP_AM_SEND_FLAG_EAGER and UCP_AM_SEND_FLAG_COPY_HEADER."""
+_WHOLE = 1
+"""UCP_AM_FLAG_WHOLE_MSG."""
 _ROOM = ctypes.c_uint64 * 32
 
 
@@ -89,6 +99,51 @@ class EndPointParams(ctypes.Structure):
 
     def __init__(self, address: int, err_mode: int, callback: int, arg: int) -> None:
         super().__init__(7, address, err_mode, callback, arg)
+
+
+class Transport(ctypes.Structure):
+    """`ucp_transport_entry_t`: by what an end point goes, and which device."""
+
+    _fields_ = (
+        ("transport_name", ctypes.c_char_p),
+        ("device_name", ctypes.c_char_p),
+    )
+
+
+class EndPointAttributes(ctypes.Structure):
+    """`ucp_ep_attr_t`, which is asked for transports."""
+
+    _fields_ = (
+        ("field_mask", ctypes.c_uint64),
+        ("name", ctypes.c_char * 32),
+        ("local_sockaddr", ctypes.c_char * 128),
+        ("remote_sockaddr", ctypes.c_char * 128),
+        ("transports", ctypes.POINTER(Transport)),
+        ("num_entries", ctypes.c_uint),
+        ("entry_size", ctypes.c_size_t),
+        ("room", _ROOM),
+    )
+
+    def __init__(self, entries: ctypes.Array[Transport]) -> None:
+        super().__init__(8)
+        self.transports = ctypes.cast(entries, ctypes.POINTER(Transport))
+        self.num_entries, self.entry_size = len(entries), ctypes.sizeof(Transport)
+
+
+class HandlerParams(ctypes.Structure):
+    """`ucp_am_handler_param_t`: who is given whole messages of a number."""
+
+    _fields_ = (
+        ("field_mask", ctypes.c_uint64),
+        ("id", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("cb", ctypes.c_void_p),
+        ("arg", ctypes.c_void_p),
+        ("room", _ROOM),
+    )
+
+    def __init__(self, number: int, callback: int, arg: int) -> None:
+        super().__init__(15, number, _WHOLE, callback, arg)
 
 
 class MemoryParams(ctypes.Structure):

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import enum
 
-__all__ = ["MOST", "SLOTS", "SLOT_WORDS", "Context", "Peer", "Slot"]
+__all__ = [
+    "MOST",
+    "SLOTS",
+    "SLOT_WORDS",
+    "Context",
+    "Header",
+    "Message",
+    "Peer",
+    "Slot",
+]
 
 MOST = 512
 """Requests that may be under way."""
@@ -12,6 +21,30 @@ SLOTS = 256
 """Signals whose words are being read."""
 SLOT_WORDS = 16
 """Of a signal: see `Slot`."""
+
+
+class Message(enum.IntEnum):
+    """Kinds of messages."""
+
+    PUT = 0
+    SIGNAL = 1
+
+
+class Header(enum.IntEnum):
+    """Words before a message's data."""
+
+    RANK = 0
+    """Who sends it."""
+    NTH = 1
+    """Which of its messages to this peer it is."""
+    KIND = 2
+    OFFSET = 3
+    VALUE = 4
+    """Of a signal, as what follows."""
+    SIDE = 5
+    WORDS = 6
+    """Three words."""
+    END = 9
 
 
 class Context(enum.IntEnum):
@@ -43,7 +76,21 @@ class Context(enum.IntEnum):
     """The oldest signal whose word has not been put."""
     LOCK = 18
     """Not 0 while a thread is in UCX, whose workers take one at a time."""
-    END = 19
+    MESSAGE = 19
+    """Address of UCX's function."""
+    MESSAGE_PARAMETERS = 20
+    """Address of `RequestParams` of messages."""
+    RANK = 21
+    NUM_RANKS = 22
+    WINDOW = 23
+    """Address; then offsets between which puts may land, and words may be raised."""
+    PUT_FROM = 24
+    PUT_TO = 25
+    WORD_FROM = 26
+    WORD_TO = 27
+    HEADER = 28
+    """Of the message that is being sent: UCX copies it."""
+    END = 28 + Header.END
 
 
 class Slot(enum.IntEnum):
@@ -72,4 +119,9 @@ class Peer(enum.IntEnum):
     """Where its window begins, in its process."""
     STATUS = 3
     """Not 0: the connection has ended so."""
-    END = 4
+    BY_MESSAGES = 4
+    """Not 0: it is reached by TCP alone, see `messages`."""
+    SENT = 5
+    """Messages to it, and from it."""
+    TAKEN = 6
+    END = 7

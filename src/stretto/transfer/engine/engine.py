@@ -52,7 +52,7 @@ class Engine(Closes):
 
     `name` is how engines of this host find it; `listen`, "HOST:PORT", lets others come
     over the network. Engines of one `job` meet; over the network they need its secret,
-    and the same `hop`: "tcp", or "ucx" where that is installed.
+    and the same `hop`: "tcp", or "ucx" or "nixl" where that is installed.
 
     `rails` are this host's interfaces, or addresses, that bytes to other hosts go by at
     once; ["all"] is each. `lanes` are streams to each peer, at least one a rail; of two

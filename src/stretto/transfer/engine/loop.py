@@ -11,7 +11,6 @@ from __future__ import annotations
 import heapq
 import itertools
 import os
-import queue
 import select
 import selectors
 import threading
@@ -26,6 +25,8 @@ import numpy as np
 from stretto.errors import is_interruption
 from stretto.meeting.process import start_thread
 from stretto.transfer import loader
+from stretto.transfer.engine.mover import Mover
+from stretto.transfer.engine.watch import Watch, doze
 from stretto.transfer.links.link import Link, Record, functions
 from stretto.transfer.links.words import Attention, Look, Nap, Said
 from stretto.transfer.ports import Ended
@@ -33,7 +34,7 @@ from stretto.transfer.ports import Ended
 __all__ = ["Loop", "Taker"]
 
 _HOT_S, _HOT_LOOK_S = 0.004, 0.0005
-_HELP_S, _ALONE_NS = 0.0002, 5000
+_HELP_S, _HELP_BY_PYTHON_S, _ALONE_NS = 0.0002, 0.001, 5000
 _LONGEST_NAP_US = 60_000_000
 
 
@@ -85,10 +86,12 @@ class Loop:
         self._await: Any = None
         self.is_over = False
         self._lock = threading.Lock()
-        self._moves: queue.SimpleQueue[Callable[[], None] | None] | None = None
         self._thread = threading.Thread(
             target=self._run, name=f"stretto-transfer-{name}", daemon=True
         )
+        self._mover = Mover(f"{self._thread.name}-mover")
+        self.move = self._mover.move
+        """Have a thread beside the loop's call something that takes long."""
 
     def start(self) -> None:
         """Start the thread."""
@@ -122,26 +125,6 @@ class Loop:
         if first and not self.is_here:
             self.wake()
 
-    def move(self, task: Callable[[], None]) -> None:
-        """Have a thread beside the loop's call something that takes long."""
-        with self._lock:
-            if self._moves is None:
-                self._moves = queue.SimpleQueue()
-                mover = threading.Thread(target=self._mover, daemon=True)
-                mover.name = f"{self._thread.name}-mover"
-                start_thread(mover)
-        self._moves.put(task)
-
-    def _mover(self) -> None:
-        assert self._moves is not None, "it was made before the thread"
-        while (task := self._moves.get()) is not None:
-            try:
-                task()
-            except Exception as e:
-                if is_interruption(e):
-                    raise
-                threading.excepthook(threading.ExceptHookArgs([type(e), e, None, None]))
-
     # Links.
 
     def add(self, taker: Taker) -> None:
@@ -169,10 +152,14 @@ class Loop:
 
     def _set(self, takers: tuple[Taker, ...]) -> None:
         self._takers = takers
-        table = np.zeros(Look.LINKS + len(takers), np.int64)
-        table[Look.SPIN_NS], table[Look.COUNT] = self._spin_ns, len(takers)
+        links = [taker.link for taker in takers]
+        self._watch = Watch(links)
+        self._compiled = [link for link in links if link.by_python is None]
+        """Those that compiled functions look at."""
+        table = np.zeros(Look.LINKS + len(self._compiled), np.int64)
+        table[Look.SPIN_NS], table[Look.COUNT] = self._spin_ns, len(self._compiled)
         table[Look.ATTENTION] = self.attention
-        table[Look.LINKS :] = [taker.link.at for taker in takers]
+        table[Look.LINKS :] = [link.at for link in self._compiled]
         self._held.append(table)
         self.look_at = int(table.ctypes.data)
         self._choose_glance()
@@ -219,12 +206,23 @@ class Loop:
 
         Peers need not wake anybody as long as somebody does it again and again.
         """
+        found: int = self._watched() if self._watch else 0
+        if found or (self._watch and not self._compiled):
+            return found
         call = self._await or self._found_await()
-        found: int = call(self.look_at, number)
+        found = call(self.look_at, number)
         while found == Said.COLD:
             self.heat()
             found = call(self.look_at, number)
         return found
+
+    def _watched(self) -> int:
+        """Look at the links that Python looks at."""
+        if not self._attention[Attention.IS_HOT]:
+            self.heat()
+        self._attention[Attention.LOOKS] += 1
+        is_all = not self._compiled
+        return 2 * self._watch.look(1e-9 * self._spin_ns if is_all else 0.0)
 
     def heat(self) -> None:
         """Let peers know that they need not wake anybody, and our thread, too."""
@@ -246,10 +244,10 @@ class Loop:
     def _choose_glance(self) -> None:
         """Looking is for who has a core for it; the lock is kept on one host only."""
         compiled = loader.current()
-        if compiled is None or not self._spin_ns:
+        if compiled is None or not self._spin_ns or not self._compiled:
             self.glance = _see_nothing
             return
-        is_near = all(taker.link.hop is None for taker in self._takers)
+        is_near = all(link.hop is None for link in self._compiled)
         look = compiled.glance if is_near else compiled.await_record
         self.glance = compiled.direct(look)
 
@@ -286,10 +284,11 @@ class Loop:
         if self.is_here:
             return self._turn_until(pending, until)
         if self._takers and self._spin_ns:
-            end = time.monotonic() + _HELP_S
+            help_s = _HELP_BY_PYTHON_S if self._watch else _HELP_S
+            end = time.monotonic() + help_s
             while not pending.done() and time.monotonic() < end:
                 if self.look(0):
-                    end = time.monotonic() + _HELP_S
+                    end = time.monotonic() + help_s
                 self.drain()
             self._rest()
         left = None if until is None else max(0.0, until - time.monotonic())
@@ -317,8 +316,7 @@ class Loop:
                     taker.lose(f"this engine failed: {type(e).__name__}: {e}")
         self.selector.close()
         os.close(self._wake_fd)
-        if self._moves is not None:
-            self._moves.put(None)
+        self._mover.stop()
 
     def _turn(self, most: float | None) -> None:
         now = time.monotonic()
@@ -331,14 +329,18 @@ class Loop:
             if any(taker.link.has_records for taker in self._takers):
                 wait = 0.0
         waits = any(taker.waits for taker in self._takers)
-        if waits or any(t.link.is_busy and not t.link.wakes for t in self._takers):
+        if waits or any(taker.link.is_stuck for taker in self._takers):
             wait = 0.0002 if wait is None else min(wait, 0.0002)
         if self._timers:
             first = max(0.0, self._timers[0][0] - now)
             wait = first if wait is None else min(wait, first)
+        wait = self._watch.nap_s(now, wait, is_hot=is_hot)
         if self._tasks or not all(taker.link.arm() for taker in self._takers):
             wait = 0.0
-        if is_hot and wait:
+        if wait is not None and self._watch.is_fine(wait):
+            doze(self._wake_fd if is_hot else self.selector.fileno(), wait)
+            wait = 0.0
+        elif is_hot and wait:
             # Whoever looks for itself also looks at sockets: they shall not wake us.
             self._wake_poll.poll(1e3 * wait)
             wait = 0.0

@@ -38,6 +38,9 @@ from stretto.transfer.ports import EngineLike
 __all__ = ["Talk"]
 
 _HOP_S = 30.0
+BY_PYTHON = ("nixl",)
+"""Carriers whose calls need the interpreter's lock, compiled or not: an engine's
+compiled functions would hold a lock meanwhile that others spin for."""
 _ABI = 2
 _COMER, _DOOR = "transfer comer", "transfer door"
 
@@ -95,6 +98,13 @@ class Talk:
         if self._found is not None:
             self._found.fail(RendezvousError(f"engine {self.name!r}: {why}"))
 
+    def _refuse(self, why: str) -> None:
+        """Hang up, and say why, to who knows the secret."""
+        if self._is_proved and not self.is_over:
+            with suppress(OSError, StrettoError):
+                self._connection.post({"say": "no", "why": why})
+        self.end(why)
+
     def _hear(self, events: int) -> None:
         try:
             self._connection.flush()
@@ -115,7 +125,8 @@ class Talk:
         except Exception as e:
             if is_interruption(e):
                 raise
-            self.end(f"{type(e).__name__}: {str(e)[:300]}")
+            known = isinstance(e, StrettoError | ValueError)
+            self._refuse(f"{'' if known else f'{type(e).__name__}: '}{str(e)[:300]}")
 
     def _heard(self, said: Mapping[str, Any], fds: list[Descriptor]) -> None:
         what = said.get("say")
@@ -125,6 +136,8 @@ class Talk:
             self._welcome(said, fds)
         elif what == "welcome" and self._is_comer:
             self._welcomed(said, fds)
+        elif what == "no":
+            self.end(f"it refuses us: {str(said.get('why'))[:300]}")
         else:
             raise ValueError(f"it says {str(what)[:40]!r}")
 
@@ -169,11 +182,11 @@ class Talk:
             puts=(RING, HALF_BYTES), words=(0, HALF_BYTES + RING),
             secret=self._engine.secret(), towards=self._towards,
             fields=fields.address, num_fields=MOST_FIELDS, rails=self._engine.rails,
-            lanes=self._engine.lanes,
+            lanes=self._engine.lanes, sources=(HALF_BYTES, 2 * HALF_BYTES), linger_s=0,
         )  # fmt: skip
-        self._hop = hops.get(self._engine.hop).open_hop(
-            window, compiled=not loader.missing()
-        )
+        carrier = self._engine.hop
+        compiled = carrier not in BY_PYTHON and not loader.missing()
+        self._hop = hops.get(carrier).open_hop(window, compiled=compiled)
         self._fields = fields if self._hop.has_fields else None
         return {**self._hop.share(), "fields": self._fields is not None}
 
@@ -260,7 +273,7 @@ class Talk:
                 hop.connect(shares, [other], _HOP_S, go_on)
             except (StrettoError, KeyError, TypeError, ValueError, OSError) as e:
                 why = str(e) if isinstance(e, StrettoError) else f"{e!r:.300}"
-                loop.call(lambda: self.end(why))
+                loop.call(lambda: self._refuse(why))
                 return
             loop.call(self._far_met)
 

@@ -9,10 +9,7 @@ from stretto.transfer.copying.words import Mode
 from stretto.transfer.memory.region import ARENA, GPU, Region
 from stretto.transfer.ports import PeerLike
 
-__all__ = ["BY_GPU", "CARRIERS", "Path", "choose", "explained", "lacks"]
-
-CARRIERS = ("tcp", "ucx")
-"""Of hops, those that engines go by."""
+__all__ = ["BY_GPU", "Path", "choose", "explained", "lacks"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +30,7 @@ SHARED = Path(name="shared memory", mode=Mode.COPY)
 
 def lacks(carrier: str) -> str:
     """Return why engines cannot go by a carrier here, or nothing."""
-    why: str = hops.get(carrier).missing()
-    if carrier in CARRIERS:
-        return why
-    many = " or ".join(map(repr, CARRIERS))
-    return f"engines go by {many}; this is for the calls of ranks, which load no other"
+    return str(hops.get(carrier).missing())
 
 
 def choose(
@@ -60,7 +53,9 @@ def choose(
         if on_gpu or theirs.kind == GPU:
             why += "; memory on a GPU goes through pinned memory"
         elif not peer.link.hop.has_fields:
-            why += "; each side copies once: no carrier of it puts straight"
+            why += "; each side copies once: its carrier puts nothing straight"
+        if by := getattr(peer.link.hop, "by", ""):
+            why += f"; {by}"
         return Path(name=peer.engine.hop, mode=None, why=why)
     if on_gpu or theirs.kind == GPU:
         return _by_gpu(peer, theirs)

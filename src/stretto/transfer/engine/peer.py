@@ -66,6 +66,8 @@ class Peer(Exchange):
         self._announce: Callable[[int], int]
         self._ending: tuple[str, int, float] | None = None
         """Why it ends, how many records it has posted, and until when they may come."""
+        if link.by_python is not None:
+            link.by_python.rouse = self._rouse
         self._closed, self._part_by = "", 0.0
         """That we close the connection, as soon as we do, and until when it may take.
         """
@@ -184,6 +186,12 @@ class Peer(Exchange):
         with contextlib.suppress(OSError), self.engine.lock:
             self._connection.post(body, held)
 
+    def _rouse(self) -> None:
+        """Have both ends look at a link again that nothing has come by for a while."""
+        if not self.engine.loop.is_here:
+            self.engine.loop.wake()
+        self.tell({"say": "look"})
+
     # Marks: where we say that we write to its memory.
 
     def take_mark(self) -> int | None:
@@ -234,6 +242,11 @@ class Peer(Exchange):
                 self._regions.pop(str(said["name"]), None)
             case "refused":
                 self._refused(int(said["number"]), str(said["why"]))
+            case "look":
+                if self.link.by_python is not None:
+                    self.link.by_python.stir()
+            case "no":
+                self._ends(f"it refuses us: {str(said['why'])[:300]}", self.link.come)
             case "ready":
                 self.ready.finish(self)
             case "bye":

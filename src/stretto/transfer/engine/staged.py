@@ -147,7 +147,7 @@ class Sending:
 
     def _send(self, work: Work, rows: int, place: int) -> None:
         link, each, nbytes = self.peer.link, work.row_bytes, rows * work.row_bytes
-        if link.hop is not None and each >= _DIRECT:
+        if link.is_quick and each >= _DIRECT:
             for nth in range(rows):
                 source = work.source_of(self._row + nth)
                 link.carry(source, place + nth * each, each, self.peer.give_up)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from stretto.transfer.copying.plain import bytes_at
 from stretto.transfer.links.fields import Fields, Opened
 from stretto.transfer.links.notices import notice, tag_hash
+from stretto.transfer.links.python_hop import PythonHop
 from stretto.transfer.links.staging import Staging, functions
 from stretto.transfer.links.words import (
     HALF_BYTES,
@@ -23,10 +24,7 @@ from stretto.transfer.links.words import (
     MOST_KEPT,
     MOST_SENDS,
     NUM_MARKS,
-    RECORD,
     RECORD_WORDS,
-    RING,
-    SLOTS,
     STAGE,
     STAGE_BYTES,
     Block,
@@ -64,6 +62,8 @@ class Link:
         """Where it is said who writes to our memory; a far peer cannot reach it."""
         self.fields = fields
         """Where a far peer may put to, without the stage; None: nowhere."""
+        self.by_python: PythonHop | None = None
+        """What calls the hop, where that is not compiled."""
         if hop is not None:
             self._use(hop, is_first)
         self.at = int(self._block.ctypes.data)
@@ -93,6 +93,7 @@ class Link:
         calls = hop.calls
         self.peer_rank = int(is_first)
         if calls is None:
+            self.by_python = PythonHop(hop, self.peer_rank, self.inner, self.out)
             return
         for word, value in (
             (Block.CONTEXT, calls.context),
@@ -122,20 +123,9 @@ class Link:
             self.wake()
 
     def _post(self, at: int) -> int:
-        if self.hop is None or self.hop.calls is not None:
-            return int(functions().post(self.at, at))
-        tail = word_at(self.out + Word.TAIL)
-        nth = int(tail[0])
-        if nth - int(word_at(self.out + Word.HEAD)[0]) >= SLOTS:
-            return 0
-        place = RING + nth % SLOTS * RECORD
-        bytes_at(self.out + place, RECORD)[:] = bytes_at(at, RECORD)
-        side = Word.TAIL, nth + 1, Word.SIDE, (0, 0, 0)
-        put = self.hop.put(self.peer_rank, 0, self.out + place, place, RECORD)
-        if not put or not self.hop.signal(self.peer_rank, 0, *side):
-            return 0
-        tail[0] = nth + 1
-        return 1
+        if self.by_python is not None:
+            return self.by_python.post(at)
+        return int(functions().post(self.at, at))
 
     def say(self, kind: Kind, *words: int, give_up: Callable[[], None]) -> None:
         """Post a record of words."""
@@ -219,6 +209,8 @@ class Link:
 
     def settle(self) -> None:
         """Go on with what is queued, and let go what has been read."""
+        if self.by_python is not None:
+            self.by_python.pay()
         if not self.is_quick:
             return
         functions().push(self.at)
@@ -239,7 +231,9 @@ class Link:
         functions().far_wait(self.at, microseconds)
 
     def serve(self) -> None:
-        """Do what the record asks for that was taken last."""
+        """Do what the record asks for that was taken last; ValueError: it cannot."""
+        if not self.is_quick:
+            raise ValueError("nothing is kept ready here")
         functions().serve(self.at, int(self._buffer.ctypes.data))
 
     def answered(self, ask: int) -> int:
@@ -261,9 +255,8 @@ class Link:
         """Let the hop send and receive."""
         if self.hop is None:
             return 0
-        if self.hop.calls is None:
-            with self._posting:
-                return int(self.hop.progress())
+        if self.by_python is not None:
+            return self.by_python.progress()
         return int(functions().progress(self.at))
 
     @property
@@ -280,16 +273,14 @@ class Link:
         """Have the hop's descriptors wake who sleeps; False: something is there."""
         if self.hop is None or self.gone[0] or self.hop.is_armed:
             return True
+        if self.by_python is not None:
+            return self.by_python.arm()
         with self._using():
             return bool(self.hop.arm())
 
     @contextlib.contextmanager
     def _using(self) -> Iterator[None]:
-        """Keep other threads from the hop."""
-        if self.hop.calls is None:
-            with self._posting:
-                yield
-            return
+        """Keep other threads from the hop, and compiled functions."""
         lock = self.at + 8 * Block.HOP_LOCK
         functions().enter(lock)
         try:
@@ -332,13 +323,14 @@ class Link:
             return
         offset = STAGE + place % STAGE_BYTES
         while True:
-            if self.hop.calls is None:
-                done = self.hop.put(self.peer_rank, 0, source, offset, nbytes)
+            if self.by_python is not None:
+                done = self.by_python.put(source, offset, nbytes)
             else:
                 done = functions().far_put(self.at, source, offset, nbytes, 0)
             if done:
                 return
             give_up()
+            self.progress()
 
     def give_back(self, place: int, nbytes: int) -> None:
         """Let the peer use a place of the stage, and all before it, again."""
@@ -347,10 +339,10 @@ class Link:
         if self.hop is None:
             self.wake()  # who waits for room is told by nothing else
             return
-        offset = HALF_BYTES + Word.STAGED
-        if self.hop.calls is None:
-            self.hop.signal(self.peer_rank, 0, offset, end, Word.SIDE, (0, 0, 0))
+        if self.by_python is not None:
+            self.by_python.give_back(end)
             return
+        offset = HALF_BYTES + Word.STAGED
         while not functions().far_signal(self.at, offset, end) and not self.gone[0]:
             os.sched_yield()
 
@@ -360,12 +352,20 @@ class Link:
         queued = self._block[Block.FIRST_SEND] < self._block[Block.LAST_SEND]
         return self.hop is not None and bool(queued or self.hop.busy())
 
+    @property
+    def is_stuck(self) -> bool:
+        """Return whether who sleeps has to look soon, for nothing would wake it."""
+        naps = self.by_python is not None and self.by_python.naps
+        return not (self.wakes or naps) and self.is_busy
+
     is_closed = False
 
     def close(self) -> None:
         """End the hop's connection; nobody is in one of its calls then."""
         self.gone[0] = 1
-        if self.hop is not None and not self.is_closed:
+        if self.by_python is not None:
+            self.by_python.close()
+        elif self.hop is not None and not self.is_closed:
             with self._using():
                 self.hop.close()
-            self.is_closed = True
+        self.is_closed = self.hop is not None

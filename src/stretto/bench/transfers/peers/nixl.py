@@ -24,7 +24,7 @@ _BETWEEN_LOOKS = 64
 
 def missing() -> str:
     """Return why it is not there, or nothing."""
-    return str(hop.get("nixl").missing())
+    return str(hop.get("nixl").library.missing())
 
 
 def environment(path: str) -> Mapping[str, str]:

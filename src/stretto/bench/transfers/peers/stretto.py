@@ -14,7 +14,8 @@ from stretto.transfer import Engine, Layout, loader
 
 __all__ = ["PATHS", "WHATS", "Ours", "environment", "missing", "open_side"]
 
-PATHS = ("shared", "cross-memory", "tcp", "ucx-tcp")
+PATHS = ("shared", "cross-memory", "tcp", "ucx-tcp", "nixl-tcp")
+_HOPS = {"ucx-tcp": "ucx", "nixl-tcp": "nixl"}
 _SECRET = b"measure" * 5
 _LONG_US = 2e4
 """How long who attends looks: past the next round, but not for ever. What the engine's
@@ -29,7 +30,7 @@ def missing() -> str:
 
 def environment(path: str) -> Mapping[str, str]:
     """Return what must be set."""
-    return {"UCX_TLS": "tcp,self"} if path == "ucx-tcp" else {}
+    return {"UCX_TLS": "tcp,self"} if path in _HOPS else {}
 
 
 class Ours(Side):
@@ -38,7 +39,7 @@ class Ours(Side):
     def __init__(self, role: str, path: str, nbytes: int) -> None:
         super().__init__(role, path, nbytes)
         self._is_far = path.endswith("tcp")
-        self._hop = "ucx" if path == "ucx-tcp" else "tcp"
+        self._hop = _HOPS.get(path, "tcp")
         if self._hop != "tcp":
             hops.get(self._hop)
         loader.load()

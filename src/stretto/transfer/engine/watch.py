@@ -1,0 +1,67 @@
+"""Links that are looked at in Python: their hops have no compiled calls.
+
+Some of these hops wake nobody. Then the engine's thread naps, ever longer while nothing
+comes, and ends a nap when something else stirs.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Sequence
+
+from stretto.transfer.links.link import Link
+
+__all__ = ["Watch", "doze"]
+
+_HOT_NAP_S = 0.0002
+"""While others look, its thread need not."""
+_FINE_S = 0.002
+"""Shorter waits are not for `poll`, which counts in milliseconds."""
+_MOST_SELECTED = 1024
+"""Descriptors below this number are for `select`, which counts in microseconds."""
+
+
+class Watch:
+    """See the module; made anew whenever links come or go."""
+
+    def __init__(self, links: Sequence[Link]) -> None:
+        found = [(link, link.by_python) for link in links]
+        self.links = tuple((link, hop) for link, hop in found if hop is not None)
+        self._napping = tuple(hop for _, hop in self.links if hop.naps)
+
+    def __bool__(self) -> bool:
+        """Return whether there are any."""
+        return bool(self.links)
+
+    def look(self, seconds: float) -> bool:
+        """Look for so long; return whether anything has come, or moved."""
+        until = time.monotonic() + seconds
+        while True:
+            for link, hop in self.links:
+                if hop.progress() or link.has_records:
+                    return True
+            if time.monotonic() >= until:
+                return False
+            os.sched_yield()  # it may be the peer that wants this core
+
+    def nap_s(self, now: float, wait: float | None, *, is_hot: bool) -> float | None:
+        """Return how long to sleep at most, where `wait` would do for all others."""
+        naps = [hop.nap_s(now) for hop in self._napping]
+        if not naps:
+            return wait
+        nap = max(min(naps), _HOT_NAP_S if is_hot else 0.0)
+        return nap if wait is None else min(nap, wait)
+
+    def is_fine(self, wait: float | None) -> bool:
+        """Return whether a wait is for `doze`."""
+        return bool(self._napping) and wait is not None and 0 < wait < _FINE_S
+
+
+def doze(number: int, seconds: float) -> None:
+    """Sleep for less than a millisecond, or until a descriptor turns readable."""
+    if number < _MOST_SELECTED:
+        select.select([number], [], [], seconds)
+    else:
+        time.sleep(seconds)

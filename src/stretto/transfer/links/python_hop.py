@@ -1,0 +1,132 @@
+"""A link's hop whose calls are Python's: those of NIXL, and of TCP without Numba.
+
+Its calls take a lock of Python's, never one that compiled functions spin for: who holds
+the interpreter's lock and spins would wait for ever for who needs it.
+
+What this end has taken is told with the next record, or when nothing follows. And some
+of these hops wake nobody: who sleeps looks again after a part of the time for which
+nothing has come. After a long silence a peer is roused by its other connection.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from stretto.hop import MORE
+from stretto.transfer.copying.plain import bytes_at
+from stretto.transfer.links.words import HALF_BYTES, RECORD, RING, SLOTS, Word
+from stretto.transfer.memory.mapping import word_at
+
+__all__ = ["PythonHop"]
+
+_EVERY = SLOTS // 8
+"""Records after which the peer is told how many were taken."""
+_PART, _SHORTEST_S, _LONGEST_S = 16, 50e-6, 50e-3
+_SILENCE_S = 2e-3
+"""After which a peer is roused: until then its naps are short."""
+_NO_WORDS = (0, 0, 0)
+
+
+class PythonHop:
+    """What a link asks of such a hop; see `Link` for what is not said here."""
+
+    def __init__(self, hop: Any, peer: int, inner: int, out: int) -> None:
+        self._hop, self._peer, self._out = hop, peer, out
+        self._tail, self._read = word_at(out + Word.TAIL), word_at(out + Word.HEAD)
+        self._head = word_at(inner + Word.HEAD)
+        self._told = 0
+        self._owed: dict[int, int] = {}
+        """Words of the peer's that shall be raised, and to what."""
+        self.lock = threading.RLock()
+        self.naps = not (hop.is_armed or hop.descriptors)
+        """Whether nothing wakes who waits for it."""
+        self.rouse: Callable[[], None] = _nobody
+        """Rouse the peer, and the thread here that looks at this link."""
+        self._stirred = time.monotonic()
+        self._is_closed = False
+
+    def post(self, record: int) -> int:
+        """Post a record; 0: there is no room yet."""
+        with self.lock:
+            nth = int(self._tail[0])
+            if nth - int(self._read[0]) >= SLOTS:
+                return 0
+            place = RING + nth % SLOTS * RECORD
+            source = self._out + place
+            bytes_at(source, RECORD)[:] = bytes_at(record, RECORD)
+            if not self._hop.put(self._peer, MORE, source, place, RECORD):
+                return 0
+            if not self._pay(MORE) or not self._raise(0, Word.TAIL, nth + 1):
+                return 0
+            self._tail[0] = nth + 1
+            is_silent = time.monotonic() - self._stirred > _SILENCE_S
+            self.stir()
+        if is_silent:
+            self.rouse()
+        return 1
+
+    def put(self, source: int, offset: int, nbytes: int) -> bool:
+        """Begin a put; a record announces it. False: there is no room yet."""
+        with self.lock:
+            return bool(self._hop.put(self._peer, MORE, source, offset, nbytes))
+
+    def give_back(self, end: int) -> None:
+        """Owe the peer the word that says how much of its stage is free again."""
+        with self.lock:
+            offset = HALF_BYTES + Word.STAGED
+            self._owed[offset] = max(end, self._owed.get(offset, 0))
+
+    def pay(self) -> None:
+        """Tell the peer what it is owed; what has no room, later."""
+        with self.lock:
+            taken = int(self._head[0])
+            if taken - self._told >= _EVERY:
+                self._owed[HALF_BYTES + Word.HEAD] = self._told = taken
+            if self._owed:
+                self._pay()
+
+    def _pay(self, more: int = 0) -> bool:
+        for offset, value in list(self._owed.items()):
+            is_last = not more and len(self._owed) == 1
+            if not self._raise(0 if is_last else MORE, offset, value):
+                return False
+            del self._owed[offset]
+        return True
+
+    def _raise(self, lane: int, offset: int, value: int) -> bool:
+        words = lane, offset, value, Word.SIDE, _NO_WORDS
+        return bool(self._hop.signal(self._peer, *words))
+
+    def progress(self) -> int:
+        """Send and receive what can be; return how much was done."""
+        with self.lock:
+            moved = 0 if self._is_closed else int(self._hop.progress())
+        if moved:
+            self.stir()
+        return moved
+
+    def stir(self) -> None:
+        """Note that more is likely to come soon."""
+        self._stirred = time.monotonic()
+
+    def nap_s(self, now: float) -> float:
+        """Return how long who waits may sleep before it looks again."""
+        return min(max((now - self._stirred) / _PART, _SHORTEST_S), _LONGEST_S)
+
+    def arm(self) -> bool:
+        """Have descriptors wake who sleeps, where there are some."""
+        with self.lock:
+            return self.naps or bool(self._hop.arm())
+
+    def close(self) -> None:
+        """End the connection."""
+        with self.lock:
+            self._is_closed = True
+            self._hop.close()
+
+
+def _nobody() -> None:
+    """Rouse nobody."""

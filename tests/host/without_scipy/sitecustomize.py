@@ -1,5 +1,0 @@
-"""Make this process one without SciPy, as most users' are."""
-
-import sys
-
-sys.modules["scipy"] = None
