@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import os
 import sys
@@ -36,6 +37,20 @@ def shared_libraries(tmp_path_factory):
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
     _emulate.SHARED = folder / "emulated"
+
+
+@pytest.fixture(autouse=True)
+def single_bytes_stay():
+    """Fail the test in which a driver or compiler writes into a byte of Python's own.
+
+    Every `bytes` of one element is shared by the whole process: tests that come later,
+    and have nothing to do with GPUs, would find another one in its place.
+    """
+    yield
+    spoilt = [n for n in range(256) if bytes([n])[0] != n]
+    for n in spoilt:
+        ctypes.c_char.from_address(id(bytes([n])) + bytes.__basicsize__ - 1).value = n
+    assert not spoilt, "written over: give it a buffer of two bytes or more"
 
 
 @pytest.fixture(scope="module")

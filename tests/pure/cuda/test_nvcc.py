@@ -43,10 +43,11 @@ def nvrtc_complaint(text):
     options = [b"-std=c++17", f"-I{FOLDER}".encode(), b"-arch=sm_90"]
     _, program = nvrtc.nvrtcCreateProgram(text.encode(), b"own.cu", 0, [], [])
     (error,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-    log = b" " * nvrtc.nvrtcGetProgramLogSize(program)[1]
+    size = nvrtc.nvrtcGetProgramLogSize(program)[1]
+    log = b" " * (size + 1)  # a single byte would be the interpreter's own
     nvrtc.nvrtcGetProgramLog(program, log)
     nvrtc.nvrtcDestroyProgram(program)
-    return log.decode() if int(error) else ""
+    return log[:size].decode() if int(error) else ""
 
 
 def printed(name, words, num_ranks=4, dtype="float32"):
