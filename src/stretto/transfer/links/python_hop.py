@@ -24,7 +24,7 @@ __all__ = ["PythonHop"]
 
 _EVERY = SLOTS // 8
 """Records after which the peer is told how many were taken."""
-_PART, _SHORTEST_S, _LONGEST_S = 16, 50e-6, 50e-3
+_PART, _SHORTEST_S, _LONGEST_S = 16, 50e-6, 100e-3
 _SPIN_S = 100e-6
 """After which who looks begins to nap."""
 _SILENCE_S = 2e-3
