@@ -58,6 +58,15 @@ def test_another_backend_is_named():
     way.close()
 
 
+def test_puts_of_nothing_take_no_room(pair):
+    """However many."""
+    (_, one), _ = pair
+    nothing = np.zeros(8, np.uint8)
+    for _ in range(300):
+        assert one.put(1, 0, nothing.ctypes.data, FIRST, 0)
+    assert not one.busy()
+
+
 def test_at_the_end_of_a_process_nobody_calls_nixl_any_more(pair):
     """Its threads would abort it; what a child has from its parent is not its own."""
     (memory, one), (_, other) = pair

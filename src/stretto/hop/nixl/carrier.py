@@ -31,8 +31,9 @@ from stretto.hop.tcp.interface import address_towards
 
 __all__ = ["NixlHop"]
 
-_SLOTS, _SLOT = 128, 1 << 16
-"""Copies of callers' memory that may be under way; what is larger is registered."""
+_SLOTS, _SLOT, _SMALL_SLOT = 128, 1 << 16, 1 << 12
+"""Copies of callers' memory that may be under way; what is larger is registered. They
+are small where nearly all is put from memory that is registered."""
 _NAP_S = 50e-6
 _LOW = 0xFFFFFFFF
 _ADVICE = "set STRETTO_CARRIER and STRETTO_NIXL alike everywhere"
@@ -53,7 +54,8 @@ class NixlHop:
         self._host = address_towards(window.towards or "127.0.0.1")
         self._name = f"stretto-{window.rank}-{secrets.token_hex(8)}"
         self._token = hmac.digest(window.secret, b"stretto hop nixl 1", "sha256")[:16]
-        self._slots = np.zeros((_SLOTS, _SLOT), dtype=np.uint8)
+        self._slot = _SMALL_SLOT if window.sources[1] else _SLOT
+        self._slots = np.zeros((_SLOTS, self._slot), dtype=np.uint8)
         self._free = list(range(_SLOTS))
         self._lanes: dict[tuple[int, int], Lane] = {}
         self._names: dict[int, str] = {}
@@ -71,7 +73,10 @@ class NixlHop:
                 )
             ]
         except Exception as e:
-            raise DeviceError(f"NIXL, backend {backend()}: {_said(e)}") from e
+            raise DeviceError(
+                f"NIXL, backend {backend()}: {_said(e)}; with NIXL_LOG_LEVEL=INFO it "
+                "says what it lacks"
+            ) from e
         ends_with_process(self)
         self._entries = Entries(self) if has_calls else None
         self.calls = self._entries.calls if self._entries else None
@@ -147,12 +152,13 @@ class NixlHop:
             way = self._way(peer, lane)
             if self._is_deaf(peer) or way.next.is_full:
                 return False
+            if not nbytes:
+                return True
             piece = self._piece(source, offset, nbytes)
             if piece is None:
                 self.progress()
                 return False
-            if nbytes:
-                way.next.pieces.append(piece)
+            way.next.pieces.append(piece)
             return True
 
     def signal(
@@ -183,7 +189,7 @@ class NixlHop:
         """Return a put whose source is registered; None: there is no room yet."""
         if self._memory[0] <= source and source + nbytes <= self._memory[1]:
             return Piece(source, offset, nbytes)
-        if nbytes > _SLOT:
+        if nbytes > self._slot:
             made = self._agent.register_memory([(source, nbytes, 0, "")], "DRAM")
             return Piece(source, offset, nbytes, registered=made)
         if not self._free:

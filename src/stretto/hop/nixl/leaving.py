@@ -28,4 +28,4 @@ def ends_with_process(hop: Any) -> None:
 def _leave(pid: int) -> None:
     if pid == os.getpid():
         for hop in list(_hops):
-            hop.end()
+            hop.close()

@@ -64,7 +64,7 @@ class PythonHop:
             self._tail[0] = nth + 1
             is_silent = time.monotonic() - self._stirred > _SILENCE_S
             self.stir()
-        if is_silent:
+        if is_silent and self.naps:
             self.rouse()
         return 1
 
