@@ -51,8 +51,9 @@ contract in `pyproject.toml`; a test keeps it in step.*
       |
    calls/choosing.py        the launch of its key; else choice: which plan, proved once
       |
-      +--> executors/cpu/session.py               a table of words (encode.py), and a
-      |      | interpreter.py                       closure: one call of compiled code
+      +--> executors/cpu/session.py               binds the plan to this rank's memory
+      |      | running/encode.py                    a table of words
+      |      | running/interpreter.py               a closure: one call of compiled code
       |
       +--> executors/cuda/launching/prepare.py    the parts of a call: one kernel, or
              |                                      kernels and copies (copies.py)

@@ -199,12 +199,13 @@ def full_disk(rng: random.Random, folder: Path) -> Found:
 
 def _forget_compiled() -> None:
     """Have this process load, or compile, what the CPU executor runs, once more."""
-    from stretto.executors.cpu import interpreters
+    from stretto.executors.cpu.running import interpreters
 
     interpreters._numba.cache_clear()
+    running = "stretto.executors.cpu.running"
     for name in ("interpreter", "kernels"):
-        sys.modules.pop(f"stretto.executors.cpu.{name}", None)
-        vars(sys.modules["stretto.executors.cpu"]).pop(name, None)
+        sys.modules.pop(f"{running}.{name}", None)
+        vars(sys.modules[running]).pop(name, None)
 
 
 def spoil(rng: random.Random, path: Path) -> None:

@@ -265,10 +265,10 @@ def test_a_request_that_reaches_outside_is_refused(engine, start, change):
     """The owner trusts nothing of it."""
     from stretto.transfer.copying.words import Mode
     from stretto.transfer.copying.work import Work
-    from stretto.transfer.engine.staged import Sending, pack_request
-    from stretto.transfer.engine.transfer import Transfer
     from stretto.transfer.layouts import Layout
     from stretto.transfer.plans import plan
+    from stretto.transfer.ways.staged import Sending, pack_request
+    from stretto.transfer.ways.transfer import Transfer
 
     child = start()
     peer = engine.connect(child.address).wait(WAIT)

@@ -256,7 +256,7 @@ def test_what_is_taken_back_lands_nowhere_afterwards(pair, gpu):
 
 def test_a_change_on_the_way_is_found_by_sums(pair, gpu, monkeypatch):
     """Of what lies on the GPU, not of what was sent."""
-    from stretto.transfer.engine import gpu_stage
+    from stretto.transfer.ways import gpu_stage
 
     here, there, peer, _ = pair
     src, dst = filled(gpu, 300_000), gpu.empty(300_000, np.uint8)

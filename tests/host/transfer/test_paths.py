@@ -18,7 +18,7 @@ from stretto.errors import (
     UnknownNameError,
 )
 from stretto.transfer import Layout, kv_layout
-from stretto.transfer.engine import transfer as transfers
+from stretto.transfer.ways import transfer as transfers
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(120)]
 PATHS = ("shared memory", "cross-memory", "stage", *CARRIERS)

@@ -9,7 +9,7 @@ import pytest
 from tests.nightly import nightly
 
 from stretto.collectives import DTYPES, Operator, combine, finish, storage, widen
-from stretto.executors.cpu import kernels
+from stretto.executors.cpu.running import kernels
 from stretto.jit import missing
 from stretto.testing import pairings
 

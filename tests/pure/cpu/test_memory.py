@@ -11,9 +11,9 @@ from tests.shared_names import shared_names
 
 from stretto.errors import CollectiveMismatch, CommunicationError, SharedMemoryError
 from stretto.executors import Group
-from stretto.executors.cpu.heap import Heap
-from stretto.executors.cpu.memory import Mapping, Reservation, create_file
-from stretto.executors.cpu.slab import (
+from stretto.executors.cpu.shared.heap import Heap
+from stretto.executors.cpu.shared.memory import Mapping, Reservation, create_file
+from stretto.executors.cpu.shared.slab import (
     LINE,
     MAX_LANES,
     MAX_SLOT,

@@ -14,9 +14,9 @@ from stretto import algorithms, executors, jit
 from stretto.collectives import Operator
 from stretto.errors import CallError, PlanError, UnknownNameError
 from stretto.executors import Call, Group, describe
-from stretto.executors.cpu import beside, interpreter_numpy, interpreters
 from stretto.executors.cpu import session as sessions
-from stretto.executors.cpu.encode import fingerprint
+from stretto.executors.cpu.running import beside, interpreter_numpy, interpreters
+from stretto.executors.cpu.running.encode import fingerprint
 from stretto.ir import Verified
 from stretto.lower import lower
 from stretto.plan import Plan, Schedule, parse_plan
@@ -247,7 +247,7 @@ def test_the_interpreter_is_compiled_by_another_process(tmp_path):
 
 BESIDE = """
 import threading
-from stretto.executors.cpu import beside
+from stretto.executors.cpu.running import beside
 from stretto.jit import kept
 children, compiled_here = [], []
 kept.Kept.save_overload = lambda self, *rest: compiled_here.append(rest)
@@ -294,7 +294,7 @@ def first():
     global ended
     ended = time.monotonic()
 
-from stretto.executors.cpu import beside
+from stretto.executors.cpu.running import beside
 atexit.unregister(first)
 atexit.register(first)
 beside.when_ready(lambda engine: None)

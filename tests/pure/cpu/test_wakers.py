@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stretto.executors.cpu.crowding import is_crowded, where
-from stretto.executors.cpu.slab import ASLEEP, LINE, Slab, SlabLayout
-from stretto.executors.cpu.wakers import Wakers
+from stretto.executors.cpu.peers.crowding import is_crowded, where
+from stretto.executors.cpu.shared.slab import ASLEEP, LINE, Slab, SlabLayout
+from stretto.executors.cpu.shared.wakers import Wakers
 from stretto.executors.cpu.words import Header, SessionWord
 
 AT = 8 * Header.END
@@ -17,8 +17,8 @@ AT = 8 * Header.END
 def signaller(name):
     """Return what raises a flag, of each interpreter."""
     if name == "numba":
-        return pytest.importorskip("stretto.executors.cpu.instructions").signal
-    from stretto.executors.cpu.interpreter_numpy import _Run
+        return pytest.importorskip("stretto.executors.cpu.running.instructions").signal
+    from stretto.executors.cpu.running.interpreter_numpy import _Run
 
     return lambda call, at, epoch: _Run(call).signal(at, epoch)
 
@@ -80,7 +80,7 @@ def test_a_signal_wakes_who_sleeps_and_nobody_else(pair, interpreter):
 
 def test_who_lies_down_looks_once_more(pair):
     """And who rises forgets that it was woken."""
-    made = pytest.importorskip("stretto.executors.cpu.instructions")
+    made = pytest.importorskip("stretto.executors.cpu.running.instructions")
     mine = int(pair.words[1].ctypes.data)
     assert not made.lie_down(mine)
     assert made.lie_down(mine)

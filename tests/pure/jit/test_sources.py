@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+import pytest
+
 import stretto
+from stretto.executors.cpu.running import beside
 from stretto.jit import atomics
 
 SRC = Path(stretto.__file__).parent
@@ -12,7 +15,7 @@ def test_what_other_rooms_give_counts():
     """Constants and functions of theirs are compiled into a file's functions."""
     links = atomics._imported(SRC / "transfer" / "links" / "compiled.py")
     quick = atomics._imported(SRC / "transfer" / "links" / "quick.py")
-    cpu = atomics._imported(SRC / "executors" / "cpu" / "interpreter.py")
+    cpu = atomics._imported(SRC / "executors" / "cpu" / "running" / "interpreter.py")
 
     assert SRC / "transfer" / "copying" / "compiled.py" in links
     assert SRC / "hop" / "__init__.py" in quick
@@ -32,5 +35,25 @@ def test_a_change_far_away_is_another_hash(monkeypatch):
     atomics._sources.cache_clear()
     after = atomics._sources(file)
     atomics._sources.cache_clear()
+
+    assert before != after
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["executors/cpu/words.py", "executors/cpu/running/kernels.py", "jit/kept.py"],
+)
+def test_a_change_is_another_mark_that_all_was_compiled(monkeypatch, file):
+    """So nobody takes what was compiled of other files for what these say."""
+    beside._mark.cache_clear()
+    before, read = beside._mark(), Path.read_bytes
+
+    def changed(path):
+        return read(path) + (b"#" if path == SRC / file else b"")
+
+    monkeypatch.setattr(Path, "read_bytes", changed)
+    beside._mark.cache_clear()
+    after = beside._mark()
+    beside._mark.cache_clear()
 
     assert before != after

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from stretto.errors import RendezvousError, SharedMemoryError
-from stretto.executors.cpu.memory import create_file
+from stretto.executors.cpu.shared.memory import create_file
 from stretto.meeting import process
 from stretto.meeting.greet import greet
 from stretto.meeting.groups import world

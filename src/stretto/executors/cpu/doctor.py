@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from stretto.executors.cpu.memory import huge_pages, kind_of_file
+from stretto.executors.cpu.shared.memory import huge_pages, kind_of_file
 from stretto.jit import missing
 
 __all__ = ["doctor"]
@@ -21,7 +21,7 @@ def doctor() -> Mapping[str, str]:
         "huge pages of shared memory": huge_pages() or "unknown",
     }
     if not why:
-        from stretto.executors.cpu.kernels import supports, vector_bytes
+        from stretto.executors.cpu.running.kernels import supports, vector_bytes
 
         found["vectors"] = f"{8 * vector_bytes()} bits"
         if not supports("float16"):

@@ -24,20 +24,24 @@ from stretto.executors import (
     describe,
     hosts_of,
 )
-from stretto.executors.cpu.crowding import is_crowded, where
-from stretto.executors.cpu.encode import Memory, encode
-from stretto.executors.cpu.explain import explained
-from stretto.executors.cpu.far import FarSlab, Way
-from stretto.executors.cpu.faults import Watch
-from stretto.executors.cpu.heap import Heap
-from stretto.executors.cpu.interpreters import (
+from stretto.executors.cpu.peers.crowding import is_crowded, where
+from stretto.executors.cpu.peers.far import FarSlab, Way
+from stretto.executors.cpu.peers.faults import Watch
+from stretto.executors.cpu.running.encode import Memory, encode
+from stretto.executors.cpu.running.explain import explained
+from stretto.executors.cpu.running.interpreters import (
     Interpreter,
     interpreter_named,
     is_loaded,
     lacks_compiler,
 )
-from stretto.executors.cpu.memory import create_file, prefault, require_shared_memory
-from stretto.executors.cpu.slab import ABI, CALL, Slab, SlabLayout
+from stretto.executors.cpu.shared.heap import Heap
+from stretto.executors.cpu.shared.memory import (
+    create_file,
+    prefault,
+    require_shared_memory,
+)
+from stretto.executors.cpu.shared.slab import ABI, CALL, Slab, SlabLayout
 from stretto.executors.cpu.words import Header, SessionWord
 from stretto.ir import Verified
 from stretto.plan import Plan, settled_hosts
@@ -145,7 +149,7 @@ class CpuSession(Session):
     def tell_renewed(self, tell: Callable[[], None]) -> None:
         """Call `tell`, by a thread, when the compiled interpreter can be used."""
         if self._interpreter.name != "numba" and _may_be_compiled(self._group):
-            from stretto.executors.cpu.beside import when_ready
+            from stretto.executors.cpu.running.beside import when_ready
 
             def take(engine: Interpreter) -> None:
                 self._renewed = engine

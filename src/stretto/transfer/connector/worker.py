@@ -14,10 +14,10 @@ from stretto.transfer.connector.defaults import Defaults, layer_number
 from stretto.transfer.connector.steps import Load, Save, Step, Told, done_tag
 from stretto.transfer.engine.engine import Engine
 from stretto.transfer.engine.leases import Lease
-from stretto.transfer.engine.transfer import Transfer
 from stretto.transfer.layouts import Layout
 from stretto.transfer.memory.region import Region
 from stretto.transfer.plans import deal
+from stretto.transfer.ways.transfer import Transfer
 
 __all__ = ["Worker"]
 

@@ -8,9 +8,9 @@ from collections.abc import Generator
 from typing import Any
 
 from stretto.errors import CallError, TransferCancelled, TransferTimeout
-from stretto.transfer.engine.pending import Pending
 from stretto.transfer.links.link import tag_hash
 from stretto.transfer.ports import LoopLike
+from stretto.transfer.ways.pending import Pending
 
 __all__ = ["Counts", "Notified"]
 

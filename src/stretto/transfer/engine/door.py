@@ -14,8 +14,8 @@ from stretto.meeting import address, tls
 from stretto.meeting.process import peer_uid, uid_refusal
 from stretto.transfer.engine.meet import Talk
 from stretto.transfer.engine.peer import Peer
-from stretto.transfer.engine.pending import Pending
 from stretto.transfer.ports import EngineLike
+from stretto.transfer.ways.pending import Pending
 
 __all__ = ["Door"]
 

@@ -16,17 +16,12 @@ from stretto.hop import MOST_LANES
 from stretto.meeting.forks import forget_in_children
 from stretto.meeting.secret import load_secret
 from stretto.transfer import loader
-from stretto.transfer.engine.answer import answer, fence_off
 from stretto.transfer.engine.counts import Counts, Notified
 from stretto.transfer.engine.door import Door
 from stretto.transfer.engine.leases import Lease, Writing
 from stretto.transfer.engine.loop import Loop
-from stretto.transfer.engine.paths import explained, lacks
 from stretto.transfer.engine.peer import Peer
-from stretto.transfer.engine.pending import Closes, Pending
-from stretto.transfer.engine.staged import Receiving, Sending
 from stretto.transfer.engine.start import Starter
-from stretto.transfer.engine.transfer import Prepared, Stats, Transfer, all_of
 from stretto.transfer.layouts import Layout
 from stretto.transfer.memory.across import Witness
 from stretto.transfer.memory.board import Board
@@ -39,10 +34,15 @@ from stretto.transfer.memory.region import (
     addresses_of,
     told,
 )
+from stretto.transfer.ways.answer import answer, fence_off
+from stretto.transfer.ways.paths import explained, lacks
+from stretto.transfer.ways.pending import Closes, Pending
+from stretto.transfer.ways.staged import Receiving, Sending
+from stretto.transfer.ways.transfer import Prepared, Stats, Transfer, all_of
 
 if TYPE_CHECKING:
-    from stretto.transfer.engine.gpu import Enqueued, Passing
     from stretto.transfer.stores.store import Store
+    from stretto.transfer.ways.gpu import Enqueued, Passing
 
 __all__ = ["Engine"]
 

@@ -18,19 +18,19 @@ from stretto.errors import (
     UnknownNameError,
 )
 from stretto.transfer.copying.words import Status
-from stretto.transfer.engine.pending import Pending
-from stretto.transfer.engine.staged import (
+from stretto.transfer.links.fields import Opened
+from stretto.transfer.links.link import Link, Record
+from stretto.transfer.links.words import BY_KEPT, STAGE_BYTES, TAG_BYTES, Kind
+from stretto.transfer.ports import EngineLike
+from stretto.transfer.ways.pending import Pending
+from stretto.transfer.ways.staged import (
     Receiving,
     Sending,
     copied,
     pack_request,
     read_request,
 )
-from stretto.transfer.engine.transfer import Transfer
-from stretto.transfer.links.fields import Opened
-from stretto.transfer.links.link import Link, Record
-from stretto.transfer.links.words import BY_KEPT, STAGE_BYTES, TAG_BYTES, Kind
-from stretto.transfer.ports import EngineLike
+from stretto.transfer.ways.transfer import Transfer
 
 __all__ = ["Exchange"]
 

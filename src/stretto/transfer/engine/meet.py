@@ -26,7 +26,6 @@ from stretto.meeting.secret import is_proof, new_nonce, prove
 from stretto.meeting.wire import Connection, Descriptor, Frame, Refused
 from stretto.transfer import loader
 from stretto.transfer.engine.peer import Peer
-from stretto.transfer.engine.pending import Pending
 from stretto.transfer.links.fields import Fields
 from stretto.transfer.links.link import Link
 from stretto.transfer.links.words import HALF_BYTES, MOST_FIELDS, RING
@@ -34,6 +33,7 @@ from stretto.transfer.memory.across import why_not
 from stretto.transfer.memory.board import BOARD_BYTES
 from stretto.transfer.memory.mapping import Shared
 from stretto.transfer.ports import EngineLike
+from stretto.transfer.ways.pending import Pending
 
 __all__ = ["Talk"]
 

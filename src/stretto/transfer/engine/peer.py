@@ -21,14 +21,14 @@ from stretto.errors import (
 from stretto.meeting.wire import Connection, Descriptor, Frame, Refused
 from stretto.transfer import loader
 from stretto.transfer.engine.exchange import Exchange
-from stretto.transfer.engine.pending import Pending
-from stretto.transfer.engine.transfer import Transfer, failure
 from stretto.transfer.links.link import Link, notice
 from stretto.transfer.links.words import NUM_MARKS
 from stretto.transfer.memory.board import PeerBoard
 from stretto.transfer.memory.mapping import Shared
 from stretto.transfer.memory.region import Region, untold
 from stretto.transfer.ports import EngineLike
+from stretto.transfer.ways.pending import Pending
+from stretto.transfer.ways.transfer import Transfer, failure
 
 __all__ = ["Peer"]
 

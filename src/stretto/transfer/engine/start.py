@@ -12,8 +12,14 @@ from stretto.errors import (
 )
 from stretto.transfer.copying.words import Mode
 from stretto.transfer.copying.work import Work
-from stretto.transfer.engine.answer import works_here
-from stretto.transfer.engine.asking import (
+from stretto.transfer.engine.leases import read_token
+from stretto.transfer.links.link import notice
+from stretto.transfer.links.words import MARKS
+from stretto.transfer.memory.region import GPU, STORE, Region, View, addresses_of
+from stretto.transfer.plans import Plan, Run, split
+from stretto.transfer.ports import EngineLike, PeerLike
+from stretto.transfer.ways.answer import works_here
+from stretto.transfer.ways.asking import (
     chunk_pages,
     header_of,
     num_pieces,
@@ -24,25 +30,19 @@ from stretto.transfer.engine.asking import (
     tokens_of,
     view_of,
 )
-from stretto.transfer.engine.leases import read_token
-from stretto.transfer.engine.paths import BY_GPU, Path, choose
-from stretto.transfer.engine.quick import quick
-from stretto.transfer.engine.staged import (
+from stretto.transfer.ways.paths import BY_GPU, Path, choose
+from stretto.transfer.ways.quick import quick
+from stretto.transfer.ways.staged import (
     INLINE,
     PART,
     can_go_straight,
     pack_request,
 )
-from stretto.transfer.engine.transfer import Prepared, Transfer
-from stretto.transfer.links.link import notice
-from stretto.transfer.links.words import MARKS
-from stretto.transfer.memory.region import GPU, STORE, Region, View, addresses_of
-from stretto.transfer.plans import Plan, Run, split
-from stretto.transfer.ports import EngineLike, PeerLike
+from stretto.transfer.ways.transfer import Prepared, Transfer
 
 if TYPE_CHECKING:
-    from stretto.transfer.engine.gpu import Enqueued, Gpu, GpuTransfer, Passing
-    from stretto.transfer.engine.stored import Helpers
+    from stretto.transfer.ways.gpu import Enqueued, Gpu, GpuTransfer, Passing
+    from stretto.transfer.ways.stored import Helpers
 
 __all__ = ["Starter"]
 
@@ -129,7 +129,7 @@ class Starter:
         if how.get("signal") is not None and path is not BY_GPU:
             raise CallError("signal= of memory that is not on a GPU; notify= is for it")
         if on_gpu and path is not BY_GPU:
-            from stretto.transfer.engine.gpu import Passing
+            from stretto.transfer.ways.gpu import Passing
 
             def begin(stream: Any) -> Transfer:
                 return self.start(a, b, stream=stream, **how)
@@ -161,7 +161,7 @@ class Starter:
         self, made: Plan, runs: Any, a: View, b: View, how: dict[str, Any]
     ) -> Enqueued:
         """Return what moves memory of GPUs whenever it is called with a stream."""
-        from stretto.transfer.engine.gpu import Enqueued
+        from stretto.transfer.ways.gpu import Enqueued
 
         signal = how.get("signal")
         word = 0 if signal is None else self.gpu.word(signal)
@@ -318,7 +318,7 @@ class Starter:
     def _stored(
         self, a: View, b: View, checked: bool, stream: Any, deadline: float | None
     ) -> Transfer:
-        from stretto.transfer.engine.stored import Helpers, begin_stored
+        from stretto.transfer.ways.stored import Helpers, begin_stored
 
         if self._helpers is None:
             self._helpers = Helpers()
@@ -344,7 +344,7 @@ class Starter:
     def gpu(self) -> Gpu:
         """Return the GPU of this process."""
         if self._gpu is None:
-            from stretto.transfer.engine.gpu import Gpu  # who has none does not pay
+            from stretto.transfer.ways.gpu import Gpu  # who has none does not pay
 
             self._gpu = Gpu(self._engine)
         return self._gpu
@@ -361,7 +361,7 @@ class Starter:
         where: tuple[int, int], stream: Any, by: str, checked: bool, **how: Any,
     ) -> GpuTransfer:  # fmt: skip
         """Begin copies on a stream."""
-        from stretto.transfer.engine.gpu import GpuTransfer
+        from stretto.transfer.ways.gpu import GpuTransfer
 
         peer = a.region.peer or b.region.peer
         handle = self.gpu.handle(stream)

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from stretto.errors import CallError, StrettoError
 from stretto.executors import Group, Patience
-from stretto.executors.cpu.encode import Encoded
-from stretto.executors.cpu.far import FarSlab, Way
-from stretto.executors.cpu.slab import Slab
+from stretto.executors.cpu.peers.far import FarSlab, Way
+from stretto.executors.cpu.running.encode import Encoded
+from stretto.executors.cpu.shared.slab import Slab
 from stretto.executors.cpu.words import (
     PRIVATE,
     Code,

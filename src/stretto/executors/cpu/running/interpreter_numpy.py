@@ -25,14 +25,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.collectives import Operator, combine, finish, storage
-from stretto.executors.cpu.memory import Span
-from stretto.executors.cpu.slab import (
+from stretto.executors.cpu.shared.memory import Span
+from stretto.executors.cpu.shared.slab import (
     LINE,
     PACKET_HEADER,
     PACKET_REGION,
     STAGE_REGION,
 )
-from stretto.executors.cpu.wakers import wake
+from stretto.executors.cpu.shared.wakers import wake
 from stretto.executors.cpu.words import (
     FLAG,
     PRIVATE,

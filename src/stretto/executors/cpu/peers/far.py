@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 
 from stretto import hop
 from stretto.executors import Group, hosts_of
-from stretto.executors.cpu.interpreters import Interpreter
-from stretto.executors.cpu.slab import (
+from stretto.executors.cpu.running.interpreters import Interpreter
+from stretto.executors.cpu.shared.slab import (
     FAR_PAGE,
     LINE,
     NEVER,
     Slab,
     SlabLayout,
 )
-from stretto.executors.cpu.wakers import Wakers
+from stretto.executors.cpu.shared.wakers import Wakers
 from stretto.executors.cpu.words import SessionWord
 
 __all__ = ["FarSlab", "Way"]
@@ -109,7 +109,7 @@ class Way:
         if calls is not None:
             self._words[SessionWord.HOP : SessionWord.HOP_BUSY + 1] = calls
         else:
-            from stretto.executors.cpu.interpreter_numpy import HOPS
+            from stretto.executors.cpu.running.interpreter_numpy import HOPS
 
             HOPS[int(self._words.ctypes.data)] = self._hop
 

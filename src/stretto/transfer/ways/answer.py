@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from stretto.errors import CallError, LayoutError, StaleMemory, TransferTimeout
 from stretto.transfer.copying.words import Mode
 from stretto.transfer.copying.work import Work
-from stretto.transfer.engine.staged import PART, Receiving, Sending
 from stretto.transfer.layouts import Layout
 from stretto.transfer.links.link import functions
 from stretto.transfer.links.words import BY_WORK
 from stretto.transfer.memory.region import GPU, Region, View
 from stretto.transfer.plans import Plan, Run, plan, split
 from stretto.transfer.ports import EngineLike, PeerLike
+from stretto.transfer.ways.staged import PART, Receiving, Sending
 
 __all__ = ["answer", "fence_off", "works_here"]
 
@@ -50,7 +50,7 @@ def answer(
         address = int(engine.board.shared.address) + 8 * slot
         work.guard(peer.link.marks + 8 * BY_WORK, address, epoch)
     if ring is not None:
-        from stretto.transfer.engine.gpu_stage import GpuReceiving, GpuSending
+        from stretto.transfer.ways.gpu_stage import GpuReceiving, GpuSending
 
         if is_put:
             return GpuReceiving(ring, peer, works, holds=view)
@@ -70,7 +70,7 @@ def works_here(
     parts = split(made, runs, PART)
     if ring is None:
         return [Work(made, run, addresses, addresses, mode=mode) for run in parts]
-    from stretto.transfer.engine.gpu_stage import GpuWork
+    from stretto.transfer.ways.gpu_stage import GpuWork
 
     return [GpuWork(ring, made, run, addresses, mode=mode) for run in parts]
 

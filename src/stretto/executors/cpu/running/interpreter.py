@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.executors.cpu.instructions import (
+from stretto.executors.cpu.running.instructions import (
     arise,
     bind,
     lie_down,
@@ -26,14 +26,14 @@ from stretto.executors.cpu.instructions import (
     signal,
     wait,
 )
-from stretto.executors.cpu.recording import (
+from stretto.executors.cpu.running.recording import (
     begin_call,
     begin_steps,
     end_call,
     now_ns,
     write_step,
 )
-from stretto.executors.cpu.slab import PACKET_REGION, STAGE_REGION
+from stretto.executors.cpu.shared.slab import PACKET_REGION, STAGE_REGION
 from stretto.executors.cpu.words import Code, Header, SessionWord, Status
 from stretto.jit.atomics import call as jump
 from stretto.jit.atomics import (

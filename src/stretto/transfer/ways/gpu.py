@@ -23,13 +23,13 @@ from stretto.errors import (
 )
 from stretto.transfer.copying.plain import fence
 from stretto.transfer.copying.words import Mode
-from stretto.transfer.engine.transfer import Transfer
 from stretto.transfer.links.link import notice
 from stretto.transfer.links.words import MARKS
 from stretto.transfer.memory.mapping import word_at
 from stretto.transfer.memory.region import GPU, Region, View
 from stretto.transfer.plans import Plan, Run
 from stretto.transfer.ports import EngineLike, LoopLike, PeerLike
+from stretto.transfer.ways.transfer import Transfer
 
 __all__ = ["Enqueued", "Gpu", "GpuTransfer", "Passing", "handle_of"]
 
@@ -58,7 +58,7 @@ class Gpu:
 
     def ring(self, peer: PeerLike | None) -> Any:
         """Return pinned memory for what goes to and from a peer; or for ourselves."""
-        from stretto.transfer.engine.gpu_stage import Ring
+        from stretto.transfer.ways.gpu_stage import Ring
 
         with self._engine.lock:
             for key, (other, ring) in list(self._rings.items()):
@@ -146,7 +146,7 @@ class Gpu:
         self, made: Plan, runs: Sequence[Run], a: View, b: View
     ) -> Callable[[], bool]:
         """Return what compares both sides' sums."""
-        from stretto.transfer.engine.gpu_stage import GpuWork
+        from stretto.transfer.ways.gpu_stage import GpuWork
 
         ring = self.ring(None)
         src, dst = self.addresses(a), self.addresses(b)
@@ -159,7 +159,7 @@ class Gpu:
 
     def copier(self, stream: Any) -> Any:
         """Return what copies between memory on the GPU and pieces of a store."""
-        from stretto.transfer.engine.gpu_stage import copy_piece
+        from stretto.transfer.ways.gpu_stage import copy_piece
 
         ring = self.ring(None)
         ring.lane.follow(self.handle(stream))

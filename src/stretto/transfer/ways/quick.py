@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from stretto.transfer.copying.pieces import are_long, pieces_of
 from stretto.transfer.copying.words import Status
 from stretto.transfer.copying.work import Work
-from stretto.transfer.engine.staged import Receiving, can_go_straight
 from stretto.transfer.links.link import functions
 from stretto.transfer.links.words import Ask, Kind, Said, Send
 from stretto.transfer.ports import PeerLike
+from stretto.transfer.ways.staged import Receiving, can_go_straight
 
 __all__ = ["Quick", "quick"]
 

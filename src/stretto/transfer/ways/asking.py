@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from stretto.errors import CallError
 from stretto.transfer.copying.work import Work
-from stretto.transfer.engine.staged import Receiving, Sending
 from stretto.transfer.memory.region import GPU, Region, View
 from stretto.transfer.plans import Plan, Run, plan
 from stretto.transfer.ports import PeerLike
+from stretto.transfer.ways.staged import Receiving, Sending
 
 __all__ = [
     "chunk_pages",
@@ -43,7 +43,7 @@ def sending_of(
         return Sending(
             peer, number, works, checked=checked, is_direct=is_direct, holds=holds
         )
-    from stretto.transfer.engine.gpu_stage import GpuSending
+    from stretto.transfer.ways.gpu_stage import GpuSending
 
     return GpuSending(ring, peer, number, works, checked=checked, holds=holds)
 
@@ -54,7 +54,7 @@ def receiving_of(
     """Return what receives a transfer: on a GPU by its ring."""
     if ring is None:
         return Receiving(peer, works, holds=holds)
-    from stretto.transfer.engine.gpu_stage import GpuReceiving
+    from stretto.transfer.ways.gpu_stage import GpuReceiving
 
     return GpuReceiving(ring, peer, works, holds=holds)
 

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stretto import caches
-from stretto.executors.cpu.interpreters import Interpreter, interpreter_named
+from stretto.executors.cpu.running.interpreters import Interpreter, interpreter_named
 
 __all__ = ["when_ready"]
 
@@ -29,7 +29,7 @@ _LONGEST_S = 5.0
 """How long a process that ends waits for one that is just being loaded."""
 _COMPILE = (
     "import os; os.nice({nice}); "
-    "from stretto.executors.cpu.beside import compile_now; compile_now()"
+    "from stretto.executors.cpu.running.beside import compile_now; compile_now()"
 )
 
 _lock = threading.Lock()
@@ -99,8 +99,8 @@ def _mark() -> Path:
     """Return a file that says that all was compiled: here, and by these compilers."""
     from llvmlite import binding as llvm
 
-    folders = Path(__file__).parent, Path(__file__).parents[2] / "jit"
-    files = [path for folder in folders for path in sorted(folder.glob("*.py"))]
+    folders = Path(__file__).parents[1], Path(__file__).parents[3] / "jit"
+    files = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
     here = (
         [hashlib.sha256(path.read_bytes()).hexdigest() for path in files],
         [importlib.metadata.version(name) for name in ("numba", "llvmlite")],

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from stretto.collectives import Operator, storage
 from stretto.errors import CallError, StrettoError, UnknownNameError
 from stretto.executors import Launch, SameArrays
-from stretto.executors.cpu.encode import KernelOf
+from stretto.executors.cpu.running.encode import KernelOf
 from stretto.jit import missing
 
 __all__ = [
@@ -84,7 +84,7 @@ def interpreter_named(name: str | None, *, warn: bool = True) -> Interpreter:
 
 @functools.cache
 def _numba() -> Interpreter:
-    from stretto.executors.cpu import interpreter, kernels
+    from stretto.executors.cpu.running import interpreter, kernels
     from stretto.jit.same import same_arrays
     from stretto.trace import MONOTONIC
 
@@ -123,7 +123,7 @@ def _numba() -> Interpreter:
 
 @functools.cache
 def _numpy() -> Interpreter:
-    from stretto.executors.cpu import interpreter_numpy as slow
+    from stretto.executors.cpu.running import interpreter_numpy as slow
 
     return Interpreter(
         name="numpy",

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.executors.cpu.slab import ASLEEP, Slab
+from stretto.executors.cpu.shared.slab import ASLEEP, Slab
 from stretto.executors.cpu.words import SessionWord
 
 __all__ = ["Wakers", "wake"]

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stretto.executors.cpu.memory import Mapping
+from stretto.executors.cpu.shared.memory import Mapping
 
 __all__ = [
     "ABI",

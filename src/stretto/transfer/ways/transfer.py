@@ -24,9 +24,9 @@ from stretto.trace import CallKind, observe
 from stretto.transfer import loader
 from stretto.transfer.copying.words import Job, Mode, Status
 from stretto.transfer.copying.work import Work
-from stretto.transfer.engine.pending import Pending
 from stretto.transfer.links.link import notice
 from stretto.transfer.ports import LoopLike, PeerLike
+from stretto.transfer.ways.pending import Pending
 
 __all__ = ["Prepared", "Stats", "Transfer", "all_of", "failure"]
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from stretto.errors import SharedMemoryError
 from stretto.executors import Group, hosts_of
-from stretto.executors.cpu.memory import (
+from stretto.executors.cpu.shared.memory import (
     Nowhere,
     Reservation,
     Span,

@@ -18,7 +18,7 @@ from stretto.collectives import Operator, Shape, storage
 from stretto.collectives import get as get_collective
 from stretto.errors import PlanError
 from stretto.executors import Call
-from stretto.executors.cpu.slab import (
+from stretto.executors.cpu.shared.slab import (
     MAX_LANES,
     MAX_SLOT,
     PACKET_HEADER,

@@ -25,13 +25,13 @@ from stretto.errors import (
 )
 from stretto.transfer.copying.words import Mode, Status
 from stretto.transfer.copying.work import Work
-from stretto.transfer.engine.asking import num_pieces, planned, tokens_of
-from stretto.transfer.engine.transfer import Transfer
 from stretto.transfer.memory.region import STORE, View
 from stretto.transfer.plans import Plan
 from stretto.transfer.ports import LoopLike
 from stretto.transfer.stores.pieces import Task, tasks
 from stretto.transfer.stores.store import Missing, Piece, Volume
+from stretto.transfer.ways.asking import num_pieces, planned, tokens_of
+from stretto.transfer.ways.transfer import Transfer
 
 __all__ = ["Copier", "Helpers", "StoredTransfer", "begin_stored"]
 

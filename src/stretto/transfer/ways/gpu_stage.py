@@ -23,12 +23,12 @@ from stretto.errors import StrettoError
 from stretto.transfer.copying.plain import bytes_at
 from stretto.transfer.copying.words import Job, Mode, Status
 from stretto.transfer.copying.work import Work
-from stretto.transfer.engine.staged import PART, Receiving, Sending
 from stretto.transfer.links.words import Kind
 from stretto.transfer.memory.mapping import word_at
 from stretto.transfer.plans import Box, Plan, Run
 from stretto.transfer.ports import EngineLike, PeerLike
 from stretto.transfer.stores.pieces import Task
+from stretto.transfer.ways.staged import PART, Receiving, Sending
 
 __all__ = ["GpuReceiving", "GpuSending", "GpuWork", "Ring", "copy_piece"]
 

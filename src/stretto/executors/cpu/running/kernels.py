@@ -23,8 +23,8 @@ from llvmlite import ir
 
 from stretto import caches
 from stretto.collectives import Operator
-from stretto.executors.cpu import elements
-from stretto.executors.cpu.elements import Element, element
+from stretto.executors.cpu.running import elements
+from stretto.executors.cpu.running.elements import Element, element
 
 __all__ = ["Kernel", "address_of", "supports", "vector_bytes"]
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from numba import types
 
-from stretto.executors.cpu.slab import PACKET_HEADER
+from stretto.executors.cpu.shared.slab import PACKET_HEADER
 from stretto.executors.cpu.words import (
     FLAG,
     PRIVATE,

@@ -1,0 +1,1 @@
+"""A plan laid out as a table of words, and the interpreters and kernels that run it."""
