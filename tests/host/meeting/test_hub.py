@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.host, pytest.mark.timeout(20)]
 @pytest.fixture
 def served(tmp_path):
     """A hub for two ranks, and the path it serves."""
-    machine = Rendezvous(2, deadline=time.monotonic() + 5, timeout_s=5.0)
+    machine = Rendezvous(2, deadline=time.monotonic() + 5, timeout_s=5.0, generation=1)
     hub, path = Hub(machine), str(tmp_path / "s.sock")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)

@@ -1,5 +1,6 @@
 """Ranks are recorded: as a command, from outside, when they die, when they wait."""
 
+import contextlib
 import json
 import os
 import sys
@@ -117,11 +118,18 @@ def test_what_a_killed_rank_did_is_there(tmp_path):
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="no /proc here")
 def test_a_job_that_waits_is_looked_at_from_outside(tmp_path):
-    """By the process of any rank: who is missing, and who waits for it in what step."""
-    with warm.Popen(job("stuck", tmp_path)) as child:
-        pids = [tmp_path / f"pid-{rank}" for rank in (0, 1)]
+    """By the process of any rank: who is missing, and who waits for it in what step.
+
+    Beside another job of as many ranks, which is none of its business.
+    """
+    folders = [tmp_path / name for name in ("this", "other")]
+    for folder in folders:
+        folder.mkdir()
+    with contextlib.ExitStack() as jobs:
+        started = [jobs.enter_context(warm.Popen(job("stuck", f))) for f in folders]
+        pids, others = ([folder / f"pid-{r}" for r in (0, 1)] for folder in folders)
         until = time.monotonic() + 60
-        while not all(p.exists() and p.read_text() for p in pids):
+        while not all(p.exists() and p.read_text() for p in (*pids, *others)):
             assert time.monotonic() < until
             time.sleep(0.02)
         time.sleep(0.5)
@@ -130,17 +138,19 @@ def test_a_job_that_waits_is_looked_at_from_outside(tmp_path):
                 command("attach", p.read_text()), capture_output=True, text=True,
                 check=False, timeout=60,
             )
-            for p in pids
+            for p in (*pids, *others)
         ]  # fmt: skip
         said = warm.run(
             command("attach", pids[0].read_text(), "--json"),
             capture_output=True, text=True, check=False, timeout=60,
         )  # fmt: skip
-        (tmp_path / "go").touch()
-        assert 0 == child.wait(60)
-    for page in pages:
+        late = [p[1].read_text() for p in (pids, pids, others, others)]
+        for folder, child in zip(folders, started, strict=True):
+            (folder / "go").touch()
+            assert 0 == child.wait(60)
+    for page, pid in zip(pages, late, strict=True):
         assert 1 == page.returncode, page.stderr
-        assert f"look first at: rank 1 ({os.uname().nodename}" in page.stdout
+        assert f"rank 1 ({os.uname().nodename}, pid {pid})" in page.stdout
         assert "rank 1 has not entered" in page.stdout
         assert "rank 0 (" in page.stdout
     found = json.loads(said.stdout)

@@ -51,7 +51,9 @@ def offer(rank, members, tag="t", payload=None, group="g", timeout_s=5.0, fate=N
 
 def meet(num_ranks=3, present=None):
     """A hub at which these ranks (all, unless told) have come at time 0."""
-    hub = Rendezvous(num_ranks, deadline=10.0, timeout_s=10.0, host_rank=0)
+    hub = Rendezvous(
+        num_ranks, deadline=10.0, timeout_s=10.0, generation=1, host_rank=0
+    )
     for rank in range(num_ranks) if present is None else present:
         hub.on(hello(rank, num_ranks), 0.0)
     return hub
@@ -71,7 +73,7 @@ def drops(actions):
 @given(st.permutations(range(5)))
 def test_all_are_welcome_when_the_last_has_come(order):
     """Nobody before, everybody then, whatever the order."""
-    hub = Rendezvous(5, deadline=10.0, timeout_s=10.0)
+    hub = Rendezvous(5, deadline=10.0, timeout_s=10.0, generation=1)
     actions = [hub.on(hello(rank, 5), 0.0) for rank in order]
 
     assert [[]] * 4 == actions[:-1]
@@ -323,7 +325,7 @@ EVENTS = st.one_of(
 @given(st.lists(st.tuples(EVENTS, st.floats(0, 4)), max_size=60))
 def test_no_rank_ever_waits_for_ever(story):
     """Whatever happens, after the last deadline everybody alive has an answer."""
-    hub, now = Rendezvous(4, deadline=20.0, timeout_s=20.0), 0.0
+    hub, now = Rendezvous(4, deadline=20.0, timeout_s=20.0, generation=1), 0.0
     waiting: dict[int, set[str]] = {}
     links = set()
     for event, pause in [*story, (Tick(), 1000.0)]:

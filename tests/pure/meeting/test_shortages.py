@@ -84,7 +84,7 @@ def hello(rank):
 @pytest.mark.parametrize(("later", "blamed"), [(None, (0,)), ("again", (1,))])
 def test_a_host_without_room_is_blamed_for_who_could_not_come(later, blamed):
     """As long as nobody has been let in since."""
-    machine = Rendezvous(2, deadline=5.0, timeout_s=5.0, host_rank=0)
+    machine = Rendezvous(2, deadline=5.0, timeout_s=5.0, generation=1, host_rank=0)
     if later is None:
         machine.on(Heard(link=0, message=hello(0)), 0.0)
     machine.on(NoRoom(why="Too many open files"), 0.1)

@@ -68,8 +68,8 @@ class Rendezvous:
         *,
         deadline: float,
         timeout_s: float,
+        generation: int,
         host_rank: int = -1,
-        generation: int = 0,
         joins_hosts: bool = False,
         hint: str = "",
     ) -> None:

@@ -27,7 +27,7 @@ from stretto.meeting.hosting.rendezvous import Rendezvous
 from stretto.meeting.launching import byvalue
 from stretto.meeting.launching import child as child_module
 from stretto.meeting.launching.child import LENGTH, Outcome, Task
-from stretto.meeting.process import exit_words, open_pidfd
+from stretto.meeting.process import exit_words, open_pidfd, uptime_ns
 from stretto.meeting.wire import Descriptor
 
 START_S = 120.0
@@ -92,7 +92,9 @@ class _Run:
     def __init__(self, num_ranks: int, deadline_s: float) -> None:
         start_s = max(START_S, deadline_s)
         deadline = time.monotonic() + start_s
-        machine = Rendezvous(num_ranks, deadline=deadline, timeout_s=start_s)
+        machine = Rendezvous(
+            num_ranks, deadline=deadline, timeout_s=start_s, generation=uptime_ns()
+        )
         self._num_ranks = num_ranks
         self._hub = Hub(machine, explain=self._explain)
         self._children: list[_Child] = []
