@@ -229,6 +229,11 @@ def _tell(error):
     sys.excepthook(type(error), error.with_traceback(trace), trace)
 
 
+def _print_warning(message, category, filename, lineno, file=None, line=None):
+    text = warnings.formatwarning(message, category, filename, lineno, line)
+    (file or sys.stderr).write(text)
+
+
 def _forget_pytest():
     """Do without what pytest put in the way of errors, signals and imports."""
     faulthandler.disable()
@@ -236,6 +241,7 @@ def _forget_pytest():
     sys.excepthook, sys.unraisablehook = sys.__excepthook__, sys.__unraisablehook__
     threading.excepthook = threading.__excepthook__
     logging.root.handlers.clear()
+    warnings.showwarning = _print_warning  # pytest keeps them in a list of its own
     sys.meta_path[:] = [
         one for one in sys.meta_path if "pytest" not in type(one).__module__
     ]

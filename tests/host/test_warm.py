@@ -1,0 +1,63 @@
+"""Processes that are forked where all is warm end, and say, what fresh ones do."""
+
+import subprocess
+import sys
+
+import pytest
+from tests.host import warm
+
+pytestmark = pytest.mark.host
+SCRIPTS = {
+    "words": "import sys; print(sys.argv, __name__)",
+    "place": "import os; print(os.getcwd(), os.environ['ONLY'], len(os.environ) < 9)",
+    "input": "print(input()[::-1])",
+    "status": "import sys; sys.exit(7)",
+    "last words": "raise SystemExit('no more')",
+    "error": "def work():\n    return {}['lost']\nwork()",
+    "interrupt": "import os, signal; os.kill(os.getpid(), signal.SIGINT); input()",
+    "signal": "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
+    "sudden": "import os; os.write(1, b'gone'); os._exit(3)",
+    "hooks": "import atexit; atexit.register(print, 'after'); print('before')",
+    "threads": (
+        "import threading, time\n"
+        "def late():\n    time.sleep(0.1); print('late')\n"
+        "threading.Thread(target=late).start(); print('main')"
+    ),
+    "open files": "import os; print(len(os.listdir('/proc/self/fd')))",
+    "own warnings": "import warnings; warnings.warn('careful'); print('on')",
+}
+
+
+@pytest.mark.parametrize("as_file", [False, True], ids=["-c", "file"])
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
+def test_a_forked_process_does_what_a_fresh_one_does(tmp_path, script, as_file):
+    """Its status and every line that it prints."""
+    file = tmp_path / "script.py"
+    file.write_text(script)
+    words = [str(file), "-x", "y"] if as_file else ["-c", script, "-x", "y"]
+    ended = []
+    for run in (lambda words, **how: subprocess.run([sys.executable, *words], **how),
+                warm.run):  # fmt: skip
+        with (tmp_path / "in").open("w+") as given:
+            given.write("some words\n")
+            given.seek(0)
+            done = run(
+                words, stdin=given, capture_output=True, text=True, cwd=tmp_path,
+                env={"ONLY": "this", "PATH": "/usr/bin:/bin"}, check=False, timeout=60,
+            )  # fmt: skip
+        told = [line for line in done.stderr.splitlines() if "  ^" not in line]
+        ended.append((done.returncode, done.stdout, told))
+
+    fresh, forked = ended
+    assert fresh[:2] == forked[:2]
+    assert fresh[2] == [line for line in forked[2] if "runpy" not in line]
+
+
+def test_a_process_can_be_killed_and_is_a_child_of_ours():
+    """As any that `subprocess` starts; the server is not counted."""
+    with warm.Popen(["-c", "input()"], stdin=subprocess.PIPE) as process:
+        assert process.pid in warm.children()
+        assert process.poll() is None
+        process.kill()
+    assert -9 == process.returncode
+    assert process.pid not in warm.children()
