@@ -79,14 +79,13 @@ class Loop:
         """Address of the words that say whether others look."""
         self.glance: Callable[[int, int], int] = _see_nothing
         """Look for a notification for a moment; 1: it came, and is taken."""
-        self._held: deque[Any] = deque(maxlen=64)
-        """The table, and earlier ones: somebody may be looking at one."""
+        self._held: deque[Any] = deque(maxlen=64)  # somebody may look at an old table
         self._set(())
         self._draining: dict[int, threading.RLock] = {}
         self._looks, self._looked = 0, 0.0
         self._await: Any = None
-        self.is_over = False
-        self._lock = threading.Lock()
+        self.is_over = self._is_closed = False
+        self._lock, self._waking = threading.Lock(), threading.RLock()
         self._thread = threading.Thread(
             target=self._run, name=f"stretto-transfer-{name}", daemon=True
         )
@@ -110,8 +109,9 @@ class Loop:
 
     def wake(self) -> None:
         """Have the thread look around."""
-        if not self.is_over:
-            os.eventfd_write(self._wake_fd, 1)
+        with self._waking:  # else its number may be another file's by now
+            if not self._is_closed:
+                os.eventfd_write(self._wake_fd, 1)
 
     def call(self, task: Callable[[], None]) -> None:
         """Have the thread call something soon."""
@@ -311,12 +311,13 @@ class Loop:
             except Exception as e:
                 if is_interruption(e):
                     raise
-                # A fault of ours: nobody may wait for what will not come.
                 threading.excepthook(threading.ExceptHookArgs([type(e), e, None, None]))
-                for taker in self._takers:
+                for taker in self._takers:  # nobody may wait for what will not come
                     taker.lose(f"this engine failed: {type(e).__name__}: {e}")
         self.selector.close()
-        os.close(self._wake_fd)
+        with self._waking:
+            self._is_closed = True
+            os.close(self._wake_fd)
         self._mover.stop()
 
     def _turn(self, most: float | None) -> None:
