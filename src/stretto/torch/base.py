@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from stretto.calls import Communicator, lacks, start_ahead
+from stretto.calls import Communicator, lacks, start_precompiling
 from stretto.errors import MissingExtraError
 from stretto.torch import groups
 from stretto.torch.fallback import Fallback, say_once
@@ -50,7 +50,7 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
                 f"pg_options is a {type(options).__name__}; want stretto.torch.Options"
             )
         if rank == 0 and torch.cuda.is_available():
-            start_ahead(int(size))  # first: it goes on beside all that follows
+            start_precompiling(int(size))  # first: it goes on beside all that follows
         self._rank, self._size = int(rank), int(size)
         self._name, self._desc = str(opts.group_id), "undefined"
         self._store = opts.store
