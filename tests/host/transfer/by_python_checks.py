@@ -68,6 +68,26 @@ def test_threads_put_and_get_at_once(pair):
     assert not any(thread.is_alive() for thread in threads)
 
 
+def test_peers_of_this_host_are_served_beside_those_of_others(pair, start):
+    """By one engine, each in its own way, and neither waits for the other."""
+    _, peer = pair
+    near = start()
+    by = peer.engine.connect(near.address).wait(WAIT)
+    near.tell("echo", peer=peer.engine.name, rounds=200)
+    pong, others = peer.engine.notified(b"pong"), peer.engine.notified(b"other", 200)
+    for nth in range(200):
+        if nth % 20 == 0:
+            put = peer["buf"][:300_000].put(np.full(300_000, nth, np.uint8))
+        by.notify(b"ping")
+        pong.wait(WAIT)
+        put.wait(WAIT)
+    others.wait(WAIT)
+    near.hear()
+    got = np.zeros(300_000, np.uint8)
+    peer["buf"][:300_000].get(got).wait(WAIT)
+    assert (got == 180).all()
+
+
 def test_what_was_said_before_a_close_is_heard(pair, start):
     """However late we look."""
     hop = pair[1].engine.hop

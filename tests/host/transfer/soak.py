@@ -1,6 +1,6 @@
 """An hour's worth of a transfer engine's life: puts, gets, cancels, kills, reconnects.
 
-    python -m tests.host.transfer.soak [--seconds 600] [--seed N]
+    python -m tests.host.transfer.soak [--seconds 600] [--seed N] [--hop tcp]
 
 Every page of the children's memory has one owner here, who knows what it must hold: the
 bytes before a transfer that failed, those after one that succeeded, or, where it was
@@ -57,7 +57,8 @@ class Other:
     def begin(self) -> None:
         """Start it, anew when it died."""
         name = f"soak-{random.getrandbits(40):x}"
-        self.child = Child(name, listen=self.listen, lanes=self.lanes)
+        hop = self.engine.hop if self.listen else "tcp"
+        self.child = Child(name, listen=self.listen, lanes=self.lanes, hop=hop)
         self.child.ask("share", name="kv", nbytes=LAYOUT.part_bytes,
                        layout=str(LAYOUT), arena=self.arena)  # fmt: skip
         self.pages = [Page() for _ in range(PAGES)]
@@ -72,10 +73,10 @@ class Other:
 class Soak:
     """See the module."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, hop: str = "tcp") -> None:
         self.rng = random.Random(seed)
         self.numpy = np.random.default_rng(seed)
-        self.engine = Engine(f"soak-{os.getpid()}", job="", secret=SECRET)
+        self.engine = Engine(f"soak-{os.getpid()}", job="", secret=SECRET, hop=hop)
         self.others = [
             Other(self.engine, listen=False, arena=True),
             Other(self.engine, listen=False, arena=False),
@@ -253,9 +254,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--seed", type=int, default=int(time.monotonic()))
+    parser.add_argument("--hop", default="tcp")
     given = parser.parse_args()
     print(f"seed {given.seed}", flush=True)
-    soak = Soak(given.seed)
+    soak = Soak(given.seed, given.hop)
     try:
         soak.run(given.seconds)
     finally:

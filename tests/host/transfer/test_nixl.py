@@ -20,7 +20,7 @@ def test_paths_faults_and_gpus_by_nixl():
     """All that goes by NIXL of the files on paths and faults; of GPUs, a part."""
     run_by(
         "nixl", ("test_paths", "test_faults", "test_gpu_staged", "by_python_checks"),
-        f"two_carriers or nixl and (not gpu_staged or {ON_GPUS})",
+        f"two_carriers or nixl and not quicker and (not gpu_staged or {ON_GPUS})",
         UCX_TLS="tcp,self", UCX_LOG_LEVEL="fatal",
     )  # fmt: skip
 

@@ -34,6 +34,7 @@ from stretto.transfer.ports import Ended
 __all__ = ["Loop", "Taker"]
 
 _HOT_S, _HOT_LOOK_S = 0.004, 0.0005
+_STUCK_S = 0.001
 _HELP_S, _HELP_BY_PYTHON_S, _ALONE_NS = 0.0002, 0.001, 5000
 _LONGEST_NAP_US = 60_000_000
 
@@ -330,7 +331,7 @@ class Loop:
                 wait = 0.0
         waits = any(taker.waits for taker in self._takers)
         if waits or any(taker.link.is_stuck for taker in self._takers):
-            wait = 0.0002 if wait is None else min(wait, 0.0002)
+            wait = _STUCK_S if wait is None else min(wait, _STUCK_S)
         if self._timers:
             first = max(0.0, self._timers[0][0] - now)
             wait = first if wait is None else min(wait, first)

@@ -52,6 +52,8 @@ class Watch:
         if not naps:
             return wait
         nap = max(min(naps), _HOT_NAP_S if is_hot else 0.0)
+        if not nap:
+            os.sched_yield()  # as in `look`
         return nap if wait is None else min(nap, wait)
 
     def is_fine(self, wait: float | None) -> bool:

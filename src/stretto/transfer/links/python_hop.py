@@ -24,7 +24,9 @@ __all__ = ["PythonHop"]
 
 _EVERY = SLOTS // 8
 """Records after which the peer is told how many were taken."""
-_PART, _SHORTEST_S, _LONGEST_S = 16, 50e-6, 50e-3
+_PART, _SHORTEST_S, _LONGEST_S = 16, 50e-6, 100e-3
+_SPIN_S = 100e-6
+"""After which who looks begins to nap."""
 _SILENCE_S = 2e-3
 """After which a peer is roused: until then its naps are short."""
 _NO_WORDS = (0, 0, 0)
@@ -114,7 +116,10 @@ class PythonHop:
 
     def nap_s(self, now: float) -> float:
         """Return how long who waits may sleep before it looks again."""
-        return min(max((now - self._stirred) / _PART, _SHORTEST_S), _LONGEST_S)
+        silence = now - self._stirred
+        if silence < _SPIN_S:
+            return 0.0
+        return min(max(silence / _PART, _SHORTEST_S), _LONGEST_S)
 
     def arm(self) -> bool:
         """Have descriptors wake who sleeps, where there are some."""
