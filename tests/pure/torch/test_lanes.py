@@ -174,7 +174,7 @@ class Comm:
     """A communicator that notes what it is asked, and which refuses nothing."""
 
     def __init__(self):
-        self.said, self.places = [], {}
+        self.said, self.calls_by_place = [], {}
 
     def all_reduce(self, x, op, **_):
         self.said.append((x, op))
