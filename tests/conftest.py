@@ -10,7 +10,11 @@ from tests.checking.golden import Golden
 from tests.nightly import examples
 
 TESTS = Path(__file__).parent
-LONGEST = ("chaos", "host/bench", "host/torch_ops", "host/torch", "host/hop")
+LONGEST = (
+    *("meta", "pure/hop", "pure/synth"),
+    *("host/torch_ops", "host/bench", "host/hop", "host/transfer", "host/studio"),
+    *("host/meeting", "host/torch", "chaos", "host/trace"),
+)
 """Folders whose files take longest: begun first, so that none runs alone at the end."""
 WARM = ("host", "meta")
 """Folders whose tests start processes of Python."""

@@ -13,7 +13,6 @@ import argparse
 import collections
 import gc
 import json
-import os
 import random
 import secrets
 import shutil
@@ -26,17 +25,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.chaos.scenarios import CHEAP
+from tests.host import warm
 from tests.shared_names import shared_names
 
 
 def used() -> dict[str, int]:
     """Return what this process holds that must not grow."""
     gc.collect()
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
     return {
         "descriptors": len(list(Path("/proc/self/fd").iterdir())),
         "threads": threading.active_count(),
-        "processes": len(children.split()),
+        "processes": len(warm.children()),
         "shared memory": len(shared_names()),
     }
 

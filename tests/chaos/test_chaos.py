@@ -42,7 +42,7 @@ def processes(tmp_path, *words):
 
 def test_chaos_of_real_processes(tmp_path):
     """Ranks are killed, stopped, limited, misled: the right one is named each time."""
-    status, report = processes(tmp_path, "--jobs", "2", "--seconds", "15")
+    status, report = processes(tmp_path, "--jobs", "2", "--seconds", "8")
 
     assert [] == report["faults"], f"seed {report['seed']}"
     assert 0 == status

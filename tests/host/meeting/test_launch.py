@@ -14,7 +14,7 @@ import pytest
 from stretto.errors import CallError, CollectiveTimeout, PeerLost, RankFailed
 from stretto.meeting.launching.launch import launch
 
-pytestmark = [pytest.mark.host, pytest.mark.fresh, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.host, pytest.mark.timeout(90)]
 
 
 def run(function, *arguments, num_ranks, deadline_s=5.0):
@@ -36,6 +36,7 @@ def shout(meeting, text):
     return [said["text"] for said, _ in parts], os.getpid()
 
 
+@pytest.mark.fresh
 def test_ranks_are_fresh_processes_that_meet():
     """Each returns its own result, in rank order."""
     results = run(shout, "a", num_ranks=3)
@@ -79,6 +80,7 @@ def fail_on(meeting, bad):
     meeting.world.check()
 
 
+@pytest.mark.fresh
 @pytest.mark.parametrize("bad", [0, 2])
 def test_a_rank_that_raises_is_named_with_its_traceback(bad):
     """Not those whose failure followed from it."""
@@ -122,6 +124,7 @@ def crash(meeting):
     until_broken(meeting)
 
 
+@pytest.mark.fresh
 def test_a_crash_is_named():
     """A segmentation fault has no traceback, but a signal."""
     with pytest.raises(RankFailed, match=r"rank 1 of 2 .* was killed by SIGSEGV"):
@@ -134,6 +137,7 @@ def leave_suddenly(meeting):
     until_broken(meeting)
 
 
+@pytest.mark.fresh
 def test_an_exit_without_a_word_is_named():
     """The status is told."""
     with pytest.raises(RankFailed, match=r"rank 1 of 2 .* exited with status 3"):
@@ -256,6 +260,7 @@ def leave_a_child(meeting):
     ).pid
 
 
+@pytest.mark.fresh
 def test_a_process_that_a_rank_leaves_does_not_hold_us_up():
     """Even when it inherited everything: it still runs when we are done."""
     (left,) = run(leave_a_child, num_ranks=1)
@@ -274,6 +279,7 @@ def give_grumpy(meeting):
     return Grumpy()
 
 
+@pytest.mark.fresh
 def test_a_result_that_cannot_travel_is_a_failure_of_that_rank():
     """The text says why."""
     with pytest.raises(RankFailed, match="returned a Grumpy that cannot be pickled"):

@@ -1,7 +1,9 @@
 """`spawn` inside `spawn`, and what a failure says of the user's own lines."""
 
+import subprocess
+import sys
+
 import pytest
-from tests.host import warm
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(120)]
 MAIN = """
@@ -29,8 +31,8 @@ def test_functions_of_the_main_script_are_found_at_any_depth(tmp_path, environme
     """And a failure is told once, with the user's line and none of the library."""
     script = tmp_path / "main.py"
     script.write_text(MAIN)
-    done = warm.run(
-        [script],
+    done = subprocess.run(
+        [sys.executable, str(script)],
         env=environment,
         capture_output=True,
         text=True,

@@ -1,6 +1,9 @@
 """Pages of the studio in a browser: served, opened, waited for, looked at."""
 
 import threading
+import time
+
+from tests.soon import soon
 
 from stretto.studio import Studio, StudioServer
 
@@ -43,7 +46,17 @@ def drawn(page):
 
 
 def colours(page, at=0):
-    """Return how many colours a canvas of the view has: an empty one has one."""
+    """Return how many colours a canvas of the view has, once that is more than one.
+
+    An empty one has one: it may take some frames on a busy machine until it is drawn.
+    """
+    until = time.monotonic() + soon(2)
+    while (seen := _colours(page, at)) <= 1 and time.monotonic() < until:
+        drawn(page)
+    return seen
+
+
+def _colours(page, at):
     return page.run(
         f"""(() => {{
         const c = document.querySelectorAll('main canvas')[{at}];

@@ -58,7 +58,7 @@ def test_a_group_with_relays_goes_everywhere(capsys, folder):
     """Two corners of a square, which the other two serve as relays."""
     file = str(folder / "group.py")
     place = ("--machine", "torus2x2", "--size", "64K")
-    group = ("--group", "0,3", "--relays", "--budget", "3")
+    group = ("--group", "0,3", "--relays", "--budget", "1")
     (found,) = rows(capsys, "synth", "all_reduce", *place, *group, "-o", file)
 
     assert found["verified"]

@@ -9,13 +9,15 @@ import time
 
 import numpy as np
 import pytest
+from tests.nightly import examples
 from tests.pure.hop.ends import FIRST, SIZE, joined, make, until
 
 from stretto.errors import RendezvousError
 from stretto.hop.ucx import library
 
 pytestmark = pytest.mark.timeout(60)
-SECONDS = 1.0
+SECONDS = examples(100) / 100
+"""How long threads meet in each test: at night longer."""
 
 
 def at_once(*works):

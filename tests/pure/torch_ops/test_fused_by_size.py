@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 from stretto.torch import groups  # noqa: E402
-from stretto.torch.fusing import graph, modules, report  # noqa: E402
+from stretto.torch.fusing import modules, report  # noqa: E402
 
 NAME, HIDDEN = "a group of a test", 4096
 
@@ -62,6 +62,8 @@ def test_what_is_too_large_is_left_as_it_is(group, rows, device, fused):
         found = traced(rows, device)
     except (AssertionError, RuntimeError) as e:
         pytest.skip(f"this PyTorch makes no fake tensors of {device}: {e}")
+    from stretto.torch.fusing import graph  # Inductor, a slow import
+
     said = report.Report()
 
     assert fused == graph.fuse_graph(found, said)
