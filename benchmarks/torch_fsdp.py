@@ -90,16 +90,16 @@ class Rank(Ranks):
 
     def few(self, step: Callable[[], Any], word: str) -> Callable[[], Any]:
         """Return the placed variant's step with other ways for large calls."""
-        from stretto.torch import placing
+        from stretto.torch import buffers
 
-        usual, named = placing.FEW_SMS, pins(word)
+        usual, named = buffers.FEW_SMS, pins(word)
 
         def other() -> Any:
-            placing.FEW_SMS = named
+            buffers.FEW_SMS = named
             try:
                 return step()
             finally:
-                placing.FEW_SMS = usual
+                buffers.FEW_SMS = usual
 
         return other
 

@@ -33,7 +33,7 @@ from stretto.meeting.launching import child, launch
 OURS = (__file__, str(Path(__file__).with_name("warm.py")))
 AT_EXIT = (
     ("stretto.meeting.join", "_end_all"),
-    ("stretto.calls.ahead", "_end"),
+    ("stretto.calls.precompile", "_end"),
     ("stretto.torch.base", "_end_all"),
 )
 """What a rank of ours does when it ends; of all else, this process takes care."""

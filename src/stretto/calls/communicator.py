@@ -14,7 +14,7 @@ from stretto.calls.forms.channels import Transfers
 from stretto.calls.forms.coalesced import CoalescingVerbs
 from stretto.calls.forms.objects import ObjectVerbs
 from stretto.calls.hints import argument_hint, attribute_hint
-from stretto.calls.repeats import Repeats
+from stretto.calls.repeatable import RepeatableCalls
 from stretto.calls.runner import OWNER, Claim
 from stretto.calls.verbs import Collectives
 from stretto.calls.work import Work
@@ -29,7 +29,7 @@ from stretto.trace import Seen, record
 __all__ = ["Communicator"]
 
 
-class Communicator(Collectives, ObjectVerbs, CoalescingVerbs, Repeats):
+class Communicator(Collectives, ObjectVerbs, CoalescingVerbs, RepeatableCalls):
     """A group of ranks that call the same things in the same order.
 
     It takes NumPy arrays, tensors, and anything with DLPack or the buffer protocol.

@@ -8,7 +8,7 @@ import os
 import re
 import time
 
-from stretto.calls.ahead import compile_usual
+from stretto.calls.precompile import compile_usual
 from stretto.cli.output import add_json, print_rows
 from stretto.errors import CallError
 

@@ -1,8 +1,8 @@
 """See what a run did: a local page, live or from files, and the same as one file."""
 
-from stretto.studio.export import exported
-from stretto.studio.given import Given
-from stretto.studio.server import StudioServer
-from stretto.studio.studio import Studio, follow
+from stretto.studio.inputs.given import Given
+from stretto.studio.serve.export import exported
+from stretto.studio.serve.server import StudioServer
+from stretto.studio.serve.studio import Studio, follow
 
 __all__ = ["Given", "Studio", "StudioServer", "exported", "follow"]

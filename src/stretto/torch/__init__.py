@@ -22,9 +22,9 @@ if importlib.util.find_spec("torch") is None:
 import torch.distributed as dist
 
 if TYPE_CHECKING:
+    from stretto.torch.buffers import place_buffers
     from stretto.torch.fusing import fuse
     from stretto.torch.group import StrettoGroup
-    from stretto.torch.groups import communicator
     from stretto.torch.memory import deregister, empty, pool, register
     from stretto.torch.operators import (
         all_gather,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         scatter,
     )
     from stretto.torch.options import Options
-    from stretto.torch.placing import place_buffers
+    from stretto.torch.registry import communicator
 
 __all__ = [
     "Options",
@@ -86,7 +86,7 @@ __all__ = [
 _HOMES = {
     "Options": "stretto.torch.options",
     "StrettoGroup": "stretto.torch.group",
-    "communicator": "stretto.torch.groups",
+    "communicator": "stretto.torch.registry",
     "fuse": "stretto.torch.fusing",
     **dict.fromkeys(
         (
@@ -115,7 +115,7 @@ _HOMES = {
     ),
     "deregister": "stretto.torch.memory",
     "empty": "stretto.torch.memory",
-    "place_buffers": "stretto.torch.placing",
+    "place_buffers": "stretto.torch.buffers",
     "pool": "stretto.torch.memory",
     "register": "stretto.torch.memory",
 }

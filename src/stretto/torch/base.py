@@ -1,7 +1,7 @@
 """What a process group is, whatever is called: its ranks, names, fallback and end.
 
 The verbs of c10d are in `group`; each is handed to `_do` here, which runs it now, or
-starts it on the CPU's line or a stream of the GPU, or leaves it to the fallback.
+starts it on the CPU's queue or a stream of the GPU, or leaves it to the fallback.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from stretto.calls import Communicator, lacks, start_ahead
+from stretto.calls import Communicator, lacks, start_precompiling
 from stretto.errors import MissingExtraError
-from stretto.torch import groups
+from stretto.torch import registry
+from stretto.torch.call_queue import CallQueue
+from stretto.torch.call_streams import CallStreams
 from stretto.torch.fallback import Fallback, say_once
 from stretto.torch.faults import both_families, refusal
-from stretto.torch.lanes import Lanes
-from stretto.torch.line import Line
+from stretto.torch.known_places import KnownPlaces
 from stretto.torch.meeting import meet, seconds
 from stretto.torch.options import Options
-from stretto.torch.places import KnownPlaces
 from stretto.torch.transfers import Transfers
 from stretto.torch.works import Done
 
@@ -50,14 +50,14 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
                 f"pg_options is a {type(options).__name__}; want stretto.torch.Options"
             )
         if rank == 0 and torch.cuda.is_available():
-            start_ahead(int(size))  # first: it goes on beside all that follows
+            start_precompiling(int(size))  # first: it goes on beside all that follows
         self._rank, self._size = int(rank), int(size)
         self._name, self._desc = str(opts.group_id), "undefined"
         self._store = opts.store
         limit = seconds(opts.timeout) or 1800.0
-        self._line = Line(self._name)
-        self._lock = self._line.lock
-        self._calls = self._line.calls
+        self._queue = CallQueue(self._name)
+        self._lock = self._queue.lock
+        self._calls = self._queue.calls
         _groups.add(self)
         self._comm: Any = Gone(f"group {self._name!r} was not made")
         self._fallback = Fallback(self, opts.store, opts.timeout, self._take_timeout)
@@ -69,8 +69,8 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
         self._known_places = KnownPlaces(comm)
         self._last_pins: tuple[Any, Mapping[str, Any], _Pinned] | None = None
         self._use(_Pinned(comm, options) if options.algorithms else comm)
-        groups.bind(self._name, comm, self._line)
-        self._lanes = Lanes(self._hear)
+        registry.bind(self._name, comm, self._queue)
+        self._streams = CallStreams(self._hear)
         self._transfers = Transfers(self._comm, options.transfers)
 
     def _hear(self) -> None:
@@ -127,15 +127,15 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
         if type(self._comm) is Gone:
             self._comm.refuse()
         if not wait and not on_gpu:
-            return self._line.start(run, found)
+            return self._queue.start(run, found)
         try:
             with self._lock, both_families():
                 if self._calls:
-                    self._line.finish()
+                    self._queue.finish()
                 if wait:
                     run()
                     return None
-                return self._lanes.start(run, tensors, found)
+                return self._streams.start(run, tensors, found)
         except MissingExtraError as e:
             if not on_gpu:
                 raise
@@ -185,8 +185,8 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
         """Take a name, which stands for the communicator from now on."""
         if name == self._name:
             return
-        groups.forget(self._name)
-        groups.bind(name, self._communicator, self._line)
+        registry.forget(self._name)
+        registry.bind(name, self._communicator, self._queue)
         self._name = name
 
     _set_group_name = setGroupName
@@ -234,21 +234,21 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
 
     def shutdown(self) -> None:
         """End the group: run what was started, and leave the others."""
-        self._lanes.synchronize()
+        self._streams.synchronize()
         self._close(f"group {self._name!r} was destroyed; make a new one")
 
     def abort(self) -> None:
         """End the group, whatever goes on in it."""
         why = f"group {self._name!r} was aborted; make a new one"
-        self._line.discard(refusal(why))
+        self._queue.discard(refusal(why))
         self._close(why)
 
     def _close(self, why: str) -> None:
         if isinstance(self._comm, Gone):
             return
-        groups.forget(self._name)
+        registry.forget(self._name)
         try:
-            self._line.close()
+            self._queue.close()
         finally:
             self._use(Gone(why))
             self._communicator.close()
@@ -259,7 +259,7 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
         """Be of no use in a forked child: the ranks that met are the parent's."""
         if isinstance(self._comm, Gone):
             return
-        groups.forget(self._name)
+        registry.forget(self._name)
         self._use(
             Gone(
                 f"group {self._name!r} belongs to the process that this one was forked "
@@ -318,7 +318,7 @@ def _end_all() -> None:
     for group in list(_groups):
         if not isinstance(group._comm, Gone):
             with contextlib.suppress(Exception):  # the others may be gone
-                group._line.leave(_GRACE_S)
+                group._queue.leave(_GRACE_S)
 
 
 def _keep_all() -> None:

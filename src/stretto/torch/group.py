@@ -2,7 +2,7 @@
 
 One class for every device: CPU and CUDA tensors take the same way. A call that may
 block (`opts.asyncOp` is False) runs in the caller's thread and returns None. Others
-return a Work: on the CPU one of the group's line, on GPUs one of its streams.
+return a Work: on the CPU one of the group's queue, on GPUs one of its streams.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import torch
 from stretto.errors import CallError, MissingExtraError, StrettoError
 from stretto.torch import calls
 from stretto.torch.base import GroupBase, profiling
+from stretto.torch.call_streams import SHORT, in_order
 from stretto.torch.faults import as_torch, both_families, refusal
-from stretto.torch.lanes import SHORT, in_order
 from stretto.torch.meeting import seconds
 from stretto.torch.options import OPERATORS, given, operator_of
 from stretto.torch.works import Done
@@ -57,7 +57,7 @@ class StrettoGroup(GroupBase):
                     return None if wait else in_order([tensor])
                 with self._lock:
                     if self._calls:
-                        self._line.finish()
+                        self._queue.finish()
                     self._comm.all_reduce(tensor, name)
                     if tensor.is_cuda:
                         self._known_places.learn(tensor, number)
@@ -210,14 +210,14 @@ class StrettoGroup(GroupBase):
         limit = seconds(opts.timeout)
         run = functools.partial(self._run_barrier, limit)
         if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
-            self._lanes.synchronize()
+            self._streams.synchronize()
             where = opts.device
             on_gpu = where is not None and torch.device(where).type == "cuda"
             torch.cuda.current_stream(where if on_gpu else None).synchronize()
         elif opts.asyncOp:
-            return self._line.start(run, [])
+            return self._queue.start(run, [])
         with self._lock, both_families():
-            self._line.finish()
+            self._queue.finish()
             run()
         return Done() if opts.asyncOp else None
 
@@ -271,8 +271,8 @@ class StrettoGroup(GroupBase):
     def _end_coalescing(self, device: Any) -> Any:
         """Return what all calls since `_start_coalescing` are waited for by."""
         if torch.device(device).type == "cuda":
-            return self._lanes.start(lambda: None, [torch.empty(0, device=device)])
-        return self._line.start(lambda: None, [])
+            return self._streams.start(lambda: None, [torch.empty(0, device=device)])
+        return self._queue.start(lambda: None, [])
 
 
 def _each_list(comm: Any, columns: Sequence[Sequence[Any]], ins: Sequence[Any]) -> None:

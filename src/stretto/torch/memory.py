@@ -19,7 +19,7 @@ import torch
 
 from stretto.errors import CallError
 from stretto.torch.faults import both_families
-from stretto.torch.groups import communicator
+from stretto.torch.registry import communicator
 
 __all__ = ["Ranges", "deregister", "empty", "pool", "register"]
 

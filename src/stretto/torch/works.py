@@ -20,7 +20,7 @@ _telling = threading.Lock()
 
 
 class Runs(Protocol):
-    """What a started call waits in: a line, as far as the call knows it."""
+    """What a started call waits in: a queue, as far as the call knows it."""
 
     def finish(
         self, work: Started | None = None, timeout_s: float | None = None
@@ -32,14 +32,16 @@ class Runs(Protocol):
 
 
 class Started(dist.Work):  # type: ignore[misc]
-    """A call on the CPU that waits in a line, or was run from it.
+    """A call on the CPU that waits in a queue, or was run from it.
 
-    Whoever waits for it runs it, and those before it; else the line's thread does.
+    Whoever waits for it runs it, and those before it; else the queue's thread does.
     """
 
-    def __init__(self, line: Runs, run: Callable[[], None], tensors: list[Any]) -> None:
+    def __init__(
+        self, queue: Runs, run: Callable[[], None], tensors: list[Any]
+    ) -> None:
         dist.Work.__init__(self)
-        self._line = line
+        self._queue = queue
         self._call: Callable[[], None] | None = run
         self._tensors = tensors
         self.is_over = False
@@ -75,7 +77,7 @@ class Started(dist.Work):  # type: ignore[misc]
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Return when the call has ended; raise what it raised."""
         if not self.is_over:
-            self._line.finish(self, seconds(timeout) if timeout else None)
+            self._queue.finish(self, seconds(timeout) if timeout else None)
         if self._error is not None:
             raise self._error
         return True
@@ -83,7 +85,7 @@ class Started(dist.Work):  # type: ignore[misc]
     synchronize = wait
 
     def get_future(self) -> Any:
-        """Return a Future of the tensors. The line's thread hurries from now on."""
+        """Return a Future of the tensors. The queue's thread hurries from now on."""
         with _telling:
             if self._future is not None:
                 return self._future
@@ -92,7 +94,7 @@ class Started(dist.Work):  # type: ignore[misc]
         if over:
             self.tell()
         else:
-            self._line.hurry(self)
+            self._queue.hurry(self)
         return self._future
 
     def is_completed(self) -> bool:

@@ -10,7 +10,7 @@ from tests.host.torch_ops.checks import check, seeded
 from torch import nn
 
 import stretto.torch.operators as st
-from stretto.torch import groups
+from stretto.torch import registry
 from stretto.torch.fusing import fuse
 
 HIDDEN = 64
@@ -29,7 +29,7 @@ def gloo(b):
         dist.init_process_group(
             "gloo", init_method=f"file://{name}", rank=b.rank, world_size=b.n
         )
-    groups.bind(dist.group.WORLD.group_name, b.comm)
+    registry.bind(dist.group.WORLD.group_name, b.comm)
 
 
 class LlamaRMSNorm(nn.Module):

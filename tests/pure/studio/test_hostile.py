@@ -14,7 +14,7 @@ from tests.pure.studio.made import recording
 from stretto.errors import StrettoError
 from stretto.studio import Given, Studio, views
 from stretto.studio.ask import EXAMPLES
-from stretto.studio.pack import unpack
+from stretto.studio.serve.pack import unpack
 from stretto.trace import (
     CALL,
     STATES,

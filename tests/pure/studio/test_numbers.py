@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 from tests.pure.studio.made import recording
 
 from stretto import algorithms, topology
-from stretto.studio.binned import spread
-from stretto.studio.flows import Plans, flows_of
-from stretto.studio.given import Given
-from stretto.studio.groups import groups
-from stretto.studio.index import Index, dense_ids
-from stretto.studio.links import link_use, traffic
-from stretto.studio.pack import pack, unpack
-from stretto.studio.simulated import simulated
+from stretto.studio.analysis.binned import spread
+from stretto.studio.analysis.flows import Plans, flows_of
+from stretto.studio.analysis.groups import groups
+from stretto.studio.analysis.index import Index, dense_ids
+from stretto.studio.analysis.link_use import link_use, traffic
+from stretto.studio.inputs.given import Given
+from stretto.studio.inputs.simulated import simulated
+from stretto.studio.serve.pack import pack, unpack
 from stretto.studio.units import size_name
 
 

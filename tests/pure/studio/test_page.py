@@ -14,7 +14,7 @@ from tests.pure.studio.made import hanging, recording, tuning
 from stretto import algorithms
 from stretto.studio import Given, Studio, exported, views
 from stretto.studio.ask import EXAMPLES
-from stretto.studio.pack import unpack
+from stretto.studio.serve.pack import unpack
 from stretto.studio.web import bundled, web_file, web_names
 from stretto.trace import CallKind, Comm, RankInfo, Run, write
 

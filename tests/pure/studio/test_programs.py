@@ -5,10 +5,10 @@ import pytest
 from stretto import algorithms
 from stretto.lower import lower
 from stretto.plan import Move, Schedule
-from stretto.studio.contents import followed
-from stretto.studio.given import Given
-from stretto.studio.linked import linked
-from stretto.studio.sources import load
+from stretto.studio.analysis.contributions import contributions_of
+from stretto.studio.analysis.side_by_side import side_by_side
+from stretto.studio.inputs.given import Given
+from stretto.studio.inputs.loading import load
 from stretto.verify import verify
 
 SOME = ("all_reduce/two_shot", "all_reduce/ring", "all_gather/bruck", "broadcast/chain")
@@ -19,7 +19,7 @@ def test_at_the_end_everybody_has_contributed_everywhere(name):
     """What the page draws of an all_reduce ends full."""
     if algorithms.get(name).refuses(4) is not None:
         pytest.skip("not for 4 ranks")
-    found = followed(algorithms.get(name).build(4))
+    found = contributions_of(algorithms.get(name).build(4))
 
     assert 0 == found.held[0].max()
     assert {4} == set(found.held[-1].ravel().tolist())
@@ -28,7 +28,7 @@ def test_at_the_end_everybody_has_contributed_everywhere(name):
 
 def test_what_is_too_long_is_no_picture():
     """It is said, not drawn in part."""
-    assert followed(algorithms.get("all_reduce/two_shot").build(256)) is None
+    assert contributions_of(algorithms.get("all_reduce/two_shot").build(256)) is None
 
 
 @pytest.mark.parametrize("name", SOME)
@@ -36,7 +36,7 @@ def test_what_is_too_long_is_no_picture():
 def test_every_step_is_tied_to_its_line_and_to_the_kernel(name, schedule):
     """Moves know their operation, waits and signals that of a move beside them."""
     program = algorithms.get(name).build(4)
-    found = linked(program, schedule=schedule, rank=1, dtype="float32")
+    found = side_by_side(program, schedule=schedule, rank=1, dtype="float32")
     plan = lower(verify(program), Schedule.parse(schedule))
     steps = {(k, i) for k, lane in enumerate(plan.ranks[1]) for i in range(len(lane))}
     mine = {step for line in found.plan for step in line.steps}
@@ -69,8 +69,10 @@ def test_only_files_that_were_given_are_read(tmp_path):
     names = {n: getattr(program, n) for n in program.__slots__}
     places = tuple(f"{secret}:{at}" for at in range(1, len(program.places) + 1))
     alien = program.__class__(**{**names, "places": places, "source": f"{secret}:1"})
-    shut = linked(alien, schedule="", rank=0, dtype="float32")
-    opened = linked(alien, schedule="", rank=0, dtype="float32", given=str(secret))
+    shut = side_by_side(alien, schedule="", rank=0, dtype="float32")
+    opened = side_by_side(
+        alien, schedule="", rank=0, dtype="float32", given=str(secret)
+    )
 
     assert not any("password" in line.text for line in shut.author)
     assert any("password" in line.text for line in opened.author)
@@ -79,7 +81,7 @@ def test_only_files_that_were_given_are_read(tmp_path):
 def test_a_plan_that_cannot_be_made_is_said():
     """The program is still shown."""
     program = algorithms.get("all_reduce/two_shot").build(2)
-    found = linked(program, schedule="engine", rank=0, dtype="float32")
+    found = side_by_side(program, schedule="engine", rank=0, dtype="float32")
 
     assert found.author
     assert found.notes
@@ -87,7 +89,7 @@ def test_a_plan_that_cannot_be_made_is_said():
 
 def test_what_is_too_long_to_simulate_is_said_before_it_is_tried(monkeypatch):
     """The program is shown without its times."""
-    monkeypatch.setattr("stretto.studio.simulated._MOST_EVENTS", 100)
+    monkeypatch.setattr("stretto.studio.inputs.simulated._MOST_EVENTS", 100)
     program = algorithms.get("all_reduce/two_shot").build(4)
     loaded = load(Given(program=program, machine="h200x4"))
 

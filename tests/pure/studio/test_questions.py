@@ -11,6 +11,7 @@ from tests.pure.studio.made import recording
 
 from stretto import collectives
 from stretto.errors import CallError
+from stretto.studio.analysis.scene import Scene
 from stretto.studio.ask import (
     EXAMPLES,
     Question,
@@ -21,8 +22,7 @@ from stretto.studio.ask import (
     understood,
 )
 from stretto.studio.ask.question import _TAKEN
-from stretto.studio.scene import Scene
-from stretto.studio.sources import Loaded
+from stretto.studio.inputs.loading import Loaded
 
 NUMBERS = st.integers(0, 1 << 40)
 TIMES = st.floats(0, 1e12, allow_nan=False).map(lambda v: round(v, 3))

@@ -12,7 +12,7 @@ from tests.pure.studio.made import recording
 
 from stretto.errors import CallError
 from stretto.studio import Given, Studio, StudioServer, follow
-from stretto.studio.pack import unpack
+from stretto.studio.serve.pack import unpack
 from stretto.trace import STATES, write
 
 

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 import stretto  # noqa: E402
 import stretto.torch  # noqa: E402
-from stretto.torch import faults, groups, options  # noqa: E402
+from stretto.torch import faults, options, registry  # noqa: E402
 from stretto.torch.meeting import LONGEST_S, seconds  # noqa: E402
 
 
@@ -88,18 +88,18 @@ def test_time_outs_in_seconds():
 def test_a_name_stands_for_a_communicator_until_it_is_forgotten():
     """A name that is not bound is an error; forgetting twice is none."""
     with stretto.connect(0, 1, "tests-pure-torch-groups") as comm:
-        groups.bind("some", comm)
-        assert groups.communicator("some") is comm
-        assert groups.communicator(comm) is comm
-        groups.forget("some")
-        groups.forget("some")
+        registry.bind("some", comm)
+        assert registry.communicator("some") is comm
+        assert registry.communicator(comm) is comm
+        registry.forget("some")
+        registry.forget("some")
     for given, text in (
         ("some", "no group named 'some'"),
         (None, "no default group"),
         (7, "a int is no group"),
     ):
         with pytest.raises(stretto.CallError, match=text):
-            groups.communicator(given)
+            registry.communicator(given)
 
 
 def run(code):

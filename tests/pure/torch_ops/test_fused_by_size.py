@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
-from stretto.torch import groups  # noqa: E402
+from stretto.torch import registry  # noqa: E402
 from stretto.torch.fusing import modules, report  # noqa: E402
 
 NAME, HIDDEN = "a group of a test", 4096
@@ -31,9 +31,9 @@ class Comm:
 @pytest.fixture
 def group():
     comm = Comm()
-    groups.bind(NAME, comm)
+    registry.bind(NAME, comm)
     yield comm
-    groups.forget(NAME)
+    registry.forget(NAME)
 
 
 def layer(x, residual, weight):

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from stretto.studio.analysis.scene import Scene
 from stretto.studio.ask.of_collectives import slowest, times, why_step
 from stretto.studio.ask.of_links import links
 from stretto.studio.ask.of_ranks import doing, late, why_rank
 from stretto.studio.ask.question import Question, Subject
 from stretto.studio.ask.window import Answer, Window, window_of
-from stretto.studio.scene import Scene
 
 __all__ = ["answer", "packed"]
 

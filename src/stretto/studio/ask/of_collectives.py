@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from stretto.errors import CallError
+from stretto.studio.analysis.groups import groups
+from stretto.studio.analysis.index import Index
+from stretto.studio.analysis.scene import Scene
 from stretto.studio.ask.question import Question
 from stretto.studio.ask.window import Answer, Window, comm_named, nothing
-from stretto.studio.groups import groups
-from stretto.studio.index import Index
-from stretto.studio.scene import Scene
 from stretto.studio.units import size_name, time_name
 
 __all__ = ["slowest", "times", "why_step"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from stretto.studio.analysis.flows import flows_of
+from stretto.studio.analysis.index import Index
+from stretto.studio.analysis.scene import Scene
 from stretto.studio.ask.question import Question, Subject
 from stretto.studio.ask.window import Answer, Window
-from stretto.studio.flows import flows_of
-from stretto.studio.index import Index
-from stretto.studio.scene import Scene
 
 __all__ = ["links"]
 

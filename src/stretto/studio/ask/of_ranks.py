@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from stretto.errors import CallError
+from stretto.studio.analysis.index import Index
+from stretto.studio.analysis.scene import Scene
 from stretto.studio.ask.question import Question
 from stretto.studio.ask.window import Answer, Window, nothing
-from stretto.studio.index import Index
-from stretto.studio.scene import Scene
 from stretto.studio.units import time_name
 from stretto.trace import STATES
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.errors import CallError
+from stretto.studio.analysis.index import Index
 from stretto.studio.ask.question import Question
-from stretto.studio.index import Index
 
 __all__ = ["Answer", "Window", "comm_named", "nothing", "window_of"]
 

@@ -13,8 +13,8 @@ import pkgutil
 from typing import Any, Protocol
 
 from stretto.errors import UnknownNameError
-from stretto.studio.scene import Args, Scene
-from stretto.studio.sources import Loaded
+from stretto.studio.analysis.scene import Args, Scene
+from stretto.studio.inputs.loading import Loaded
 
 __all__ = ["View", "get", "names"]
 

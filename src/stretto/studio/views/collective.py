@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from stretto.errors import CallError
-from stretto.studio.contents import followed
-from stretto.studio.flows import flows_of, joined
-from stretto.studio.index import Index, dense_ids
-from stretto.studio.scene import Args, Scene, number
-from stretto.studio.sources import Loaded
+from stretto.studio.analysis.contributions import contributions_of
+from stretto.studio.analysis.flows import flows_of, joined
+from stretto.studio.analysis.index import Index, dense_ids
+from stretto.studio.analysis.scene import Args, Scene, number
+from stretto.studio.inputs.loading import Loaded
 from stretto.studio.units import time_name
 from stretto.trace import STEP_KINDS
 
@@ -49,7 +49,7 @@ def data(scene: Scene, args: Args) -> dict[str, Any]:
 def _by_program(scene: Scene) -> dict[str, Any]:
     program = scene.loaded.program
     assert program is not None  # `data` looked
-    found = followed(program)
+    found = contributions_of(program)
     if found is None:
         raise CallError(
             f"{program.name}: {len(program.ops):,} operations are no picture; show it "

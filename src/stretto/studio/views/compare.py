@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from stretto.studio.groups import Group, groups
-from stretto.studio.index import Index
-from stretto.studio.scene import Args, Scene
-from stretto.studio.sources import Loaded
+from stretto.studio.analysis.groups import Group, groups
+from stretto.studio.analysis.index import Index
+from stretto.studio.analysis.scene import Args, Scene
+from stretto.studio.inputs.loading import Loaded
 from stretto.studio.units import size_name
 
 TITLE = "Compare"

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.studio.scene import Args, Scene, number
-from stretto.studio.sources import Loaded
+from stretto.studio.analysis.scene import Args, Scene, number
+from stretto.studio.inputs.loading import Loaded
 
 TITLE = "Lateness"
 ORDER = 4

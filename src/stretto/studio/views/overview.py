@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from stretto.studio.binned import spread
-from stretto.studio.groups import groups
-from stretto.studio.index import Index
-from stretto.studio.scene import Args, Scene
-from stretto.studio.sources import Loaded
+from stretto.studio.analysis.binned import spread
+from stretto.studio.analysis.groups import groups
+from stretto.studio.analysis.index import Index
+from stretto.studio.analysis.scene import Args, Scene
+from stretto.studio.inputs.loading import Loaded
 from stretto.studio.units import size_name, time_name
 from stretto.trace import UNKNOWN_NS
 

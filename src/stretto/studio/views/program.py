@@ -6,9 +6,9 @@ from typing import Any
 
 from stretto import algorithms
 from stretto.errors import CallError
-from stretto.studio.linked import linked, packed
-from stretto.studio.scene import Args, Scene, number
-from stretto.studio.sources import Loaded
+from stretto.studio.analysis.scene import Args, Scene, number
+from stretto.studio.analysis.side_by_side import packed, side_by_side
+from stretto.studio.inputs.loading import Loaded
 from stretto.trace import CallKind
 
 TITLE = "Program"
@@ -41,7 +41,7 @@ def data(scene: Scene, args: Args) -> dict[str, Any]:
         program = algorithms.get(kind.algorithm).build(n)
         schedule, dtype = kind.schedule, kind.dtype or dtype
     rank = number(args, "rank", 0, most=program.num_ranks - 1)
-    found = linked(
+    found = side_by_side(
         program, schedule=schedule, rank=rank, dtype=dtype, given=given.source
     )
     return {

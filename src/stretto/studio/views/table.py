@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from stretto.studio.groups import groups
-from stretto.studio.scene import Args, Scene
-from stretto.studio.sources import Loaded
+from stretto.studio.analysis.groups import groups
+from stretto.studio.analysis.scene import Args, Scene
+from stretto.studio.inputs.loading import Loaded
 from stretto.studio.units import size_name
 
 TITLE = "Operations"

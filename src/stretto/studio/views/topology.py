@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from stretto.studio.layout import Layout, of_machine, of_ranks
-from stretto.studio.links import LinkUse
-from stretto.studio.scene import Args, Scene
-from stretto.studio.sources import Loaded
+from stretto.studio.analysis.layout import Layout, of_machine, of_ranks
+from stretto.studio.analysis.link_use import LinkUse
+from stretto.studio.analysis.scene import Args, Scene
+from stretto.studio.inputs.loading import Loaded
 from stretto.topology import Link
 
 TITLE = "Links"

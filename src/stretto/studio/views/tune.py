@@ -6,8 +6,8 @@ import math
 from collections import defaultdict
 from typing import Any
 
-from stretto.studio.scene import Args, Scene
-from stretto.studio.sources import Loaded
+from stretto.studio.analysis.scene import Args, Scene
+from stretto.studio.inputs.loading import Loaded
 from stretto.studio.units import size_name
 
 TITLE = "Tuning"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from stretto import watch
-from stretto.studio.scene import Args, Scene
-from stretto.studio.sources import Loaded
+from stretto.studio.analysis.scene import Args, Scene
+from stretto.studio.inputs.loading import Loaded
 from stretto.trace import STATES, Recording
 
 TITLE = "Waiting"

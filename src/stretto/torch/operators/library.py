@@ -15,7 +15,7 @@ import torch
 
 from stretto.calls import Communicator
 from stretto.errors import CallError
-from stretto.torch.groups import communicator
+from stretto.torch.registry import communicator
 
 __all__ = ["LIBRARY", "define", "in_graph", "named", "resolve", "text_of"]
 

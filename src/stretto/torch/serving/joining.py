@@ -16,7 +16,7 @@ from torch import Tensor
 
 from stretto.calls import Communicator, connect
 from stretto.errors import CallError
-from stretto.torch import groups
+from stretto.torch import registry
 from stretto.torch.operators.library import named
 
 __all__ = ["Joined", "joined"]
@@ -57,7 +57,7 @@ def joined(group: Any) -> Joined | None:
     if found is not None and found._users:
         return found.take()
     try:
-        found = Joined(groups.communicator(group), ours=False)
+        found = Joined(registry.communicator(group), ours=False)
     except CallError:  # of another backend
         comm = _meet(group)
         if comm is None:

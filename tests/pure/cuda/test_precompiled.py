@@ -6,7 +6,7 @@ import pytest
 from cuda_fakes import on_ranks
 
 from stretto import algorithms, collectives
-from stretto.calls.ahead import usual_calls
+from stretto.calls.precompile import usual_calls
 from stretto.choice.plans import frozen, proved_plan
 from stretto.choice.select import STAGED, Question, dtype_class
 from stretto.choice.selector import Selector

@@ -20,8 +20,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from stretto.errors import StrettoError
-from stretto.studio.access import HEADERS, Access
-from stretto.studio.studio import Studio
+from stretto.studio.serve.access import HEADERS, Access
+from stretto.studio.serve.studio import Studio
 from stretto.studio.web import web_file
 
 __all__ = ["StudioServer"]

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.errors import TopologyError
-from stretto.studio.binned import spread
-from stretto.studio.flows import Plans, flows_of
-from stretto.studio.index import Index
+from stretto.studio.analysis.binned import spread
+from stretto.studio.analysis.flows import Plans, flows_of
+from stretto.studio.analysis.index import Index
 from stretto.topology import Link, Machine
 
 __all__ = ["MOST_BINS", "LinkUse", "Traffic", "link_use", "traffic"]

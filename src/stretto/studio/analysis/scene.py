@@ -7,10 +7,10 @@ from functools import cached_property
 from threading import RLock
 
 from stretto.errors import CallError
-from stretto.studio.flows import Plans
-from stretto.studio.index import Index
-from stretto.studio.links import LinkUse, Traffic, link_use, traffic
-from stretto.studio.sources import Loaded
+from stretto.studio.analysis.flows import Plans
+from stretto.studio.analysis.index import Index
+from stretto.studio.analysis.link_use import LinkUse, Traffic, link_use, traffic
+from stretto.studio.inputs.loading import Loaded
 
 __all__ = ["Args", "Scene", "number"]
 

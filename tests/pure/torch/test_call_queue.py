@@ -1,4 +1,4 @@
-"""Started calls run once, in order, by whoever waits, or by the line's thread."""
+"""Started calls run once, in order, by whoever waits, or by the queue's thread."""
 
 import threading
 import time
@@ -9,12 +9,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from stretto.errors import CollectiveTimeout, PeerLost  # noqa: E402
-from stretto.torch.line import Line  # noqa: E402
+from stretto.torch.call_queue import CallQueue  # noqa: E402
 
 
 @pytest.fixture
-def line():
-    one = Line("test")
+def queue():
+    one = CallQueue("test")
     yield one
     one.close()
 
@@ -26,72 +26,72 @@ def until(true, *, within_s=5.0):
     assert true()
 
 
-def test_who_waits_runs_the_call_and_those_before_it(line):
+def test_who_waits_runs_the_call_and_those_before_it(queue):
     """No thread is handed anything: both calls run in the thread that waits."""
-    line._thread = threading.current_thread()  # no other is started
+    queue._thread = threading.current_thread()  # no other is started
     ran = []
-    works = [line.start(lambda k=k: ran.append(k), []) for k in range(3)]
+    works = [queue.start(lambda k=k: ran.append(k), []) for k in range(3)]
     assert works[1].wait()
     assert [0, 1] == ran
     assert [True, True, False] == [w.is_completed() for w in works]
-    line.finish()
+    queue.finish()
     assert [0, 1, 2] == ran
     assert works[2].wait()
     assert [0, 1, 2] == ran
-    line._thread = None
+    queue._thread = None
 
 
-def test_the_thread_runs_what_nobody_waits_for(line):
+def test_the_thread_runs_what_nobody_waits_for(queue):
     """A call that was started ends although its rank does something else."""
     ran = []
-    line.start(lambda: ran.append(threading.current_thread()), [])
+    queue.start(lambda: ran.append(threading.current_thread()), [])
     until(lambda: ran)
     assert ran[0] is not threading.current_thread()
 
 
-def test_the_thread_is_woken_after_it_fell_asleep(line):
+def test_the_thread_is_woken_after_it_fell_asleep(queue):
     """A call that is started then is run as well."""
     ran = []
-    line.start(lambda: ran.append(1), [])
-    until(lambda: line._asleep)
-    line.start(lambda: ran.append(2), [])
+    queue.start(lambda: ran.append(1), [])
+    until(lambda: queue._asleep)
+    queue.start(lambda: ran.append(2), [])
     until(lambda: len(ran) == 2)
 
 
-def test_a_future_is_completed_by_whoever_ran_the_call(line):
+def test_a_future_is_completed_by_whoever_ran_the_call(queue):
     """There is one Future for a call, asked for before its end or after."""
     gate = threading.Event()
-    line.start(gate.wait, [])
+    queue.start(gate.wait, [])
     x = torch.ones(2)
-    work = line.start(lambda: x.mul_(3), [x])
+    work = queue.start(lambda: x.mul_(3), [x])
     future = work.get_future()
     assert work.get_future() is future
     assert not future.done()
     gate.set()
     assert [3.0, 3.0] == future.wait()[0].tolist()
-    late = line.start(lambda: None, [x])
+    late = queue.start(lambda: None, [x])
     late.wait()
     assert late.get_future().done()
 
 
-def test_what_hangs_on_a_future_may_start_calls_and_wait_for_them(line):
+def test_what_hangs_on_a_future_may_start_calls_and_wait_for_them(queue):
     """PowerSGD's hook does so, in the thread that completed the Future."""
     x = torch.ones(1)
 
     def more(future):
-        return line.start(lambda: x.add_(1), [x]).get_future().wait()[0]
+        return queue.start(lambda: x.add_(1), [x]).get_future().wait()[0]
 
-    chained = line.start(lambda: None, [x]).get_future().then(more)
+    chained = queue.start(lambda: None, [x]).get_future().then(more)
     assert 2.0 == chained.wait().item()
 
 
-def test_an_error_belongs_to_those_who_wait_for_its_call(line):
+def test_an_error_belongs_to_those_who_wait_for_its_call(queue):
     """The call behind it ends well; every wait and the Future raise the error."""
 
     def fail():
         raise PeerLost("rank 1 died")
 
-    bad, good = line.start(fail, []), line.start(lambda: None, [])
+    bad, good = queue.start(fail, []), queue.start(lambda: None, [])
     future = bad.get_future()
     assert good.wait()
     for _ in range(2):
@@ -104,10 +104,10 @@ def test_an_error_belongs_to_those_who_wait_for_its_call(line):
         future.wait()
 
 
-def test_a_wait_with_a_timeout_ends_in_time_and_may_be_repeated(line):
+def test_a_wait_with_a_timeout_ends_in_time_and_may_be_repeated(queue):
     """The call goes on, and a later wait sees its end."""
     gate = threading.Event()
-    work = line.start(gate.wait, [])
+    work = queue.start(gate.wait, [])
     with pytest.raises(CollectiveTimeout, match=r" Timed out .*after 0\.05 s"):
         work.wait(timedelta(seconds=0.05))
     gate.set()
@@ -115,24 +115,24 @@ def test_a_wait_with_a_timeout_ends_in_time_and_may_be_repeated(line):
     assert work.wait(timedelta(0))  # c10d's way to say: no limit
 
 
-def test_an_interrupt_ends_the_wait_and_the_call(line):
+def test_an_interrupt_ends_the_wait_and_the_call(queue):
     """It reaches the thread that waits, and the call counts as ended."""
-    line._thread = threading.current_thread()
+    queue._thread = threading.current_thread()
 
     def interrupt():
         raise KeyboardInterrupt
 
-    work = line.start(interrupt, [])
+    work = queue.start(interrupt, [])
     with pytest.raises(KeyboardInterrupt):
         work.wait()
     assert work.is_completed()
-    line._thread = None
+    queue._thread = None
 
 
-def test_many_threads_that_wait_run_every_call_once(line):
+def test_many_threads_that_wait_run_every_call_once(queue):
     """Four threads run 400 calls in the order of their start."""
     ran = []
-    works = [line.start(lambda k=k: ran.append(k), []) for k in range(400)]
+    works = [queue.start(lambda k=k: ran.append(k), []) for k in range(400)]
     threads = [
         threading.Thread(target=lambda t=t: [w.wait() for w in works[t::4]])
         for t in range(4)
@@ -146,22 +146,22 @@ def test_many_threads_that_wait_run_every_call_once(line):
 
 def test_closing_runs_what_was_started():
     """No call is lost when its group ends."""
-    line, ran = Line("test"), []
-    work = line.start(lambda: ran.append(1), [])
-    line.close()
+    queue, ran = CallQueue("test"), []
+    work = queue.start(lambda: ran.append(1), [])
+    queue.close()
     assert [1] == ran
     assert work.is_success()
 
 
 def test_what_is_discarded_is_told_and_never_runs():
     """Whoever waits for it, by the Work or the Future, gets the error."""
-    line, ran = Line("test"), []
+    queue, ran = CallQueue("test"), []
     gate, entered = threading.Event(), threading.Event()
-    line.start(lambda: (entered.set(), gate.wait()), []).get_future()
+    queue.start(lambda: (entered.set(), gate.wait()), []).get_future()
     assert entered.wait(20), "the thread is in it"
-    work = line.start(lambda: ran.append(1), [])
-    future = line.start(lambda: ran.append(2), []).get_future()
-    line.discard(PeerLost("aborted"))
+    work = queue.start(lambda: ran.append(1), [])
+    future = queue.start(lambda: ran.append(2), []).get_future()
+    queue.discard(PeerLost("aborted"))
     gate.set()
     with pytest.raises(PeerLost, match="aborted"):
         work.wait()
@@ -173,10 +173,10 @@ def test_what_is_discarded_is_told_and_never_runs():
 def test_calls_may_be_discarded_while_the_thread_runs_them():
     """Each either runs or is told; none is lost between the two."""
     for _ in range(100):
-        line, ran = Line("test"), []
-        works = [line.start(lambda n=n, to=ran: to.append(n), []) for n in range(30)]
-        line.hurry(works[-1])
-        line.discard(PeerLost("aborted"))
+        queue, ran = CallQueue("test"), []
+        works = [queue.start(lambda n=n, to=ran: to.append(n), []) for n in range(30)]
+        queue.hurry(works[-1])
+        queue.discard(PeerLost("aborted"))
         until(lambda works=works: all(one.is_over for one in works))
         told = [one for one in works if one.exception() is not None]
 
@@ -185,11 +185,11 @@ def test_calls_may_be_discarded_while_the_thread_runs_them():
 
 def test_a_process_that_ends_waits_for_started_calls_so_long():
     """What can end in time does; what is stuck holds the process no longer."""
-    line = Line("test")
-    work = line.start(lambda: None, [])
-    line.leave(5.0)
+    queue = CallQueue("test")
+    work = queue.start(lambda: None, [])
+    queue.leave(5.0)
     assert work.is_success()
-    stuck, gate = Line("test"), threading.Event()
+    stuck, gate = CallQueue("test"), threading.Event()
     stuck.start(gate.wait, [])
     begin = time.monotonic()
     stuck.leave(0.1)

@@ -1,4 +1,4 @@
-"""Calls made again by those who know that nothing has changed but what they say.
+"""Functions that make a call again: its caller knows that nothing else has changed.
 
 In: a call that was just made. Out: a function that makes it again, or says that it must
 be examined. Never: a question about an array, which whoever calls it has answered.
@@ -14,11 +14,11 @@ from stretto.calls.runner import CallRunner
 from stretto.epilogues import Bound
 from stretto.errors import CallError
 
-__all__ = ["Repeats"]
+__all__ = ["RepeatableCalls"]
 
 
-class Repeats(CallRunner):
-    """The part of a communicator that others remember calls of."""
+class RepeatableCalls(CallRunner):
+    """The part of a communicator that hands out its calls, to be made again."""
 
     @property
     def memo(self) -> dict[Any, Any]:
@@ -57,7 +57,7 @@ class Repeats(CallRunner):
         return again
 
     @property
-    def places(self) -> dict[Any, Any]:
+    def calls_by_place(self) -> dict[Any, Any]:
         """Return what others remember of calls on memory at one place.
 
         It is emptied whenever calls must be examined anew: what is registered, say.

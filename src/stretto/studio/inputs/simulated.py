@@ -9,7 +9,7 @@ from stretto._version import __version__
 from stretto.errors import CallError
 from stretto.lower import lower
 from stretto.plan import Schedule
-from stretto.studio.given import Given
+from stretto.studio.inputs.given import Given
 from stretto.topology import Machine
 from stretto.trace import CallKind, Recorder, Recording
 from stretto.verify import verify, verify_plan

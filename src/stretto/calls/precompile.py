@@ -31,13 +31,13 @@ from stretto.plan import Plan
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
 
-__all__ = ["Compiled", "compile_usual", "start_ahead", "usual_calls"]
+__all__ = ["Compiled", "compile_usual", "start_precompiling", "usual_calls"]
 
 _SIZES = tuple(1 << k for k in range(10, 29))
 _SMALL = 64 << 10
 """Bytes up to which numbers of whole models' sizes, and flags, are moved."""
 SWITCH = "STRETTO_AHEAD"
-"""0 in the environment: nothing is compiled ahead."""
+"""0 in the environment: nothing is compiled before it is called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +221,7 @@ _running: dict[int, subprocess.Popen[bytes]] = {}
 """By number of ranks."""
 
 
-def start_ahead(num_ranks: int) -> None:
+def start_precompiling(num_ranks: int) -> None:
     """Begin to compile for so many ranks, in a process that ends with this one.
 
     One rank of a host calls it. Where there is no CUDA, that process ends at once.

@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from stretto.ir import INPUT, OUTPUT, Program, spell_op, steps_of
 
-__all__ = ["Contents", "followed"]
+__all__ = ["Contributions", "contributions_of"]
 
 _MOST_CELLS = 4_000_000
 """Steps by ranks by chunks: what a page is told."""
 _MOST_OPS = 60_000
 
 
-class Contents(NamedTuple):
+class Contributions(NamedTuple):
     """The moves of a program, and what ranks hold after each step."""
 
     num_steps: int
@@ -36,7 +36,7 @@ class Contents(NamedTuple):
     """Contributions by step (from 0: before the first), rank and output chunk."""
 
 
-def followed(program: Program) -> Contents | None:
+def contributions_of(program: Program) -> Contributions | None:
     """Return what a program does, step by step; None: it is too long for a picture."""
     if len(program.ops) > _MOST_OPS:
         return None
@@ -55,7 +55,7 @@ def followed(program: Program) -> Contents | None:
         (op.dst.stop for op in program.ops if op.dst.buffer == OUTPUT), default=0
     )
     cells = (num_steps + 1) * program.num_ranks * chunks
-    return Contents(
+    return Contributions(
         num_steps=num_steps,
         step=columns[0],
         src=columns[1],

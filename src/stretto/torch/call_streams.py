@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from stretto.torch.faults import both_families
 
-__all__ = ["SHORT", "Enqueued", "Lanes", "in_order"]
+__all__ = ["SHORT", "CallStreams", "Enqueued", "in_order"]
 
 
 SHORT = 256 << 10
@@ -43,7 +43,7 @@ def in_order(tensors: list[Any], results: list[Any] | None = None) -> Enqueued:
     return Enqueued(index, current_handle(index), tensors, results)
 
 
-class Lanes:
+class CallStreams:
     """The streams on which one group's started calls run: one for every device."""
 
     def __init__(self, hear: Callable[[], None]) -> None:

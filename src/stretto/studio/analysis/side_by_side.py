@@ -21,7 +21,7 @@ from stretto.lower import lower
 from stretto.plan import Move, Plan, Schedule, Step, Wait, spell_step
 from stretto.verify import verify, verify_plan
 
-__all__ = ["Line", "Linked", "linked", "packed"]
+__all__ = ["Line", "SideBySide", "packed", "side_by_side"]
 
 _MOST_LINES = 6000
 _MOST_SOURCE_BYTES = 1 << 20
@@ -46,7 +46,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Linked:
+class SideBySide:
     """The three texts."""
 
     author: tuple[Line, ...]
@@ -56,9 +56,9 @@ class Linked:
     notes: tuple[str, ...]
 
 
-def linked(
+def side_by_side(
     program: Program, *, schedule: str, rank: int, dtype: str, given: str = ""
-) -> Linked:
+) -> SideBySide:
     """Return a program's text, the plan of a rank, and its kernel.
 
     The author's file is read where it is the library's, or the one that was `given`.
@@ -85,7 +85,7 @@ def linked(
     for what, found in (("program", author), ("plan", lines), ("kernel", kernel)):
         if len(found) > _MOST_LINES:
             notes.append(f"The first {_MOST_LINES:,} lines of the {what} are shown.")
-    return Linked(
+    return SideBySide(
         author=tuple(author[:_MOST_LINES]),
         author_name=name,
         plan=tuple(lines[:_MOST_LINES]),

@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from stretto.torch import lanes as module  # noqa: E402
-from stretto.torch.lanes import Lanes  # noqa: E402
+from stretto.torch import call_streams as module  # noqa: E402
+from stretto.torch.call_streams import CallStreams  # noqa: E402
 
 
 class Event:
@@ -42,7 +42,7 @@ class Stream:
 
 
 class Gpu:
-    """torch.cuda, as far as lanes use it."""
+    """torch.cuda, as far as streams use it."""
 
     def __init__(self):
         self.log, self.events, self.capturing = [], [], False
@@ -50,7 +50,7 @@ class Gpu:
         self.caller = self.now = Stream(self, "caller")
 
     def Stream(self, device, priority):  # noqa: N802
-        return Stream(self, "lane")
+        return Stream(self, "group's")
 
     def Event(self):  # noqa: N802
         return Event(self)
@@ -96,11 +96,11 @@ def gpu(monkeypatch):
 
 
 def test_a_call_runs_after_the_callers_work_and_the_caller_waits_for_its_end(gpu):
-    """The lane waits for the caller's stream, and that for the lane's event."""
+    """The group's stream waits for the caller's, and that for the group's event."""
     heard = []
-    lanes = Lanes(lambda: heard.append(True))
-    work = lanes.start(lambda: gpu.log.append(("call", gpu.now.name)), [Tensor()])
-    want = [("wait", "lane", "caller"), ("call", "lane"), ("record", "lane")]
+    streams = CallStreams(lambda: heard.append(True))
+    work = streams.start(lambda: gpu.log.append(("call", gpu.now.name)), [Tensor()])
+    want = [("wait", "group's", "caller"), ("call", "group's"), ("record", "group's")]
     assert want == gpu.log
     assert not work.is_completed()
     work.wait()
@@ -110,29 +110,29 @@ def test_a_call_runs_after_the_callers_work_and_the_caller_waits_for_its_end(gpu
 
 def test_tensors_are_held_until_the_gpu_has_passed_the_call(gpu):
     """They are let go when a later call finds the event reached."""
-    lanes, x = Lanes(lambda: None), Tensor()
-    first = lanes.start(lambda: None, [x])
+    streams, x = CallStreams(lambda: None), Tensor()
+    first = streams.start(lambda: None, [x])
     assert first._held == [x]
     first.wait()
-    lanes.start(lambda: None, [Tensor()])
+    streams.start(lambda: None, [Tensor()])
     assert first._held == [x]
     gpu.events[0].reached = True
-    lanes.start(lambda: None, [Tensor()])
+    streams.start(lambda: None, [Tensor()])
     assert first._held == []
-    assert 2 == len(lanes._running)
-    lanes.synchronize()
-    assert not lanes._running
+    assert 2 == len(streams._running)
+    streams.synchronize()
+    assert not streams._running
 
 
 def test_in_a_capture_no_event_is_asked_and_nothing_is_kept(gpu):
     """Asking would end the capture, and a graph keeps its own memory."""
-    lanes = Lanes(lambda: pytest.fail("a launch in a graph has not run"))
-    lanes.start(lambda: None, [Tensor()])
+    streams = CallStreams(lambda: pytest.fail("a launch in a graph has not run"))
+    streams.start(lambda: None, [Tensor()])
     gpu.capturing = True
-    work = lanes.start(lambda: None, [Tensor()])
+    work = streams.start(lambda: None, [Tensor()])
     work.wait()
     assert not work.is_completed()
-    assert 1 == len(lanes._running)
+    assert 1 == len(streams._running)
 
 
 def test_what_a_call_raises_is_raised_where_it_is_started(gpu):
@@ -143,13 +143,13 @@ def test_what_a_call_raises_is_raised_where_it_is_started(gpu):
         raise PeerLost("rank 1 died")
 
     with pytest.raises(torch.distributed.DistBackendError, match="rank 1 died"):
-        Lanes(lambda: None).start(fail, [Tensor()])
+        CallStreams(lambda: None).start(fail, [Tensor()])
 
 
 def test_a_short_call_runs_on_the_callers_stream_and_records_when_asked(gpu):
     """Only another stream that waits costs an event."""
-    lanes = Lanes(lambda: None)
-    work = lanes.start(lambda: gpu.log.append(("call", gpu.now.name)), [Short()])
+    streams = CallStreams(lambda: None)
+    work = streams.start(lambda: gpu.log.append(("call", gpu.now.name)), [Short()])
     work.wait()
     assert [("call", "caller")] == gpu.log  # the stream is in order: nothing waits
     other = Stream(gpu, "other")
@@ -163,7 +163,7 @@ def test_a_short_call_runs_on_the_callers_stream_and_records_when_asked(gpu):
 def test_a_short_call_in_a_capture_asks_no_event(gpu):
     """Another stream of the capture may wait for it; that it has run is not said."""
     gpu.capturing = True
-    work = Lanes(lambda: None).start(lambda: None, [Short()])
+    work = CallStreams(lambda: None).start(lambda: None, [Short()])
     with gpu.stream(Stream(gpu, "other")):
         work.wait()
     assert [("record", "caller"), ("wait end", "other")] == gpu.log
@@ -174,7 +174,7 @@ class Comm:
     """A communicator that notes what it is asked, and which refuses nothing."""
 
     def __init__(self):
-        self.said, self.places = [], {}
+        self.said, self.calls_by_place = [], {}
 
     def all_reduce(self, x, op, **_):
         self.said.append((x, op))
@@ -189,7 +189,7 @@ def group():
     from threading import RLock
 
     from stretto.torch.group import StrettoGroup
-    from stretto.torch.places import KnownPlaces
+    from stretto.torch.known_places import KnownPlaces
 
     one = StrettoGroup.__new__(StrettoGroup)
     one._lock, one._calls, one._communicator = RLock(), [], Comm()

@@ -13,7 +13,7 @@ import zlib
 from typing import Any
 
 from stretto.errors import StrettoError
-from stretto.studio.studio import Studio
+from stretto.studio.serve.studio import Studio
 from stretto.studio.web import bundled, web_file
 
 __all__ = ["exported"]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.collectives import bus_factor
-from stretto.studio.index import Index, dense_ids
+from stretto.studio.analysis.index import Index, dense_ids
 from stretto.watch import nearest_rank, ordered, places_by
 
 __all__ = ["Group", "groups"]

@@ -15,8 +15,8 @@ from stretto.calls import Communicator  # noqa: E402
 from stretto.executors.cuda.codegen.abi import Kernel  # noqa: E402
 from stretto.executors.cuda.device import driver  # noqa: E402
 from stretto.executors.cuda.launching.kernels import Loaded  # noqa: E402
-from stretto.torch import places  # noqa: E402
-from stretto.torch.places import KnownPlaces  # noqa: E402
+from stretto.torch import known_places  # noqa: E402
+from stretto.torch.known_places import KnownPlaces  # noqa: E402
 from stretto.trace.rings import RingWord  # noqa: E402
 
 
@@ -129,7 +129,7 @@ def test_places_are_forgotten_when_calls_must_be_examined(fake):
 
 def test_only_so_many_places_are_kept_and_not_those_that_come_once(fake, monkeypatch):
     """The table is emptied when it is full; most new places are not even looked at."""
-    monkeypatch.setattr(places, "_MOST", 12)
+    monkeypatch.setattr(known_places, "_MOST", 12)
 
     def work(comm):
         known = KnownPlaces(comm)

@@ -30,7 +30,9 @@ class KnownPlaces:
         """Calls of a communicator, which forgets them when they must be examined."""
         self._comm = comm
         self._turn = 0
-        self.calls: dict[tuple[int, int], Callable[[Tensor], bool]] = comm.places
+        self.calls: dict[tuple[int, int], Callable[[Tensor], bool]] = (
+            comm.calls_by_place
+        )
         """By address and number of an operator; False: it must be examined."""
 
     def learn(self, tensor: Tensor, number: int) -> None:

@@ -19,7 +19,7 @@ from stretto.errors import StrettoError
 from stretto.ir import Program
 from stretto.lower import lower
 from stretto.plan import Move, Plan, Schedule
-from stretto.studio.index import Index
+from stretto.studio.analysis.index import Index
 from stretto.trace import NOBODY, STEP_KINDS, CallKind
 from stretto.verify import verify, verify_plan
 

@@ -19,14 +19,14 @@ from stretto.errors import CollectiveTimeout
 from stretto.torch.faults import as_torch
 from stretto.torch.works import Started
 
-__all__ = ["Line"]
+__all__ = ["CallQueue"]
 
 _LOOK_S = 0.5e-3
 _LOOKS = 40
 """So often it looks in vain before it sleeps until it is woken."""
 
 
-class Line:
+class CallQueue:
     """The calls of one group that were started and have not run."""
 
     def __init__(self, name: str) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 from stretto._version import __version__
 from stretto.errors import CallError, StrettoError, UnknownNameError
 from stretto.studio import views
+from stretto.studio.analysis.scene import Args, Scene
 from stretto.studio.ask import EXAMPLES, Translator, answer, understood
 from stretto.studio.ask.answers import packed
-from stretto.studio.given import Given
-from stretto.studio.pack import pack
-from stretto.studio.scene import Args, Scene
-from stretto.studio.sources import Loaded, load, stamp
+from stretto.studio.inputs.given import Given
+from stretto.studio.inputs.loading import Loaded, load, stamp
+from stretto.studio.serve.pack import pack
 
 __all__ = ["Studio", "follow"]
 

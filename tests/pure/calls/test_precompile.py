@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from stretto import executors
-from stretto.calls import ahead
-from stretto.calls.ahead import compile_usual, usual_calls
+from stretto.calls import precompile
+from stretto.calls.precompile import compile_usual, usual_calls
 from stretto.choice.select import STAGED, Question, dtype_class
 from stretto.choice.selector import Selector
 from stretto.collectives import Operator
@@ -92,14 +92,14 @@ def test_a_process_of_its_own_is_started_once(monkeypatch):
 
         wait = kill
 
-    monkeypatch.setattr(ahead.subprocess, "Popen", Popen)
-    monkeypatch.setattr(ahead, "_running", {})
-    monkeypatch.delenv(ahead.SWITCH, raising=False)
+    monkeypatch.setattr(precompile.subprocess, "Popen", Popen)
+    monkeypatch.setattr(precompile, "_running", {})
+    monkeypatch.delenv(precompile.SWITCH, raising=False)
     for ranks in (1, 2, 2, 4):
-        ahead.start_ahead(ranks)
-    monkeypatch.setenv(ahead.SWITCH, "0")
-    ahead.start_ahead(8)
-    ahead._end()
+        precompile.start_precompiling(ranks)
+    monkeypatch.setenv(precompile.SWITCH, "0")
+    precompile.start_precompiling(8)
+    precompile._end()
 
     assert ["2", "4", *["killed"] * 4] == started
 
@@ -128,7 +128,7 @@ def runs(pid):
 
 KILLED = """
 import os, time
-from stretto.calls.ahead import in_processes
+from stretto.calls.precompile import in_processes
 
 def who(_):
     time.sleep(0.3)

@@ -1,4 +1,4 @@
-"""Which communicator a group of torch.distributed has: by name, group or default.
+"""Names of groups of torch.distributed, and the communicator that each stands for.
 
 Operators, layers and graphs name a group by a text; here it becomes the communicator.
 """
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 __all__ = ["bind", "communicator", "forget"]
 
 _bound: dict[str, Communicator] = {}
-_lines: dict[str, Any] = {}
+_queues: dict[str, Any] = {}
 """The started calls of each group, which go before whatever is called next."""
 
 
-def bind(name: str, communicator: Communicator, line: Any = None) -> None:
+def bind(name: str, communicator: Communicator, queue: Any = None) -> None:
     """Let a group's name stand for this communicator, until `forget`."""
     _bound[name] = communicator
-    if line is not None:
-        _lines[name] = line
+    if queue is not None:
+        _queues[name] = queue
 
 
 def forget(name: str) -> None:
     """Let a group's name stand for nothing; a group may be destroyed twice."""
     _bound.pop(name, None)
-    _lines.pop(name, None)
+    _queues.pop(name, None)
 
 
 def communicator(group: Any = None) -> Communicator:
@@ -56,11 +56,11 @@ def communicator(group: Any = None) -> Communicator:
 
 
 def _run_started(name: str) -> None:
-    line = _lines.get(name)
-    if line is not None:
-        with line.lock:  # one may be running, and not be among the calls
-            if line.calls:
-                line.finish()
+    queue = _queues.get(name)
+    if queue is not None:
+        with queue.lock:  # one may be running, and not be among the calls
+            if queue.calls:
+                queue.finish()
 
 
 def _name(group: Any) -> str:

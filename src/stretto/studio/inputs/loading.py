@@ -1,4 +1,4 @@
-"""What a studio was given to show: recordings, a program, a machine, reports."""
+"""What a studio was given, read: recordings, a program, a machine, reports."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 from stretto import topology
 from stretto.errors import CallError, StrettoError
 from stretto.ir import Program
-from stretto.studio.given import Given
-from stretto.studio.simulated import simulated
+from stretto.studio.inputs.given import Given
+from stretto.studio.inputs.simulated import simulated
 from stretto.topology import Machine
 from stretto.trace import Recording, read_all
 
@@ -23,7 +23,7 @@ _MOST_REPORT_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """The same, read."""
+    """What a studio shows: all that was given, read."""
 
     given: Given = field(default_factory=Given)
     recording: Recording | None = None
