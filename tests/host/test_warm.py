@@ -14,7 +14,11 @@ SCRIPTS = {
     "status": "import sys; sys.exit(7)",
     "last words": "raise SystemExit('no more')",
     "error": "def work():\n    return {}['lost']\nwork()",
-    "interrupt": "import os, signal; os.kill(os.getpid(), signal.SIGINT); input()",
+    "interrupt": (  # also where it was ignored at first, as under nohup
+        "import os, signal\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "os.kill(os.getpid(), signal.SIGINT); input()"
+    ),
     "signal": "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
     "sudden": "import os; os.write(1, b'gone'); os._exit(3)",
     "hooks": "import atexit; atexit.register(print, 'after'); print('before')",
