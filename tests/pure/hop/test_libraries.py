@@ -33,7 +33,7 @@ def check(carrier, *words, first=""):
         pytest.skip(why)
     own = {
         "STRETTO_TEST_LIBRARY": carrier,
-        "UCX_TLS": "tcp,self",
+        "UCX_TLS": "tcp,self,posix,sysv",
         "UCX_LOG_LEVEL": "fatal",
         **(CHECKED if carrier == "ucx" else {}),
     }

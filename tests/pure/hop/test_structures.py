@@ -43,7 +43,8 @@ IN_HEADERS = {
          "memory_type": 32},
     ),
     "RequestParams": (96, {"op_attr_mask": 0, "flags": 4, "request": 8, "cb": 16,
-               "datatype": 24, "user_data": 32, "reply_buffer": 40, "memory_type": 48}),
+               "datatype": 24, "user_data": 32, "reply_buffer": 40, "memory_type": 48,
+               "recv_info": 56, "memh": 64}),
 }  # fmt: skip
 """Of UCX 1.14 to 1.22, on 64 bits: the largest size, and where fields begin."""
 NUMBERS = {
@@ -57,6 +58,7 @@ NUMBERS = {
     "FORCE": "UCP_EP_CLOSE_FLAG_FORCE",
 }
 _EP, _MAP = "UCP_EP_PARAM_FIELD_", "UCP_MEM_MAP_PARAM_FIELD_"
+_OP = "UCP_OP_ATTR_FIELD_"
 _HANDLER = "UCP_AM_HANDLER_PARAM_FIELD_"
 MASKS = {
     "EndPointAttributes": (
@@ -78,7 +80,7 @@ MASKS = {
         (0, 0),
         f"{_MAP}ADDRESS | {_MAP}LENGTH | {_MAP}MEMORY_TYPE",
     ),
-    "RequestParams": ((1,), "UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_MEMORY_TYPE"),
+    "RequestParams": ((1, 1), f"{_OP}FLAGS | {_OP}MEMORY_TYPE | {_OP}MEMH"),
 }
 
 

@@ -14,6 +14,8 @@ from tests.pure.hop.ends import FIRST, SIZE, joined, make, until
 
 from stretto.errors import RendezvousError
 from stretto.hop.ucx import library
+from stretto.hop.ucx.carrier import UcxHop
+from stretto.hop.ucx.words import Peer
 
 pytestmark = pytest.mark.timeout(60)
 SECONDS = examples(100) / 100
@@ -212,3 +214,22 @@ def test_words_outside_are_not_raised(offset):
             other.signal(0, 0, own, 7, side, (1, 2, 3))
             until(here.faults, (here, other))
             assert not memory.any()
+
+
+@pytest.mark.parametrize("nbytes", [8, 4096, 1 << 20])
+@pytest.mark.parametrize("is_mapped", [False, True])
+def test_where_ucx_puts_by_itself_it_does(monkeypatch, nbytes, is_mapped):
+    """As with RDMA: shared memory stands for it, which it takes if nobody may die."""
+    monkeypatch.setattr(UcxHop, "hears_of_death", False)
+    with joined("ucx") as ((memory, here), (there, other)):
+        assert 0 == other._peers[0, Peer.BY_MESSAGES]
+        flag = memory[:8].view(np.int64)
+        for turn in range(1, 9):
+            data = there[FIRST:][:nbytes] if is_mapped else np.zeros(nbytes, np.uint8)
+            data[:] = 16 * turn + np.arange(nbytes) % 13
+            at = int(data.ctypes.data)
+            until(lambda at=at: other.put(0, 0, at, FIRST, nbytes), (here, other))
+            until(lambda n=turn: other.signal(0, 0, 0, n, 64, (n, 2, 3)), (here, other))
+            until(lambda n=turn: flag[0] == n, (here, other))
+            assert (data == memory[FIRST:][:nbytes]).all()
+            assert [turn, 2, 3] == memory[64:88].view(np.int64).tolist()

@@ -102,9 +102,10 @@ class UcxHop:
             ucp.call("ucp_config_release", config)
         serialized = WorkerParams(SERIALIZED)
         ucp.ask("ucp_worker_create", self._ucx, by(serialized), by(self._worker))
-        nbytes = max(window.puts[1], window.words[1])
+        nbytes = max(window.puts[1], window.words[1], window.sources[1])
         memory = MemoryParams(window.address, nbytes)
         ucp.ask("ucp_mem_map", self._ucx, by(memory), by(self._memory))
+        self._of_mapped = RequestParams(memory=int(self._memory.value or 0))
         number = ctypes.c_int(-1)
         if self.features & WAKEUP:
             ucp.ask("ucp_worker_get_efd", self._worker, by(number))
@@ -115,7 +116,8 @@ class UcxHop:
         words[Context.PARAMETERS] = ctypes.addressof(self._nothing_said)
         words[Context.MESSAGE_PARAMETERS] = ctypes.addressof(self._of_messages)
         words[Context.RANK], words[Context.NUM_RANKS] = window.rank, window.num_ranks
-        words[Context.WINDOW] = window.address
+        words[Context.WINDOW], words[Context.MAPPED] = window.address, nbytes
+        words[Context.MAPPED_PARAMETERS] = ctypes.addressof(self._of_mapped)
         words[Context.PUT_FROM], words[Context.PUT_TO] = window.puts
         words[Context.WORD_FROM], words[Context.WORD_TO] = window.words
         words[Context.PEERS] = self._peers.ctypes.data

@@ -39,7 +39,8 @@ _MOST, _SLOT_BYTES, _NUM_SLOTS = MOST, 8 * SLOT_WORDS, SLOTS
 _SIDE_BYTES, _SIDE, _VALUE = 24, 8 * Slot.SIDE, 8 * Slot.VALUE
 _OFFSET, _WHOM, _FLUSHING = 8 * Slot.OFFSET, 8 * Slot.PEER, 8 * Slot.FLUSH
 _WAITS, _FIRST_SLOT = 8 * Slot.WAITS, 8 * Context.FIRST_SLOT
-_LOCK = 8 * Context.LOCK
+_LOCK, _WINDOW = 8 * Context.LOCK, 8 * Context.WINDOW
+_MAPPED, _MAPPED_PARAMETERS = 8 * Context.MAPPED, 8 * Context.MAPPED_PARAMETERS
 _LAST_ERROR = -100
 _IN_PROGRESS = 1
 _TURNS = 16
@@ -80,6 +81,9 @@ def _begin(
     context: int, peer: int, source: int, nbytes: int, offset: int, slot: int
 ) -> None:
     """Begin one put."""
+    parameters, at = load(context + _PARAMETERS), source - load(context + _WINDOW)
+    if 0 <= at <= load(context + _MAPPED) - nbytes:
+        parameters = load(context + _MAPPED_PARAMETERS)
     request = call_c(
         load(context + _PUT),
         load(peer + _END_POINT),
@@ -87,7 +91,7 @@ def _begin(
         nbytes,
         load(peer + _BASE) + offset,
         load(peer + _KEY),
-        load(context + _PARAMETERS),
+        parameters,
     )
     _note(context, peer, request, slot)
 

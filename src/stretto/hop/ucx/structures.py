@@ -33,8 +33,8 @@ RMA, WAKEUP, AM = 1 << 1, 1 << 4, 1 << 6
 """Features: UCP_FEATURE_RMA, UCP_FEATURE_WAKEUP and UCP_FEATURE_AM."""
 SERIALIZED = 1
 """UCS_THREAD_MODE_SERIALIZED: any thread, but one at a time."""
-_FLAGS, _KIND = 1 << 4, 1 << 6
-"""UCP_OP_ATTR_FIELD_FLAGS and UCP_OP_ATTR_FIELD_MEMORY_TYPE."""
+_FLAGS, _KIND, _MEMORY = 1 << 4, 1 << 6, 1 << 8
+"""UCP_OP_ATTR_FIELD_FLAGS, UCP_OP_ATTR_FIELD_MEMORY_TYPE and UCP_OP_ATTR_FIELD_MEMH."""
 HOST = 0
 """UCS_MEMORY_TYPE_HOST. UCX is told: else it asks CUDA's driver of every address."""
 FORCE = 1
@@ -164,7 +164,7 @@ class MemoryParams(ctypes.Structure):
 
 
 class RequestParams(ctypes.Structure):
-    """`ucp_request_param_t`, for memory of the host, with flags or without."""
+    """`ucp_request_param_t`, for memory of the host, mapped or not; with flags."""
 
     _fields_ = (
         ("op_attr_mask", ctypes.c_uint32),
@@ -175,8 +175,11 @@ class RequestParams(ctypes.Structure):
         ("user_data", ctypes.c_void_p),
         ("reply_buffer", ctypes.c_void_p),
         ("memory_type", ctypes.c_uint32),
+        ("recv_info", ctypes.c_void_p),
+        ("memh", ctypes.c_void_p),
         ("room", _ROOM),
     )
 
-    def __init__(self, flags: int = 0) -> None:
-        super().__init__(_KIND | (_FLAGS if flags else 0), flags, memory_type=HOST)
+    def __init__(self, flags: int = 0, memory: int = 0) -> None:
+        given = _KIND | (_FLAGS if flags else 0) | (_MEMORY if memory else 0)
+        super().__init__(given, flags, memory_type=HOST, memh=memory)

@@ -88,9 +88,13 @@ class Context(enum.IntEnum):
     PUT_TO = 25
     WORD_FROM = 26
     WORD_TO = 27
-    HEADER = 28
+    MAPPED = 28
+    """Bytes from the window's address on that UCX knows."""
+    MAPPED_PARAMETERS = 29
+    """Address of `RequestParams` that name them: they are not registered again."""
+    HEADER = 30
     """Of the message that is being sent: UCX copies it."""
-    END = 28 + Header.END
+    END = 30 + Header.END
 
 
 class Slot(enum.IntEnum):

@@ -93,6 +93,11 @@ class FarLayout:
         return self.ring(self.sets) + place * 2 * self.half
 
     @property
+    def mirrors(self) -> tuple[int, int]:
+        """Return the part of all memory from which is put."""
+        return self.ring(self.sets), self.nbytes
+
+    @property
     def nbytes(self) -> int:
         """Return the size of it all."""
         places = self.sets * len(self.far_ranks)

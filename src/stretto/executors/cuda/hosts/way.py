@@ -109,6 +109,8 @@ class FarWay:
     def __init__(self, device: Device, group: Group, regions: Sequence[Region]) -> None:
         """Take pinned memory and connect with all far ranks (collective)."""
         self._group, self._device = group, device
+        self.carrier = hop.chosen()
+        """By what bytes go to other hosts."""
         self.far_ranks = far_ranks(group)
         self.layout = FarLayout(
             sets=len(regions), half=regions[0].halves["stage"], far_ranks=self.far_ranks
@@ -127,11 +129,10 @@ class FarWay:
             address=address,
             puts=self.layout.puts,
             words=self.layout.words,
+            sources=self.layout.mirrors,
             secret=bytes(getattr(group, "secret", b"")),
             towards=str(getattr(group, "towards", "")),
         )
-        self.carrier = hop.chosen()
-        """By what bytes go to other hosts."""
         self._hop: Any = None
         try:
             self._hop = hop.get(self.carrier).open_hop(window, compiled=True)

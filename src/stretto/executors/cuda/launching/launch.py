@@ -366,7 +366,6 @@ class Launch:
     def _in_turn(self, handle: int, key: Key) -> None:
         """Launch on a stream that is new here, or whose flags others use too."""
         flags = self._flags.of(handle)
-        own = self._is_one_kernel and flags.own(handle, self)
         opened = self._opened.get(flags.nth)
         if opened is None:
             opened = tuple(part.parameters(flags.region) for part in self.parts)
@@ -377,7 +376,7 @@ class Launch:
         for parameters in opened:
             found = parameters.kept.get(key)
             placed.append(parameters.pack(key) if found is None else found)
-        if own:
+        if self._is_one_kernel and flags.own(handle, self):
             self._streams[handle] = opened[0]
             self._kernel.enqueue(handle, placed[0])
             return
