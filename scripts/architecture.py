@@ -74,7 +74,7 @@ the names of calls and the flags of a stream were asked for again on the way:
 | a known call on CPUs | 1 | 0 | 0 | 0 |
 | a new call on CPUs, of a known launch | 10 | 4 | 7 | 18 |
 | the first of its kind on CPUs | 21 | 8 | 13 | 41 |
-| the first of its kind on GPUs, as launches are recorded | 35 | 17 | 36 | 51 |
+| the first of its kind on GPUs, as launches are recorded | 35 | 19 | 36 | 51 |
 
 A room imports rooms of lower layers, never of its own or above.
 Rooms of one layer do not know one another; nor do executors.
