@@ -171,6 +171,10 @@ def begin():
     launch.GRACE_S = soon(GRACE_S)
 
 
+_never_closed = []
+"""Streams whose numbers are closed already."""
+
+
 def become(work, usual, kept, environment):
     """Become a process that looks like a fresh one, and do its work; never return."""
     status = 1
@@ -241,6 +245,10 @@ def _forget_pytest():
     sys.excepthook, sys.unraisablehook = sys.__excepthook__, sys.__unraisablehook__
     threading.excepthook = threading.__excepthook__
     logging.root.handlers.clear()
+    for handler in filter(None, (one() for one in logging._handlerList)):
+        if "stream" in vars(handler):  # its number may be another file's by now
+            _never_closed.append(handler.stream)
+            handler.stream = sys.stderr
     warnings.showwarning = _print_warning  # pytest keeps them in a list of its own
     sys.meta_path[:] = [
         one for one in sys.meta_path if "pytest" not in type(one).__module__

@@ -1,10 +1,15 @@
 """Processes that are forked where all is warm end, and say, what fresh ones do."""
 
+import contextlib
+import logging
+import socket
 import subprocess
 import sys
 
 import pytest
 from tests.host import warm
+
+import stretto
 
 pytestmark = pytest.mark.host
 SCRIPTS = {
@@ -65,3 +70,27 @@ def test_a_process_can_be_killed_and_is_a_child_of_ours():
         process.kill()
     assert -9 == process.returncode
     assert process.pid not in warm.children()
+
+
+def heard_while_logging(comm):
+    """Return what comes by new sockets while a logger of the parent speaks."""
+    pairs = [socket.socketpair() for _ in range(64)]
+    logging.getLogger("of the parent").warning("not for sockets")
+    heard = []
+    for end in (end for pair in pairs for end in pair):
+        end.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            heard.append(end.recv(100))
+    return heard
+
+
+def test_what_wrote_to_a_file_of_the_parent_writes_to_no_other(tmp_path):
+    """Numbers of its files are others' in a forked rank: once a socket of torch's."""
+    logger = logging.getLogger("of the parent")
+    with (tmp_path / "log").open("w") as file:
+        handler = logging.StreamHandler(file)
+        logger.addHandler(handler)
+        try:
+            assert [[], []] == stretto.spawn(heard_while_logging, num_ranks=2)
+        finally:
+            logger.removeHandler(handler)
