@@ -7,6 +7,7 @@ belong, and then the words that announce them. Never: anything of plans, or of w
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import pkgutil
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from stretto.errors import UnknownNameError
+from stretto.meeting.tls import VARIABLE as TLS
+from stretto.meeting.tls import is_asked
 
 __all__ = [
     "CARRIER",
@@ -25,9 +28,11 @@ __all__ = [
     "chosen",
     "get",
     "names",
+    "say_plain",
 ]
 
 
+_log = logging.getLogger("stretto.hop")
 CARRIER = "STRETTO_CARRIER"
 MORE = 1 << 32
 MOST_LANES = 64
@@ -160,6 +165,15 @@ class Hop(Protocol):
 
     def close(self) -> None:
         """End all connections."""
+
+
+def say_plain(carrier: str, rank: int) -> None:
+    """Warn of a carrier that encrypts nothing where TLS is asked for; rank 0 does."""
+    if is_asked() and rank == 0:
+        _log.warning(
+            "%s asks for TLS, and carrier %s sends in plain text: only the meeting is "
+            "encrypted; the carrier that encrypts is tcp", TLS, carrier,
+        )  # fmt: skip
 
 
 def names() -> tuple[str, ...]:

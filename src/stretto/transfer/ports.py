@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any, Protocol
 
-__all__ = ["Ended", "EngineLike", "LoopLike", "PeerLike"]
+__all__ = ["Ended", "EngineLike", "LoopLike", "PeerLike", "Taker"]
 
 
 class Ended(Protocol):
@@ -17,6 +17,25 @@ class Ended(Protocol):
 
     def event(self) -> threading.Event:
         """Return what is set when it does."""
+
+
+class Taker(Protocol):
+    """Who takes what comes by a link."""
+
+    link: Any
+
+    def take(self, record: tuple[int, ...]) -> None:
+        """Deal with a record; whatever it raises ends the connection."""
+
+    @property
+    def waits(self) -> bool:
+        """Return whether something waits for room."""
+
+    def pump(self) -> None:
+        """Go on with what waited for room."""
+
+    def lose(self, why: str) -> None:
+        """End the connection."""
 
 
 class LoopLike(Protocol):

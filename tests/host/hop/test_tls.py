@@ -35,7 +35,7 @@ except StrettoError as e:
 
 def connects():
     """Return what a rank does that hears of an error, in time on a busy machine too."""
-    return CONNECTS.replace("SECONDS", str(soon(3.0)))
+    return CONNECTS.replace("SECONDS", str(soon(5.0)))
 
 
 def openssl(*words, cwd):

@@ -233,3 +233,35 @@ def test_where_ucx_puts_by_itself_it_does(monkeypatch, nbytes, is_mapped):
             until(lambda n=turn: flag[0] == n, (here, other))
             assert (data == memory[FIRST:][:nbytes]).all()
             assert [turn, 2, 3] == memory[64:88].view(np.int64).tolist()
+
+
+def test_several_rails_keep_messages_in_order(monkeypatch):
+    """Users may have asked UCX for two: no signal overtakes what it announces."""
+    monkeypatch.setenv("UCX_MAX_EAGER_RAILS", "2")
+    monkeypatch.setenv("UCX_MULTI_LANE_MAX_RATIO", "1000000")
+    monkeypatch.setenv("UCX_NET_DEVICES", "all")
+    with joined("ucx") as ((memory, here), (there, other)):
+        flag = memory[:8].view(np.int64)
+        for turn in range(1, 20):
+            there[FIRST:][:100_000] = turn
+            other.put(0, 0, there.ctypes.data + FIRST, FIRST, 100_000)
+            other.signal(0, 0, 0, turn, 64, (1, 2, 3))
+            until(lambda n=turn: flag[0] == n or here.faults(), (here, other))
+            assert not here.faults()
+            assert (memory[FIRST:][:100_000] == turn).all()
+
+
+def test_what_was_sent_before_a_close_is_there(monkeypatch):
+    """Though nobody read it then, and UCX had copied it."""
+    monkeypatch.setenv("UCX_TCP_SNDBUF", "8k")
+    monkeypatch.setenv("UCX_ZCOPY_THRESH", "inf")
+    with joined("ucx") as ((memory, here), (there, other)):
+        flag, sent = memory[:8].view(np.int64), 0
+        for nth in range(1, 41):
+            other.put(0, 0, there.ctypes.data + FIRST, FIRST, 7000)
+            sent += other.signal(0, 0, 0, nth, 64, (1, 2, 3))
+        closing = threading.Thread(target=other.close)
+        closing.start()
+        until(lambda: flag[0] == sent or here.faults(), (here,))
+        closing.join()
+        assert sent == flag[0]

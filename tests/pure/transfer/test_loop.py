@@ -43,3 +43,24 @@ def test_who_wakes_a_thread_that_ends_writes_to_no_other_file():
             os.close(number)
 
     assert [] == raised
+
+
+def test_a_forked_child_wakes_nobody():
+    """It has no such thread, and its descriptors' numbers are other files'."""
+    loop = Loop("forked", 0.0)
+    loop.start()
+    loop._waking.acquire()  # by another thread, when the process forks
+    pid = os.fork()
+    if pid == 0:
+        threading.Thread(
+            target=lambda: (loop.forget(), loop.wake(), os._exit(7))
+        ).start()
+        threading.Event().wait(5)
+        os._exit(1)
+    loop._waking.release()
+    ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    loop.is_over = True
+    loop.wake()
+    loop._thread.join(10)
+
+    assert 7 == ended

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stretto.errors import MissingExtraError
-from stretto.hop import Window
+from stretto.hop import Window, say_plain
 from stretto.hop.nixl import library
 
 __all__ = ["doctor", "missing", "open_hop"]
@@ -21,6 +21,7 @@ def open_hop(window: Window, *, compiled: bool | None = None) -> object:
         raise MissingExtraError(f"carrier nixl: {why}")
     from stretto.hop.nixl.carrier import NixlHop
 
+    say_plain("nixl", window.rank)
     return NixlHop(window, has_calls=compiled is not False)
 
 

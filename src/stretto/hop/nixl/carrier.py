@@ -35,6 +35,8 @@ _SLOTS, _SLOT, _SMALL_SLOT = 128, 1 << 16, 1 << 12
 """Copies of callers' memory that may be under way; what is larger is registered. They
 are small where nearly all is put from memory that is registered."""
 _NAP_S = 50e-6
+_MOST_SELECTED = 1024
+"""Descriptors below this number are for `select`."""
 _LOW = 0xFFFFFFFF
 _ADVICE = "set STRETTO_CARRIER and STRETTO_NIXL alike everywhere"
 
@@ -310,7 +312,8 @@ class NixlHop:
     def wait(self, microseconds: int) -> int:
         """Sleep in naps until something comes, at most so long: NIXL wakes nobody."""
         until = time.monotonic() + microseconds / 1e6
-        woken = [self._window.wake] if self._window.wake >= 0 else []
+        wake = self._window.wake
+        woken = [wake] if 0 <= wake < _MOST_SELECTED else []
         while not self.progress():
             left = until - time.monotonic()
             if left <= 0:

@@ -19,10 +19,11 @@ _registered: list[int] = []
 
 def ends_with_process(hop: Any) -> None:
     """Have a hop ended when this process ends; a child that it forks ends none."""
-    _hops.add(hop)
     if os.getpid() not in _registered:
+        _hops.clear()  # of the process that forked this one
         _registered.append(os.getpid())
         atexit.register(_leave, os.getpid())
+    _hops.add(hop)
 
 
 def _leave(pid: int) -> None:

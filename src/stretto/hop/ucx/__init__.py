@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 
 from stretto.errors import MissingExtraError
-from stretto.hop import Window
+from stretto.hop import Window, say_plain
 from stretto.hop.ucx import library
 
 __all__ = ["doctor", "missing", "open_hop"]
@@ -24,6 +24,7 @@ def open_hop(window: Window, *, compiled: bool | None = None) -> object:
         )
     from stretto.hop.ucx.carrier import UcxHop
 
+    say_plain("ucx", window.rank)
     if why := library.passed_over():
         level = logging.INFO if window.rank else logging.WARNING
         _log.log(level, "carrier ucx: %s", why)

@@ -11,6 +11,7 @@ a key or a worker at once, so none of them is used without it.
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -47,6 +48,8 @@ __all__ = ["RMA", "UcxHop"]
 _CANCELLED = -16
 _IN_PROGRESS = 1
 _MOST_TRANSPORTS = 64
+_WITHOUT_PUTS = (b"tcp", b"ud_", b"srd")
+"""Transports where UCX emulates puts: TCP, and datagrams of InfiniBand and EFA."""
 _LAST_TURNS = 2000
 """Of a close: for what peers may still take."""
 _FUNCTIONS = {
@@ -73,7 +76,7 @@ class UcxHop:
         self._window, self._ucp = window, load()
         self._host = address_towards(window.towards or "127.0.0.1")
         self._peers = np.zeros((window.num_ranks, Peer.END), np.int64)
-        self._requests = np.zeros((MOST, 3), np.int64)
+        self._requests = np.zeros((MOST + 2, 3), np.int64)
         self._slots = np.zeros((SLOTS, SLOT_WORDS), np.int64)
         self._nothing_said = RequestParams()
         self._of_messages = RequestParams(EAGER | COPY_HEADER)
@@ -94,6 +97,8 @@ class UcxHop:
         ucp, window, by = self._ucp, self._window, ctypes.byref
         config = ctypes.c_void_p()
         ucp.ask("ucp_config_read", None, None, by(config))
+        # Messages are in order on one stream only.
+        ucp.ask("ucp_config_modify", config, b"MAX_EAGER_RAILS", b"1")
         wanted = ContextParams(self.features)
         major, minor = ucp.numbers[:2]
         try:
@@ -195,12 +200,12 @@ class UcxHop:
             words[Peer.BY_MESSAGES] = int(self._is_emulated(point))
 
     def _is_emulated(self, point: ctypes.c_void_p) -> bool:
-        """Return whether UCX goes to an end point by TCP alone, which puts nothing."""
+        """Return whether UCX goes to an end point by what puts nothing, such as TCP."""
         found = (Transport * _MOST_TRANSPORTS)()
         said = EndPointAttributes(found)
         self._ucp.ask("ucp_ep_query", point, ctypes.byref(said))
         names = [one.transport_name or b"" for one in found[: said.num_entries]]
-        return all(name.startswith(b"tcp") for name in names)
+        return all(name.startswith(_WITHOUT_PUTS) for name in names)
 
     def handles(self, peer: int) -> tuple[int, int, int]:
         """Return UCX's worker, end point and key, for who calls UCX itself."""
@@ -257,8 +262,9 @@ class UcxHop:
 
     def close(self) -> None:
         """Send what was begun, as far as peers take it, and end all connections."""
-        for _ in range(_LAST_TURNS if self._is_open else 0):
-            if not self.progress() and not self.busy():
+        until = time.monotonic() + self._window.linger_s
+        while self._is_open and (self.progress() or self.busy()):
+            if time.monotonic() > until:
                 break
         with held(self._lock):
             if self._is_open:

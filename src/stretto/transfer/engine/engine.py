@@ -378,7 +378,7 @@ class Engine(Closes):
     def forget(self) -> None:
         """Be of no use in a child that this process forks."""
         self._is_closed = True
-        self.loop.is_over = True
+        self.loop.forget()
 
     def close(self) -> None:
         """End it; peers hear of it."""

@@ -18,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -27,35 +27,16 @@ from stretto.meeting.process import start_thread
 from stretto.transfer import loader
 from stretto.transfer.engine.mover import Mover
 from stretto.transfer.engine.watch import Watch, doze
-from stretto.transfer.links.link import Link, Record, functions
+from stretto.transfer.links.link import functions
 from stretto.transfer.links.words import Attention, Look, Nap, Said
-from stretto.transfer.ports import Ended
+from stretto.transfer.ports import Ended, Taker
 
-__all__ = ["Loop", "Taker"]
+__all__ = ["Loop"]
 
 _HOT_S, _HOT_LOOK_S = 0.004, 0.0005
 _STUCK_S = 0.001
 _HELP_S, _HELP_BY_PYTHON_S, _ALONE_NS = 0.0002, 0.001, 5000
 _LONGEST_NAP_US = 60_000_000
-
-
-class Taker(Protocol):
-    """Who takes what comes by a link."""
-
-    link: Link
-
-    def take(self, record: Record) -> None:
-        """Deal with a record; whatever it raises ends the connection."""
-
-    @property
-    def waits(self) -> bool:
-        """Return whether something waits for room."""
-
-    def pump(self) -> None:
-        """Go on with what waited for room."""
-
-    def lose(self, why: str) -> None:
-        """End the connection."""
 
 
 class Loop:
@@ -112,6 +93,11 @@ class Loop:
         with self._waking:  # else its number may be another file's by now
             if not self._is_closed:
                 os.eventfd_write(self._wake_fd, 1)
+
+    def forget(self) -> None:
+        """Be of no use in a child that this process forks: it has no thread there."""
+        self.is_over = self._is_closed = True
+        self._waking = threading.RLock()  # another thread may have held it
 
     def call(self, task: Callable[[], None]) -> None:
         """Have the thread call something soon."""
