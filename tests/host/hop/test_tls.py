@@ -34,8 +34,11 @@ except StrettoError as e:
 
 
 def connects():
-    """Return what a rank does that hears of an error, in time on a busy machine too."""
-    return CONNECTS.replace("SECONDS", str(soon(5.0)))
+    """Return what a rank does that hears of an error, in time on a busy machine too.
+
+    Rank 0 waits for longer: who waits in vain for its greeting hangs up in the end.
+    """
+    return CONNECTS.replace("SECONDS", f"{soon(2.0)} * (2 - rank)")
 
 
 def openssl(*words, cwd):
