@@ -246,9 +246,10 @@ def _forget_pytest():
     threading.excepthook = threading.__excepthook__
     logging.root.handlers.clear()
     for handler in filter(None, (one() for one in logging._handlerList)):
-        if "stream" in vars(handler):  # its number may be another file's by now
+        if vars(handler).get("stream") is not None:  # its number may be another file's
             _never_closed.append(handler.stream)
-            handler.stream = sys.stderr
+            opens = isinstance(handler, logging.FileHandler)
+            handler.stream = None if opens else sys.stderr
     warnings.showwarning = _print_warning  # pytest keeps them in a list of its own
     sys.meta_path[:] = [
         one for one in sys.meta_path if "pytest" not in type(one).__module__
