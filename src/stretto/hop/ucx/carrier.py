@@ -262,9 +262,10 @@ class UcxHop:
 
     def close(self) -> None:
         """Send what was begun, as far as peers take it, and end all connections."""
-        until = time.monotonic() + self._window.linger_s
+        until, turns = time.monotonic() + self._window.linger_s, 0
         while self._is_open and (self.progress() or self.busy()):
-            if time.monotonic() > until:
+            turns += 1
+            if turns >= _LAST_TURNS and time.monotonic() > until:
                 break
         with held(self._lock):
             if self._is_open:

@@ -170,9 +170,6 @@ def _signal(context: int, arguments: int) -> int:
         return 0
     if load(peer + _BY_MESSAGES):
         _note(context, peer, messages.signal(context, peer, arguments), 0)
-        # What UCX has copied is done for it, though it may still be to be sent.
-        point, parameters = load(peer + _END_POINT), load(context + _PARAMETERS)
-        _note(context, peer, call_c(load(context + _FLUSH), point, parameters), 0)
         return 1
     nth = load(context + _NEXT_SLOT)
     slot = load(context + _SLOTS) + _SLOT_BYTES * (nth % _NUM_SLOTS)
