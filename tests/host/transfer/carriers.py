@@ -37,7 +37,7 @@ def run_by(carrier, names, which, **environment):
         )  # fmt: skip
         if carrier != "ucx" or HANGS not in run.stdout:
             break
-        print(f"a connection of UCX hung, once more:\n{run.stdout[-3000:]}")
+        sys.stdout.write(f"a connection of UCX hung, once more:\n{run.stdout[-3000:]}")
 
     assert 0 == run.returncode, run.stdout[-3000:]
     assert " passed" in run.stdout
