@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from stretto._version import __version__
-from stretto.errors import CollectiveTimeout, RendezvousError, is_interruption
+from stretto.errors import CollectiveTimeout, RendezvousError
 from stretto.meeting import messages
 from stretto.meeting.faults import Fault
 from stretto.meeting.meeting import Meeting
@@ -88,22 +88,15 @@ def _ask(
     connection: Connection, hello: Hello, held: Sequence[Descriptor]
 ) -> Sequence[Frame | Refused]:
     """Say hello and return what comes first."""
-    try:
-        connection.post(messages.to_body(hello), held)
-    except OSError as e:
-        if is_interruption(e):
-            raise
-        raise _hung_up(hello) from e
+    connection.post(messages.to_body(hello), held)
     connection.trust()
     until = time.monotonic() + hello.start_s + 1.0  # the hub names the absent before
     while (left_s := until - time.monotonic()) > 0:
         wait_ready(connection, left_s)
+        connection.flush()
         try:
-            connection.flush()
             frames = connection.receive()
-        except (EOFError, OSError) as e:
-            if is_interruption(e):
-                raise
+        except EOFError as e:
             raise _hung_up(hello) from e
         if frames:
             return frames

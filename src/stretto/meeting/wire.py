@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stretto.errors import WireError
+from stretto.errors import WireError, is_interruption
 from stretto.meeting import alive
 
 HEADER = struct.Struct("<4sII")
@@ -203,7 +203,12 @@ def wait_ready(connection: Connection, timeout_s: float) -> bool:
 
 
 class Connection:
-    """A non-blocking stream socket that carries frames both ways."""
+    """A non-blocking stream socket that carries frames both ways.
+
+    Who has gone reads nothing any more, but may have said why before. So what can no
+    longer be sent is dropped without an error: `receive` gives everything that came
+    first, and only then says that the peer has ended.
+    """
 
     def __init__(self, sock: socket.socket, *, limit: int = STRANGER_LIMIT) -> None:
         sock.setblocking(False)
@@ -248,13 +253,19 @@ class Connection:
         self.flush()
 
     def flush(self) -> None:
-        """Send what the socket takes now."""
+        """Send what the socket takes now; to a peer that has gone, nothing."""
         while self._out:
             data, held = self._out.popleft()  # before: nothing is ever sent twice
             try:
                 sent = self._send(data, held)
             except (BlockingIOError, InterruptedError):
                 self._out.appendleft((data, held))
+                return
+            except ConnectionError as e:
+                if is_interruption(e):
+                    raise
+                self._out.clear()
+                self._backlog = 0
                 return
             self._backlog = max(0, self._backlog - sent)
             if sent < len(data):
@@ -274,6 +285,8 @@ class Connection:
         except (BlockingIOError, InterruptedError):
             return []
         except OSError as e:
+            if is_interruption(e):
+                raise
             raise EOFError(str(e)) from None
         if not data:
             raise EOFError

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretto.errors import WireError
+from stretto.errors import RendezvousError, WireError
 from stretto.meeting import messages
-from stretto.meeting.messages import Hello, Leave, Offer
+from stretto.meeting.greet import greet
+from stretto.meeting.messages import Hello, Leave, Offer, Verdict
 from stretto.meeting.wire import (
     HEADER,
     MAGIC,
@@ -238,3 +239,46 @@ def test_a_frame_is_sent_once_whatever_breaks_in():
     theirs.close()
 
     assert [{"say": 1}, {"say": 2}] == [frame.body for frame in frames]
+
+
+@pytest.mark.parametrize("unread", [False, True])
+@pytest.mark.parametrize("kind", ["pair", "tcp"])
+@pytest.mark.parametrize("num_descriptors", [0, 1, 300])
+def test_what_a_peer_said_before_it_went_is_heard(kind, unread, num_descriptors):
+    """Whoever still sends hears the last words first, then that the peer has ended."""
+    ours, theirs = map(Connection, pair(kind))
+    if unread:  # closing with something unread resets the connection
+        ours.post({"say": "early"})
+    theirs.post({"say": "why"})
+    theirs.close()
+    wait_ready(ours, 1.0)
+    held = [] if kind == "tcp" else [Descriptor(os.dup(0))] * num_descriptors
+    for _ in range(3):
+        ours.post({"say": "late"}, held)
+
+    assert not ours.is_sending
+    assert [{"say": "why"}] == [frame.body for frame in ours.receive()]
+    with pytest.raises(EOFError):
+        ours.receive()
+    ours.close()
+
+
+def pair(kind):
+    if kind == "pair":
+        return socket.socketpair()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        return ours, server.accept()[0]
+
+
+def test_who_is_refused_while_it_says_hello_hears_why():
+    """A rank says hello in two parts; the verdict may come between them."""
+    ours, theirs = map(Connection, socket.socketpair())
+    text = "rank 1 is there already"
+    said = Verdict(group="", error="RendezvousError", text=text, blamed=(1,))
+    theirs.post(messages.to_body(said))
+    theirs.close()
+
+    with pytest.raises(RendezvousError, match=text) as caught:
+        greet(ours, rank=1, num_ranks=2, deadline_s=5.0, start_s=5.0)
+    assert (1,) == caught.value.blamed
