@@ -50,12 +50,16 @@ def read_all(path: str | Path) -> Recording:
     """Return the recording of a file, or of all files of a folder, as one.
 
     What killed processes had not written is read from the rings that they left there.
+    Others may still be ending: each writes its file to the end, and then its rings go.
+    So rings are read first, and those that are gone meanwhile are in the files.
     """
     path = Path(path)
     if not path.is_dir():
         return read(path)
-    written = [_named(read(file), file) for file in sorted(path.glob(f"*{SUFFIX}"))]
-    left = [snapshot(file) for file in sorted(path.glob("*.rings"))]
+    left = [
+        one for file in _begun(path, "*.rings") if (one := _rings(file)) is not None
+    ]
+    written = [_named(read(file), file) for file in _begun(path, f"*{SUFFIX}")]
     if not written and not left:
         raise TraceError(f"{path}: there is no recording (*{SUFFIX}) in this folder")
     found = [one for one in written if one.ranks]
@@ -67,6 +71,28 @@ def read_all(path: str | Path) -> Recording:
         else:
             found[place] = _completed(found[place], one)
     return merge(found)
+
+
+def _begun(folder: Path, pattern: str) -> list[Path]:
+    """Return files but for those whose process was killed before it wrote a word."""
+    return [file for file in sorted(folder.glob(pattern)) if _first_byte(file)]
+
+
+def _first_byte(file: Path) -> int:
+    try:
+        with file.open("rb") as opened:
+            return opened.read(1)[0]
+    except (IndexError, FileNotFoundError):
+        return 0
+
+
+def _rings(file: Path) -> Recording | None:
+    try:
+        return snapshot(file)
+    except TraceError:
+        if file.exists():
+            raise
+        return None
 
 
 def _completed(written: Recording, left: Recording) -> Recording:

@@ -1,6 +1,7 @@
 """Rings: the last calls are there, whole, for the process itself and for outsiders."""
 
 import gc
+import importlib
 import os
 import random
 import shutil
@@ -286,6 +287,53 @@ def test_what_a_killed_process_left_is_read(tmp_path, monkeypatch):
 
     assert list(range(1, 44)) == recording.calls["seq"].tolist()
     assert 0 == recording.calls["state"][-1]
+
+
+@pytest.mark.parametrize("meanwhile", ["snapshot", "read"])
+def test_a_process_that_ends_while_it_is_read_is_there(
+    tmp_path, monkeypatch, meanwhile
+):
+    """Its rings go when its file is whole: each call is in what was read, once."""
+    monkeypatch.setenv("STRETTO_TRACE", str(tmp_path / "run"))
+    process = _Process()
+    process._stop.set()
+    process._thread.join()
+    owner = SimpleOwner()
+    ring = process.open(owner, WORLD, 1, few=False)
+    made_calls(ring, 30)
+    process.collect()
+    made_calls(ring, 12)
+    merging = importlib.import_module("stretto.trace.merge")
+    look = getattr(merging, meanwhile)
+
+    def end_and_look(path):
+        process.shut()
+        return look(path)
+
+    monkeypatch.setattr(merging, meanwhile, end_and_look)
+    recording = read_all(tmp_path / "run")
+
+    assert [] == list((tmp_path / "run").glob("*.rings"))
+    assert list(range(1, 43)) == recording.calls["seq"].tolist()
+
+
+class SimpleOwner:
+    """What stands for a communicator; it can be referred to weakly."""
+
+
+def test_who_was_killed_before_its_first_word_costs_nobody_a_recording(
+    tmp_path, monkeypatch
+):
+    """An empty file, rings without a head: the others' calls are there."""
+    monkeypatch.setenv("STRETTO_TRACE", str(tmp_path / "run"))
+    process, owner = _Process(), SimpleOwner()
+    made_calls(process.open(owner, WORLD, 1, few=False), 5)
+    process.shut()
+    (tmp_path / "run" / "00000-7.trace").touch()
+    (tmp_path / "run" / "7.rings").touch()
+    (tmp_path / "run" / "8.rings").write_bytes(bytes(1 << 16))
+
+    assert 5 == read_all(tmp_path / "run").num_events
 
 
 def test_a_block_is_recorded_in_memory():
