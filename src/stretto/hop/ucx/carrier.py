@@ -76,7 +76,7 @@ class UcxHop:
         self._window, self._ucp = window, load()
         self._host = address_towards(window.towards or "127.0.0.1")
         self._peers = np.zeros((window.num_ranks, Peer.END), np.int64)
-        self._requests = np.zeros((MOST + 2, 3), np.int64)
+        self._requests = np.zeros((MOST, 3), np.int64)
         self._slots = np.zeros((SLOTS, SLOT_WORDS), np.int64)
         self._nothing_said = RequestParams()
         self._of_messages = RequestParams(EAGER | COPY_HEADER)

@@ -128,7 +128,8 @@ def took(
     if load(peer + _STATUS):
         return 0
     is_sound = load(header + _NTH) == load(peer + _TAKEN)
-    if is_sound and load(about) & _IS_AHEAD == 0:
+    is_sound = is_sound and load(about) & _IS_AHEAD == 0
+    if is_sound:
         store(peer + _TAKEN, load(peer + _TAKEN) + 1)
         if load(header + _KIND) == _A_PUT:
             is_sound = _landed(context, header, data, nbytes) != 0

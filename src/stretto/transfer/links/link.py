@@ -343,7 +343,10 @@ class Link:
             self.by_python.give_back(end)
             return
         offset = HALF_BYTES + Word.STAGED
-        while not functions().far_signal(self.at, offset, end) and not self.gone[0]:
+        while not functions().far_signal(self.at, offset, end):
+            if self.gone[0] or self.fault:  # its last words may still be heard
+                return
+            self.progress()
             os.sched_yield()
 
     @property
