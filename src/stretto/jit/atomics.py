@@ -20,6 +20,7 @@ from numba import config, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from stretto.jit.handlers import held_back
 from stretto.jit.kept import Kept
 
 __all__ = [
@@ -69,7 +70,7 @@ def compiled(signature: str, *, nogil: bool = True) -> Callable[[Compiled], Comp
         dispatcher = njit(nogil=nogil)(function)
         if not config.DISABLE_JIT:
             sources = _sources(function.__code__.co_filename)
-            with Kept(function, sources) as kept:
+            with held_back(), Kept(function, sources) as kept:
                 dispatcher._cache = kept
                 dispatcher.compile(signature)
             dispatcher.disable_compile()
