@@ -85,3 +85,74 @@ def test_each_refuses_to_come_beside_the_other(monkeypatch):
     monkeypatch.setitem(sys.modules, "nixl_cu13", sys)
     with pytest.raises(MissingExtraError, match="NIXL crash in one process"):
         solvers.cp_model()
+
+
+@pytest.fixture
+def wheel(tmp_path, monkeypatch):
+    """Return where the program of a wheel is written that stands for NIXL's."""
+    folder = tmp_path / "nixl_cu13"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    about = tmp_path / "nixl_cu13-9.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: nixl-cu13\nVersion: 9\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{ROOT / 'src'}")
+    library.fault_at_end.cache_clear()
+    yield folder / "_api.py"
+    library.fault_at_end.cache_clear()
+
+
+AGENT = """
+class nixl_agent:
+    def __init__(*args, **how):
+        pass
+nixl_agent_config = dict
+"""
+DIES = """
+import atexit, os, signal
+atexit.register(os.kill, os.getpid(), signal.SIGSEGV)
+"""
+
+
+def test_a_wheel_that_ends_its_process_is_named(wheel):
+    """As NIXL's fault, and what to do; one that ends in order is not."""
+    wheel.write_text(DIES + AGENT)
+
+    said = library.fault_at_end()
+    assert "nixl-cu13 9 ends its process with SIGSEGV, without stretto too" in said
+    assert "ctypes.CDLL('libnl-route-3.so.200')" in said
+    library.fault_at_end.cache_clear()
+    wheel.write_text(AGENT)
+    assert "" == library.fault_at_end()
+
+
+def test_the_systems_libnl_is_loaded_before_the_wheels(wheel, monkeypatch):
+    """In this order each copy finds its own functions."""
+    order = []
+    monkeypatch.setattr(library.ctypes, "CDLL", lambda name: order.append(name))
+    monkeypatch.setattr(library.importlib, "import_module", order.append)
+
+    library.api()
+    assert ["libnl-route-3.so.200", "nixl_cu13._api"] == order
+
+
+USES = """
+from stretto.hop.nixl import library
+library.new_agent("one", ("UCX",))
+print("used")
+"""
+
+
+def test_a_program_of_ours_that_used_nixl_ends_in_order():
+    """Also where the system has libraries of RDMA, whose libnl is another copy."""
+    if why := lacks("nixl"):
+        pytest.skip(why)
+    run = subprocess.run(
+        [sys.executable, "-c", USES], capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+    )  # fmt: skip
+
+    assert (0, "used\n") == (run.returncode, run.stdout), run.stderr

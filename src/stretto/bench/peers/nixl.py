@@ -19,6 +19,7 @@ from stretto.bench.workload.cases import WINDOW, Case
 from stretto.bench.workload.contender import Buffer, Prepared, Setup
 from stretto.bench.workload.timing import Call
 from stretto.errors import CallError, MissingExtraError
+from stretto.hop.nixl.library import keep_apart
 
 __all__ = ["DEVICES", "Nixl", "open_peer"]
 
@@ -31,6 +32,7 @@ def open_peer(setup: Setup) -> Nixl:
     """Return NIXL with its default transport, UCX."""
     if importlib.util.find_spec("nixl") is None:
         raise MissingExtraError("no nixl: pip install nixl")
+    keep_apart()
     return Nixl(importlib.import_module("nixl._api"), setup)
 
 

@@ -37,5 +37,6 @@ def doctor() -> Mapping[str, str]:
     return {
         "ready": f"yes: {library.version()}, backend {library.backend()}",
         "backends": ", ".join(library.backends()),
+        "end of processes": library.fault_at_end() or "in order",
         "memory of GPUs": "by way of pinned memory, not GPUDirect",
     }

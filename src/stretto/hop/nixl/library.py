@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import importlib
 import importlib.util
 import os
+import signal
+import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -15,7 +18,8 @@ from typing import Any
 from stretto.errors import MissingExtraError
 
 __all__ = [
-    "BACKEND", "api", "backend", "backends", "clash", "missing", "new_agent", "version",
+    "BACKEND", "api", "backend", "backends", "clash", "fault_at_end", "keep_apart",
+    "missing", "new_agent", "version",
 ]  # fmt: skip
 
 BACKEND = "STRETTO_NIXL"
@@ -23,6 +27,14 @@ _WHEELS = ("nixl_cu13", "nixl_cu12", "nixl_rocm")
 _ADVICE = "pip install nixl-cu13 (or -cu12)"
 _BETWEEN_PROCESSES = ("LIBFABRIC", "UCCL", "UCX")
 """Backends that move memory; the others are for storage."""
+_LIBNL = "libnl-route-3.so.200"
+"""Of the system: libraries of RDMA need it, and NIXL's wheel has a copy of its own."""
+_ENDS = """
+import sys
+from {wheel} import _api
+_api.nixl_agent("ends", _api.nixl_agent_config(backends=["UCX"]))
+sys.stdout.write("ended")
+"""
 _OTHER_UCX = "libucp.so.0"
 """UCX by its own name: the wheel's, the system's, or MPI's. NIXL's has another."""
 
@@ -70,8 +82,39 @@ def clash() -> str:
     )
 
 
+def keep_apart() -> None:
+    """Load the system's libnl, where there is one, before the wheel's copy.
+
+    UCX's module for EFA is part of the wheel, EFA's library is not: it brings the
+    system's libnl. Loaded second, that one finds the functions of the wheel's copy and
+    notes itself there; when the process ends, the copy reads what has been unmapped,
+    and the process dies of it. Loaded first, each keeps to itself.
+    """
+    with contextlib.suppress(OSError):
+        ctypes.CDLL(_LIBNL)
+
+
+@functools.cache
+def fault_at_end() -> str:
+    """Return what ends processes that load NIXL, or nothing: one is tried."""
+    program = _ENDS.format(wheel=_wheel())
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False,
+        timeout=60, env={**os.environ, "NIXL_LOG_LEVEL": "ERROR"},
+    )  # fmt: skip
+    if run.returncode >= 0 or "ended" not in run.stdout:
+        return ""
+    name = signal.Signals(-run.returncode).name
+    return (
+        f"{version()} ends its process with {name}, without stretto too: it has a copy "
+        "of libnl, and so has this system. Where stretto loads NIXL it does not; who "
+        f"loads it otherwise calls ctypes.CDLL({_LIBNL!r}) before"
+    )
+
+
 def api() -> Any:
     """Return the wheel's module of agents, loaded."""
+    keep_apart()
     os.environ.setdefault("NIXL_LOG_LEVEL", "ERROR")
     os.environ.setdefault("UCX_MEM_EVENTS", "no")  # it is told what is registered
     return importlib.import_module(f"{_wheel()}._api")
