@@ -1,9 +1,10 @@
 """See what ranks did: summaries, diagnoses, and what other tools read."""
 
 from stretto.watch.attach import attached, tell_why
-from stretto.watch.columns import nearest_rank, ordered, places_by
+from stretto.watch.columns import dense_ids, nearest_rank, ordered, places_by
 from stretto.watch.diagnose import Chain, Diagnosis, Finding, Member, diagnose
 from stretto.watch.inspector import inspector_lines, read_inspector
+from stretto.watch.lateness import Late, arrivals, lateness
 from stretto.watch.links import Link, links
 from stretto.watch.page import page, spell_ranks
 from stretto.watch.perfetto import flows, write_perfetto
@@ -12,7 +13,6 @@ from stretto.watch.report import head, rows_of
 from stretto.watch.simulated import simulated
 from stretto.watch.standing import Stand, stands
 from stretto.watch.summary import (
-    Late,
     Model,
     RankShare,
     Row,
@@ -32,11 +32,14 @@ __all__ = [
     "Row",
     "Stand",
     "Summary",
+    "arrivals",
     "attached",
+    "dense_ids",
     "diagnose",
     "flows",
     "head",
     "inspector_lines",
+    "lateness",
     "links",
     "nearest_rank",
     "ordered",

@@ -8,7 +8,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["nearest_rank", "ordered", "places_by", "size_class"]
+__all__ = ["dense_ids", "nearest_rank", "ordered", "places_by", "size_class"]
+
+
+def dense_ids(values: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the distinct values, rising, and the place of every value among them.
+
+    Without sorting where values lie close together, as numbers of calls do.
+    """
+    if not len(values):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    low, high = int(values.min()), int(values.max())
+    if high - low > 4 * len(values) + 1024:
+        distinct, places = np.unique(values, return_inverse=True)
+        return distinct.astype(np.int64), places.astype(np.int64)
+    shifted = values - np.asarray(low, values.dtype)
+    there = np.zeros(high - low + 1, bool)
+    there[shifted] = True
+    numbers = np.cumsum(there, dtype=np.int64) - 1
+    return np.flatnonzero(there) + low, numbers[shifted]
 
 
 def places_by(group: NDArray[Any], many: int) -> list[NDArray[np.int64]]:

@@ -68,6 +68,7 @@ def rows_of(summary: Summary) -> dict[str, list[Mapping[str, Any]]]:
                 "last": one.last,
                 "of": one.meetings,
                 "mean_late_us": one.mean_us,
+                "p50_late_us": one.p50_us,
                 "p99_late_us": one.p99_us,
             }
             for one in late[:_MOST]

@@ -1,12 +1,12 @@
 """What a recording amounts to: how often, how long, how fast, and who was late.
 
 Everything is done by whole columns: ten million calls take seconds. Legend: g a group
-of calls of one kind and size; m a meeting: the calls of one number of a communicator.
+of calls of one kind and size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from stretto.collectives import bus_factor
 from stretto.trace import WAITS, CallKind, Recording
 from stretto.watch.columns import nearest_rank, ordered, places_by, size_class
+from stretto.watch.lateness import Late, Meetings, by_rank, lateness
 from stretto.watch.links import Link, links
 
 __all__ = [
-    "Late",
     "Model",
     "RankShare",
     "Row",
@@ -62,22 +62,6 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Late:
-    """How late a rank came to the meetings that it had with others."""
-
-    rank: int
-    meetings: int
-    last: int
-    """How often it was the last, and kept the others for more than its share."""
-    mean_us: float
-    """By how much it came after the first, on average."""
-    p99_us: float
-    kept_us: float
-    """How long others would not have waited without it: what it was later than the
-    last but one, summed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RankShare:
     """How a rank spent its time."""
 
@@ -114,10 +98,10 @@ def summarise(recording: Recording, *, model: Model | None = None) -> Summary:
     calls = recording.calls
     state = calls["state"]
     some = _timed(calls)
-    meetings = _Meetings(some)
+    meetings = Meetings(some)
     return Summary(
         rows=tuple(_rows(recording, some, meetings, model)),
-        late=tuple(_late(some, meetings)),
+        late=tuple(lateness(calls, meetings if some is calls else None)),
         shares=tuple(_shares(some if calls is whole else _timed(whole))),
         num_calls=len(calls),
         num_steps=len(recording.steps),
@@ -149,40 +133,10 @@ def _span(calls: NDArray[Any]) -> float:
     return float(int(calls["end"].max()) - int(calls["start"].min())) / 1e9
 
 
-class _Meetings:
-    """Calls sorted by communicator and number: those of one meeting side by side."""
-
-    def __init__(self, calls: NDArray[Any]) -> None:
-        key = calls["comm"].astype(np.int64) << 40
-        key |= calls["seq"]
-        self.order = np.argsort(key, kind="stable")
-        key = key[self.order]
-        first = np.ones(len(key), bool)
-        np.not_equal(key[1:], key[:-1], out=first[1:])
-        del key
-        self.firsts = np.flatnonzero(first)
-        self.sizes = np.diff(self.firsts, append=len(first))
-        self.of_row = np.cumsum(first, dtype=np.int32)
-        self.of_row -= 1
-        self.start = np.ascontiguousarray(calls["start"])[self.order]
-        if len(self.firsts):
-            self.last = np.maximum.reduceat(self.start, self.firsts)
-            self.first = np.minimum.reduceat(self.start, self.firsts)
-        else:
-            self.last = self.first = np.zeros(0, np.int64)
-
-    def waited(self, calls: NDArray[Any]) -> NDArray[np.int64]:
-        """Return, by call, how much of it was before the last had come."""
-        waited = np.empty(len(calls), np.int64)
-        waited[self.order] = self.last[self.of_row] - self.start
-        length = calls["end"] - calls["start"]
-        return np.clip(waited, 0, length, out=waited)
-
-
 def _rows(
     recording: Recording,
     calls: NDArray[Any],
-    meetings: _Meetings,
+    meetings: Meetings,
     model: Model | None,
 ) -> list[Row]:
     """Return the table: rows in the order of the time that they took."""
@@ -267,62 +221,12 @@ def _untimed(
     return found
 
 
-def _late(calls: NDArray[Any], meetings: _Meetings) -> list[Late]:
-    """Return how late ranks came, of meetings that several were in."""
-    if not len(calls):
-        return []
-    several = (meetings.sizes > 1)[meetings.of_row]
-    rank = calls["rank"][meetings.order]
-    after = meetings.start - meetings.first[meetings.of_row]
-    last = _last_rows(meetings)
-    second = _second(meetings, last)
-    kept = np.where(meetings.sizes > 1, meetings.last - second, 0)
-    many = int(rank.max()) + 1
-    came = np.bincount(rank[several], minlength=many)
-    total = np.bincount(rank[several], weights=after[several], minlength=many)
-    late = last[meetings.sizes > 1]
-    was_last = np.bincount(rank[late], minlength=many)
-    cost = np.bincount(rank[last], weights=kept.astype(float), minlength=many)
-    after = after[several]
-    found = []
-    for r, mine in _by_rank(rank[several]):
-        (p99,) = ordered(after[mine], nearest_rank(0.99, len(mine)))
-        found.append(
-            Late(
-                rank=r,
-                meetings=int(came[r]),
-                last=int(was_last[r]),
-                mean_us=float(total[r] / came[r] / 1e3),
-                p99_us=p99 / 1e3,
-                kept_us=float(cost[r] / 1e3),
-            )
-        )
-    return sorted(found, key=lambda one: (-one.kept_us, one.rank))
-
-
-def _last_rows(meetings: _Meetings) -> NDArray[np.int64]:
-    """Return, by meeting, the row (in its order) that came last."""
-    is_last = meetings.start == meetings.last[meetings.of_row]
-    rows = np.flatnonzero(is_last)
-    found = np.empty(len(meetings.firsts), np.int64)
-    found[meetings.of_row[rows]] = rows
-    return found
-
-
-def _second(meetings: _Meetings, last: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return, by meeting, when the last but one came."""
-    start = meetings.start.copy()
-    alone = meetings.sizes == 1
-    start[last[~alone]] = np.iinfo(np.int64).min
-    return np.maximum.reduceat(start, meetings.firsts)
-
-
 def _shares(calls: NDArray[Any]) -> list[RankShare]:
     """Return how long each rank was in calls that it waited for, and in others."""
     if not len(calls):
         return []
     found = []
-    for rank, rows in _by_rank(calls["rank"]):
+    for rank, rows in by_rank(calls["rank"]):
         mine = calls[rows]
         started = mine["enqueue"] < mine["start"]
         own = _union(mine["start"][~started], mine["end"][~started])
@@ -337,14 +241,6 @@ def _shares(calls: NDArray[Any]) -> list[RankShare]:
             )
         )
     return found
-
-
-def _by_rank(ranks: NDArray[Any]) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Yield ranks, and the rows that each has."""
-    places = places_by(ranks, int(ranks.max()) + 1) if len(ranks) else []
-    for rank, rows in enumerate(places):
-        if len(rows):
-            yield rank, rows
 
 
 def _union(start: NDArray[Any], end: NDArray[Any]) -> int:

@@ -10,12 +10,13 @@ from stretto import algorithms, topology
 from stretto.studio.analysis.binned import spread
 from stretto.studio.analysis.flows import Plans, flows_of
 from stretto.studio.analysis.groups import groups
-from stretto.studio.analysis.index import Index, dense_ids
+from stretto.studio.analysis.index import Index
 from stretto.studio.analysis.link_use import link_use, traffic
 from stretto.studio.inputs.given import Given
 from stretto.studio.inputs.simulated import simulated
 from stretto.studio.serve.pack import pack, unpack
 from stretto.studio.units import size_name
+from stretto.watch import dense_ids
 
 
 def by_hand(begin, end, amount, bins):

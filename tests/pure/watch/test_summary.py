@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from tests.nightly import examples
 from tests.pure.watch.recordings import recording
 
+from stretto.studio.analysis.index import Index
 from stretto.trace import WAITS, Dropped
-from stretto.watch import head, links, rows_of, summarise
+from stretto.watch import head, lateness, links, rows_of, summarise
 
 KINDS = [("all_reduce", 4096), ("all_reduce", 5000), ("all_gather", 1 << 20)]
 
@@ -76,14 +77,18 @@ def test_who_was_late_is_what_loops_say(drawn):
     """How often last, how late on average, and what it alone has cost the others."""
     n, comms, calls = drawn
     found = summarise(recording(calls, comms=comms, kinds=KINDS, num_ranks=n))
-    meetings = defaultdict(list)
-    for rank, comm, seq, _, state, start, _ in calls:
-        if state == "done":
-            meetings[comm, seq].append((start, rank))
+    meetings, kinds = defaultdict(list), {}
+    for rank, comm, seq, kind, _, start, _ in calls:
+        meetings[comm, seq].append((start, rank))
+        kinds.setdefault((comm, seq), kind)
+    first = {}
+    for comm, seq in sorted(meetings):
+        first.setdefault((comm, kinds[comm, seq]), seq)
+    several = {key for key, met in meetings.items() if len(met) > 1}
+    warm = {key for key in several if first[key[0], kinds[key]] != key[1]}
     came, after, cost = defaultdict(int), defaultdict(float), defaultdict(float)
-    for met in meetings.values():
-        if len(met) < 2:
-            continue
+    for key in warm or several:
+        met = meetings[key]
         starts = sorted(s for s, _ in met)
         for start, rank in met:
             came[rank] += 1
@@ -95,6 +100,38 @@ def test_who_was_late_is_what_loops_say(drawn):
     for one in found.late:
         assert one.mean_us == pytest.approx(after[one.rank] / came[one.rank] / 1e3)
         assert one.kept_us == pytest.approx(cost[one.rank] / 1e3)
+
+
+def test_a_late_first_call_hides_no_straggler():
+    """Warm-up does not count: rank 1 starts half a second late, rank 2 is slow."""
+    calls = []
+    for seq in range(1, 11):
+        for rank in range(3):
+            late = 518_000 if (rank, seq) == (1, 1) else 30_000 * (rank == 2)
+            start = 1_000_000 * seq + late
+            calls.append((rank, 0, seq, 0, "done", start, start + 600_000))
+    made = recording(calls, comms={"world": (0, 1, 2)}, kinds=KINDS, num_ranks=3)
+    worst = summarise(made).late[0]
+
+    assert (2, 9, 9) == (worst.rank, worst.last, worst.meetings)
+    assert 30.0 == worst.p50_us == worst.most_us
+    assert 270.0 == worst.kept_us
+
+
+def test_where_hosts_run_ahead_the_stream_says_who_is_late():
+    """A call comes when its stream comes to it, however early it was asked for."""
+    calls = []
+    for seq in range(1, 6):
+        for rank in range(2):
+            start = 1_000_000 * seq + 50_000 * (rank == 1)
+            calls.append((rank, 0, seq, 0, "done", start, start + 100_000))
+    made = recording(calls, comms={"world": (0, 1)}, kinds=KINDS, num_ranks=2)
+    made.calls["enqueue"] = made.calls["start"] - 10_000 * (1 + 8 * made.calls["rank"])
+    report, index = summarise(made).late[0], Index(made)
+
+    assert 1 == report.rank == lateness(index.calls)[0].rank
+    assert 50.0 == report.p50_us == index.late_us.max()
+    assert (index.late_us[made.calls["rank"] == 0] == 0).all()
 
 
 @settings(max_examples=examples(100), deadline=None)

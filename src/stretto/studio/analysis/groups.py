@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.collectives import bus_factor
-from stretto.studio.analysis.index import Index, dense_ids
-from stretto.watch import nearest_rank, ordered, places_by
+from stretto.studio.analysis.index import Index
+from stretto.watch import dense_ids, nearest_rank, ordered, places_by
 
 __all__ = ["Group", "groups"]
 

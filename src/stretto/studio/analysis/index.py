@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from stretto.errors import CallError
 from stretto.trace import STATES, Recording
+from stretto.watch import arrivals, dense_ids
 
-__all__ = ["Index", "dense_ids"]
+__all__ = ["Index"]
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -24,24 +25,6 @@ _FAR = np.iinfo(np.int64).max
 _MOST_SIDE = 4096
 _DONE = STATES.index("done")
 _OPEN = [STATES.index("running"), STATES.index("failed")]
-
-
-def dense_ids(values: NDArray[Any]) -> tuple[Ints, Ints]:
-    """Return the distinct values, rising, and the place of every value among them.
-
-    Without sorting where values lie close together, as numbers of calls do.
-    """
-    if not len(values):
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    low, high = int(values.min()), int(values.max())
-    if high - low > 4 * len(values) + 1024:
-        distinct, places = np.unique(values, return_inverse=True)
-        return distinct.astype(np.int64), places.astype(np.int64)
-    shifted = values - np.asarray(low, values.dtype)
-    there = np.zeros(high - low + 1, bool)
-    there[shifted] = True
-    numbers = np.cumsum(there, dtype=np.int64) - 1
-    return np.flatnonzero(there) + low, numbers[shifted]
 
 
 def _spell_span(ranks: Ints) -> str:
@@ -178,17 +161,22 @@ class Index:
         return nbytes
 
     @cached_property
+    def _came_ns(self) -> Ints:
+        """Return when each call came to its instance."""
+        return arrivals(self.calls)
+
+    @cached_property
     def first_us(self) -> Floats:
         """Return when the first rank came to every instance."""
         first = np.full(self.num_instances, _FAR)
-        np.minimum.at(first, self.instance, self._asked_ns)
+        np.minimum.at(first, self.instance, self._came_ns)
         return self.us(first)
 
     @cached_property
     def last_us(self) -> Floats:
         """Return when the last rank came to every instance."""
         last = np.zeros(self.num_instances, np.int64)
-        np.maximum.at(last, self.instance, self._asked_ns)
+        np.maximum.at(last, self.instance, self._came_ns)
         return self.us(last)
 
     @cached_property
@@ -206,8 +194,8 @@ class Index:
 
     @cached_property
     def late_us(self) -> Floats:
-        """Return how long after the first rank each call was made."""
-        return self.asked_us - self.first_us[self.instance]
+        """Return how long after the first rank each call came to its instance."""
+        return self.us(self._came_ns) - self.first_us[self.instance]
 
     @cached_property
     def lasted_us(self) -> Floats:

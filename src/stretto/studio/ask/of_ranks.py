@@ -11,6 +11,7 @@ from stretto.studio.ask.question import Question
 from stretto.studio.ask.window import Answer, Window, nothing
 from stretto.studio.units import time_name
 from stretto.trace import STATES
+from stretto.watch import lateness
 
 __all__ = ["doing", "late", "why_rank"]
 
@@ -21,29 +22,27 @@ def late(scene: Scene, question: Question, window: Window) -> Answer:
     calls = index.chosen(window.instances)
     if not calls.any():
         return nothing()
-    many = np.bincount(index.row[calls], minlength=len(index.ranks))
-    late = np.bincount(index.row[calls], index.late_us[calls], len(index.ranks))
-    worst = np.zeros(len(index.ranks))
-    np.maximum.at(worst, index.row[calls], index.late_us[calls])
-    mean = late / np.maximum(many, 1)
-    there = many > 0
-    order = np.argsort(-np.where(there, mean, -1), kind="stable")
+    found = lateness(index.calls[calls])
+    if not found:
+        return nothing()
     rows = tuple(
         (
-            int(index.ranks[i]),
-            round(float(mean[i]), 3),
-            round(float(worst[i]), 3),
-            int(many[i]),
+            one.rank,
+            round(one.kept_us, 3),
+            round(one.p50_us, 3),
+            round(one.most_us, 3),
+            one.meetings,
         )
-        for i in order[: question.top]
-        if there[i]
+        for one in found[: question.top]
     )
-    middle = float(np.median(mean[there]))
+    worst, usual = found[0], float(np.median([one.p50_us for one in found]))
     text = (
-        f"Rank {rows[0][0]} comes latest: {time_name(rows[0][1])} after the first, on "
-        f"average over {rows[0][3]:,} calls; the median rank {time_name(middle)}."
+        f"Rank {worst.rank} comes latest: it alone kept the others for "
+        f"{time_name(worst.kept_us)}, and comes {time_name(worst.p50_us)} after the "
+        f"first (median of {worst.meetings:,} calls; usual for a rank: "
+        f"{time_name(usual)})."
     )
-    columns = ("rank", "late on average, us", "at most, us", "calls")
+    columns = ("rank", "kept others, us", "late (median), us", "at most, us", "calls")
     return Answer(text=text, columns=columns, rows=rows, view="lateness")
 
 

@@ -9,11 +9,12 @@ import numpy as np
 from stretto.errors import CallError
 from stretto.studio.analysis.contributions import contributions_of
 from stretto.studio.analysis.flows import flows_of, joined
-from stretto.studio.analysis.index import Index, dense_ids
+from stretto.studio.analysis.index import Index
 from stretto.studio.analysis.scene import Args, Scene, number
 from stretto.studio.inputs.loading import Loaded
 from stretto.studio.units import time_name
 from stretto.trace import STEP_KINDS
+from stretto.watch import dense_ids
 
 TITLE = "Inside"
 ORDER = 5

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from stretto.studio.analysis.scene import Args, Scene, number
 from stretto.studio.inputs.loading import Loaded
+from stretto.watch import Late, lateness
 
 TITLE = "Lateness"
 ORDER = 4
@@ -36,15 +37,14 @@ def data(scene: Scene, args: Args) -> dict[str, Any]:
     columns = max(1, min(_MOST_COLUMNS, len(chosen)))
     rows = max(1, min(_MOST_ROWS, len(there)))
     worst = np.full(rows * columns, -1.0, np.float64)
-    mean = np.zeros(len(there))
+    latest: list[Late] = []
     if len(chosen):
         mine = (index.instance >= chosen[0]) & (index.instance <= chosen[-1])
         at = (index.instance[mine] - chosen[0]) * columns // len(chosen)
         row = np.searchsorted(there, index.calls["rank"][mine])
         late = index.late_us[mine]
         np.maximum.at(worst, row * rows // len(there) * columns + at, late)
-        calls = np.bincount(row, minlength=len(there))
-        mean = np.bincount(row, late, len(there)) / np.maximum(calls, 1)
+        latest = lateness(index.calls[mine])
     full = _full(worst.reshape(rows, columns))
     edges = np.arange(columns) * max(1, len(chosen)) // columns
     return {
@@ -72,8 +72,8 @@ def data(scene: Scene, args: Args) -> dict[str, Any]:
         "full_us": full,
         "late_us": worst.astype(np.float32),
         "worst": [
-            {"rank": int(there[i]), "mean_us": float(mean[i])}
-            for i in np.argsort(-mean, kind="stable")[:10]
+            {"rank": one.rank, "mean_us": one.mean_us, "kept_us": one.kept_us}
+            for one in latest[:10]
         ],
         "clock_error_us": index.recording.error_ns / 1e3,
     }

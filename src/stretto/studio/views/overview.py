@@ -13,6 +13,7 @@ from stretto.studio.analysis.scene import Args, Scene
 from stretto.studio.inputs.loading import Loaded
 from stretto.studio.units import size_name, time_name
 from stretto.trace import UNKNOWN_NS
+from stretto.watch import lateness
 
 TITLE = "Overview"
 ORDER = 0
@@ -122,18 +123,16 @@ def _findings(index: Index) -> list[dict[str, Any]]:
                 "view": "table",
             }
         )
-    if index.num_instances and len(index.ranks) > 1:
-        late = np.bincount(index.row, index.late_us, len(index.ranks))
-        calls = np.bincount(index.row, minlength=len(index.ranks))
-        mean = late / np.maximum(calls, 1)
-        worst = int(mean.argmax())
-        if mean[worst] > 0:
-            text = (
-                f"rank {index.ranks[worst]} comes latest: on average "
-                f"{time_name(mean[worst])} after the first; the median rank "
-                f"{time_name(float(np.median(mean)))}"
-            )
-            found.append({"text": text, "view": "lateness"})
+    late = lateness(index.calls)
+    if late and late[0].mean_us > 0:
+        worst, usual = late[0], float(np.median([one.p50_us for one in late]))
+        text = (
+            f"rank {worst.rank} keeps the others: it is the last of all in "
+            f"{worst.last:,} of {worst.meetings:,} collectives, and comes "
+            f"{time_name(worst.p50_us)} after the first (median; usual for a rank: "
+            f"{time_name(usual)})"
+        )
+        found.append({"text": text, "view": "lateness"})
     unfinished = int(index.is_open.sum())
     if unfinished:
         ranks = np.unique(index.calls["rank"][index.is_open])
