@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tests.host.meeting.test_collective_faults import caught
 from tests.soon import soon
+from tests.waiting import Flag, until
 
 import stretto
 
@@ -18,16 +19,16 @@ pytestmark = [pytest.mark.host, pytest.mark.timeout(60)]
 VERBS = ("known", "new", "empty", "split")
 
 
-def use_from_two_threads(world):
+def use_from_two_threads(world, folder):
     """Make each kind of call beside another, each in a group of its own."""
     found = {}
     for verb in VERBS:
         with world.split(0) as comm:
-            found[verb] = use_beside(comm, verb)
+            found[verb] = use_beside(comm, verb, Flag(folder, verb))
     return found
 
 
-def use_beside(comm, verb):
+def use_beside(comm, verb, told_so):
     """Rank 1 comes late, so that rank 0's first thread is inside for a while."""
     x, y = np.ones(1000, np.float32), np.ones(1000, np.float32)
     for array in (x, y):
@@ -37,7 +38,7 @@ def use_beside(comm, verb):
     if comm.rank == 0:
         first = threading.Thread(target=lambda: comm.all_reduce(x), name="first")
         first.start()
-        time.sleep(0.3)
+        until(lambda: any(s.inside() for s in comm._sessions.values()))
         calls = {
             "known": lambda: comm.all_reduce(y),
             "new": lambda: comm.all_gather(y),
@@ -45,18 +46,19 @@ def use_beside(comm, verb):
             "split": lambda: comm.split(0),
         }
         told = caught(calls[verb])
+        told_so.up()
         first.join()
     else:
-        time.sleep(0.8)
+        told_so.wait()
         comm.all_reduce(x)
     y[:] = 1
     comm.all_reduce(y)
     return told, float(x[0]), float(y[0])
 
 
-def test_a_second_thread_is_told_which_is_inside():
+def test_a_second_thread_is_told_which_is_inside(tmp_path):
     """It breaks nothing: the first call goes on, and later ones."""
-    every = stretto.spawn(use_from_two_threads, num_ranks=2, deadline_s=10)
+    every = stretto.spawn(use_from_two_threads, tmp_path, num_ranks=2, deadline_s=30)
 
     for verb in VERBS:
         results = [found[verb] for found in every]
