@@ -41,8 +41,9 @@ from altered_bounds import bound_us  # noqa: E402
 from altered_check import check  # noqa: E402
 from altered_machines import SEED, Case, altered  # noqa: E402
 
-from stretto import executors, topology  # noqa: E402
+from stretto import topology  # noqa: E402
 from stretto.bench.machine import commit  # noqa: E402
+from stretto.executors import sim  # noqa: E402
 from stretto.synth import Budget, clock, from_machine, synthesize  # noqa: E402
 from stretto.synth.planning import timing  # noqa: E402
 from stretto.synth.planning.compiled import compiled  # noqa: E402
@@ -74,9 +75,7 @@ def run_one(number: int, collective: str, nbytes: int, budget: float) -> Case:
     emitted = clock.now() - begun
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     us = check(case, str(program.value), collective, nbytes)
-    written = executors.get("sim").written(
-        program, case["machine"], nbytes=nbytes, ranks=network.places
-    )
+    written = sim.written(program, case["machine"], nbytes=nbytes, ranks=network.places)
     claim = written.time_us
     assert abs(us / claim - 1) < 1e-6, f"checker {us}, simulator {claim}"
     least = bound_us(case, collective, nbytes)

@@ -1,7 +1,8 @@
 """Write an all-reduce, have it proved, compile it, and see how long it takes."""
 
-from stretto import algorithm, executors, reduce, topology
+from stretto import algorithm, reduce, topology
 from stretto.errors import PromiseError
+from stretto.executors import sim
 from stretto.lang import Ranks
 from stretto.lower import lower
 from stretto.plan import Schedule
@@ -39,7 +40,7 @@ def main() -> None:
     machine = topology.load("h200x8")
     plan = verify_plan(lower(verify(through_rank_0.build(8)), schedule))
     for nbytes in (1 << 10, 1 << 20):
-        result = executors.get("sim").simulate(plan, machine, nbytes=nbytes)
+        result = sim.simulate(plan, machine, nbytes=nbytes)
         print(f"{nbytes:>8} bytes on {machine.name}: {result.time_us:.1f} us")
 
 

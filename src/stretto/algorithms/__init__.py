@@ -10,12 +10,11 @@ import functools
 import importlib
 import importlib.util
 import os
-import pkgutil
-from importlib.metadata import entry_points
 from pathlib import Path
 
 from stretto.errors import CallError, UnknownNameError
 from stretto.lang import Algorithm, registered
+from stretto.registry import entries, modules
 
 __all__ = ["get", "names", "of"]
 
@@ -23,14 +22,14 @@ __all__ = ["get", "names", "of"]
 @functools.cache
 def _found() -> dict[str, Algorithm]:
     found: dict[str, Algorithm] = {}
-    for module in pkgutil.iter_modules(__path__):
-        loaded = importlib.import_module(f"{__name__}.{module.name}")
+    for name in modules(__name__):
+        loaded = importlib.import_module(f"{__name__}.{name}")
         here = [x for x in vars(loaded).values() if isinstance(x, Algorithm)]
         assert here, f"{loaded.__name__} registers no algorithm"
         for one in here:
             assert one.name not in found, f"{loaded.__name__}: {one.name} is taken"
             found[one.name] = one
-    for entry in entry_points(group="stretto.algorithms"):
+    for entry in entries("stretto.algorithms").values():
         one = entry.load()
         found.setdefault(one.name, one)
     for place in filter(None, os.environ.get("STRETTO_KERNELS", "").split(os.pathsep)):

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from stretto import caches, collectives, executors
+from stretto import caches, collectives
 from stretto._version import __version__
 from stretto.choice.plans import frozen, proved_plan
 from stretto.choice.select import STAGED, Choice, Profile, Question, dtype_class
@@ -178,12 +178,13 @@ def compile_usual(
     """
     from concurrent.futures import wait
 
-    executor = executors.get("cuda")
-    arch = executor.arch_here() if arch is None else arch
+    from stretto.executors import cuda
+
+    arch = cuda.arch_here() if arch is None else arch
     texts = Profile.of_user()
     profile = Profile.parse(texts["cuda"], "the user's") if "cuda" in texts else None
     usual = __version__, texts, _FIRST, _SOON, _LATER, _shipped()
-    said = repr((num_ranks, arch, executor.toolchain(), usual))
+    said = repr((num_ranks, arch, cuda.toolchain(), usual))
     done = hashlib.sha256(said.encode()).hexdigest()
     mark = caches.folder("cubins") / f"ahead-{done}"
     if caches.load(mark) is not None:
@@ -193,7 +194,7 @@ def compile_usual(
     with pool(cores) as compiling:
         for plan, call in usual_calls(num_ranks, profile):
             for rank in range(num_ranks):
-                kernels = executor.warm(plan, call, rank=rank, arch=arch)
+                kernels = cuda.warm(plan, call, rank=rank, arch=arch)
                 for name, compile_it in kernels.items():
                     if name not in started:
                         started[name] = compiling.submit(compile_it)

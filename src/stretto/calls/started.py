@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from stretto import executors
 from stretto.arrays.operands import GPU, on_gpu
 from stretto.calls.work import Tail, Work, Worker
 from stretto.executors import Session
@@ -59,17 +58,18 @@ class Starter:
         arrays = (*args[:1], options.get("x"), options.get("out"))
         if not any(on_gpu(one) for one in arrays):
             return self._thread().start(name, self._asked(run))
+        from stretto.executors import cuda
+
         stream = options.get("stream")
         if self._alone:
-            gpu = executors.get(GPU)
             if self._side_stream is None:
-                self._side_stream = gpu.side_stream()
-            stream = self._side_stream.after(gpu.stream_here(stream))
+                self._side_stream = cuda.side_stream()
+            stream = self._side_stream.after(cuda.stream_here(stream))
             run = functools.partial(run, stream=stream)
         idle = self._worker is None or self._worker.is_idle
         if idle and (GPU in self._sessions or not self._alone):
             return Work.enqueued(name, run, lambda: self._rest(stream, args, options))
-        stream = executors.get(GPU).stream_here(stream)
+        stream = cuda.stream_here(stream)
         run = functools.partial(run, stream=stream)
         rest = functools.partial(self._rest, stream, args, options)
         return self._thread().start(name, self._asked(run), rest)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from stretto import executors, topology
+from stretto import topology
 from stretto.choice.plans import proved_plan, serves
 from stretto.choice.rowrules import RowRule
 from stretto.choice.select import (
@@ -116,6 +116,8 @@ class Selector:
 
     def _cost(self, option: Choice, asked: Question) -> float:
         """Return the simulated time; infinite where the simulator has none."""
+        from stretto.executors import sim  # few calls are chosen so
+
         plan = _plan(option, asked)
         try:
             if asked.hosts:
@@ -123,7 +125,7 @@ class Selector:
             else:
                 name = topology.assumed(self._executor, asked.num_ranks)
                 machine = topology.load(name)
-            found = executors.get("sim").simulate(plan, machine, nbytes=asked.nbytes)
+            found = sim.simulate(plan, machine, nbytes=asked.nbytes)
         except StrettoError:
             return math.inf
         return float(found.time_us)

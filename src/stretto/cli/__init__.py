@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
-import pkgutil
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -18,20 +16,18 @@ from stretto.errors import (
     RankFailed,
     StrettoError,
 )
+from stretto.registry import Registry
 
 __all__ = ["commands", "main", "parser"]
 
 _DONE, _FAILED, _MISUSED = 0, 1, 2
+_files: Registry[ModuleType] = Registry("command", __name__)
 
 
 def commands() -> dict[str, ModuleType]:
     """Return the modules of this folder that are commands, by name."""
-    found = {}
-    for module in pkgutil.iter_modules(__path__):
-        loaded = importlib.import_module(f"{__name__}.{module.name}")
-        if hasattr(loaded, "add_arguments"):
-            found[module.name] = loaded
-    return found
+    every = {name: _files.get(name) for name in _files.names()}
+    return {n: one for n, one in every.items() if hasattr(one, "add_arguments")}
 
 
 def parser() -> argparse.ArgumentParser:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from stretto import collectives, executors
+from stretto import collectives
 from stretto.calls import Communicator, call_of, spawn
 from stretto.choice import parse_sizes, spell_size
 from stretto.cli.output import Progress, add_json, print_rows
@@ -171,9 +171,7 @@ def _size(comm: Communicator, trial: Trial, pin: Any, nbytes: int) -> dict[str, 
     params = dict(trial.params)
     shape = trial.shape(n)
     item = storage(trial.dtype).itemsize
-    counts = executors.get("sim").counts_of(
-        trial.collective, shape, nbytes=nbytes, itemsize=item
-    )
+    counts = kind.equal_counts(shape, nbytes=nbytes, itemsize=item)
     op = Operator.named(trial.op) if kind.reduces else Operator.SUM
     rng = np.random.default_rng(trial.seed)
     sizes = _elements(trial.collective, shape, counts)

@@ -18,7 +18,7 @@ from stretto.cli.targets import (
 from stretto.collectives import Operator, dtype_name
 from stretto.epilogues import CASTS, Form, Named, Spec, resolve
 from stretto.errors import CallError
-from stretto.executors import Call
+from stretto.executors import Call, cuda
 from stretto.ir import Program, Verified
 from stretto.lang import Algorithm
 from stretto.lower import lower
@@ -139,10 +139,14 @@ def _show_plan(args: argparse.Namespace, program: Program, spec: Spec | None) ->
         return
     if not _has_cuda():
         raise CallError("--cuda: no executor here shows kernels; want executors/cuda")
-    show = executors.get("cuda").show
-    op = Operator.named(args.op)
-    ends = {} if spec is None else {"epilogue": spec, "rows": args.rows or 1 << 30}
-    print(show(plan, dtype=dtype_name(args.dtype), op=op, **ends), end="")
+    text = cuda.show(
+        plan,
+        dtype=dtype_name(args.dtype),
+        op=Operator.named(args.op),
+        epilogue=spec,
+        rows=args.rows or 1 << 30,
+    )
+    print(text, end="")
 
 
 def _say_trusted(

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from stretto import collectives, executors, topology
+from stretto import collectives, topology
 from stretto.choice import parse_sizes, spell_size
 from stretto.cli.output import Progress, add_json, print_rows
 from stretto.cli.targets import add_target, build, find, group_of, params_of, ranks_of
 from stretto.collectives import storage
 from stretto.errors import CallError, PlanError
+from stretto.executors import sim
 from stretto.ir import Program, Verified, members_of
 from stretto.lower import lower
 from stretto.plan import Plan, Schedule
@@ -101,7 +102,7 @@ def _record(
     """Write what the lanes did, as `stretto trace` writes what ranks do."""
     plan, _ = fastest(program, machine, nbytes, itemsize, args.schedule, group)
     recorder = Recorder(1 << 20)
-    found = executors.get("sim").simulate(
+    found = sim.simulate(
         verify_plan(plan, program),
         machine,
         nbytes=nbytes,
@@ -152,7 +153,7 @@ def _timed(
         times.append((found.time_us, str(plan.schedule)))
     links_only = machine.costs == Costs(background_puts=True)
     if args.schedule == _WRITTEN or (not args.schedule and links_only):
-        written = executors.get("sim").written
+        written = sim.written
         us = written(program, machine, nbytes=nbytes, ranks=group).time_us
         times.append((us, _WRITTEN))
     us, how = min(times)
@@ -175,7 +176,7 @@ def fastest(
     group: Sequence[int] = (),
 ) -> tuple[Plan, Any]:
     """Return the plan that the simulator finds fastest, of a few, and its figures."""
-    simulate = executors.get("sim").simulate
+    simulate = sim.simulate
     timed = [
         (
             plan.value,

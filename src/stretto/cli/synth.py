@@ -9,11 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stretto import executors, foreign, synth, topology
+from stretto import foreign, synth, topology
 from stretto.choice import parse_sizes, spell_size
 from stretto.cli.output import add_json, print_rows
 from stretto.cli.targets import group_of, numbers
 from stretto.errors import CallError
+from stretto.executors import sim
 from stretto.topology import Machine
 from stretto.verify import verify
 
@@ -177,7 +178,7 @@ def _as_written(found: synth.Result, name: str) -> tuple[synth.Result, float]:
     Where a table that is short keeps the plan badly, every move is written in its turn.
     """
     network = found.schedule.demand.network
-    written = executors.get("sim").written
+    written = sim.written
     at = network.places or ()
     nbytes = found.schedule.demand.nbytes
     program = verify(found.program(name))

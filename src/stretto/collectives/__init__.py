@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import pkgutil
 
 from stretto.collectives.base import Array, Need, Pattern, Run, Shape, bus_factor
 from stretto.collectives.float8 import FLOAT8, Format
@@ -21,6 +20,7 @@ from stretto.collectives.operators import (
     widen,
 )
 from stretto.errors import UnknownNameError
+from stretto.registry import modules
 
 __all__ = [
     "DTYPES",
@@ -48,8 +48,8 @@ __all__ = [
 
 @functools.cache
 def _found() -> dict[str, Collective]:
-    for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}")
+    for module in modules(__name__):
+        importlib.import_module(f"{__name__}.{module}")
     found: dict[str, Collective] = {}
     for kind in Pattern.__subclasses__():
         assert kind.name not in found, f"two collectives are named {kind.name}"

@@ -6,6 +6,7 @@ the one table between the two; a rank that has no place has no input and no outp
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -52,6 +53,16 @@ class Collective:
         if "members" in shape.params:
             _check_members(self.name, shape)
         self.pattern.check(_among(shape))
+
+    def equal_counts(
+        self, shape: Shape, *, nbytes: int, itemsize: int
+    ) -> tuple[int, ...]:
+        """Return equal counts for a full vector of so many bytes, rounded up."""
+        if nbytes < 0:
+            raise CallError(f"nbytes={nbytes}; want 0 or more")
+        parts = self.num_parts(shape)
+        divided = shape.num_members if parts > 1 and self.name != "permute" else 1
+        return (math.ceil(nbytes / itemsize / divided),) * parts
 
     # By rank: what a rank has, by its place.
 

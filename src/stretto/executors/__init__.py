@@ -7,8 +7,6 @@ turns verified plans into launchers. Executors do not know one another.
 from __future__ import annotations
 
 import functools
-import importlib
-import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -16,9 +14,10 @@ from typing import Any, Protocol, TypeAlias
 from stretto import collectives
 from stretto.collectives import Operator
 from stretto.epilogues import Spec
-from stretto.errors import CallError, UnknownNameError
+from stretto.errors import CallError
 from stretto.ir import Verified
 from stretto.plan import Plan
+from stretto.registry import Registry
 from stretto.trace import CallKind, Comm
 
 __all__ = [
@@ -306,7 +305,10 @@ class Session(Protocol):
 
 
 class Executor(Protocol):
-    """What the module `stretto.executors.<name>` offers."""
+    """What every executor offers: a folder here, or an entry point of others'.
+
+    What one offers beside, such as times of the simulator, is imported from it.
+    """
 
     def open_session(self, group: Group) -> Session:
         """Open a session for a group (collective)."""
@@ -324,14 +326,16 @@ class Executor(Protocol):
         """Return how data go from one host to another, in words."""
 
 
-@functools.cache
+_executors: Registry[Executor] = Registry(
+    "executor", __name__, group="stretto.executors", folders=True
+)
+
+
 def names() -> tuple[str, ...]:
     """Return the names of all executors, sorted."""
-    return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if m.ispkg))
+    return _executors.names()
 
 
-def get(name: str) -> Any:
-    """Return the module of one executor."""
-    if name not in names():
-        raise UnknownNameError.among("executor", name, names())
-    return importlib.import_module(f"{__name__}.{name}")
+def get(name: str) -> Executor:
+    """Return one executor."""
+    return _executors.get(name)

@@ -6,23 +6,22 @@ belong, and then the words that announce them. Never: anything of plans, or of w
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
-import pkgutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from stretto.errors import UnknownNameError
 from stretto.meeting.tls import VARIABLE as TLS
 from stretto.meeting.tls import is_asked
+from stretto.registry import Registry
 
 __all__ = [
     "CARRIER",
     "MORE",
     "MOST_LANES",
     "Calls",
+    "Carrier",
     "Hop",
     "Window",
     "chosen",
@@ -176,9 +175,27 @@ def say_plain(carrier: str, rank: int) -> None:
         )  # fmt: skip
 
 
+class Carrier(Protocol):
+    """What a folder here offers, or an entry point of the group `stretto.carriers`."""
+
+    def open_hop(self, window: Window, *, compiled: bool | None = None) -> Hop:
+        """Open a rank's way to its peers; `compiled` where it must be so, or not."""
+
+    def missing(self) -> str:
+        """Return why it cannot be used here, or nothing; then it is ready at once."""
+
+    def doctor(self) -> Mapping[str, str]:
+        """Return what this machine has for it, and what is missing, by subject."""
+
+
+_carriers: Registry[Carrier] = Registry(
+    "carrier", __name__, group="stretto.carriers", folders=True
+)
+
+
 def names() -> tuple[str, ...]:
     """Return the names of all carriers, sorted."""
-    return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if m.ispkg))
+    return _carriers.names()
 
 
 def chosen(environment: Mapping[str, str] | None = None) -> str:
@@ -189,8 +206,6 @@ def chosen(environment: Mapping[str, str] | None = None) -> str:
     return name
 
 
-def get(name: str) -> Any:
-    """Return a carrier's module: `open_hop(window)`, `missing()` and `doctor()`."""
-    if name not in names():
-        raise UnknownNameError.among("carrier", name, names())
-    return importlib.import_module(f"{__name__}.{name}")
+def get(name: str) -> Carrier:
+    """Return a carrier."""
+    return _carriers.get(name)

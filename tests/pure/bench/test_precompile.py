@@ -16,14 +16,14 @@ def cached(monkeypatch, tmp_path):
     return lambda: sorted(tmp_path.rglob("*.cubin"))
 
 
-def ahead(executor, arch):
-    return Precompiler(executor, 0, 2, dtype="bfloat16", op="sum", arch=arch)
+def ahead(arch):
+    return Precompiler(0, 2, dtype="bfloat16", op="sum", arch=arch)
 
 
 def test_what_is_waited_for_lies_in_the_cache(cached):
     """One kernel for two sizes of one tile; beside copy engines the one that meets."""
     pytest.importorskip("cuda.bindings.nvrtc", reason="kernels are compiled by NVRTC")
-    some = ahead("cuda", (9, 0))
+    some = ahead((9, 0))
     small, large = (case_of("all_gather", n, 2, dtype="bfloat16") for n in (64, 4096))
     pins = ["all_gather/one_shot push packets", "all_gather/one_shot engine zero_copy"]
 
@@ -37,7 +37,7 @@ def test_what_is_waited_for_lies_in_the_cache(cached):
 
 def test_what_cannot_be_compiled_is_met_by_whoever_calls_it(cached):
     """Waiting for it raises nothing: its own call says what is wrong."""
-    some = ahead("cuda", (9, 0))
+    some = ahead((9, 0))
 
     some.wait(
         ["all_gather/one_shot push packets blocks=100000"], case_of("all_gather", 64, 2)
@@ -49,7 +49,7 @@ def test_what_cannot_be_compiled_is_met_by_whoever_calls_it(cached):
 
 def test_what_is_waited_for_overtakes_what_may_be_wanted_later(monkeypatch):
     """Whoever waits does not wait for hundreds that nobody may ever call."""
-    some = ahead("cpu", None)
+    some = ahead(None)
     begun, going = [], threading.Event()
     some._pool = ThreadPoolExecutor(1)
 
@@ -71,7 +71,7 @@ def test_what_is_waited_for_overtakes_what_may_be_wanted_later(monkeypatch):
 
 def test_nobody_waits_longer_than_there_is_time(monkeypatch):
     """What is not there by then is left out; the rest is told."""
-    some = ahead("cpu", None)
+    some = ahead(None)
     some._pool = ThreadPoolExecutor(1)
     going = threading.Event()
     monkeypatch.setattr(
@@ -88,7 +88,7 @@ def test_nobody_waits_longer_than_there_is_time(monkeypatch):
 
 def test_after_it_is_closed_nobody_waits_for_it():
     """Whoever calls a plan then compiles it."""
-    some = ahead("cpu", None)
+    some = ahead(None)
     some._pool = ThreadPoolExecutor(1)
     some.close()
 
@@ -99,7 +99,7 @@ def test_after_it_is_closed_nobody_waits_for_it():
 
 def test_on_a_cpu_there_is_nothing_to_compile(cached):
     """It costs neither threads nor time."""
-    some = ahead("cpu", None)
+    some = ahead(None)
 
     some.wait(["all_gather/one_shot push packets"], case_of("all_gather", 64, 2))
     some.close()

@@ -14,6 +14,7 @@ from stretto.bench import tune
 from stretto.bench.tune.fit import Observation
 from stretto.choice import Profile, Question, dtype_class, proved_plan
 from stretto.errors import CallError, TopologyError
+from stretto.executors import sim
 
 at_night = functools.partial(pytest.param, marks=pytest.mark.slow)
 
@@ -289,11 +290,11 @@ def test_constants_that_were_bent_are_found_again():
 
 
 def observed(name, words, nbytes, machine):
-    from stretto import algorithms, executors
+    from stretto import algorithms
     from stretto.plan import Schedule
 
     plan = proved_plan(algorithms.get(name), 2, (), Schedule.parse(words), True)
-    us = executors.get("sim").simulate(plan, machine, nbytes=nbytes).time_us
+    us = sim.simulate(plan, machine, nbytes=nbytes).time_us
     return Observation(plan=plan, nbytes=nbytes, us=us)
 
 

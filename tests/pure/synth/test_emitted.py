@@ -7,8 +7,9 @@ from fractions import Fraction
 
 import pytest
 
-from stretto import executors, topology
+from stretto import topology
 from stretto.errors import TopologyError
+from stretto.executors import sim
 from stretto.ir import parse_program
 from stretto.synth import COLLECTIVES
 from stretto.synth.emit.file import build, emit
@@ -127,6 +128,6 @@ def test_a_way_that_the_machine_lacks_is_refused():
     )
     program = verify(parse_program(text))
     assert str(program.value) == text
-    written = executors.get("sim").written
+    written = sim.written
     with pytest.raises(TopologyError, match="no link from 0 to nowhere"):
         written(program, topology.load("dgx1"), nbytes=1000, ranks=(0, 1))

@@ -11,7 +11,8 @@ from itertools import pairwise
 import pytest
 from tests.nightly import nightly
 
-from stretto import executors, topology
+from stretto import topology
+from stretto.executors import sim
 from stretto.ir import parse_program
 from stretto.synth import (
     COLLECTIVES,
@@ -35,7 +36,7 @@ from stretto.synth.planning.jobs import JobTable
 from stretto.topology import Costs, Link, Machine, Switch
 from stretto.verify import verify
 
-written = executors.get("sim").written
+written = sim.written
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,8 @@ from typing import Any, assert_type
 import numpy as np
 
 import stretto
-from stretto import executors, topology
+from stretto import topology
+from stretto.executors import sim
 from stretto.ir import Program, Verified
 from stretto.lang import Algorithm, Ranks
 from stretto.lower import lower
@@ -34,7 +35,7 @@ def prove() -> Verified[Plan]:
 
 def simulate() -> float:
     machine = topology.load("h200x8")
-    time_us: float = executors.get("sim").simulate(prove(), machine, nbytes=8).time_us
+    time_us: float = sim.simulate(prove(), machine, nbytes=8).time_us
     return time_us
 
 

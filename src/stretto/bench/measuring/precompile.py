@@ -17,11 +17,11 @@ from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeAlias
 
-from stretto import algorithms, executors
+from stretto import algorithms
 from stretto.bench.workload.cases import Case
 from stretto.choice import FrozenParams, frozen, proved_plan
 from stretto.collectives import Operator
-from stretto.executors import Call
+from stretto.executors import Call, cuda
 from stretto.plan import Schedule
 
 __all__ = ["Precompiler"]
@@ -38,7 +38,6 @@ class Precompiler:
 
     def __init__(
         self,
-        executor: str,
         rank: int,
         num_ranks: int,
         *,
@@ -48,12 +47,11 @@ class Precompiler:
     ) -> None:
         """Start with nothing; `arch` is the GPU's, None where there is none."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-        warm = None if arch is None else executors.get(executor).warm
-        self._warm, self._rank, self._arch = warm, rank, arch
+        self._rank, self._arch = rank, arch
         self._dtype, self._op = dtype, Operator.named(op)
         threads = max(1, (cores - 2 * num_ranks) // num_ranks)
         self._pool = None
-        if warm is not None:
+        if arch is not None:
             self._pool = ThreadPoolExecutor(threads, "ahead", initializer=_step_back)
         self._asked: dict[Key, Future[None]] = {}
         self._waiting: deque[Key] = deque()
@@ -129,11 +127,11 @@ class Precompiler:
     ) -> None:
         name, _, words = pin.partition(" ")
         algorithm, how = algorithms.get(name), Schedule.parse(words)
-        if algorithm.kernel is not None or self._warm is None:
+        if algorithm.kernel is not None or self._arch is None:
             return  # written by hand: compiled when it is called
         plan = proved_plan(algorithm, num_ranks, params, how, in_place)
         call = Call(dtype=self._dtype, op=self._op, counts=counts)
-        wanted = self._warm(plan, call, rank=self._rank, arch=self._arch)
+        wanted = cuda.warm(plan, call, rank=self._rank, arch=self._arch)
         for name, compile_it in wanted.items():
             with self._order:
                 is_ours = name not in self._kernels

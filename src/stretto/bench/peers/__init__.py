@@ -9,27 +9,37 @@ would disturb the others: it then has a run of its own.
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Sequence
-from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
-from stretto.errors import UnknownNameError
+from stretto.bench.workload.contender import Contender, Setup
+from stretto.registry import Registry
 
-__all__ = ["device_arrays", "expand", "get", "names"]
+__all__ = ["Peer", "device_arrays", "expand", "get", "names"]
+
+
+class Peer(Protocol):
+    """What a peer's file has; `environment` and `ALONE` need not be there."""
+
+    DEVICES: tuple[str, ...]
+
+    def open_peer(self, setup: Setup) -> Contender:
+        """Return a contender."""
+
+
+_peers: Registry[Peer] = Registry(
+    "peer", __name__, listed=lambda names: (*names, "all")
+)
 
 
 def names() -> tuple[str, ...]:
     """Return the names of all peers, sorted, as the command line spells them."""
-    found = (m.name for m in pkgutil.iter_modules(__path__))
-    return tuple(sorted(n.replace("_", "-") for n in found if n[0] != "_"))
+    return _peers.names()
 
 
-def get(name: str) -> ModuleType:
-    """Return the module of one peer."""
-    if name not in names():
-        raise UnknownNameError.among("peer", name, (*names(), "all"))
-    return importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
+def get(name: str) -> Peer:
+    """Return one peer."""
+    return _peers.get(name)
 
 
 def expand(wanted: Sequence[str], device: str) -> tuple[str, ...]:

@@ -83,7 +83,7 @@ class _Rank:
         self.missing: dict[str, str] = {}
         """Why a peer is not there, or no longer."""
         self._precompiler = Precompiler(
-            task.device, comm.rank, comm.num_ranks,
+            comm.rank, comm.num_ranks,
             dtype=task.dtype, op=task.op, arch=self._target.pools.arch,
         )  # fmt: skip
         for case in self.cases:

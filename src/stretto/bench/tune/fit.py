@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from stretto import algorithms, executors
+from stretto import algorithms
 from stretto.choice import frozen, proved_plan
 from stretto.errors import CallError, StrettoError
+from stretto.executors import sim
 from stretto.ir import Verified, freeze
 from stretto.plan import Plan, Schedule
 from stretto.topology import Machine
@@ -154,7 +155,7 @@ def _observed(pin: str, row: Mapping[str, Any], us: float) -> Observation | None
 
 
 def _errors(seen: Sequence[Observation], machine: Machine) -> list[float]:
-    simulate = executors.get("sim").simulate
+    simulate = sim.simulate
     found = []
     for one in seen:
         us = simulate(one.plan, machine, nbytes=one.nbytes).time_us

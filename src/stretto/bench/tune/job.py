@@ -69,7 +69,7 @@ class Tuner:
             deadline_s=self._deadline_s,
         )  # fmt: skip
         self._precompiler = Precompiler(
-            task.device, comm.rank, comm.num_ranks,
+            comm.rank, comm.num_ranks,
             dtype=task.dtype, op=task.op, arch=self._target.pools.arch,
         )  # fmt: skip
         self._selector = Selector(task.device, Profile(executor=task.device))

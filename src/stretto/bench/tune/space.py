@@ -11,9 +11,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from stretto import algorithms, collectives, executors, topology
+from stretto import algorithms, collectives, topology
 from stretto.choice import Choice, Question, proved_plan
 from stretto.errors import StrettoError
+from stretto.executors import sim
 from stretto.ir import Verified
 from stretto.lang import Algorithm
 from stretto.plan import Plan, Schedule
@@ -70,7 +71,7 @@ def simulated_us(choice: Choice, asked: Question) -> float | None:
         return None
     try:
         machine = topology.load(topology.assumed(asked.executor, asked.num_ranks))
-        found = executors.get("sim").simulate(plan, machine, nbytes=asked.nbytes)
+        found = sim.simulate(plan, machine, nbytes=asked.nbytes)
     except StrettoError:
         return None
     return float(found.time_us)

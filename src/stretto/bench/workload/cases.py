@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto import collectives, executors
+from stretto import collectives
 from stretto.bench.workload.traffic import spread, weights
 from stretto.calls import VERBS
 from stretto.collectives import Array, Operator, Shape, narrow, storage, widen
@@ -216,9 +216,7 @@ def _equal(case: Case, item: int, root: int) -> Case:
     case = replace(case, params=freeze(params))
     if kind.reduces:
         collectives.check(Operator.named(case.op), case.dtype)
-    counts = executors.get("sim").counts_of(
-        case.collective, case.shape, nbytes=case.nbytes, itemsize=item
-    )
+    counts = kind.equal_counts(case.shape, nbytes=case.nbytes, itemsize=item)
     return replace(case, counts=tuple(counts))
 
 

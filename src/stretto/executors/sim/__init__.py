@@ -9,14 +9,13 @@ from stretto.errors import CallError
 from stretto.executors import Group, Session
 from stretto.executors.sim.interleave import interleave
 from stretto.executors.sim.result import LinkLoad, Simulation
-from stretto.executors.sim.simulate import counts_of, simulate
+from stretto.executors.sim.simulate import simulate
 from stretto.executors.sim.written import Written, written
 
 __all__ = [
     "LinkLoad",
     "Simulation",
     "Written",
-    "counts_of",
     "doctor",
     "interleave",
     "open_session",

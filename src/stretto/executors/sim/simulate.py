@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,7 +21,7 @@ from stretto.plan import Plan, layout
 from stretto.topology import Machine
 from stretto.trace import Recorder
 
-__all__ = ["counts_of", "simulate"]
+__all__ = ["simulate"]
 
 _WHOLE = 1 << 62
 _MANY_STEPS = 400_000
@@ -56,7 +55,7 @@ def simulate(
     kind = collectives.get(p.collective)
     shape = Shape(num_ranks=p.num_ranks, split=p.split, params=p.params)
     if counts is None:
-        counts = counts_of(p.collective, shape, nbytes=nbytes, itemsize=itemsize)
+        counts = kind.equal_counts(shape, nbytes=nbytes, itemsize=itemsize)
     sizes = kind.symbol_sizes(shape, np.asarray(counts, dtype=np.int64), itemsize)
     if tile_bytes is None and p.schedule.protocol == "engine":
         tile_bytes = _WHOLE  # copy engines are told of all of it at once
@@ -102,17 +101,6 @@ def _check_places(plan: Plan, machine: Machine, at: Sequence[int]) -> None:
             f"{plan.name} on ranks {at} of {machine.name}; want {plan.num_ranks} of "
             f"its {machine.num_ranks}, each once"
         )
-
-
-def counts_of(
-    collective: str, shape: Shape, *, nbytes: int, itemsize: int
-) -> tuple[int, ...]:
-    """Return equal counts for a full vector of so many bytes, rounded up."""
-    if nbytes < 0:
-        raise CallError(f"nbytes={nbytes}; want 0 or more")
-    parts = collectives.get(collective).num_parts(shape)
-    divided = shape.num_members if parts > 1 and collective != "permute" else 1
-    return (math.ceil(nbytes / itemsize / divided),) * parts
 
 
 def _enough_epochs(plan: Plan) -> int:

@@ -20,7 +20,6 @@ import numpy as np
 from stretto import collectives
 from stretto.collectives import Shape
 from stretto.errors import CallError, TopologyError
-from stretto.executors.sim.simulate import counts_of
 from stretto.ir import INPUT, Op, Program, Ref, Verified, Via
 from stretto.topology import Machine
 
@@ -104,7 +103,7 @@ class _Walk:
         kind = collectives.get(p.collective)
         shape = Shape(num_ranks=p.num_ranks, split=p.split, params=p.params)
         if counts is None:
-            ones = counts_of(p.collective, shape, nbytes=1 << 40, itemsize=1)
+            ones = kind.equal_counts(shape, nbytes=1 << 40, itemsize=1)
             factor = nbytes / (1 << 40) if nbytes else 0.0
             # parts of 2^40 bytes that are divided again: as good as not rounded
             counts, itemsize = ones, 1

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stretto import executors
 from stretto.collectives import Operator
 from stretto.errors import StrettoError, is_library
+from stretto.executors import cuda
 from stretto.ir import Program, Verified, spell_op
 from stretto.lower import lower
 from stretto.plan import Move, Plan, Schedule, Step, Wait, spell_step
@@ -77,7 +77,7 @@ def side_by_side(
     if plan is not None:
         ops = {step: line.ops for line in lines for step in line.steps}
         try:
-            show = executors.get("cuda").show
+            show = cuda.show
             text = show(plan, dtype=dtype, op=Operator.SUM, rank=rank)
             kernel = _kernel_lines(text, ops)
         except (StrettoError, ModuleNotFoundError) as e:

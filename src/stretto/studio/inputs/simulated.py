@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from stretto import executors, watch
+from stretto import watch
 from stretto._version import __version__
 from stretto.errors import CallError
+from stretto.executors import sim
 from stretto.lower import lower
 from stretto.plan import Schedule
 from stretto.studio.inputs.given import Given
@@ -37,7 +38,7 @@ def simulated(given: Given, machine: Machine | None) -> Recording:
             f"{program.name} for {program.num_ranks} ranks: up to {events:,} events; "
             f"want {_MOST_EVENTS:,} at most: show it for fewer ranks"
         )
-    simulate = executors.get("sim").simulate
+    simulate = sim.simulate
     simulate(
         plan,
         machine,

@@ -8,11 +8,9 @@ page draws it with the file of the same name in `web/views`.
 from __future__ import annotations
 
 import functools
-import importlib
-import pkgutil
 from typing import Any, Protocol
 
-from stretto.errors import UnknownNameError
+from stretto.registry import Registry
 from stretto.studio.analysis.scene import Args, Scene
 from stretto.studio.inputs.loading import Loaded
 
@@ -32,23 +30,15 @@ class View(Protocol):
         """Return what is shown."""
 
 
+_views: Registry[View] = Registry("view", __name__)
+
+
 @functools.cache
-def _found() -> dict[str, Any]:
-    found = {
-        m.name: importlib.import_module(f"{__name__}.{m.name}")
-        for m in pkgutil.iter_modules(__path__)
-    }
-    return dict(sorted(found.items(), key=lambda item: item[1].ORDER))
-
-
 def names() -> tuple[str, ...]:
     """Return the names of all views, as they stand on the page."""
-    return tuple(_found())
+    return tuple(sorted(_views.names(), key=lambda name: get(name).ORDER))
 
 
-def get(name: str) -> Any:
-    """Return the module of one view."""
-    found = _found()
-    if name not in found:
-        raise UnknownNameError.among("view", name, found)
-    return found[name]
+def get(name: str) -> View:
+    """Return one view."""
+    return _views.get(name)

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stretto import executors
 from stretto.calls import Communicator
 from stretto.errors import CallError
+from stretto.executors import cuda
 
 __all__ = ["HOW", "gather_then_multiply", "multiply_then_scatter"]
 
@@ -315,7 +315,7 @@ def _added(mine: Tensor, n: int, shape: list[int]) -> Tensor:
     parts = mine.view(n, *shape)
     if not mine.is_cuda:
         return parts.sum(0)
-    adder, out = executors.get("cuda").adder(), parts.new_empty(shape)
+    adder, out = cuda.adder(), parts.new_empty(shape)
     kind, ends = (
         str(mine.dtype).removeprefix("torch."),
         (mine.data_ptr(), out.data_ptr()),

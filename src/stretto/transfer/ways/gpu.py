@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from stretto import executors
 from stretto.errors import (
     CallError,
     ChecksumError,
@@ -21,6 +20,7 @@ from stretto.errors import (
     TransferError,
     TransferTimeout,
 )
+from stretto.executors import cuda
 from stretto.transfer.copying.plain import fence
 from stretto.transfer.copying.words import Mode
 from stretto.transfer.links.link import notice
@@ -51,7 +51,7 @@ class Gpu:
 
     def __init__(self, engine: EngineLike) -> None:
         self._engine = engine
-        self.mover = executors.get("cuda").mover()
+        self.mover = cuda.mover()
         self._mapped: dict[tuple[int, str, int], list[int]] = {}
         self._registered: dict[int, int] = {}
         self._rings: dict[int, tuple[PeerLike | None, Any]] = {}
@@ -73,7 +73,8 @@ class Gpu:
         self, tensors: Any, region: dict[str, Any], sizes: Sequence[int]
     ) -> tuple[Region, tuple[int, ...]]:
         """Return a region on the GPU, and the descriptors that go with it."""
-        parts, fds = [], []
+        parts: list[dict[str, Any]] = []
+        fds: list[int] = []
         for address, nbytes in zip(region["addresses"], sizes, strict=True):
             try:
                 told, held = self.mover.describe(address, nbytes)
@@ -128,7 +129,7 @@ class Gpu:
         """Return what moves a run of boxes, as often as wanted."""
         src, dst = self.addresses(a), self.addresses(b)
         box = run.boxes[0]
-        module = executors.get("cuda")
+        module = cuda
         boxes = module.boxes(
             src_box=np.array([src[x.src_part] + x.src_at for x in run.boxes], np.int64),
             dst_box=np.array([dst[x.dst_part] + x.dst_at for x in run.boxes], np.int64),

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto import executors
 from stretto.errors import StrettoError
+from stretto.executors import cuda
 from stretto.transfer.copying.plain import bytes_at
 from stretto.transfer.copying.words import Job, Mode, Status
 from stretto.transfer.copying.work import Work
@@ -79,7 +79,7 @@ class GpuWork(Work):
         src, dst = (ours, dense) if self._packs else (dense, ours)
         zero = np.zeros(1, np.int64)
         to = made.src if self._packs else made.dst
-        boxes = executors.get("cuda").boxes(
+        boxes = cuda.boxes(
             src_box=zero, dst_box=zero, src_chunk=src, dst_chunk=dst, axes=(),
             run=each // made.src.itemsize, src_dtype=made.src.dtype, dst_dtype=to.dtype,
             src_item=made.src.itemsize, dst_item=to.itemsize,
@@ -184,7 +184,7 @@ def copy_piece(
         for extent in task.extents:
             zero, begin = np.zeros(1, np.int64), extent.begin + (at - base)
             src, dst = (extent.ours, begin) if is_put else (begin, extent.ours)
-            boxes = executors.get("cuda").boxes(
+            boxes = cuda.boxes(
                 src_box=zero, dst_box=zero, src_chunk=src, dst_chunk=dst, axes=(),
                 run=extent.elements, src_dtype=made.src.dtype, dst_dtype=made.dst.dtype,
                 src_item=made.src.itemsize, dst_item=made.dst.itemsize,

@@ -8,29 +8,49 @@ of its library.
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-from collections.abc import Sequence
-from types import ModuleType
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
-from stretto.errors import UnknownNameError
+from stretto.bench.transfers.side import Side
+from stretto.registry import Registry
 
-__all__ = ["OURS", "expand", "get", "names"]
+__all__ = ["OURS", "Library", "expand", "get", "names"]
 
 OURS = "stretto"
 
 
+class Library(Protocol):
+    """What a library's file has."""
+
+    __name__: str
+    PATHS: tuple[str, ...]
+    WHATS: tuple[str, ...]
+
+    def missing(self) -> str:
+        """Return why it is not there, or nothing."""
+
+    def environment(self, path: str) -> Mapping[str, str]:
+        """Return what must be set before a side starts."""
+
+    def open_side(self, role: str, path: str, nbytes: int) -> Side:
+        """Open one of two sides."""
+
+
+def _others(names: Sequence[str]) -> tuple[str, ...]:
+    return (*(name for name in names if name != OURS), "all")
+
+
+_libraries: Registry[Library] = Registry("peer of transfers", __name__, listed=_others)
+
+
 def names() -> tuple[str, ...]:
     """Return all libraries' names, sorted."""
-    return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__)))
+    return _libraries.names()
 
 
-def get(name: str) -> ModuleType:
-    """Return a library's module."""
-    if name not in names():
-        others = [n for n in names() if n != OURS]
-        raise UnknownNameError.among("peer of transfers", name, (*others, "all"))
-    return importlib.import_module(f"{__name__}.{name}")
+def get(name: str) -> Library:
+    """Return a library."""
+    return _libraries.get(name)
 
 
 def expand(wanted: Sequence[str]) -> tuple[str, ...]:

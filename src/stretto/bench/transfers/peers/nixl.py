@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from stretto import hop
 from stretto.bench.transfers.cases import WHATS, Case
 from stretto.bench.transfers.side import Side
+from stretto.hop.nixl import library
 
 __all__ = ["PATHS", "WHATS", "Nixl", "environment", "missing", "open_side"]
 
@@ -24,7 +24,7 @@ _BETWEEN_LOOKS = 64
 
 def missing() -> str:
     """Return why it is not there, or nothing."""
-    return str(hop.get("nixl").library.missing())
+    return library.missing()
 
 
 def environment(path: str) -> Mapping[str, str]:
@@ -38,7 +38,7 @@ class Nixl(Side):
 
     def __init__(self, role: str, path: str, nbytes: int) -> None:
         super().__init__(role, path, nbytes)
-        api = hop.get("nixl").library.api()
+        api = library.api()
         config = api.nixl_agent_config(enable_prog_thread=False)
         self._agent = api.nixl_agent(f"{role}-{os.getpid()}", config)
         self._at = int(self.memory.ctypes.data)
