@@ -15,8 +15,9 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
-__all__ = ["alone", "discard", "folder", "load", "store"]
+__all__ = ["alone", "discard", "folder", "load", "private", "store"]
 
 _MAGIC = b"stretto kept 1\n"
 _DIGEST = hashlib.sha256().digest_size
@@ -34,6 +35,18 @@ def folder(*names: str) -> Path:
         return Path(Path.home(), ".cache", "stretto", *names)
     except RuntimeError:  # a user without a home
         return Path(tempfile.gettempdir(), f"stretto-cache-{os.getuid()}", *names)
+
+
+def private(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a file for writing, empty, that its owner alone may read; he may allow more.
+
+    What is recorded of a job says what it does, on what and for whom.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0)
+    number = os.open(path, flags, 0o600)
+    with contextlib.suppress(OSError):  # some file systems have no modes
+        os.fchmod(number, 0o600)  # it may have been there, readable for others
+    return os.fdopen(number, "wb")
 
 
 @contextlib.contextmanager

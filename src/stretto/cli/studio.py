@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shlex
 import threading
-import webbrowser
 from pathlib import Path
 
 from stretto import topology
@@ -17,7 +17,7 @@ from stretto.errors import CallError, StrettoError
 from stretto.ir import Program
 from stretto.lang import Algorithm
 from stretto.plan import Schedule
-from stretto.studio import Given, Studio, StudioServer, exported, follow
+from stretto.studio import Given, Studio, StudioServer, exported, follow, opened
 from stretto.studio.ask import by_command
 from stretto.verify import verify
 
@@ -128,10 +128,9 @@ def _serve(studio: Studio, port: int, *, opens: bool) -> int:
     )
     loader.start()
     print(server.address, flush=True)
-    if opens:
-        webbrowser.open(server.address)
     try:
-        server.serve_forever()
+        with opened(server.address) if opens else contextlib.nullcontext():
+            server.serve_forever()
     finally:
         server.is_over.set()
         server.server_close()

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from stretto import topology, watch
 from stretto._version import __version__
+from stretto.caches import private
 from stretto.cli.output import print_json, table
 from stretto.errors import CallError, StrettoError
 from stretto.trace import MONOTONIC, CallKind, Recording, Run, read_all, write
@@ -199,13 +200,14 @@ def _export(args: argparse.Namespace, recording: Recording) -> list[Path]:
             sys.stderr.write(f"{args.perfetto}: the first {left} events are left out\n")
         wrote.append(args.perfetto)
     if args.inspector:
-        with args.inspector.open("w", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in watch.inspector_lines(recording))
+        with private(args.inspector) as file:
+            lines = watch.inspector_lines(recording)
+            file.writelines(f"{line}\n".encode() for line in lines)
         wrote.append(args.inspector)
     if args.prometheus:
-        lines = watch.prometheus_lines(recording, watch.summarise(recording))
+        metrics = watch.prometheus_lines(recording, watch.summarise(recording))
         with args.prometheus.open("w", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in lines)
+            file.writelines(f"{line}\n" for line in metrics)
         wrote.append(args.prometheus)
     return wrote
 

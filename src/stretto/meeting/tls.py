@@ -177,11 +177,15 @@ class _Link:
             self.out.clear()
 
     def _move_in(self) -> None:
-        with suppress(BlockingIOError):
+        try:
             while len(self.out) < _ROOM and not self._near_ended:
                 data = self.near.recv(_PIECE)
                 self._near_ended = not data
                 self.out += data
+        except BlockingIOError:
+            return
+        except OSError:  # a reset: our end was closed with something unread
+            self._near_ended = True
 
     def _move_out(self) -> None:
         while self.out:
@@ -204,10 +208,19 @@ class _Link:
             self._near_ended = True
             self.back.clear()
 
+    def fail(self, error: Exception) -> None:
+        """End, whatever went wrong in this one: the others go on."""
+        _reasons[self._number] = f"TLS: {type(error).__name__}: {error}"
+        self._near_ended = self._far_ended = True
+        self.out.clear()
+        self.back.clear()
+
     def close(self) -> None:
         """End both ends."""
-        self.tls.close()
-        self.near.close()
+        with suppress(OSError):
+            self.tls.close()
+        with suppress(OSError):
+            self.near.close()
 
 
 class _Pump:
@@ -250,7 +263,7 @@ class _Pump:
                             selector.register(end, events, link)
                 ready = selector.select()
             for link in {key.data for key, _ in ready if key.data is not None}:
-                link.move()
+                _move(link)
             self._sort_out()
 
     def _sort_out(self) -> None:
@@ -258,7 +271,7 @@ class _Pump:
             self._rung.recv(4096)
         while self._new:
             link = self._new.pop(0)
-            link.move()
+            _move(link)
             self._links.append(link)
         for link in [one for one in self._links if one.is_over]:
             self._links.remove(link)
@@ -271,6 +284,13 @@ class _Pump:
             if not any(link.is_flushing for link in (*self._links, *self._new)):
                 return
             time.sleep(0.005)
+
+
+def _move(link: _Link) -> None:
+    try:
+        link.move()
+    except Exception as e:  # one connection must not end those of everybody else
+        link.fail(e)
 
 
 @functools.cache

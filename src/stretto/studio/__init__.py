@@ -2,7 +2,8 @@
 
 from stretto.studio.inputs.given import Given
 from stretto.studio.serve.export import exported
+from stretto.studio.serve.opening import opened
 from stretto.studio.serve.server import StudioServer
 from stretto.studio.serve.studio import Studio, follow
 
-__all__ = ["Given", "Studio", "StudioServer", "exported", "follow"]
+__all__ = ["Given", "Studio", "StudioServer", "exported", "follow", "opened"]

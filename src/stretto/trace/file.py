@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from stretto.caches import private
 from stretto.errors import TraceError
 from stretto.trace.chunks import (
     CALLS,
@@ -60,7 +61,7 @@ class TraceFile:
     def __init__(self, path: str | Path) -> None:
         """Create the file, empty."""
         self.path = Path(path)
-        self._file: BinaryIO = self.path.open("wb")
+        self._file: BinaryIO = private(self.path)
         self._file.write(MAGIC)
         self._file.flush()
 

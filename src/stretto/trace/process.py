@@ -265,7 +265,7 @@ def _folder() -> Path | None:
         return None
     folder = Path(given)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(0o700, parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
             raise PermissionError(13, "Permission denied")
     except OSError as e:
@@ -372,7 +372,7 @@ def record(
     With a folder, into a file there (see `read_all`); else into memory, for `Seen`.
     """
     if folder is not None:
-        Path(folder).mkdir(parents=True, exist_ok=True)
+        Path(folder).mkdir(0o700, parents=True, exist_ok=True)
     path = None if folder is None else Path(folder)
     collector = Collector(folder=path, steps=steps, only=only, run=_run())
     here, seen = _here(), Seen()

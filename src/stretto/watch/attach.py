@@ -6,6 +6,7 @@ import contextlib
 import os
 from pathlib import Path
 
+from stretto.caches import private
 from stretto.errors import CollectiveTimeout, TraceError
 from stretto.trace import MONOTONIC, Recording, merge, snapshot_of_pid
 from stretto.watch.diagnose import diagnose
@@ -56,8 +57,9 @@ def tell_why(error: BaseException) -> None:
     error.add_note(text)
     folder = os.environ.get("STRETTO_TRACE", "")
     if folder and Path(folder).is_dir():
-        with contextlib.suppress(OSError):
-            Path(folder, f"hang-{os.getpid()}.txt").write_text(f"{text}\n", "utf-8")
+        name = Path(folder, f"hang-{os.getpid()}.txt")
+        with contextlib.suppress(OSError), private(name) as file:
+            file.write(f"{text}\n".encode())
 
 
 def _processes() -> list[int]:

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from stretto.caches import private
 from stretto.trace import STATES, STEP_KINDS, CallKind, Comm, Recording
 from stretto.watch.wire import fixed, nested, text, varint, whole
 
@@ -45,7 +46,7 @@ def write_perfetto(
 ) -> int:
     """Write a recording; return how many slices were left out, the first ones."""
     left = max(0, recording.num_events - most)
-    with Path(path).open("wb") as file:
+    with private(path) as file:
         _Writer(file, recording, most).write()
     return left
 

@@ -1,10 +1,16 @@
 """Hosts that encrypt what goes between them, with certificates of the job's own CA."""
 
+import contextlib
+import select
 import shutil
+import socket
 import subprocess
 
 import pytest
 from tests.soon import soon
+from tests.waiting import until
+
+from stretto.meeting import tls
 
 pytestmark = [
     pytest.mark.host,
@@ -97,3 +103,72 @@ def test_files_that_are_not_there_are_named(start, tmp_path, lacks):
     job = start((0, 1), connects(), STRETTO_TLS=folder)
 
     assert "want a folder of cert.pem, key.pem, ca.pem" in job.hear(0)
+
+
+@pytest.fixture
+def joined(tmp_path, monkeypatch):
+    """Return what makes two encrypted ends in this process, closed at the end."""
+    monkeypatch.setenv("STRETTO_TLS", authority(tmp_path, "job"))
+    made = []
+
+    def join():
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            ends = socket.create_connection(server.getsockname()), server.accept()[0]
+        pair = [tls.secured(s, server=bool(nth)) for nth, s in enumerate(ends)]
+        made.extend(pair)
+        for end in pair:
+            end.setblocking(True)
+            end.settimeout(20)
+        return pair
+
+    yield join
+    for end in made:
+        end.close()
+
+
+def goes_through(ends):
+    """Assert that bytes go both ways."""
+    for here, there in (ends, ends[::-1]):
+        here.sendall(b"x" * 100_000)
+        left = 100_000
+        while left:
+            left -= len(there.recv(left))
+
+
+@pytest.mark.parametrize("nbytes", [1, 5000, 300_000])
+@pytest.mark.parametrize("reads", [0, 1])
+def test_who_closes_upon_noise_ends_one_connection(joined, nbytes, reads):
+    """What is closed with something unread is reset; all others go on."""
+    steady = joined()
+    goes_through(steady)
+    for closing in (0, 1):
+        ends = joined()
+        goes_through(ends)
+        ends[1 - closing].settimeout(0.2)
+        with contextlib.suppress(TimeoutError):
+            ends[1 - closing].sendall(b"noise" * nbytes)
+        for _ in range(reads):
+            ends[closing].recv(1)
+        until(lambda end=ends[closing]: select.select([end], [], [], 0)[0])
+        ends[closing].close()
+        goes_through(steady)
+        goes_through(joined())
+
+
+def test_whatever_goes_wrong_in_one_connection_the_others_go_on(joined, monkeypatch):
+    """Also what nobody has thought of; and why it ended is known."""
+    steady, odd = joined(), joined()
+    goes_through(odd)
+    move, number = tls._Link.move, odd[0].fileno()
+
+    def moved(link):
+        if link._number == number:
+            raise RuntimeError("odd")
+        move(link)
+
+    monkeypatch.setattr(tls._Link, "move", moved)
+    odd[1].sendall(b"x")
+
+    assert b"" == odd[0].recv(1)
+    assert "RuntimeError: odd" in tls.reason(odd[0])
+    goes_through(steady)

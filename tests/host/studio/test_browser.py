@@ -13,6 +13,7 @@ from tests.pure.studio.test_page import EVIL, hostile
 
 from stretto import algorithms
 from stretto.studio import Given, exported, follow
+from stretto.studio.serve.opening import leads_to
 from stretto.trace import write
 
 pytestmark = [
@@ -78,6 +79,17 @@ def press(page, name):
     """Press the button of that name."""
     buttons = "[...document.querySelectorAll('button')]"
     page.run(f"{buttons}.find(b => b.textContent == '{name}').click()")
+
+
+def test_a_page_of_ours_on_disk_opens_the_studio(page, server, tmp_path):
+    """As `stretto studio` opens it: the cookie comes along from a file, too."""
+    page.call("Network.clearBrowserCookies")
+    file = tmp_path / "leads.html"
+    file.write_bytes(leads_to(server.address))
+    page.call("Page.navigate", url=file.as_uri())
+
+    page.until(SHOWN.format("overview"), "the first page")
+    assert f"http://127.0.0.1:{server.access.port}/" == page.run("location.href")
 
 
 VIEWS = (

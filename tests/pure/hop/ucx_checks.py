@@ -4,8 +4,11 @@
 process: all blocks of memory that are freed are checked, and filled then.
 """
 
+import contextlib
+import socket
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -264,3 +267,35 @@ def test_what_was_sent_before_a_close_is_there(monkeypatch):
         until(lambda: flag[0] == sent or here.faults(), (here,))
         closing.join()
         assert sent == flag[0]
+
+
+def listening():
+    """Return the addresses at which this process listens."""
+    mine = set()
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            mine.add(str(link.readlink()).removeprefix("socket:[").removesuffix("]"))
+    rows = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    found = [row.split()[1] for row in rows if row.split()[3] == "0A"
+             and row.split()[9] in mine]  # fmt: skip
+    halves = [at.split(":") for at in found]
+    return {(socket.inet_ntoa(bytes.fromhex(a)[::-1]), int(p, 16)) for a, p in halves}
+
+
+def test_it_listens_where_its_address_is_and_nowhere_else():
+    """And what strangers send there ends nobody, and is not told line by line."""
+    before = listening()
+    with joined("ucx") as ends:
+        (_, a), (memory, b) = ends
+        found = listening() - before
+        assert {"127.0.0.1"} == {address for address, _ in found}
+        for where in found:
+            for noise in (b"GET / HTTP/1.1\r\n\r\n" * 999, b"\xff" * 99_999):
+                with socket.create_connection(where) as stranger:
+                    stranger.sendall(noise)
+        data = np.arange(8)
+        assert a.put(1, 0, data.ctypes.data, FIRST, 64)
+        assert a.signal(1, 0, 0, 1, 8, (0, 0, 0))
+        until(lambda: memory[:8].view(np.int64)[0] == 1, [a, b])
+
+    assert np.array_equal(memory[FIRST : FIRST + 64].view(np.int64), data)

@@ -3,13 +3,16 @@
 import re
 import threading
 import urllib.error
+import urllib.parse
 import urllib.request
+from pathlib import Path
 
 import pytest
 from tests.pure.studio.made import recording
 
 from stretto import cli
 from stretto.cli import studio as command
+from stretto.studio.serve import opening
 from stretto.trace import write
 
 
@@ -54,7 +57,10 @@ def test_what_cannot_be_shown_is_refused_in_a_line(
 
 
 def test_it_prints_the_address_and_serves_until_it_is_stopped(tmp_path, monkeypatch):
-    """The address opens the page; without its token nothing does."""
+    """The address opens the page; without its token nothing does.
+
+    A browser is given a file that leads there: others may read its command line.
+    """
     path = tmp_path / "a.trace"
     write(path, recording(2, 3))
     servers, opened = [], []
@@ -65,17 +71,24 @@ def test_it_prints_the_address_and_serves_until_it_is_stopped(tmp_path, monkeypa
         return servers[-1]
 
     monkeypatch.setattr(command, "StudioServer", remembered)
-    monkeypatch.setattr(command.webbrowser, "open", opened.append)
+    monkeypatch.setattr(opening.webbrowser, "open", opened.append)
     thread = threading.Thread(target=cli.main, args=(["studio", str(path)],))
     thread.start()
     while not opened:
         thread.join(0.01)
+    page = Path(urllib.parse.urlsplit(opened[0]).path)
+    assert servers[0].access.token not in opened[0]
+    assert 0o600 == page.stat().st_mode & 0o777
+    (address,) = re.findall(r'href="([^"]+)"', page.read_text())
+    home = address.partition("?")[0]
     cookies = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
-    with cookies.open(opened[0], timeout=30) as answer:
-        assert b"stretto studio" in answer.read()
+    for where in (address, home):
+        with cookies.open(where, timeout=30) as answer:
+            assert b"stretto studio" in answer.read()
     with pytest.raises(urllib.error.HTTPError, match="401"):
-        urllib.request.urlopen(opened[0].partition("?")[0], timeout=30)
+        urllib.request.urlopen(home, timeout=30)
     servers[0].stop()
     thread.join(30)
 
     assert not thread.is_alive()
+    assert not page.exists()

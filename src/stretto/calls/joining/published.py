@@ -1,7 +1,9 @@
 """Where ranks of several hosts meet when nobody names an address: rank 0 publishes it.
 
 Under torchrun on the agents' store, where torch is loaded; under mpirun by a broadcast,
-where mpi4py is. With the address goes a secret that was made for this meeting.
+where mpi4py is. The secret is that of a file, where ranks have one. Else rank 0 draws
+one for this meeting: it goes with the address where only ranks hear it, and sealed for
+each where others may look, as in a store.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from datetime import timedelta
 from itertools import count
 from typing import Any, Protocol
 
-from stretto.calls.joining import pmix, slurm
+from stretto.calls.joining import pmix, sealed, slurm
 from stretto.errors import LaunchEnvironmentError, RendezvousError
 from stretto.meeting.environment import ADDRESS, Place, find_place
 from stretto.meeting.process import host_id
@@ -32,6 +34,8 @@ _meetings = count()
 
 Board = Callable[[str | None], str]
 """Rank 0 gives a text; all get it."""
+_FROM_FILE, _SEALED = "file", "sealed"
+"""Where a secret is that does not stand beside the address."""
 
 
 class Store(Protocol):
@@ -57,6 +61,8 @@ def agree(
         where = slurm.address(os.environ)
         if where is not None:  # the file says the secret
             return replace(place, address=where, job=f"at {where}"), None
+    if place.launcher == "torchrun" and "torch" in modules:
+        return _on_store(place, deadline_s, modules["torch"])
     return _publish(place, _board(place, deadline_s, modules))
 
 
@@ -78,42 +84,67 @@ def agree_on(
         return place, None
     key = f"stretto/address/{name}"  # a store that is used again has older ones
 
-    def publish(text: str | None) -> str:
-        if text is not None:
-            store.set(key, text)
-        return _text(store.get(key))
+    def get(name: str) -> str:
+        return _text(store.get(name))
 
-    return _publish(place, publish, towards)
+    return _publish_on(place, key, store.set, get, towards)
 
 
 def _text(given: str | bytes) -> str:
     return given if isinstance(given, str) else given.decode()
 
 
-def _publish(
-    place: Place, board: Board, towards: str = ""
-) -> tuple[Place, socket.socket | None]:
+def _publish(place: Place, board: Board) -> tuple[Place, socket.socket | None]:
     """Return a place at the address that rank 0 publishes; it listens there already."""
     if place.rank:
         host, port, secret = board(None).split()
+        known = b"" if secret == _FROM_FILE else secret.encode()
+        return _at(place, host, int(port), known), None
+    listener, host, number = _listen()
+    secret = _FROM_FILE if os.environ.get(VARIABLE) else secrets.token_hex(32)
+    board(f"{host} {number} {secret}")
+    own = b"" if secret == _FROM_FILE else secret.encode()
+    return _at(place, host, number, own), listener
+
+
+def _publish_on(
+    place: Place, key: str, set_: sealed.Set, get: sealed.Get, towards: str = ""
+) -> tuple[Place, socket.socket | None]:
+    """Do the same on a store, which anybody may read who reaches it."""
+    if place.rank:
+        host, port, how = get(key).split()
+        secret = b""
+        if how != _FROM_FILE:
+            secret = sealed.take(place.rank, f"{key}/key", set_, get)
         return _at(place, host, int(port), secret), None
+    listener, host, number = _listen(towards)
+    try:
+        how = _FROM_FILE if os.environ.get(VARIABLE) else _SEALED
+        set_(key, f"{host} {number} {how}")
+        secret = b""
+        if how == _SEALED:
+            secret = sealed.give(place.num_ranks, f"{key}/key", set_, get)
+    except BaseException:
+        listener.close()
+        raise
+    return _at(place, host, number, secret), listener
+
+
+def _listen(towards: str = "") -> tuple[socket.socket, str, int]:
     host = _own_address(towards)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.create_server((host, 0), family=family, backlog=128)
-    port, secret = listener.getsockname()[1], secrets.token_hex(32)
-    board(f"{host} {port} {secret}")
-    return _at(place, host, port, secret), listener
+    return listener, host, listener.getsockname()[1]
 
 
-def _at(place: Place, host: str, port: int, secret: str) -> Place:
+def _at(place: Place, host: str, port: int, secret: bytes) -> Place:
+    """Return the place; without a secret, that of the file is meant."""
     where = (host, port)
-    return replace(place, address=where, secret=secret.encode(), job=f"at {where}")
+    return replace(place, address=where, secret=secret, job=f"at {where}")
 
 
 def _board(place: Place, deadline_s: float, modules: Mapping[str, Any]) -> Board:
-    """Return what ranks can publish on, or raise what to do."""
-    if place.launcher == "torchrun" and "torch" in modules:
-        return _on_store(place, deadline_s, modules["torch"])
+    """Return what ranks alone can publish on, or raise what to do."""
     if place.launcher == "mpirun" and "mpi4py.MPI" in modules:
         world = modules["mpi4py.MPI"].COMM_WORLD
         return lambda text: str(world.bcast(text, root=0))
@@ -144,23 +175,23 @@ def _by_pmix(library: str, deadline_s: float) -> Board:
     return publish
 
 
-def _on_store(place: Place, deadline_s: float, torch: Any) -> Board:
+def _on_store(
+    place: Place, deadline_s: float, torch: Any
+) -> tuple[Place, socket.socket | None]:
     store = _store(place, deadline_s, torch)
     key = f"stretto/{place.job}/{next(_meetings)}"
 
-    def publish(text: str | None) -> str:
-        if text is not None:
-            store.set(key, text)
-            return text
+    def get(name: str) -> str:
         try:
-            return bytes(store.get(key)).decode()
+            return bytes(store.get(name)).decode()
         except Exception as e:  # of torch, whatever it is called
+            who = "rank 0 published no address" if place.rank else "not all ranks came"
             raise RendezvousError(
-                f"rank 0 published no address within {deadline_s:g} s on torchrun's "
-                f"store: {e}; read the log of rank 0"
+                f"{who} within {deadline_s:g} s on torchrun's store ({name}): {e}; "
+                f"read the log of {'rank 0' if place.rank else 'the others'}"
             ) from e
 
-    return publish
+    return _publish_on(place, key, store.set, get)
 
 
 def _store(place: Place, deadline_s: float, torch: Any) -> Any:

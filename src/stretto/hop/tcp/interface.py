@@ -10,7 +10,10 @@ from contextlib import suppress
 
 from stretto.errors import RendezvousError
 
-__all__ = ["INTERFACE", "PORTS", "address_towards", "addresses", "listen", "rails_of"]
+__all__ = [
+    "INTERFACE", "PORTS", "address_towards", "addresses", "interface_of", "listen",
+    "rails_of",
+]  # fmt: skip
 
 INTERFACE, PORTS = "STRETTO_INTERFACE", "STRETTO_PORTS"
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR
@@ -84,6 +87,15 @@ def addresses() -> dict[str, str]:
             if not address.startswith("127."):
                 found[name] = address
     return found
+
+
+def interface_of(address: str) -> str:
+    """Return the interface of this host that has an IPv4 address, or nothing."""
+    for _, name in socket.if_nameindex():
+        with suppress(OSError):
+            if _address_at(name) == address:
+                return name
+    return ""
 
 
 def _address_at(interface: str) -> str:

@@ -21,7 +21,7 @@ from stretto.errors import DeviceError, RendezvousError
 from stretto.hop import Calls, Window
 from stretto.hop.tcp.interface import address_towards
 from stretto.hop.ucx import engine, messages
-from stretto.hop.ucx.library import load
+from stretto.hop.ucx.library import device_for, load
 from stretto.hop.ucx.structures import (
     AM,
     COPY_HEADER,
@@ -99,6 +99,8 @@ class UcxHop:
         ucp.ask("ucp_config_read", None, None, by(config))
         # Messages are in order on one stream only.
         ucp.ask("ucp_config_modify", config, b"MAX_EAGER_RAILS", b"1")
+        if device := device_for(self._host):
+            ucp.ask("ucp_config_modify", config, b"NET_DEVICES", device.encode())
         wanted = ContextParams(self.features)
         major, minor = ucp.numbers[:2]
         try:

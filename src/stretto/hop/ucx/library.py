@@ -15,13 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from stretto.errors import DeviceError, MissingExtraError
+from stretto.hop.tcp.interface import interface_of
 from stretto.hop.ucx.structures import ComponentAttributes
 
-__all__ = ["Ucp", "load", "missing", "passed_over"]
+__all__ = ["Ucp", "device_for", "load", "missing", "passed_over"]
 
 CHOICE = "STRETTO_UCX"
+DEVICES = "UCX_NET_DEVICES"
 _LIBRARIES = ("libucs.so", "libucs_signal.so", "libuct.so", "libucp.so")
 _LEAST = (1, 14)
+_WITH_LOOPBACK = (1, 22)
+"""UCX 1.20 ends the process where loopback is its only device; this one does not."""
 _OF_EACH = "ucp_get_version", "uct_query_components", "ucs_status_string"
 """A function of each library, from the uppermost down."""
 _LOADED = "libucp.so.0"
@@ -136,8 +140,10 @@ def load() -> Ucp:
     if asked not in ("", "system", "wheel"):
         raise MissingExtraError(f"{CHOICE}={asked!r:.40}; want 'system' or 'wheel'")
     is_loaded = _is_loaded()
-    if not is_loaded:  # it is told what is registered
-        os.environ.setdefault("UCX_MEM_EVENTS", "no")
+    if not is_loaded:
+        os.environ.setdefault("UCX_MEM_EVENTS", "no")  # it is told what is registered
+        # What it returns is told in our words; what strangers send it, in none.
+        os.environ.setdefault("UCX_LOG_LEVEL", "fatal")
     # Else an end point that is made while its peer ends is freed, and used: UCX 1.22
     # tries again in `ucp_ep_create`, and lets go of what it returns.
     os.environ.setdefault("UCX_TCP_CONN_NB", "y")
@@ -164,15 +170,35 @@ def load() -> Ucp:
     return loaded or Ucp(folder)
 
 
+def device_for(address: str) -> str:
+    """Return the one network device that UCX is to use, or nothing: all that it finds.
+
+    By itself it listens at each interface, whatever address ranks are reached by. Where
+    it may go by cards with RDMA, these must stay; where users name devices, they know.
+    """
+    ucp = load()
+    if os.environ.get(DEVICES) or (_cards() and "ib" in ucp.fabrics()):
+        return ""
+    if address.startswith("127.") and ucp.numbers[:2] < _WITH_LOOPBACK:
+        return ""
+    return interface_of(address)
+
+
+def _cards() -> list[str]:
+    try:
+        return sorted(path.name for path in _CARDS.iterdir())
+    except OSError:
+        return []
+
+
 @functools.cache
 def passed_over() -> str:
     """Return why cards with RDMA of this host are not used, or nothing."""
-    try:
-        cards = sorted(path.name for path in _CARDS.iterdir())
-    except OSError:
+    cards = _cards()
+    if not cards:
         return ""
     ucp = load()
-    if not cards or "ib" in ucp.fabrics():
+    if "ib" in ucp.fabrics():
         return ""
     return (
         f"this host has {', '.join(cards)}, but UCX {ucp.version} of {ucp.where} was "

@@ -100,7 +100,12 @@ class Door:
             return
         if len(self._knocking) >= MOST_KNOCKING:
             self._drop_one()
-        connection, nonce = Connection(tls.secured(sock, server=True)), new_nonce()
+        try:
+            connection = Connection(tls.secured(sock, server=True))
+        except OSError:  # it has gone already, or no descriptor is left for it
+            sock.close()
+            return
+        nonce = new_nonce()
         until = time.monotonic() + ANSWER_S
         where = str(address[0])
         self._knocking[connection] = _Knock(nonce=nonce, address=where, until=until)

@@ -1,6 +1,6 @@
 """The server: this machine only, a token, a few addresses, nothing of the disk.
 
-/             the page; with ?token=... once, which leaves a cookie
+/             the page; with ?token=... once, which leaves a cookie and leads here
 /web/FILE     its scripts and style
 /index        what there is to see, as JSON
 /view/NAME    a view's data, packed; its arguments as a query
@@ -21,6 +21,7 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from stretto.errors import StrettoError
 from stretto.studio.serve.access import HEADERS, Access
+from stretto.studio.serve.opening import leads_to
 from stretto.studio.serve.studio import Studio
 from stretto.studio.web import web_file
 
@@ -89,7 +90,9 @@ class _Handler(BaseHTTPRequestHandler):
         asked = urlsplit(self.path)
         query = dict(parse_qsl(asked.query[:_MOST_QUERY], keep_blank_values=True))
         if asked.path == "/" and access.is_token(query.get("token", "")):
-            self._send(b"", "", HTTPStatus.SEE_OTHER, Location="/")
+            # Not a redirect: browsers keep such a cookie back from one that another
+            # page has begun, as the file does that `opening` writes.
+            self._send(leads_to("/"), _TYPES[".html"], Cookie=access.set_cookie())
             return
         if not access.allows(dict(self.headers.items())):
             self._refuse(HTTPStatus.UNAUTHORIZED, "want the token that was printed")
@@ -167,9 +170,7 @@ class _Handler(BaseHTTPRequestHandler):
     ) -> None:
         self.send_response(status)
         for name, value in {**HEADERS, **headers}.items():
-            self.send_header(name, value)
-        if status is HTTPStatus.SEE_OTHER:
-            self.send_header("Set-Cookie", self.server.access.set_cookie())
+            self.send_header({"Cookie": "Set-Cookie"}.get(name, name), value)
         if kind:
             self.send_header("Content-Type", kind)
         if length is not None:

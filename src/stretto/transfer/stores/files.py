@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from stretto.caches import private
 from stretto.transfer.stores.store import Missing, Piece, Store, StoreError
 
 __all__ = ["Files"]
@@ -140,7 +141,8 @@ class Files(Store):
         fresh = path.with_name(f"{_TEXT}.{uuid.uuid4().hex}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            fresh.write_bytes(text)
+            with private(fresh) as file:
+                file.write(text)
             fresh.replace(path)
         except OSError as e:
             raise StoreError(f"{path}: {e.strerror}") from e
