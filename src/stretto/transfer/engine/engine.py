@@ -26,14 +26,8 @@ from stretto.transfer.layouts import Layout
 from stretto.transfer.memory.across import Witness
 from stretto.transfer.memory.board import Board
 from stretto.transfer.memory.mapping import Shared, open_file
-from stretto.transfer.memory.region import (
-    ARENA,
-    GPU,
-    STORE,
-    Region,
-    addresses_of,
-    told,
-)
+from stretto.transfer.memory.region import Region, told
+from stretto.transfer.memory.tensors import ARENA, GPU, STORE, addresses_of
 from stretto.transfer.ways.answer import answer, fence_off
 from stretto.transfer.ways.paths import explained, lacks
 from stretto.transfer.ways.pending import Closes, Pending
@@ -168,7 +162,7 @@ class Engine(Closes):
         `tensors` is one, or a list of those that the layout puts before `|`. Whatever
         has the buffer protocol or DLPack is one. Without a layout it is a plain buffer.
         """
-        fitted, addresses, sizes, kind = addresses_of(
+        fitted, addresses, sizes, kind, pins = addresses_of(
             tensors, layout, f"share({name!r})", written=not read_only
         )
         slot, epoch = self.board.begin()
@@ -185,7 +179,7 @@ class Engine(Closes):
         region = Region(
             name=name, layout=fitted, kind=ARENA if inside else kind,
             addresses=tuple(addresses), places=places if inside else (), slot=slot,
-            epoch=epoch, read_only=read_only, engine=self, holds=tensors,
+            epoch=epoch, read_only=read_only, engine=self, holds=tensors, pins=pins,
         )  # fmt: skip
         return self.add(region)
 

@@ -15,7 +15,8 @@ from stretto.transfer.copying.work import Work
 from stretto.transfer.engine.leases import read_token
 from stretto.transfer.links.link import notice
 from stretto.transfer.links.words import MARKS
-from stretto.transfer.memory.region import GPU, STORE, Region, View, addresses_of
+from stretto.transfer.memory.region import Region, View
+from stretto.transfer.memory.tensors import GPU, STORE, addresses_of
 from stretto.transfer.plans import Plan, Run, split
 from stretto.transfer.ports import EngineLike, PeerLike
 from stretto.transfer.ways.answer import works_here
@@ -203,13 +204,13 @@ class Starter:
         return a, b
 
     def _wrapped(self, given: Any, other: View, *, written: bool) -> View:
-        """Return an array as a view, of the layout that the other side has."""
-        layout, addresses, _, kind = addresses_of(
-            given, str(other.layout.packed), "the array", written=written
+        """Return an array as a view: of as much as the other side has."""
+        layout, addresses, _, kind, pins = addresses_of(
+            given, other.picked, "the array", written=written, is_exact=True
         )
         region = Region(
             name="an array", layout=layout, kind=kind, addresses=tuple(addresses),
-            engine=self._engine, holds=given,
+            engine=self._engine, holds=given, pins=pins,
         )  # fmt: skip
         return View(region=region, layout=layout)
 

@@ -15,7 +15,8 @@ from stretto.transfer.copying.work import Work
 from stretto.transfer.layouts import Layout
 from stretto.transfer.links.link import functions
 from stretto.transfer.links.words import BY_WORK
-from stretto.transfer.memory.region import GPU, Region, View
+from stretto.transfer.memory.region import Region, View
+from stretto.transfer.memory.tensors import GPU
 from stretto.transfer.plans import Plan, Run, plan, split
 from stretto.transfer.ports import EngineLike, PeerLike
 from stretto.transfer.ways.staged import PART, Receiving, Sending

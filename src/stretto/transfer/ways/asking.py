@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from stretto.errors import CallError
 from stretto.transfer.copying.work import Work
-from stretto.transfer.memory.region import GPU, Region, View
+from stretto.transfer.memory.region import Region, View
+from stretto.transfer.memory.tensors import GPU
 from stretto.transfer.plans import Plan, Run, plan
 from stretto.transfer.ports import PeerLike
 from stretto.transfer.ways.staged import Receiving, Sending
@@ -100,19 +101,18 @@ def view_of(given: Any) -> View | None:
 
 def planned(a: View, b: View) -> Plan:
     """Return the plan between two views, of the parts that both pick."""
-    ranges: dict[str, tuple[int, int]] = {}
-    for name, start, stop in (*a.ranges, *b.ranges):
-        low, high = ranges.get(name, (start, stop))
-        ranges[name] = max(low, start), min(high, stop)
-    if any(start >= stop for start, stop in ranges.values()):
+    ours, theirs = a.picks, b.picks
+    if any(ours[name] != theirs[name] for name in ours.keys() & theirs.keys()):
         raise CallError(f"the two sides pick different parts: {a.ranges}, {b.ranges}")
-    return plan(a.layout, b.layout, only=ranges)
+    return plan(a.layout, b.layout, only={**ours, **theirs})
 
 
 def tokens_of(a: View, b: View) -> int | None:
     """Return how many tokens are asked for, where that is said."""
-    some = [view.tokens for view in (a, b) if view.tokens is not None]
-    return min(some) if some else None
+    some = {view.tokens for view in (a, b) if view.tokens is not None}
+    if len(some) > 1:
+        raise CallError(f"from the first {a.tokens} tokens to the first {b.tokens}")
+    return some.pop() if some else None
 
 
 def _moved_tokens(a: View, b: View) -> int | None:

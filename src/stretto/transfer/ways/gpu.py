@@ -26,7 +26,8 @@ from stretto.transfer.copying.words import Mode
 from stretto.transfer.links.link import notice
 from stretto.transfer.links.words import MARKS
 from stretto.transfer.memory.mapping import word_at
-from stretto.transfer.memory.region import GPU, Region, View
+from stretto.transfer.memory.region import Region, View
+from stretto.transfer.memory.tensors import GPU
 from stretto.transfer.plans import Plan, Run
 from stretto.transfer.ports import EngineLike, LoopLike, PeerLike
 from stretto.transfer.ways.transfer import Transfer

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from stretto import hop as hops
 from stretto.transfer.copying.words import Mode
-from stretto.transfer.memory.region import ARENA, GPU, Region
+from stretto.transfer.memory.region import Region
+from stretto.transfer.memory.tensors import ARENA, GPU
 from stretto.transfer.ports import PeerLike
 
 __all__ = ["BY_GPU", "Path", "choose", "explained", "lacks"]

@@ -25,7 +25,8 @@ from stretto.errors import (
 )
 from stretto.transfer.copying.words import Mode, Status
 from stretto.transfer.copying.work import Work
-from stretto.transfer.memory.region import STORE, View
+from stretto.transfer.memory.region import View
+from stretto.transfer.memory.tensors import STORE
 from stretto.transfer.plans import Plan
 from stretto.transfer.ports import LoopLike
 from stretto.transfer.stores.pieces import Task, tasks
