@@ -69,6 +69,9 @@ class LoopLike(Protocol):
     def move(self, task: Callable[[], None]) -> None:
         """Have another thread call what takes long."""
 
+    def apart(self, task: Callable[[], None]) -> None:
+        """Have a thread of its own call what waits for others."""
+
     @property
     def attention(self) -> int:
         """Return the address of the words that say whether others look."""
@@ -98,6 +101,7 @@ class PeerLike(Protocol):
     """Another engine, as transfers see it."""
 
     name: str
+    identity: str
     lost: str
     pid: int
     link: Any
@@ -109,6 +113,10 @@ class PeerLike(Protocol):
     @property
     def engine(self) -> EngineLike:
         """Return whose peer it is."""
+
+    @property
+    def whereabouts(self) -> str:
+        """Return where it is, for people."""
 
     @property
     def is_far(self) -> bool:
@@ -188,6 +196,8 @@ class EngineLike(Protocol):
     writing: Any
     """Under which epochs a GPU writes."""
     witness: Any
+    known: Any
+    """The peers, by identity, and who is on the way."""
 
     @property
     def loop(self) -> LoopLike:

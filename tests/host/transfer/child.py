@@ -62,7 +62,7 @@ class Served:
         self.leases.pop(name).end(timeout)
 
     def peers(self):
-        return sorted(self.engine.peers)
+        return sorted(peer.name for peer in self.engine.peers.values())
 
     def put_to(self, peer, name, seed, nbytes):
         data = np.random.default_rng(seed).integers(0, 256, nbytes, dtype=np.uint8)
@@ -82,7 +82,7 @@ class Served:
 
     def counts(self):
         """Return how many transfers are kept ready, and how many fields are open."""
-        some = list(self.engine._peers.values())
+        some = list(self.engine.peers.values())
         return [
             sum(len(p.link._keeps) for p in some),
             sum(MOST_FIELDS - len(p.link.fields._free) for p in some),

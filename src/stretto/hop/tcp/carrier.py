@@ -137,7 +137,7 @@ class TcpHop:
 
     def close(self) -> None:
         """End all connections; what was sent still arrives. Nobody is in a call."""
-        if isinstance(self._engine, _Compiled):
+        if self._engine is not None:
             self._engine.end()
         self._stop_listening()
         settle(list(self._sockets.values()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,8 @@ from stretto.meeting.forks import forget_in_children
 from stretto.meeting.secret import load_secret
 from stretto.transfer import loader
 from stretto.transfer.engine.counts import Counts, Notified
-from stretto.transfer.engine.door import Door
+from stretto.transfer.engine.door import Door, metadata_of
+from stretto.transfer.engine.known import Known
 from stretto.transfer.engine.leases import Lease, Writing
 from stretto.transfer.engine.loop import Loop
 from stretto.transfer.engine.peer import Peer
@@ -73,8 +75,8 @@ class Engine(Closes):
         self.witness = Witness()
         self.board = Board()
         self.loop = Loop(name, spin_us)
-        self._peers: dict[str, Peer] = {}
-        self._wanted: dict[str, list[Pending[Peer]]] = {}
+        self.known = Known(secrets.token_hex(16), self.lock)
+        """The peers; and what tells this engine from all others."""
         self._gone: list[Peer] = []
         """Lost peers whose processes may still write to our memory."""
         self._regions: dict[str, Region] = {}
@@ -143,7 +145,7 @@ class Engine(Closes):
         with self.lock:
             number = len(self._arenas)
             self._arenas.append(shared)
-            peers = list(self._peers.values())
+            peers = list(self.known.peers.values())
         for peer in peers:
             self._tell_arena(peer, number, shared)
         return shared.array
@@ -189,7 +191,7 @@ class Engine(Closes):
             if region.name in self._regions:
                 raise CallError(f"engine {self.name!r} shares {region.name!r} already")
             self._regions[region.name] = region
-            peers = list(self._peers.values())
+            peers = list(self.known.peers.values())
         for peer in peers:
             self._tell_region(peer, region)
         return region
@@ -209,7 +211,7 @@ class Engine(Closes):
         """Take memory back: when this returns, no peer writes to it any more."""
         with self.lock:
             self._regions.pop(region.name, None)
-            peers = list(self._peers.values())
+            peers = list(self.known.peers.values())
             fds = self._fds.pop(region.name, ())
         for peer in peers:
             peer.tell({"say": "unshare", "name": region.name})
@@ -249,71 +251,55 @@ class Engine(Closes):
 
     # Peers.
 
-    def connect(self, name: str) -> Pending[Peer]:
-        """Connect with the engine of a name on this host, or at HOST:PORT.
+    def connect(self, where: str | Mapping[str, Any]) -> Pending[Peer]:
+        """Connect with the engine of a name on this host, at HOST:PORT, or of metadata.
 
-        `.wait(seconds)` or `await` gives it. Known peers are given at once.
+        `.wait(seconds)` or `await` gives it, when it is ready. Who is connected already
+        is the same peer, however often and by whatever address it is asked for.
         """
-        known = self._peers.get(name)
-        found: Pending[Peer] = Pending(self.loop, f"connection to {name!r}")
         if self._is_closed:
             raise CallError(f"engine {self.name!r} is closed")
-        if known is not None and not known.lost:
-            found.finish(known)
-        elif ":" in name:
-            self.loop.move(lambda: self._door.come(name, found))
-        else:
-            self._door.come(name, found)
-        return found
+        return self._door.connect(where)
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """Return what another engine needs for `connect`, as plain texts to pass on.
+
+        Its `address` is empty when this engine does not listen.
+        """
+        return metadata_of(self.name, self.known.identity, self.hop, self.address)
 
     def peer(self, name: str) -> Pending[Peer]:
-        """Return the peer of a name, which may still have to come here."""
+        """Return the peer of a name, or of an identity, which may still have to come.
+
+        CallError: several have this name.
+        """
         found: Pending[Peer] = Pending(self.loop, f"peer {name!r}")
-        with self.lock:
-            known = self._peers.get(name)
-            if known is None:
-                self._wanted.setdefault(name, []).append(found)
-        if known is not None:
-            found.finish(known)
+        self.known.find(name, found)
         return found
 
     @property
     def peers(self) -> Mapping[str, Peer]:
-        """Return the peers that are connected, by name."""
-        return dict(self._peers)
+        """Return the peers that are connected and ready, by identity."""
+        return {i: p for i, p in self.known.peers.items() if p.ready.done()}
 
     def welcome(self, peer: Peer) -> None:
         """Know a peer, and tell it what is shared here."""
         with self.lock:
-            before = self._peers.get(peer.name)
-            self._peers[peer.name] = peer
+            self.known.welcome(peer)
             arenas = list(enumerate(self._arenas))
             regions = list(self._regions.values())
-        if before is not None:
-            before.lose("another engine of its name has come")
-            with self.lock:
-                self._peers[peer.name] = peer
         self.loop.add(peer)
         for number, shared in arenas:
             self._tell_arena(peer, number, shared)
         for region in regions:
             self._tell_region(peer, region)
         peer.tell({"say": "ready"})
-        peer.ready.then(lambda: self._is_here(peer))
-
-    def _is_here(self, peer: Peer) -> None:
-        if peer.lost:
-            return
-        with self.lock:
-            wanted = self._wanted.pop(peer.name, [])
-        for found in wanted:
-            found.finish(peer)
 
     def drop(self, peer: Peer, connection: Any) -> None:
         """Drop a peer that is lost."""
         with self.lock:
-            if self._peers.get(peer.name) is peer:
-                del self._peers[peer.name]
+            self.known.drop(peer)
             self._gone = [p for p in self._gone if not p.is_dead()]
             self._gone.append(peer)
         number = connection.fileno()
@@ -330,7 +316,7 @@ class Engine(Closes):
     def writers(self) -> list[Peer]:
         """Return the peers that may write to memory of ours."""
         with self.lock:
-            return [*self._peers.values(), *self._gone]
+            return [*self.known.peers.values(), *self._gone]
 
     def notified(self, tag: bytes, count: int = 1) -> Notified:
         """Return what waits for a notification, from any peers, so many times.
@@ -379,12 +365,12 @@ class Engine(Closes):
         if self._is_closed:
             return
         self._is_closed = True
-        peers = list(self._peers.values())
+        peers = list(self.known.peers.values())
         for peer in peers:
             peer.part()  # all at once: one that hears nothing takes no other's time
         for peer in peers:
             peer.close()
-        self.loop.call(lambda: self._door.close(dict(self._peers)))
+        self.loop.call(lambda: self._door.close(self.known.peers))
         self.loop.stop()
         self._starter.close()
         for fd in (fd for fds in self._fds.values() for fd in fds):

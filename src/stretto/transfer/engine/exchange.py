@@ -14,6 +14,7 @@ from stretto.errors import (
     CallError,
     ChecksumError,
     StaleMemory,
+    TransferCancelled,
     TransferError,
     UnknownNameError,
 )
@@ -341,8 +342,10 @@ class Exchange(ABC):
             transfer.complete()
         elif status is Status.STALE:
             transfer.stop(StaleMemory, "the memory was given to someone else meanwhile")
-        elif status is Status.CANCELLED:
+        elif status is Status.DIFFERS:
             transfer.stop(ChecksumError, "what arrived is not what was sent")
+        elif status is Status.CANCELLED:
+            transfer.stop(TransferCancelled, "the peer took it back")
         else:
             transfer.stop(TransferError, "the peer refuses it")
 
@@ -353,7 +356,7 @@ class Exchange(ABC):
         status = made.status if made.is_full else Status.FAILED
         checked = status is Status.DONE and header.get("sum") and total is not None
         if checked and made.summed() != total:
-            status = Status.CANCELLED
+            status = Status.DIFFERS
         if status is Status.DONE and (tag := header.get("notify")):
             raw = bytes.fromhex(str(tag))
             if not 0 < len(raw) <= TAG_BYTES:

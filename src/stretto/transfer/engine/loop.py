@@ -73,6 +73,8 @@ class Loop:
         self._mover = Mover(f"{self._thread.name}-mover")
         self.move = self._mover.move
         """Have a thread beside the loop's call something that takes long."""
+        self.apart = self._mover.apart
+        """Have a thread of its own call something that waits for others."""
 
     def start(self) -> None:
         """Start the thread."""

@@ -46,11 +46,13 @@ class Peer(Exchange):
         self, engine: EngineLike, name: str, link: Link, connection: Connection, *,
         is_first: bool, pid: int = 0, pidfd: Descriptor | None = None,
         board: Shared | None = None, reaches: bool = False, why_not: str = "",
-        address: str = "",
+        address: str = "", identity: str = "", meeting: str = "",
     ) -> None:  # fmt: skip
         super().__init__(engine, name, link, int(is_first))
         self._connection = connection
         self.pid, self._pidfd, self.address = pid, pidfd, address
+        self.identity, self.meeting = identity, meeting
+        """What tells it from all other engines; and this connection from others."""
         self.board = None if board is None else PeerBoard(board)
         self.reaches, self.why_not = reaches, why_not
         """Whether the kernel copies between our memories, and why not."""
@@ -77,6 +79,11 @@ class Peer(Exchange):
     def is_far(self) -> bool:
         """Return whether it is on another host, or is treated so."""
         return self.link.hop is not None
+
+    @property
+    def whereabouts(self) -> str:
+        """Return where it is, for people."""
+        return f"at {self.address}" if self.is_far else f"pid {self.pid}"
 
     @property
     def is_self(self) -> bool:

@@ -94,8 +94,8 @@ def explained(peer: PeerLike) -> str:
 
     Where a GPU is used here, a second line is of memory on it, where that differs.
     """
-    where = f"at {peer.address}" if peer.is_far else f"pid {peer.pid}"
-    lines = [f"engine {peer.name!r}, {where}{': lost, ' * bool(peer.lost)}{peer.lost}"]
+    about = ": lost, " * bool(peer.lost) + peer.lost
+    lines = [f"engine {peer.name!r}, {peer.whereabouts}{about}"]
     if peer.lost:
         return lines[0]
     for name in peer.names:
