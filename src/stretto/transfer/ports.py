@@ -47,6 +47,9 @@ class LoopLike(Protocol):
     def is_here(self) -> bool:
         """Return whether this is its thread."""
 
+    def check(self) -> None:
+        """Raise in a child that was forked from the engine's process."""
+
     @property
     def wake_fd(self) -> int:
         """Return the descriptor by which it is woken."""
@@ -202,6 +205,10 @@ class EngineLike(Protocol):
     @property
     def loop(self) -> LoopLike:
         """Return its thread."""
+
+    @property
+    def is_inherited(self) -> bool:
+        """Return whether it is that of the process that this one was forked from."""
 
     def secret(self) -> bytes:
         """Return the job's secret."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 import time
 
@@ -90,6 +91,15 @@ class Served:
 
     def close(self):
         self.engine.close()
+
+    def fork(self):
+        """Have a child that only lives, and return its number."""
+        if pid := os.fork():
+            return pid
+        for number in range(3):
+            os.close(number)
+        while True:
+            signal.pause()
 
     def say_many(self, peer, tag, count):
         """Send so many notifications."""

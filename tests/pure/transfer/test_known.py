@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import types
 from functools import partial
 
 import pytest
@@ -9,6 +10,10 @@ import pytest
 from stretto.errors import CallError, RendezvousError
 from stretto.transfer.engine.known import Known, hand_out
 from stretto.transfer.ways.pending import Pending
+
+
+LOOP = types.SimpleNamespace(check=bool)
+"""Nothing of it is needed here."""
 
 
 class NoLock:
@@ -26,7 +31,7 @@ class Peer:
 
     def __init__(self, side, other, meeting):
         self.side, self.name, self.identity, self.meeting = side, other, other, meeting
-        self.lost, self.ready = "", Pending(None, "ready")
+        self.lost, self.ready = "", Pending(LOOP, "ready")
         self.whereabouts = "here"
 
     def lose(self, why):
@@ -118,7 +123,7 @@ class World:
                     meeting=f"{name}{next(self.numbers)}")  # fmt: skip
         door = Talk(self, self.sides[other], name, is_comer=False)
         talk.back, door.back = door, talk
-        talk.found = Pending(None, "connection")
+        talk.found = Pending(LOOP, "connection")
         self.founds.append((name, talk.found))
         door.say("here")
 
@@ -233,12 +238,12 @@ def test_an_engine_does_not_go_to_itself():
     """It is told what to do instead."""
     known = Known("a", NoLock())
     with pytest.raises(RendezvousError, match="is this engine itself"):
-        known.visit(None, "127.0.0.1:1", "a", Pending(None, "connection"))
+        known.visit(None, "127.0.0.1:1", "a", Pending(LOOP, "connection"))
 
 
 def test_a_name_that_several_have_is_refused_and_an_identity_is_not():
     """The error lists them."""
-    known, founds = Known("me", NoLock()), [Pending(None, "peer") for _ in range(3)]
+    known, founds = Known("me", NoLock()), [Pending(LOOP, "peer") for _ in range(3)]
     for identity in ("x1", "x2"):
         peer = Peer(Side("me"), identity, "m")
         peer.name = "twin"
@@ -254,7 +259,7 @@ def test_a_name_that_several_have_is_refused_and_an_identity_is_not():
 
 def test_who_is_lost_before_he_is_ready_is_an_error():
     """Not a peer."""
-    peer, found = Peer(Side("a"), "b", "m"), Pending(None, "peer")
+    peer, found = Peer(Side("a"), "b", "m"), Pending(LOOP, "peer")
     hand_out(peer, found)
     assert not found.done()
     peer.lose("it hung up")

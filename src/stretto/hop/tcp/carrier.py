@@ -21,6 +21,7 @@ from stretto.hop.tcp.options import settle, silent, tune
 from stretto.hop.tcp.plain import PlainEngine
 from stretto.hop.tcp.words import BUFFER, ENTRIES, Context, End, Link
 from stretto.meeting import tls
+from stretto.meeting.forks import forget_in_children
 
 __all__ = ["TcpHop", "missing"]
 _ASK_S = 0.1
@@ -54,6 +55,7 @@ class TcpHop:
         self._engine: PlainEngine | _Compiled | None = None
         self._silent: dict[int, str] = {}
         self._asked_s = 0.0
+        forget_in_children(self)
 
     def share(self) -> Mapping[str, Any]:
         """Return where peers connect."""
@@ -88,6 +90,12 @@ class TcpHop:
         engine = self._engine = kind(window, self._sockets)
         self.put, self.signal, self.busy = engine.put, engine.signal, engine.busy
         self.progress, self.wait = engine.progress, engine.wait
+
+    def forget(self) -> None:
+        """Close what a forked child has of it: the parent's connections go on."""
+        for sock in (*self._sockets.values(), *self._listeners):
+            sock.close()
+        self._sockets.clear()
 
     def _stop_listening(self) -> None:
         for listener in self._listeners:

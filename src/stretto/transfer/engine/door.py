@@ -168,6 +168,16 @@ class Door:
             return False
         return True
 
+    def disown(self) -> None:
+        """Close what a child that this process forks has of it; nothing is said."""
+        self._is_closed = True
+        waiting = [sock for _, sock, _ in self._reached]
+        for sock in (self._near, self._far, *waiting):
+            if sock is not None:
+                sock.close()
+        for talk in (*self._talks, *self._visits):
+            talk.disown()
+
     def close(self, peers: Mapping[str, Peer]) -> None:
         """Let nobody in any more, and go to nobody; lose who has come meanwhile."""
         self._is_closed = True

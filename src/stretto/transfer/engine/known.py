@@ -147,6 +147,13 @@ class Known:
         talk = self._talks.get(identity)
         return talk is not None and not talk.is_over
 
+    def forget(self, lock: Any) -> list[Any]:
+        """Know nobody any more, in a forked child; return who was known."""
+        peers, self._lock = list(self._peers.values()), lock
+        self._peers.clear()
+        self._talks.clear()
+        return peers
+
     # Peers.
 
     def welcome(self, peer: Any) -> None:

@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from stretto.errors import is_interruption
+from stretto.errors import EngineLost, is_interruption
+from stretto.meeting.forks import Refuses
 from stretto.meeting.process import start_thread
 from stretto.transfer import loader
 from stretto.transfer.engine.mover import Mover
@@ -64,6 +65,7 @@ class Loop:
         self._set(())
         self._draining: dict[int, threading.RLock] = {}
         self._looks, self._looked = 0, 0.0
+        self._refusal: EngineLost | None = None
         self._await: Any = None
         self.is_over = self._is_closed = False
         self._lock, self._waking = threading.Lock(), threading.RLock()
@@ -96,10 +98,21 @@ class Loop:
             if not self._is_closed:
                 os.eventfd_write(self._wake_fd, 1)
 
-    def forget(self) -> None:
+    def forget(self, error: EngineLost | None = None) -> None:
         """Be of no use in a child that this process forks: it has no thread there."""
+        self._set(())
+        self._refusal = error or EngineLost("this process was forked from its own")
+        self.glance = Refuses(self._refusal)
+        self._lock, self._waking = threading.Lock(), threading.RLock()
+        if not self._is_closed:  # else its number may be another file's by now
+            self.selector.close()
+            os.close(self._wake_fd)
         self.is_over = self._is_closed = True
-        self._waking = threading.RLock()  # another thread may have held it
+
+    def check(self) -> None:
+        """Raise in a child that was forked from the engine's process."""
+        if self._refusal is not None:
+            raise self._refusal
 
     def call(self, task: Callable[[], None]) -> None:
         """Have the thread call something soon."""

@@ -114,6 +114,12 @@ class Talk:
         if self._found is not None and error is not None:
             self._found.fail(error)
 
+    def disown(self) -> None:
+        """Close what a child that this process forks has of it; nothing is said."""
+        if not self.is_over:
+            self.is_over = True
+            self._connection.close()
+
     def _close_hop(self) -> None:
         with self._connecting:
             self._hop.close()

@@ -109,10 +109,10 @@ class Peer(Exchange):
             found = self._regions.get(name)
             if found is None and not self.lost:
                 self._wanted.setdefault(name, []).append(pending)
-        if found is not None:
-            pending.finish(found)
-        elif self.lost:
+        if self.lost:
             pending.fail(self.error())
+        elif found is not None:
+            pending.finish(found)
         return pending
 
     @property
@@ -333,6 +333,15 @@ class Peer(Exchange):
             transfer.stop(EngineLost, self.lost)
         self.forget_all()
         self.engine.loop.call(self._close)
+
+    def disown(self, why: str) -> None:
+        """Be of no use in a child that this process forks; nothing is said."""
+        self.lost = self.lost or why
+        self._notes.clear()
+        self._connection.close()
+        if self._pidfd is not None:
+            self._pidfd.close()
+        self.link.disown()
 
     def _close(self) -> None:
         self.link.close()

@@ -358,6 +358,11 @@ class Link:
         naps = self.by_python is not None and self.by_python.naps
         return not (self.wakes or naps) and self.is_busy
 
+    def disown(self) -> None:
+        """Be of no use in a child that this process forks."""
+        self.gone[0] = 1
+        self._wake = -1
+
     is_closed = False
 
     def close(self) -> None:
