@@ -11,7 +11,6 @@ from stretto.errors import CallError, RendezvousError
 from stretto.transfer.engine.known import Known, hand_out
 from stretto.transfer.ways.pending import Pending
 
-
 LOOP = types.SimpleNamespace(check=bool)
 """Nothing of it is needed here."""
 

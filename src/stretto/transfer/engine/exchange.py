@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 from stretto.errors import (
     CallError,
     ChecksumError,
+    PlanError,
     StaleMemory,
     TransferCancelled,
     TransferError,
@@ -217,7 +218,7 @@ class Exchange(ABC):
         header, pages, data = read_request(body)
         try:
             made = self.engine.asked(self, number, header, pages)
-        except (CallError, TransferError, UnknownNameError) as e:
+        except (CallError, PlanError, TransferError, UnknownNameError) as e:
             if isinstance(e, StaleMemory):
                 self.say(Kind.END, number, int(Status.STALE), 0)
             else:

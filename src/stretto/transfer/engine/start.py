@@ -27,8 +27,8 @@ from stretto.transfer.ways.asking import (
     on_gpu_of,
     planned,
     receiving_of,
+    runs_of,
     sending_of,
-    tokens_of,
     view_of,
 )
 from stretto.transfer.ways.paths import BY_GPU, Path, choose
@@ -76,7 +76,7 @@ class Starter:
             return self._stored(a, b, checksum, stream, deadline)
         peer, theirs, is_put = self._sides(a, b)
         made = planned(a, b)
-        runs = made.runs(a.pages, b.pages, tokens_of(a, b))
+        runs = runs_of(made, a, b)
         converts = a.layout.dtype != b.layout.dtype
         touched, on_gpu = converts or checksum, on_gpu_of(a, b)
         path = choose(peer, theirs, is_put=is_put, touched=touched, on_gpu=on_gpu)
@@ -126,7 +126,7 @@ class Starter:
         on_gpu = on_gpu_of(a, b)
         path = choose(peer, theirs, is_put=is_put, touched=touched, on_gpu=on_gpu)
         made = planned(a, b)
-        runs = made.runs(a.pages, b.pages, tokens_of(a, b))
+        runs = runs_of(made, a, b)
         if how.get("signal") is not None and path is not BY_GPU:
             raise CallError("signal= of memory that is not on a GPU; notify= is for it")
         if on_gpu and path is not BY_GPU:
