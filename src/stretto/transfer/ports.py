@@ -230,7 +230,7 @@ class EngineLike(Protocol):
     def welcome(self, peer: Any) -> None:
         """Know a peer."""
 
-    def drop(self, peer: Any, connection: Any) -> None:
+    def drop(self, peer: Any) -> None:
         """Know a peer no more."""
 
     def writers(self) -> Sequence[PeerLike]:

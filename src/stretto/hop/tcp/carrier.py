@@ -162,7 +162,6 @@ class _Compiled:
         self, window: Window, sockets: Mapping[tuple[int, int], socket.socket]
     ) -> None:
         from stretto.hop.tcp import engine
-        from stretto.jit.atomics import entry
 
         self._engine = engine
         many = len(sockets)
@@ -199,15 +198,7 @@ class _Compiled:
         }
         for word, value in given.items():
             self._context[word] = value
-        self.calls = Calls(
-            self._at,
-            *(
-                entry(function)
-                for function in (
-                    engine.put, engine.signal, engine.progress, engine.wait, engine.busy
-                )
-            ),
-        )  # fmt: skip
+        self.calls = Calls(self._at, *_entries())
 
     def _given(self, *words: int) -> int:
         self._arguments[: len(words)] = words
@@ -252,6 +243,20 @@ class _Compiled:
     def faults(self) -> Mapping[int, str]:
         """Return the peers whose connection has ended, and how."""
         return {int(k[Link.PEER]): _how(k) for k in self._links if k[Link.ENDED]}
+
+
+@functools.cache
+def _entries() -> tuple[int, ...]:
+    """Return where the compiled calls begin.
+
+    They are asked for once: that takes a lock of LLVM's, which a child that is forked
+    meanwhile would find taken for ever.
+    """
+    from stretto.hop.tcp import engine
+    from stretto.jit.atomics import entry
+
+    some = engine.put, engine.signal, engine.progress, engine.wait, engine.busy
+    return tuple(entry(function) for function in some)
 
 
 def _how(link: NDArray[np.int64]) -> str:

@@ -6,6 +6,7 @@ import os
 import secrets
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -20,6 +21,7 @@ from stretto.meeting.secret import load_secret
 from stretto.transfer import loader
 from stretto.transfer.engine.counts import Counts, Notified
 from stretto.transfer.engine.door import Door, metadata_of
+from stretto.transfer.engine.gone import Gone
 from stretto.transfer.engine.known import Known
 from stretto.transfer.engine.leases import Lease, Writing
 from stretto.transfer.engine.loop import Loop
@@ -79,8 +81,7 @@ class Engine(Closes):
         self.loop = Loop(name, spin_us)
         self.known = Known(secrets.token_hex(16), self.lock)
         """The peers; and what tells this engine from all others."""
-        self._gone: list[Peer] = []
-        """Lost peers whose processes may still write to our memory."""
+        self._gone = Gone(self.loop, self.lock)
         self._shelf = Shelf(name, self.lock, lambda: self.known.peers.values())
         self._regions = self._shelf.regions
         self.writing = Writing()
@@ -265,27 +266,26 @@ class Engine(Closes):
             self._shelf.show(peer)
         peer.tell({"say": "ready"})
 
-    def drop(self, peer: Peer, connection: Any) -> None:
+    def drop(self, peer: Peer) -> None:
         """Drop a peer that is lost."""
+        numbers = peer.descriptors
         with self.lock:
             self.known.drop(peer)
-            self._gone = [p for p in self._gone if not p.is_dead()]
-            self._gone.append(peer)
-        number = connection.fileno()
+            self._gone.add(peer)
         self.loop.remove(peer)
 
         def unregister() -> None:
-            try:
-                self.loop.selector.unregister(number)
-            except (KeyError, ValueError):
-                return
+            for number in numbers:
+                with suppress(KeyError, ValueError):
+                    self.loop.selector.unregister(number)
 
         self.loop.call(unregister)
+        self.loop.call(self._gone.look)
 
     def writers(self) -> list[Peer]:
         """Return the peers that may write to memory of ours."""
         with self.lock:
-            return [*self.known.peers.values(), *self._gone]
+            return [*self.known.peers.values(), *self._gone.peers]
 
     def notified(self, tag: bytes, count: int = 1) -> Notified:
         """Return what waits for a notification, from any peers, so many times.
@@ -339,13 +339,14 @@ class Engine(Closes):
             "forked from; make an engine in the child, or start processes with spawn"
         )
         self._refusal = EngineLost(why)
-        self.lock = self._shelf.lock = threading.RLock()  # another thread may hold it
+        # Another thread may hold the old lock.
+        self.lock = self._shelf.lock = self._gone.lock = threading.RLock()
         peers = self.known.forget(self.lock)
         if not self._is_closed:
             self._is_closed = True
             self._door.disown()
         self.loop.forget(self._refusal)
-        for peer in (*peers, *self._gone):
+        for peer in (*peers, *self._gone.peers):
             peer.disown(why)
         for prepared in list(self._prepared):
             prepared.disown(self._refusal)

@@ -107,6 +107,8 @@ class Talk:
         with suppress(KeyError, ValueError):
             self._engine.loop.selector.unregister(self._sock)
         self._connection.close()
+        if self._shared is not None:
+            self._shared.close()
         if self._hop is not None:  # there it may still be connecting
             self._engine.loop.apart(self._close_hop)
         if self.identity:
@@ -140,7 +142,8 @@ class Talk:
                     raise ValueError(frame.why)
                 self._heard(frame.body, list(frame.descriptors))
                 if self._peer is not None:
-                    self._peer.told(frames[nth + 1 :])
+                    peer, self._peer = self._peer, None  # it is known elsewhere now
+                    peer.told(frames[nth + 1 :])
                     return
                 if self._is_meeting:  # it may be quicker, and say what is for a peer
                     self._later = frames[nth + 1 :]
@@ -320,7 +323,7 @@ class Talk:
     ) -> None:
         assert self._shared is not None, "it came with the hello"
         pid, witness = int(said["pid"]), said["witness"]
-        link = Link(self._shared, is_first=self.is_comer, wake=wake.take())
+        link = Link(self._shared, is_first=self.is_comer, wake=wake)
         self._engine.witness.admit(pid)
         want = bytes.fromhex(str(witness["bytes"]))
         why = why_not(pid, int(witness["address"]), want)
@@ -366,11 +369,15 @@ class Talk:
             self._shared, is_first=self.is_comer, hop=self._hop, fields=self._fields
         )
         self._become(link).told(self._later)
+        self._peer = None
 
     def _become(self, link: Link, **about: Any) -> Peer:
         """Hand the connection over to a peer."""
         self.is_over = True
         engine, loop = self._engine, self._engine.loop
+        if self._shared is not None:
+            self._shared.close()  # it is mapped, and was sent
+        self._shared = self._fields = self._hop = None  # the link's
         with suppress(KeyError, ValueError):
             loop.selector.unregister(self._sock)
         peer = self._peer = Peer(
@@ -378,6 +385,7 @@ class Talk:
             address=self._towards, identity=self.identity, meeting=self.meeting,
             **about,
         )  # fmt: skip
-        loop.selector.register(self._sock, selectors.EVENT_READ, peer.hear)
+        for number in peer.descriptors:
+            loop.selector.register(number, selectors.EVENT_READ, peer.hear)
         engine.welcome(peer)
         return peer
