@@ -90,23 +90,6 @@ def test_the_other_side_hears_of_it_too(pair):
     assert [128 << 20] == child.ask("sums", name="buf")
 
 
-@pytest.mark.parametrize("arena", [True, False])
-def test_what_was_prepared_says_so_after_the_end(engine, start, arena):
-    """Between two processes of a host, and moves nothing, though both live on."""
-    child = start()
-    peer = engine.connect(child.address).wait(WAIT)
-    child.ask("share", name="small", nbytes=64, arena=arena)
-    region = peer.region("small").wait(WAIT)
-    got = np.zeros(8, np.uint8)
-    put, get = region[:8].prepare_put(b"12345678"), region[:8].prepare_get(got)
-    peer.close()
-    for prepared in (put, get):
-        with pytest.raises(EngineLost, match="this engine closed the connection"):
-            prepared()
-    assert [0] == child.ask("sums", name="small")
-    assert not got.any()
-
-
 def test_nothing_arrives_under_a_lease_that_has_ended(pair):
     """Whatever was under way stops before `end` returns."""
     child, peer = pair

@@ -13,6 +13,7 @@ from tests.host.transfer.conftest import SECRET
 from stretto.errors import (
     CallError,
     ChecksumError,
+    EngineLost,
     RendezvousError,
     StaleMemory,
     TransferCancelled,
@@ -227,3 +228,20 @@ def test_each_status_of_a_peer_is_one_error(two, status, kind, why):
     with pytest.raises(kind, match=why):
         x.wait(0)
     assert type(x.error) is kind
+
+
+@pytest.mark.parametrize("arena", [True, False])
+def test_what_was_prepared_says_so_after_the_end(engine, start, arena):
+    """Between two processes of a host, and moves nothing, though both live on."""
+    child = start()
+    peer = engine.connect(child.address).wait(WAIT)
+    child.ask("share", name="small", nbytes=64, arena=arena)
+    region = peer.region("small").wait(WAIT)
+    got = np.zeros(8, np.uint8)
+    put, get = region[:8].prepare_put(b"12345678"), region[:8].prepare_get(got)
+    peer.close()
+    for prepared in (put, get):
+        with pytest.raises(EngineLost, match="this engine closed the connection"):
+            prepared()
+    assert [0] == child.ask("sums", name="small")
+    assert not got.any()

@@ -148,6 +148,7 @@ class Loop:
         """Listen to it no more."""
         with self._lock:
             self._set(tuple(t for t in self._takers if t is not taker))
+            self._draining.pop(id(taker), None)
         for number in self._selected(taker):
             with suppress(KeyError, ValueError):
                 self.selector.unregister(number)
@@ -204,10 +205,7 @@ class Loop:
     # Waiting.
 
     def look(self, number: int) -> int:
-        """Look for records for a short while; see `await_record`.
-
-        Peers need not wake anybody as long as somebody does it again and again.
-        """
+        """Look for records for a short while; see `await_record` and the module."""
         found: int = self._watched() if self._watch else 0
         if found or (self._watch and not self._compiled):
             return found

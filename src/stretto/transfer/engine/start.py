@@ -6,10 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stretto.errors import (
-    CallError,
-    TransferTimeout,
-)
+from stretto.errors import CallError, TransferTimeout
 from stretto.transfer.copying.words import Mode
 from stretto.transfer.copying.work import Work
 from stretto.transfer.engine.leases import read_token
