@@ -242,6 +242,10 @@ def start_precompiling(num_ranks: int) -> None:
         )
 
 
+if hasattr(os, "register_at_fork"):  # a child's end is not its parent's
+    os.register_at_fork(after_in_child=_running.clear)
+
+
 @atexit.register
 def _end() -> None:
     for one in _running.values():

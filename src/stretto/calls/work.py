@@ -7,6 +7,7 @@ stream that was current there, and what is left of it is to have been reached.
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
@@ -14,7 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from stretto.errors import CallError, CollectiveTimeout
+from stretto.errors import CallError, CollectiveTimeout, CommunicatorBroken
+from stretto.meeting.forks import forget_in_children
 from stretto.meeting.process import start_thread
 from stretto.trace import blocked
 
@@ -51,10 +53,10 @@ class Tail:
 class Work:
     """A call that was started. `wait` returns its result or raises its error."""
 
-    __slots__ = ("_done", "_error", "_result", "_tail", "name")
+    __slots__ = ("_done", "_error", "_result", "_tail", "_worker", "name")
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, worker: Worker | None = None) -> None:
+        self.name, self._worker = name, worker
         self._done = threading.Event()
         self._result: Any = None
         self._error: BaseException | None = None
@@ -68,6 +70,8 @@ class Work:
     def is_done(self) -> bool:
         """Return whether the call has ended, well or not."""
         if not self._done.is_set() or self._tail is None:
+            if not self._done.is_set() and self._worker is not None:
+                self._worker.check()
             return self._done.is_set()
         return not self._tail.mark.captured and self._tail.mark.is_reached
 
@@ -80,6 +84,8 @@ class Work:
         """
         stop_at = None if timeout_s is None else time.monotonic() + timeout_s
         if not self._done.is_set():
+            if self._worker is not None:
+                self._worker.check()
             since_ns = time.monotonic_ns()
             ended = self._done.wait(timeout_s)
             blocked(since_ns)
@@ -149,6 +155,8 @@ class Worker:
         self._idle = threading.Event()
         self._idle.set()
         self._pending = 0
+        self._refusal = ""
+        forget_in_children(self)
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         start_thread(self._thread)
 
@@ -169,7 +177,8 @@ class Worker:
         rest: Callable[[], Tail] | None = None,
     ) -> Work:
         """Queue a call and return its handle; `rest` tells what is left after it."""
-        work = Work(name)
+        self.check()
+        work = Work(name, self)
         with self._lock:
             self._pending += 1
             self._idle.clear()
@@ -179,10 +188,25 @@ class Worker:
 
     def wait_idle(self) -> None:
         """Return when every started call has ended."""
-        self._idle.wait()
+        if not self._refusal:
+            self._idle.wait()
+
+    def check(self) -> None:
+        """Raise in a child that was forked: the thread is its parent's."""
+        if self._refusal:
+            raise CommunicatorBroken(self._refusal)
+
+    def forget(self) -> None:
+        """Be of no use in a forked child, which has no such thread."""
+        self._refusal = (
+            f"started calls belong to the process that pid {os.getpid()} was forked "
+            "from; wait for them there, or start processes with spawn"
+        )
 
     def stop(self) -> None:
         """End the thread after the calls that were started."""
+        if self._refusal:
+            return
         self._calls.put(None)
         if not self.is_me:
             self._thread.join()

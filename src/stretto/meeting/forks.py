@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import weakref
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class Inheritable(Protocol):
@@ -26,6 +26,24 @@ _inherited: weakref.WeakSet[Inheritable] = weakref.WeakSet()
 def forget_in_children(one: Inheritable) -> None:
     """Have `forget` called in every child that this process forks from now on."""
     _inherited.add(one)
+
+
+class Refuses:
+    """Stands in a child for what was its parent's: whatever is asked of it is refused.
+
+    What is called again and again is replaced by one, and asks nothing by itself.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __getattr__(self, name: str) -> Any:
+        """Raise, whatever is asked."""
+        raise self._error
+
+    def __call__(self, *args: object, **named: object) -> Any:
+        """Raise, however it is called."""
+        raise self._error
 
 
 def close_quietly(numbers: list[int]) -> None:

@@ -260,12 +260,12 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
         if isinstance(self._comm, Gone):
             return
         registry.forget(self._name)
-        self._use(
-            Gone(
-                f"group {self._name!r} belongs to the process that this one was forked "
-                f"from; make a group in the child"
-            )
+        why = (
+            f"group {self._name!r} belongs to the process that this one was forked "
+            f"from; make a group in the child"
         )
+        self._queue.forget(refusal(why))
+        self._use(Gone(why))
 
 
 class Gone:

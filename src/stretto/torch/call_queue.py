@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stretto.errors import CollectiveTimeout
+from stretto.meeting.forks import Refuses
 from stretto.torch.faults import as_torch
 from stretto.torch.works import Started
 
@@ -40,6 +41,8 @@ class CallQueue:
         self._thread: threading.Thread | None = None
         self._hurried: Started | None = None
         self._closed = False
+        self._run: tuple[Started, ...] = ()
+        """The one that was run last, or is running."""
 
     def start(self, run: Callable[[], None], tensors: list[Any]) -> Started:
         """Add a call and return its Work."""
@@ -74,6 +77,7 @@ class CallQueue:
                     head = self._next()
                     if head is None:
                         break
+                    self._run = (head,)
                     if head.run():
                         ended.append(head)
         finally:
@@ -114,6 +118,16 @@ class CallQueue:
             if work.end(as_torch(error)):
                 work.tell()
         self._end(0.0)
+
+    def forget(self, error: BaseException) -> None:
+        """Refuse everything in a forked child: no thread that runs calls is here."""
+        self.lock, self._thread, self._closed = threading.RLock(), None, True
+        for work in (*self.calls, *self._run):
+            if not work.is_over:
+                work.end(error)
+        self.calls.clear()
+        for name in ("finish", "start", "hurry"):
+            setattr(self, name, Refuses(error))
 
     def leave(self, within_s: float) -> None:
         """End, with what was started if it can be run so soon."""

@@ -23,7 +23,7 @@ from stretto.errors import (
 if TYPE_CHECKING:
     from stretto.transfer.engine.engine import Engine
     from stretto.transfer.layouts import Layout, kv_layout
-    from stretto.transfer.plans import deal, plan, prove, prove_deal
+    from stretto.transfer.plans import deal, plan, prove, prove_deal, prove_tiles
 
 __all__ = [
     "ChecksumError",
@@ -40,6 +40,7 @@ __all__ = [
     "plan",
     "prove",
     "prove_deal",
+    "prove_tiles",
 ]
 
 _HOMES = {
@@ -50,6 +51,7 @@ _HOMES = {
     "plan": "stretto.transfer.plans.plan",
     "prove": "stretto.transfer.plans",
     "prove_deal": "stretto.transfer.plans",
+    "prove_tiles": "stretto.transfer.plans",
 }
 
 

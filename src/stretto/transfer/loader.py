@@ -53,6 +53,16 @@ def load() -> ModuleType | None:
     return current()
 
 
+def _renew() -> None:
+    """Begin anew in a forked child: the thread that held the locks is not there."""
+    global LOCK, _turn
+    LOCK, _turn = threading.RLock(), threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)
+
+
 def start() -> None:
     """Load them in a thread of their own."""
     if not _loaded:

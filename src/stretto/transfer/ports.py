@@ -47,6 +47,9 @@ class LoopLike(Protocol):
     def is_here(self) -> bool:
         """Return whether this is its thread."""
 
+    def check(self) -> None:
+        """Raise in a child that was forked from the engine's process."""
+
     @property
     def wake_fd(self) -> int:
         """Return the descriptor by which it is woken."""
@@ -68,6 +71,9 @@ class LoopLike(Protocol):
 
     def move(self, task: Callable[[], None]) -> None:
         """Have another thread call what takes long."""
+
+    def apart(self, task: Callable[[], None]) -> None:
+        """Have a thread of its own call what waits for others."""
 
     @property
     def attention(self) -> int:
@@ -98,6 +104,7 @@ class PeerLike(Protocol):
     """Another engine, as transfers see it."""
 
     name: str
+    identity: str
     lost: str
     pid: int
     link: Any
@@ -109,6 +116,10 @@ class PeerLike(Protocol):
     @property
     def engine(self) -> EngineLike:
         """Return whose peer it is."""
+
+    @property
+    def whereabouts(self) -> str:
+        """Return where it is, for people."""
 
     @property
     def is_far(self) -> bool:
@@ -188,10 +199,16 @@ class EngineLike(Protocol):
     writing: Any
     """Under which epochs a GPU writes."""
     witness: Any
+    known: Any
+    """The peers, by identity, and who is on the way."""
 
     @property
     def loop(self) -> LoopLike:
         """Return its thread."""
+
+    @property
+    def is_inherited(self) -> bool:
+        """Return whether it is that of the process that this one was forked from."""
 
     def secret(self) -> bytes:
         """Return the job's secret."""
@@ -213,7 +230,7 @@ class EngineLike(Protocol):
     def welcome(self, peer: Any) -> None:
         """Know a peer."""
 
-    def drop(self, peer: Any, connection: Any) -> None:
+    def drop(self, peer: Any) -> None:
         """Know a peer no more."""
 
     def writers(self) -> Sequence[PeerLike]:

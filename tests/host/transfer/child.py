@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 import time
 
@@ -62,7 +63,7 @@ class Served:
         self.leases.pop(name).end(timeout)
 
     def peers(self):
-        return sorted(self.engine.peers)
+        return sorted(peer.name for peer in self.engine.peers.values())
 
     def put_to(self, peer, name, seed, nbytes):
         data = np.random.default_rng(seed).integers(0, 256, nbytes, dtype=np.uint8)
@@ -82,7 +83,7 @@ class Served:
 
     def counts(self):
         """Return how many transfers are kept ready, and how many fields are open."""
-        some = list(self.engine._peers.values())
+        some = list(self.engine.peers.values())
         return [
             sum(len(p.link._keeps) for p in some),
             sum(MOST_FIELDS - len(p.link.fields._free) for p in some),
@@ -90,6 +91,15 @@ class Served:
 
     def close(self):
         self.engine.close()
+
+    def fork(self):
+        """Have a child that only lives, and return its number."""
+        if pid := os.fork():
+            return pid
+        for number in range(3):
+            os.close(number)
+        while True:
+            signal.pause()
 
     def say_many(self, peer, tag, count):
         """Send so many notifications."""

@@ -21,6 +21,7 @@ from stretto.hop.tcp.options import settle, silent, tune
 from stretto.hop.tcp.plain import PlainEngine
 from stretto.hop.tcp.words import BUFFER, ENTRIES, Context, End, Link
 from stretto.meeting import tls
+from stretto.meeting.forks import forget_in_children
 
 __all__ = ["TcpHop", "missing"]
 _ASK_S = 0.1
@@ -54,6 +55,7 @@ class TcpHop:
         self._engine: PlainEngine | _Compiled | None = None
         self._silent: dict[int, str] = {}
         self._asked_s = 0.0
+        forget_in_children(self)
 
     def share(self) -> Mapping[str, Any]:
         """Return where peers connect."""
@@ -88,6 +90,12 @@ class TcpHop:
         engine = self._engine = kind(window, self._sockets)
         self.put, self.signal, self.busy = engine.put, engine.signal, engine.busy
         self.progress, self.wait = engine.progress, engine.wait
+
+    def forget(self) -> None:
+        """Close what a forked child has of it: the parent's connections go on."""
+        for sock in (*self._sockets.values(), *self._listeners):
+            sock.close()
+        self._sockets.clear()
 
     def _stop_listening(self) -> None:
         for listener in self._listeners:
@@ -137,7 +145,7 @@ class TcpHop:
 
     def close(self) -> None:
         """End all connections; what was sent still arrives. Nobody is in a call."""
-        if isinstance(self._engine, _Compiled):
+        if self._engine is not None:
             self._engine.end()
         self._stop_listening()
         settle(list(self._sockets.values()))
@@ -154,7 +162,6 @@ class _Compiled:
         self, window: Window, sockets: Mapping[tuple[int, int], socket.socket]
     ) -> None:
         from stretto.hop.tcp import engine
-        from stretto.jit.atomics import entry
 
         self._engine = engine
         many = len(sockets)
@@ -191,15 +198,7 @@ class _Compiled:
         }
         for word, value in given.items():
             self._context[word] = value
-        self.calls = Calls(
-            self._at,
-            *(
-                entry(function)
-                for function in (
-                    engine.put, engine.signal, engine.progress, engine.wait, engine.busy
-                )
-            ),
-        )  # fmt: skip
+        self.calls = Calls(self._at, *_entries())
 
     def _given(self, *words: int) -> int:
         self._arguments[: len(words)] = words
@@ -244,6 +243,20 @@ class _Compiled:
     def faults(self) -> Mapping[int, str]:
         """Return the peers whose connection has ended, and how."""
         return {int(k[Link.PEER]): _how(k) for k in self._links if k[Link.ENDED]}
+
+
+@functools.cache
+def _entries() -> tuple[int, ...]:
+    """Return where the compiled calls begin.
+
+    They are asked for once: that takes a lock of LLVM's, which a child that is forked
+    meanwhile would find taken for ever.
+    """
+    from stretto.hop.tcp import engine
+    from stretto.jit.atomics import entry
+
+    some = engine.put, engine.signal, engine.progress, engine.wait, engine.busy
+    return tuple(entry(function) for function in some)
 
 
 def _how(link: NDArray[np.int64]) -> str:

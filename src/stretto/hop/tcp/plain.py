@@ -26,6 +26,7 @@ __all__ = ["PlainEngine"]
 
 _PUT, _SIGNAL = struct.Struct(f"={PUT_WORDS}q"), struct.Struct(f"={SIGNAL_WORDS}q")
 _ROUNDS = 16
+_OVER = "it ended the connection"
 
 
 def _bytes(address: int, nbytes: int) -> memoryview:
@@ -77,8 +78,10 @@ class PlainEngine:
         self._links = {way: _Link(sock, way[0]) for way, sock in links.items()}
 
     def put(self, peer: int, lane: int, source: int, offset: int, nbytes: int) -> bool:
-        """Begin a put."""
+        """Begin a put; False: the connection has ended."""
         link = self._links[peer, (lane & ~MORE) % self._window.lanes]
+        if link.how:
+            return False
         link.out.append(memoryview(_PUT.pack(PUT, offset, nbytes)))
         data = _bytes(source, nbytes) if nbytes else memoryview(b"")
         if nbytes:
@@ -91,8 +94,10 @@ class PlainEngine:
         self, peer: int, lane: int, offset: int, value: int, side: int,
         words: Sequence[int],
     ) -> bool:  # fmt: skip
-        """Raise a peer's word, and send all that waits."""
+        """Raise a peer's word, and send all that waits; False: it has ended."""
         link = self._links[peer, (lane & ~MORE) % self._window.lanes]
+        if link.how:
+            return False
         frame = _SIGNAL.pack(SIGNAL, offset, value, side, *words)
         link.out.append(memoryview(frame))
         if not lane & MORE:
@@ -105,6 +110,7 @@ class PlainEngine:
         for link in self._links.values():
             if not link.how:
                 moved += link.flush()
+            if not link.how:
                 moved += self._drain(link)
         return moved
 
@@ -122,6 +128,11 @@ class PlainEngine:
     def busy(self) -> int:
         """Return whether something waits to be sent."""
         return int(any(link.out for link in self._links.values()))
+
+    def end(self) -> None:
+        """Leave the sockets alone: their numbers may soon be somebody else's."""
+        for link in self._links.values():
+            link.fail(link.how or _OVER)
 
     @property
     def has_ended(self) -> bool:
@@ -151,7 +162,7 @@ class PlainEngine:
                 link.fail(str(e.strerror or e))
                 break
             if not got:
-                link.fail("it ended the connection")
+                link.fail(_OVER)
                 break
             taken += got
             if not self._take(link):

@@ -264,6 +264,8 @@ def run(job: int) -> int:
     status = _DONE
     if epoch and load_acquire(epoch) != load(job + _WANT):
         status = _STALE
+    elif load_acquire(load(job + _CANCEL)):
+        status = _CANCELLED
     else:
         status = _walk(job)
     if load(job + _STREAM):

@@ -52,6 +52,8 @@ class Status(enum.IntEnum):
     """The memory has been given to someone else."""
     FAILED = 3
     """The kernel refused; the word ERROR says why."""
+    DIFFERS = 4
+    """What has arrived is not what was sent."""
 
 
 class Job(enum.IntEnum):

@@ -95,6 +95,7 @@ class Notified:
 
     def done(self) -> bool:
         """Return whether so many have come."""
+        self._loop.check()
         self._loop.drain()
         return self._counts.waiting_for(self.tag) >= self.count
 
@@ -109,6 +110,7 @@ class Notified:
     def _wait(self, timeout: float | None) -> None:
         """Wait for what has not come at once."""
         loop = self._loop
+        loop.check()
         looks = self.count == 1 and loop.can_look
         none_yet = not self._counts.waiting_for(self.tag)
         if looks and none_yet and loop.look(self._hash) == 1:
@@ -121,6 +123,7 @@ class Notified:
 
     def pending(self) -> Pending[None]:
         """Return something under way that ends when so many have come."""
+        self._loop.check()
         made = _Waiting(self._loop, f"notification {self.tag!r} x {self.count}")
         self._counts.await_(self.tag, self.count, made)
         return made

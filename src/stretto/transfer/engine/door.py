@@ -8,16 +8,24 @@ import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
-from stretto.errors import RendezvousError
+from stretto.errors import CallError, RendezvousError
 from stretto.meeting import address, tls
-from stretto.meeting.process import peer_uid, uid_refusal
+from stretto.meeting.process import (
+    host_id,
+    host_name,
+    is_same_host,
+    peer_uid,
+    uid_refusal,
+)
+from stretto.transfer.engine.known import hand_out
 from stretto.transfer.engine.meet import Talk
 from stretto.transfer.engine.peer import Peer
 from stretto.transfer.ports import EngineLike
 from stretto.transfer.ways.pending import Pending
 
-__all__ = ["Door"]
+__all__ = ["Door", "metadata_of", "place_of"]
 
 _STRANGER_S = 5.0
 _MOST_STRANGERS = 64
@@ -76,6 +84,43 @@ class Door:
         self._talks.append(talk)
         self._engine.loop.at(time.monotonic() + _STRANGER_S, talk.expire)
 
+    def connect(self, where: str | Mapping[str, Any]) -> Pending[Peer]:
+        """Connect with an engine, unless it is a peer; see `Engine.connect`."""
+        if not isinstance(where, str):
+            return self._connect_with(where)
+        found: Pending[Peer]
+        found = Pending(self._engine.loop, f"connection to {where!r}")
+        known = self._engine.known.at(where)
+        if known is not None:
+            hand_out(known, found)
+        elif ":" in where:
+            self._engine.loop.apart(lambda: self.come(where, found))
+        else:
+            self.come(where, found)
+        return found
+
+    def _connect_with(self, metadata: Mapping[str, Any]) -> Pending[Peer]:
+        """Connect with the engine that exported metadata, and with no other."""
+        where, identity = place_of(metadata), str(metadata["identity"])
+        found: Pending[Peer]
+        found = Pending(self._engine.loop, f"connection to {where!r}")
+        known = self._engine.known.peers.get(identity)
+        if known is not None:
+            hand_out(known, found)
+            return found
+        inner = self.connect(where)
+
+        def told() -> None:
+            if inner.error is not None:
+                found.fail(inner.error)
+            elif (peer := inner.wait()).identity == identity:
+                found.finish(peer)
+            else:
+                found.fail(RendezvousError(f"{where!r} is another engine by now"))
+
+        inner.then(told)
+        return found
+
     def come(self, name: str, found: Pending[Peer]) -> None:
         """Begin to connect with an engine of this host by name, or elsewhere."""
         try:
@@ -98,12 +143,14 @@ class Door:
         name, sock, found = reached
         is_near = ":" not in name
         try:
-            talk = Talk(self._engine, sock, is_near=is_near, is_comer=True, found=found)
+            talk = Talk(
+                self._engine, sock, is_near=is_near, is_comer=True, found=found,
+                name=name,
+            )  # fmt: skip
         except OSError as e:
             sock.close()
             found.fail(RendezvousError(f"engine {name!r}: it hung up: {e}"))
             return
-        talk.name = name
         self._visits = [visit for visit in self._visits if not visit.is_over]
         self._visits.append(talk)
 
@@ -121,6 +168,16 @@ class Door:
             return False
         return True
 
+    def disown(self) -> None:
+        """Close what a child that this process forks has of it; nothing is said."""
+        self._is_closed = True
+        waiting = [sock for _, sock, _ in self._reached]
+        for sock in (self._near, self._far, *waiting):
+            if sock is not None:
+                sock.close()
+        for talk in (*self._talks, *self._visits):
+            talk.disown()
+
     def close(self, peers: Mapping[str, Peer]) -> None:
         """Let nobody in any more, and go to nobody; lose who has come meanwhile."""
         self._is_closed = True
@@ -136,6 +193,46 @@ class Door:
         for peer in peers.values():
             peer.lose("this engine closed the connection")
         address.end(self.path, self._inode, 0, None)
+
+
+def metadata_of(name: str, identity: str, hop: str, address: str) -> dict[str, str]:
+    """Return what another engine needs to connect with this one."""
+    host, _, port = address.rpartition(":")
+    if host.strip("[]") in ("", "0.0.0.0", "::") and port:
+        address = f"{_own_address()}:{port}"
+    return {
+        "name": name, "identity": identity, "hop": hop, "host": host_id(),
+        "address": address,
+    }  # fmt: skip
+
+
+def place_of(metadata: Mapping[str, Any]) -> str:
+    """Return where the engine of metadata is reached from here."""
+    try:
+        name, host = str(metadata["name"]), str(metadata["host"])
+        where, _ = str(metadata["address"]), metadata["identity"]
+    except (KeyError, TypeError) as e:
+        raise CallError(
+            f"metadata={metadata!r:.200}; want what `engine.metadata` is there ({e})"
+        ) from None
+    if is_same_host(host, host_id()):
+        return name
+    if not where:
+        raise RendezvousError(
+            f"engine {name!r} is on host {host_name(host)} and does not listen; start "
+            "it with listen='HOST:PORT'"
+        )
+    return where
+
+
+def _own_address() -> str:
+    """Return the address by which this host reaches others; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            sock.connect(("192.0.2.1", 9))  # an address of no host
+        except OSError:
+            return socket.gethostname()
+        return str(sock.getsockname()[0])
 
 
 def split(where: str) -> tuple[str, int]:

@@ -3,37 +3,37 @@
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.errors import CallError, MissingExtraError, StaleMemory
+from stretto.errors import CallError, EngineLost, MissingExtraError, StaleMemory
 from stretto.hop import MOST_LANES
 from stretto.meeting.forks import forget_in_children
 from stretto.meeting.secret import load_secret
 from stretto.transfer import loader
 from stretto.transfer.engine.counts import Counts, Notified
-from stretto.transfer.engine.door import Door
+from stretto.transfer.engine.door import Door, metadata_of
+from stretto.transfer.engine.gone import Gone
+from stretto.transfer.engine.known import Known
 from stretto.transfer.engine.leases import Lease, Writing
 from stretto.transfer.engine.loop import Loop
 from stretto.transfer.engine.peer import Peer
+from stretto.transfer.engine.shelf import Shelf
 from stretto.transfer.engine.start import Starter
 from stretto.transfer.layouts import Layout
 from stretto.transfer.memory.across import Witness
 from stretto.transfer.memory.board import Board
 from stretto.transfer.memory.mapping import Shared, open_file
-from stretto.transfer.memory.region import (
-    ARENA,
-    GPU,
-    STORE,
-    Region,
-    addresses_of,
-    told,
-)
+from stretto.transfer.memory.region import Region
+from stretto.transfer.memory.tensors import ARENA, GPU, STORE, addresses_of
 from stretto.transfer.ways.answer import answer, fence_off
 from stretto.transfer.ways.paths import explained, lacks
 from stretto.transfer.ways.pending import Closes, Pending
@@ -79,16 +79,16 @@ class Engine(Closes):
         self.witness = Witness()
         self.board = Board()
         self.loop = Loop(name, spin_us)
-        self._peers: dict[str, Peer] = {}
-        self._wanted: dict[str, list[Pending[Peer]]] = {}
-        self._gone: list[Peer] = []
-        """Lost peers whose processes may still write to our memory."""
-        self._regions: dict[str, Region] = {}
-        self._arenas: list[Shared] = []
-        self._fds: dict[str, tuple[int, ...]] = {}
-        """Descriptors of memory on the GPU, by the name under which it is shared."""
+        self.known = Known(secrets.token_hex(16), self.lock)
+        """The peers; and what tells this engine from all others."""
+        self._gone = Gone(self.loop, self.lock)
+        self._shelf = Shelf(name, self.lock, lambda: self.known.peers.values())
+        self._regions = self._shelf.regions
         self.writing = Writing()
         self._is_closed = False
+        self._refusal: EngineLost | None = None
+        """Why nothing of it is of use in a forked child."""
+        self._prepared: WeakSet[Any] = WeakSet()
         self._starter = Starter(self)
         self._door = Door(self, listen)
         self.loop.start()
@@ -114,6 +114,7 @@ class Engine(Closes):
         Anything with the buffer protocol or DLPack takes it: `np.frombuffer`,
         `torch.from_dlpack`. It lives as long as anybody refers to it.
         """
+        self._check()
         if not isinstance(nbytes, int) or nbytes < 1:
             raise CallError(f"arena({nbytes!r}); want bytes, 1 or more")
         shared = Shared(nbytes)
@@ -126,6 +127,7 @@ class Engine(Closes):
         What is put there is on disk when the kernel gets to it, at the latest after
         `os.sync`.
         """
+        self._check()
         return self._announce(open_file(Path(path), nbytes))
 
     def stored(
@@ -139,6 +141,7 @@ class Engine(Closes):
         """
         from stretto.transfer.stores.store import opened
 
+        self._check()
         volume = opened(store, name, layout, piece)
         return Region(
             name=name, layout=volume.layout, kind=STORE, engine=self, holds=volume,
@@ -146,18 +149,8 @@ class Engine(Closes):
         )  # fmt: skip
 
     def _announce(self, shared: Shared) -> NDArray[np.uint8]:
-        with self.lock:
-            number = len(self._arenas)
-            self._arenas.append(shared)
-            peers = list(self._peers.values())
-        for peer in peers:
-            self._tell_arena(peer, number, shared)
+        self._shelf.announce(shared)
         return shared.array
-
-    def _tell_arena(self, peer: Peer, number: int, shared: Shared) -> None:
-        if not peer.is_far:
-            body = {"say": "arena", "id": number, "nbytes": shared.nbytes}
-            peer.tell(body, (shared.fd,))
 
     def share(
         self, tensors: Any, name: str, layout: Layout | str | None = None, *,
@@ -168,7 +161,8 @@ class Engine(Closes):
         `tensors` is one, or a list of those that the layout puts before `|`. Whatever
         has the buffer protocol or DLPack is one. Without a layout it is a plain buffer.
         """
-        fitted, addresses, sizes, kind = addresses_of(
+        self._check()
+        fitted, addresses, sizes, kind, pins = addresses_of(
             tensors, layout, f"share({name!r})", written=not read_only
         )
         slot, epoch = self.board.begin()
@@ -178,34 +172,19 @@ class Engine(Closes):
                 "slot": slot, "epoch": epoch, "read_only": read_only, "engine": self,
             }  # fmt: skip
             made, fds = self._starter.gpu.share(tensors, about, sizes)
-            self._fds[name] = fds
-            return self.add(made)
-        places = tuple(map(self._place, addresses, sizes))
+            return self._shelf.add(made, fds)
+        places = tuple(map(self._shelf.place, addresses, sizes))
         inside = all(arena >= 0 for arena, _ in places)
         region = Region(
             name=name, layout=fitted, kind=ARENA if inside else kind,
             addresses=tuple(addresses), places=places if inside else (), slot=slot,
-            epoch=epoch, read_only=read_only, engine=self, holds=tensors,
+            epoch=epoch, read_only=read_only, engine=self, holds=tensors, pins=pins,
         )  # fmt: skip
-        return self.add(region)
-
-    def add(self, region: Region) -> Region:
-        """Let peers know of a region."""
-        with self.lock:
-            if region.name in self._regions:
-                raise CallError(f"engine {self.name!r} shares {region.name!r} already")
-            self._regions[region.name] = region
-            peers = list(self._peers.values())
-        for peer in peers:
-            self._tell_region(peer, region)
-        return region
-
-    def _tell_region(self, peer: Peer, region: Region) -> None:
-        peer.tell(told(region), () if peer.is_far else self._fds.get(region.name, ()))
+        return self._shelf.add(region)
 
     def mapping_of(self, region: Region, address: int) -> tuple[int, int]:
         """Return the arena, or the memory, in which a tensor of a region lies here."""
-        arenas = self._arenas if region.peer is None else region.peer.arenas
+        arenas = self._shelf.arenas if region.peer is None else region.peer.arenas
         for shared in arenas:
             if 0 <= address - shared.address < shared.nbytes:
                 return shared.address, shared.nbytes
@@ -213,33 +192,22 @@ class Engine(Closes):
 
     def unshare(self, region: Region, timeout: float = 5.0) -> None:
         """Take memory back: when this returns, no peer writes to it any more."""
-        with self.lock:
-            self._regions.pop(region.name, None)
-            peers = list(self._peers.values())
-            fds = self._fds.pop(region.name, ())
-        for peer in peers:
-            peer.tell({"say": "unshare", "name": region.name})
-        for fd in fds:
-            os.close(fd)
+        self._check()
+        self._shelf.remove(region)
         self.renew(region.slot, region.epoch, timeout)
         self.board.end(region.slot)
-
-    def _place(self, address: int, nbytes: int) -> tuple[int, int]:
-        for number, shared in enumerate(self._arenas):
-            at = address - shared.address
-            if at >= 0 and at + nbytes <= shared.nbytes:
-                return number, at
-        return -1, address
 
     def lease(self) -> Lease:
         """Return the right to use memory of ours, for a peer to pass with its puts.
 
         When it has been ended, nothing that was put under it arrives any more.
         """
+        self._check()
         return Lease(self, *self.board.begin())
 
     def renew(self, slot: int, epoch: int, timeout: float) -> int:
         """Give a slot a new epoch, and wait until nobody writes under the old one."""
+        self._check()
         fresh = self.board.renew(slot)
         fence_off(self, epoch, timeout)
         return fresh
@@ -255,112 +223,101 @@ class Engine(Closes):
 
     # Peers.
 
-    def connect(self, name: str) -> Pending[Peer]:
-        """Connect with the engine of a name on this host, or at HOST:PORT.
+    def connect(self, where: str | Mapping[str, Any]) -> Pending[Peer]:
+        """Connect with the engine of a name on this host, at HOST:PORT, or of metadata.
 
-        `.wait(seconds)` or `await` gives it. Known peers are given at once.
+        `.wait(seconds)` or `await` gives it, when it is ready. Who is connected already
+        is the same peer, however often and by whatever address it is asked for.
         """
-        known = self._peers.get(name)
-        found: Pending[Peer] = Pending(self.loop, f"connection to {name!r}")
+        self._check()
         if self._is_closed:
             raise CallError(f"engine {self.name!r} is closed")
-        if known is not None and not known.lost:
-            found.finish(known)
-        elif ":" in name:
-            self.loop.move(lambda: self._door.come(name, found))
-        else:
-            self._door.come(name, found)
-        return found
+        return self._door.connect(where)
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """Return what another engine needs for `connect`, as plain texts to pass on.
+
+        Its `address` is empty when this engine does not listen.
+        """
+        return metadata_of(self.name, self.known.identity, self.hop, self.address)
 
     def peer(self, name: str) -> Pending[Peer]:
-        """Return the peer of a name, which may still have to come here."""
+        """Return the peer of a name, or of an identity, which may still have to come.
+
+        CallError: several have this name.
+        """
+        self._check()
         found: Pending[Peer] = Pending(self.loop, f"peer {name!r}")
-        with self.lock:
-            known = self._peers.get(name)
-            if known is None:
-                self._wanted.setdefault(name, []).append(found)
-        if known is not None:
-            found.finish(known)
+        self.known.find(name, found)
         return found
 
     @property
     def peers(self) -> Mapping[str, Peer]:
-        """Return the peers that are connected, by name."""
-        return dict(self._peers)
+        """Return the peers that are connected and ready, by identity."""
+        self._check()
+        return {i: p for i, p in self.known.peers.items() if p.ready.done()}
 
     def welcome(self, peer: Peer) -> None:
         """Know a peer, and tell it what is shared here."""
-        with self.lock:
-            before = self._peers.get(peer.name)
-            self._peers[peer.name] = peer
-            arenas = list(enumerate(self._arenas))
-            regions = list(self._regions.values())
-        if before is not None:
-            before.lose("another engine of its name has come")
-            with self.lock:
-                self._peers[peer.name] = peer
-        self.loop.add(peer)
-        for number, shared in arenas:
-            self._tell_arena(peer, number, shared)
-        for region in regions:
-            self._tell_region(peer, region)
+        with self.lock:  # what is shared meanwhile is told once
+            self.known.welcome(peer)
+            self.loop.add(peer)
+            self._shelf.show(peer)
         peer.tell({"say": "ready"})
-        peer.ready.then(lambda: self._is_here(peer))
 
-    def _is_here(self, peer: Peer) -> None:
-        if peer.lost:
-            return
-        with self.lock:
-            wanted = self._wanted.pop(peer.name, [])
-        for found in wanted:
-            found.finish(peer)
-
-    def drop(self, peer: Peer, connection: Any) -> None:
+    def drop(self, peer: Peer) -> None:
         """Drop a peer that is lost."""
+        numbers = peer.descriptors
         with self.lock:
-            if self._peers.get(peer.name) is peer:
-                del self._peers[peer.name]
-            self._gone = [p for p in self._gone if not p.is_dead()]
-            self._gone.append(peer)
-        number = connection.fileno()
+            self.known.drop(peer)
+            self._gone.add(peer)
         self.loop.remove(peer)
 
         def unregister() -> None:
-            try:
-                self.loop.selector.unregister(number)
-            except (KeyError, ValueError):
-                return
+            for number in numbers:
+                with suppress(KeyError, ValueError):
+                    self.loop.selector.unregister(number)
 
         self.loop.call(unregister)
+        self.loop.call(self._gone.look)
 
     def writers(self) -> list[Peer]:
         """Return the peers that may write to memory of ours."""
         with self.lock:
-            return [*self._peers.values(), *self._gone]
+            return [*self.known.peers.values(), *self._gone.peers]
 
     def notified(self, tag: bytes, count: int = 1) -> Notified:
         """Return what waits for a notification, from any peers, so many times.
 
         It can be waited for, or awaited, again and again: each time takes as many.
         """
+        self._check()
         return Notified(self.loop, self.counts, tag, count)
 
     def explain(self, peer: Peer) -> str:
         """Return which way bytes go to each of a peer's memories, and why."""
+        self._check()
         return explained(peer)
 
     # Transfers.
 
     def start(self, src: Any, dst: Any, **how: Any) -> Transfer:
         """Begin a transfer: one of the two is ours; see `View.put`."""
+        if self._refusal is not None:
+            raise self._refusal
         return self._starter.start(src, dst, **how)
 
     def prepare(self, src: Any, dst: Any, **how: Any) -> Prepared | Enqueued | Passing:
         """Prepare a transfer that is done again and again."""
-        return self._starter.prepare(src, dst, **how)
+        self._check()
+        made = self._starter.prepare(src, dst, **how)
+        self._prepared.add(made)
+        return made
 
     def batch(self, *transfers: Transfer) -> Pending[list[Stats]]:
         """Return what ends when all of these have, or one has failed."""
+        self._check()
         return all_of(self.loop, transfers)
 
     def asked(
@@ -376,25 +333,45 @@ class Engine(Closes):
     # The end.
 
     def forget(self) -> None:
-        """Be of no use in a child that this process forks."""
-        self._is_closed = True
-        self.loop.forget()
+        """Be of no use in a child that this process forks, and be gone there."""
+        why = (
+            f"engine {self.name!r} belongs to the process that pid {os.getpid()} was "
+            "forked from; make an engine in the child, or start processes with spawn"
+        )
+        self._refusal = EngineLost(why)
+        # Another thread may hold the old lock.
+        self.lock = self._shelf.lock = self._gone.lock = threading.RLock()
+        peers = self.known.forget(self.lock)
+        if not self._is_closed:
+            self._is_closed = True
+            self._door.disown()
+        self.loop.forget(self._refusal)
+        for peer in (*peers, *self._gone.peers):
+            peer.disown(why)
+        for prepared in list(self._prepared):
+            prepared.disown(self._refusal)
+
+    @property
+    def is_inherited(self) -> bool:
+        """Return whether it is that of the process that this one was forked from."""
+        return self._refusal is not None
+
+    def _check(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal
 
     def close(self) -> None:
         """End it; peers hear of it."""
         if self._is_closed:
             return
         self._is_closed = True
-        peers = list(self._peers.values())
+        peers = list(self.known.peers.values())
         for peer in peers:
             peer.part()  # all at once: one that hears nothing takes no other's time
         for peer in peers:
             peer.close()
-        self.loop.call(lambda: self._door.close(dict(self._peers)))
+        self.loop.call(lambda: self._door.close(self.known.peers))
         self.loop.stop()
         self._starter.close()
-        for fd in (fd for fds in self._fds.values() for fd in fds):
-            os.close(fd)
-        for shared in self._arenas:
-            shared.close()
+        self._shelf.close()
         self.board.shared.close()

@@ -13,7 +13,9 @@ from weakref import WeakValueDictionary
 from stretto.errors import (
     CallError,
     ChecksumError,
+    PlanError,
     StaleMemory,
+    TransferCancelled,
     TransferError,
     UnknownNameError,
 )
@@ -216,7 +218,7 @@ class Exchange(ABC):
         header, pages, data = read_request(body)
         try:
             made = self.engine.asked(self, number, header, pages)
-        except (CallError, TransferError, UnknownNameError) as e:
+        except (CallError, PlanError, TransferError, UnknownNameError) as e:
             if isinstance(e, StaleMemory):
                 self.say(Kind.END, number, int(Status.STALE), 0)
             else:
@@ -341,8 +343,10 @@ class Exchange(ABC):
             transfer.complete()
         elif status is Status.STALE:
             transfer.stop(StaleMemory, "the memory was given to someone else meanwhile")
-        elif status is Status.CANCELLED:
+        elif status is Status.DIFFERS:
             transfer.stop(ChecksumError, "what arrived is not what was sent")
+        elif status is Status.CANCELLED:
+            transfer.stop(TransferCancelled, "the peer took it back")
         else:
             transfer.stop(TransferError, "the peer refuses it")
 
@@ -353,7 +357,7 @@ class Exchange(ABC):
         status = made.status if made.is_full else Status.FAILED
         checked = status is Status.DONE and header.get("sum") and total is not None
         if checked and made.summed() != total:
-            status = Status.CANCELLED
+            status = Status.DIFFERS
         if status is Status.DONE and (tag := header.get("notify")):
             raw = bytes.fromhex(str(tag))
             if not 0 < len(raw) <= TAG_BYTES:

@@ -32,6 +32,7 @@ class Lease:
         """
         if self._is_over:
             return
+        self._engine.loop.check()
         self._engine.renew(self.slot, self.epoch, timeout)
         self._is_over = True
         self._engine.board.end(self.slot)
@@ -41,8 +42,9 @@ class Lease:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Take it back."""
-        self.end()
+        """Take it back, unless a child that was forked meanwhile comes by here."""
+        if not self._engine.is_inherited:
+            self.end()
 
 
 def read_token(token: bytes) -> tuple[int, int]:

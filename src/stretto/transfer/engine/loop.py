@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from stretto.errors import is_interruption
+from stretto.errors import EngineLost, is_interruption
+from stretto.meeting.forks import Refuses
 from stretto.meeting.process import start_thread
 from stretto.transfer import loader
 from stretto.transfer.engine.mover import Mover
@@ -64,6 +65,7 @@ class Loop:
         self._set(())
         self._draining: dict[int, threading.RLock] = {}
         self._looks, self._looked = 0, 0.0
+        self._refusal: EngineLost | None = None
         self._await: Any = None
         self.is_over = self._is_closed = False
         self._lock, self._waking = threading.Lock(), threading.RLock()
@@ -73,6 +75,8 @@ class Loop:
         self._mover = Mover(f"{self._thread.name}-mover")
         self.move = self._mover.move
         """Have a thread beside the loop's call something that takes long."""
+        self.apart = self._mover.apart
+        """Have a thread of its own call something that waits for others."""
 
     def start(self) -> None:
         """Start the thread."""
@@ -94,10 +98,21 @@ class Loop:
             if not self._is_closed:
                 os.eventfd_write(self._wake_fd, 1)
 
-    def forget(self) -> None:
+    def forget(self, error: EngineLost | None = None) -> None:
         """Be of no use in a child that this process forks: it has no thread there."""
+        self._set(())
+        self._refusal = error or EngineLost("this process was forked from its own")
+        self.glance = Refuses(self._refusal)
+        self._lock, self._waking = threading.Lock(), threading.RLock()
+        if not self._is_closed:  # else its number may be another file's by now
+            self.selector.close()
+            os.close(self._wake_fd)
         self.is_over = self._is_closed = True
-        self._waking = threading.RLock()  # another thread may have held it
+
+    def check(self) -> None:
+        """Raise in a child that was forked from the engine's process."""
+        if self._refusal is not None:
+            raise self._refusal
 
     def call(self, task: Callable[[], None]) -> None:
         """Have the thread call something soon."""
@@ -133,6 +148,7 @@ class Loop:
         """Listen to it no more."""
         with self._lock:
             self._set(tuple(t for t in self._takers if t is not taker))
+            self._draining.pop(id(taker), None)
         for number in self._selected(taker):
             with suppress(KeyError, ValueError):
                 self.selector.unregister(number)
@@ -189,10 +205,7 @@ class Loop:
     # Waiting.
 
     def look(self, number: int) -> int:
-        """Look for records for a short while; see `await_record`.
-
-        Peers need not wake anybody as long as somebody does it again and again.
-        """
+        """Look for records for a short while; see `await_record` and the module."""
         found: int = self._watched() if self._watch else 0
         if found or (self._watch and not self._compiled):
             return found

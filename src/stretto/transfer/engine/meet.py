@@ -1,18 +1,23 @@
 """How engines meet: by name on one host, by address and the job's secret elsewhere.
 
-    comer: hello, with memory for the link     server: welcome
-    both:  arenas, what is shared, ready
+    server: here, with its identity
+    comer:  hello, with memory for the link     server: welcome, or crossed
+    both:   arenas, what is shared, ready
 
-Over TCP both first prove that they know the secret, as ranks do; then their hop
-connects. Whoever says something else, or nothing, is hung up on.
+Over TCP both first prove that they know the secret, as ranks do, and `proved` stands
+for `here`; then their hop connects. Who finds that he knows the server hangs up.
+Whoever says something else, or nothing, is hung up on.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import select
 import selectors
 import socket
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -41,7 +46,9 @@ _HOP_S = 30.0
 BY_PYTHON = ("nixl",)
 """Carriers whose calls need the interpreter's lock, compiled or not: an engine's
 compiled functions would hold a lock meanwhile that others spin for."""
-_ABI = 2
+_ABI = 3
+_CROSSED_S = 5.0
+"""How long who hears that the other comes to him waits for that."""
 _COMER, _DOOR = "transfer comer", "transfer door"
 
 
@@ -50,19 +57,22 @@ class Talk:
 
     def __init__(
         self, engine: EngineLike, sock: socket.socket, *, is_near: bool, is_comer: bool,
-        found: Pending[Peer] | None = None,
+        found: Pending[Peer] | None = None, name: str = "",
     ) -> None:  # fmt: skip
-        self._engine, self._is_near, self._is_comer = engine, is_near, is_comer
+        self._engine, self._is_near, self.is_comer = engine, is_near, is_comer
         self._sock, self._found = sock, found
         self._towards = "" if is_near else str(sock.getpeername()[0])
         if not is_near:
             sock = self._sock = tls.secured(sock, server=not is_comer)
         self._connection = Connection(sock)
         self.is_over = False
-        self.name = ""
+        self.name, self.identity = name, ""
+        self.meeting = secrets.token_hex(8) if is_comer else ""
+        """The name of this connection, which the comer gives it."""
         self._nonce = new_nonce()
         self._shared: Shared | None = None
         self._hop: Any = None
+        self._connecting = threading.Lock()
         self._fields: Fields | None = None
         self._peer: Peer | None = None
         self._is_proved, self._is_meeting = is_near, False
@@ -72,9 +82,9 @@ class Talk:
             self._connection.trust()
         engine.loop.selector.register(sock, selectors.EVENT_READ, self._hear)
         try:
-            if is_comer and is_near:
-                self._hello()
-            elif not is_comer and not is_near:
+            if not is_comer and is_near:
+                self._connection.post({"say": "here", **self._here()})
+            elif not is_comer:
                 engine.secret()
                 self._connection.post({"say": "challenge", "nonce": self._nonce})
         except (OSError, RendezvousError) as e:
@@ -87,16 +97,34 @@ class Talk:
 
     def end(self, why: str) -> None:
         """Hang up, unless they are peers by now."""
+        self._leave(RendezvousError(f"engine {self.name!r}: {why}"))
+
+    def _leave(self, error: RendezvousError | None) -> None:
+        """Hang up; without an error, because there is another connection."""
         if self.is_over:
             return
         self.is_over = True
         with suppress(KeyError, ValueError):
             self._engine.loop.selector.unregister(self._sock)
         self._connection.close()
+        if self._shared is not None:
+            self._shared.close()
         if self._hop is not None:  # there it may still be connecting
-            self._engine.loop.move(self._hop.close)
-        if self._found is not None:
-            self._found.fail(RendezvousError(f"engine {self.name!r}: {why}"))
+            self._engine.loop.apart(self._close_hop)
+        if self.identity:
+            self._engine.known.left(self, self.identity, error)
+        if self._found is not None and error is not None:
+            self._found.fail(error)
+
+    def disown(self) -> None:
+        """Close what a child that this process forks has of it; nothing is said."""
+        if not self.is_over:
+            self.is_over = True
+            self._connection.close()
+
+    def _close_hop(self) -> None:
+        with self._connecting:
+            self._hop.close()
 
     def _refuse(self, why: str) -> None:
         """Hang up, and say why, to who knows the secret."""
@@ -114,7 +142,8 @@ class Talk:
                     raise ValueError(frame.why)
                 self._heard(frame.body, list(frame.descriptors))
                 if self._peer is not None:
-                    self._peer.told(frames[nth + 1 :])
+                    peer, self._peer = self._peer, None  # it is known elsewhere now
+                    peer.told(frames[nth + 1 :])
                     return
                 if self._is_meeting:  # it may be quicker, and say what is for a peer
                     self._later = frames[nth + 1 :]
@@ -132,10 +161,14 @@ class Talk:
         what = said.get("say")
         if not self._is_proved:
             self._prove(what, said)
-        elif what == "hello" and not self._is_comer:
+        elif what == "here" and self.is_comer and self._is_near:
+            self._is_here(said)
+        elif what == "hello" and not self.is_comer:
             self._welcome(said, fds)
-        elif what == "welcome" and self._is_comer:
+        elif what == "welcome" and self.is_comer and self.identity:
             self._welcomed(said, fds)
+        elif what == "crossed" and self.is_comer and self.identity:
+            self._crossed()
         elif what == "no":
             self.end(f"it refuses us: {str(said.get('why'))[:300]}")
         else:
@@ -144,21 +177,21 @@ class Talk:
     def _prove(self, what: Any, said: Mapping[str, Any]) -> None:
         secret, mine = self._engine.secret(), self._nonce
         nonce, mac = str(said.get("nonce")), str(said.get("mac"))
-        if what == "challenge" and self._is_comer:
+        if what == "challenge" and self.is_comer:
             self._theirs = nonce
             mac = prove(secret, _COMER, nonce, mine)
             self._connection.post({"say": "proof", "nonce": mine, "mac": mac})
-        elif what == "proof" and not self._is_comer:
+        elif what == "proof" and not self.is_comer:
             if not is_proof(mac, secret, _COMER, mine, nonce):
                 raise ValueError("it does not know this job's secret")
             mac = prove(secret, _DOOR, nonce, mine)
-            self._connection.post({"say": "proved", "mac": mac})
+            self._connection.post({"say": "proved", "mac": mac, **self._here()})
             self._trust()
-        elif what == "proved" and self._is_comer:
+        elif what == "proved" and self.is_comer:
             if not is_proof(mac, secret, _DOOR, mine, self._theirs):
                 raise ValueError("it does not know this job's secret")
             self._trust()
-            self._hello()
+            self._is_here(said)
         else:
             raise ValueError(f"it says {str(what)[:40]!r}")
 
@@ -166,11 +199,47 @@ class Talk:
         self._is_proved = True
         self._connection.trust()
 
+    # Who they are.
+
+    def _here(self) -> dict[str, Any]:
+        return {"identity": self._engine.known.identity, "abi": _ABI}
+
+    def _identify(self, said: Mapping[str, Any]) -> None:
+        if said.get("abi") != _ABI:
+            raise ValueError(f"its links are of version {said.get('abi')}, ours {_ABI}")
+        identity = said["identity"]
+        if not isinstance(identity, str) or not 0 < len(identity) <= 64:
+            raise ValueError("it has no identity")
+        self.identity = identity
+
+    def _is_here(self, said: Mapping[str, Any]) -> None:
+        """Say hello, unless the engine that was found is known."""
+        self._identify(said)
+        found = self._found
+        assert found is not None, "somebody wants to go there"
+        is_new = self._engine.known.visit(self, self.name, self.identity, found)
+        self._found = None  # who is known, or is met, ends it
+        if is_new:
+            self._hello()
+        else:
+            self._leave(None)
+
+    def _crossed(self) -> None:
+        """Wait for the other engine, which says that it comes, or has come."""
+        known, loop, identity = self._engine.known, self._engine.loop, self.identity
+        self._leave(None)
+        error = RendezvousError(
+            f"engine {self.name!r}: it says that it is connected with us already, and "
+            "is not; try again"
+        )
+        until = time.monotonic() + _CROSSED_S
+        loop.at(until, lambda: known.give_up(identity, error))
+
     # Hello and welcome.
 
     def _about(self) -> dict[str, Any]:
         return {
-            "name": self._engine.name, "pid": os.getpid(), "abi": _ABI,
+            "name": self._engine.name, "pid": os.getpid(), **self._here(),
             "witness": self._engine.witness.told(),
         }  # fmt: skip
 
@@ -191,7 +260,9 @@ class Talk:
         return {**self._hop.share(), "fields": self._fields is not None}
 
     def _hello(self) -> None:
-        body = {"say": "hello", **self._about()}
+        after = self._engine.known.last(self.identity)
+        names = {"meeting": self.meeting, "after": after}
+        body = {"say": "hello", **self._about(), **names}
         fds: list[int] = []
         if self._is_near:
             self._shared = Shared(2 * HALF_BYTES)
@@ -202,8 +273,10 @@ class Talk:
         self._connection.post(body, [Descriptor(os.dup(fd)) for fd in fds])
 
     def _check(self, said: Mapping[str, Any]) -> str:
-        if said.get("abi") != _ABI:
-            raise ValueError(f"its links are of version {said.get('abi')}, ours {_ABI}")
+        before = self.identity
+        self._identify(said)
+        if self.identity != before and self.is_comer:
+            raise ValueError("it was another engine a moment ago")
         name = said["name"]
         if not isinstance(name, str) or not 0 < len(name) <= 200:
             raise ValueError("it has no name")
@@ -217,7 +290,15 @@ class Talk:
 
     def _welcome(self, said: Mapping[str, Any], fds: list[Descriptor]) -> None:
         self.name = self._check(said)
+        self.meeting = str(said["meeting"])[:64]
         engine, body = self._engine, {"say": "welcome", **self._about()}
+        may, before = engine.known.admit(self, self.identity, str(said["after"]))
+        if not may:
+            self._connection.post({"say": "crossed"})
+            self._leave(None)
+            return
+        if before is not None:
+            before.lose("it has lost the connection, and has come again")
         if self._is_near:
             memory, board, wake = fds
             self._shared = Shared(2 * HALF_BYTES, memory.take())
@@ -242,7 +323,7 @@ class Talk:
     ) -> None:
         assert self._shared is not None, "it came with the hello"
         pid, witness = int(said["pid"]), said["witness"]
-        link = Link(self._shared, is_first=self._is_comer, wake=wake.take())
+        link = Link(self._shared, is_first=self.is_comer, wake=wake)
         self._engine.witness.admit(pid)
         want = bytes.fromhex(str(witness["bytes"]))
         why = why_not(pid, int(witness["address"]), want)
@@ -269,45 +350,42 @@ class Talk:
         def meet() -> None:
             loader.load()  # a hop is for the compiled functions, or for Python's
             try:
-                go_on()
-                hop.connect(shares, [other], _HOP_S, go_on)
+                with self._connecting:
+                    go_on()
+                    hop.connect(shares, [other], _HOP_S, go_on)
             except (StrettoError, KeyError, TypeError, ValueError, OSError) as e:
                 why = str(e) if isinstance(e, StrettoError) else f"{e!r:.300}"
                 loop.call(lambda: self._refuse(why))
                 return
             loop.call(self._far_met)
 
-        loop.move(meet)
+        loop.apart(meet)  # it waits for the other, who may wait for a third
 
     def _far_met(self) -> None:
         if self.is_over:
             return
         assert self._shared is not None, "it was made for the hop"
         link = Link(
-            self._shared, is_first=self._is_comer, hop=self._hop, fields=self._fields
+            self._shared, is_first=self.is_comer, hop=self._hop, fields=self._fields
         )
         self._become(link).told(self._later)
+        self._peer = None
 
     def _become(self, link: Link, **about: Any) -> Peer:
         """Hand the connection over to a peer."""
         self.is_over = True
         engine, loop = self._engine, self._engine.loop
+        if self._shared is not None:
+            self._shared.close()  # it is mapped, and was sent
+        self._shared = self._fields = self._hop = None  # the link's
         with suppress(KeyError, ValueError):
             loop.selector.unregister(self._sock)
         peer = self._peer = Peer(
-            engine, self.name, link, self._connection, is_first=self._is_comer,
-            address=self._towards, **about,
+            engine, self.name, link, self._connection, is_first=self.is_comer,
+            address=self._towards, identity=self.identity, meeting=self.meeting,
+            **about,
         )  # fmt: skip
-        loop.selector.register(self._sock, selectors.EVENT_READ, peer.hear)
-        found = self._found
-        if found is not None:
-            peer.ready.then(lambda: _pass_on(peer, found))
+        for number in peer.descriptors:
+            loop.selector.register(number, selectors.EVENT_READ, peer.hear)
         engine.welcome(peer)
         return peer
-
-
-def _pass_on(peer: Peer, found: Pending[Peer]) -> None:
-    if peer.lost:
-        found.fail(peer.error())
-    else:
-        found.finish(peer)

@@ -29,6 +29,12 @@ class Mover:
                 )
         self._moves.put(task)
 
+    def apart(self, task: Callable[[], None]) -> None:
+        """Have a thread of its own call something that may wait for others."""
+        start_thread(
+            threading.Thread(target=task, name=f"{self._name}-apart", daemon=True)
+        )
+
     def _run(self) -> None:
         assert self._moves is not None, "it was made before the thread"
         while (task := self._moves.get()) is not None:

@@ -35,6 +35,7 @@ __all__ = ["Peer"]
 _MOST_OPEN = 4096
 _MOST_NOTES = 256
 _MOST_ARENAS = 4096
+_LOOK_S = 0.0002
 _PART_S = 1.0
 """How long what a peer said before it ended may take to be here, or to be sent."""
 
@@ -46,11 +47,14 @@ class Peer(Exchange):
         self, engine: EngineLike, name: str, link: Link, connection: Connection, *,
         is_first: bool, pid: int = 0, pidfd: Descriptor | None = None,
         board: Shared | None = None, reaches: bool = False, why_not: str = "",
-        address: str = "",
+        address: str = "", identity: str = "", meeting: str = "",
     ) -> None:  # fmt: skip
         super().__init__(engine, name, link, int(is_first))
         self._connection = connection
         self.pid, self._pidfd, self.address = pid, pidfd, address
+        self._has_died = False
+        self.identity, self.meeting = identity, meeting
+        """What tells it from all other engines; and this connection from others."""
         self.board = None if board is None else PeerBoard(board)
         self.reaches, self.why_not = reaches, why_not
         """Whether the kernel copies between our memories, and why not."""
@@ -79,6 +83,11 @@ class Peer(Exchange):
         return self.link.hop is not None
 
     @property
+    def whereabouts(self) -> str:
+        """Return where it is, for people."""
+        return f"at {self.address}" if self.is_far else f"pid {self.pid}"
+
+    @property
     def is_self(self) -> bool:
         """Return whether it lives in this process."""
         return self.pid == os.getpid() and not self.is_far
@@ -102,10 +111,10 @@ class Peer(Exchange):
             found = self._regions.get(name)
             if found is None and not self.lost:
                 self._wanted.setdefault(name, []).append(pending)
-        if found is not None:
-            pending.finish(found)
-        elif self.lost:
+        if self.lost:
             pending.fail(self.error())
+        elif found is not None:
+            pending.finish(found)
         return pending
 
     @property
@@ -174,9 +183,22 @@ class Peer(Exchange):
         """Return whether it is known to do nothing more."""
         if self._pidfd is None:
             return self.link.is_closed
-        poll = select.poll()
-        poll.register(self._pidfd.number, select.POLLIN)
-        return bool(poll.poll(0))
+        if not self._has_died and self._pidfd.number >= 0:
+            poll = select.poll()
+            poll.register(self._pidfd.number, select.POLLIN)
+            self._has_died = bool(poll.poll(0))
+        return self._has_died
+
+    @property
+    def writes_no_more(self) -> bool:
+        """Return whether nothing that it begins can come into our memory any more."""
+        return self.is_dead() or (not self.is_far and self.link.has_left)
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """Return what turns readable when it says something, and when it dies."""
+        held = () if self._pidfd is None or self.is_self else (self._pidfd.number,)
+        return (self._connection.fileno(), *held)
 
     def tell(self, body: Mapping[str, Any], fds: tuple[int, ...] = ()) -> None:
         """Tell it something by its connection; descriptors stay ours."""
@@ -207,7 +229,7 @@ class Peer(Exchange):
     # Its connection.
 
     def hear(self, events: int) -> None:
-        """Deal with what came by the connection."""
+        """Deal with what came by the connection, or with its death."""
         try:
             self._connection.flush()
             frames = self._connection.receive()
@@ -216,6 +238,8 @@ class Peer(Exchange):
             self._ends(why, self.link.come)
             return
         self.told(frames)
+        if not frames and self.is_dead():  # a child of it holds the connection
+            self._ends("its process has ended", self.link.come)
 
     def told(self, frames: Sequence[Frame | Refused]) -> None:
         """Deal with frames that came by the connection."""
@@ -314,7 +338,7 @@ class Peer(Exchange):
             begun = [*self.begun, *self._transfers.values()]
         self.link.gone[0] = 1
         self._notes.clear()
-        self.engine.drop(self, self._connection)
+        self.engine.drop(self)
         self.ready.fail(self.error())
         self._parted.finish(None)
         for pending in wanted:
@@ -327,9 +351,26 @@ class Peer(Exchange):
         self.forget_all()
         self.engine.loop.call(self._close)
 
+    def disown(self, why: str) -> None:
+        """Be of no use in a child that this process forks; nothing is said."""
+        self.lost = self.lost or why
+        self._notes.clear()
+        self._connection.close()
+        if self._pidfd is not None:
+            self._pidfd.close()
+        self.link.disown()
+
     def _close(self) -> None:
         self.link.close()
+        until = time.monotonic() + _PART_S
+        while not self.link.leave() and time.monotonic() < until:
+            time.sleep(_LOOK_S)  # a copy sees soon that it is not wanted
         self._connection.close()
+
+    def let_go(self) -> None:
+        """Give back what tells whether its process lives."""
+        if self._pidfd is not None:
+            self._pidfd.close()
 
     def close(self, why: str = "") -> None:
         """End the connection; the peer hears of it, and all that was said before."""

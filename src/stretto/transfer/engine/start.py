@@ -6,16 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stretto.errors import (
-    CallError,
-    TransferTimeout,
-)
+from stretto.errors import CallError, TransferTimeout
 from stretto.transfer.copying.words import Mode
 from stretto.transfer.copying.work import Work
 from stretto.transfer.engine.leases import read_token
 from stretto.transfer.links.link import notice
 from stretto.transfer.links.words import MARKS
-from stretto.transfer.memory.region import GPU, STORE, Region, View, addresses_of
+from stretto.transfer.memory.region import Region, View
+from stretto.transfer.memory.tensors import GPU, STORE, addresses_of
 from stretto.transfer.plans import Plan, Run, split
 from stretto.transfer.ports import EngineLike, PeerLike
 from stretto.transfer.ways.answer import works_here
@@ -26,8 +24,8 @@ from stretto.transfer.ways.asking import (
     on_gpu_of,
     planned,
     receiving_of,
+    runs_of,
     sending_of,
-    tokens_of,
     view_of,
 )
 from stretto.transfer.ways.paths import BY_GPU, Path, choose
@@ -75,7 +73,7 @@ class Starter:
             return self._stored(a, b, checksum, stream, deadline)
         peer, theirs, is_put = self._sides(a, b)
         made = planned(a, b)
-        runs = made.runs(a.pages, b.pages, tokens_of(a, b))
+        runs = runs_of(made, a, b)
         converts = a.layout.dtype != b.layout.dtype
         touched, on_gpu = converts or checksum, on_gpu_of(a, b)
         path = choose(peer, theirs, is_put=is_put, touched=touched, on_gpu=on_gpu)
@@ -125,7 +123,7 @@ class Starter:
         on_gpu = on_gpu_of(a, b)
         path = choose(peer, theirs, is_put=is_put, touched=touched, on_gpu=on_gpu)
         made = planned(a, b)
-        runs = made.runs(a.pages, b.pages, tokens_of(a, b))
+        runs = runs_of(made, a, b)
         if how.get("signal") is not None and path is not BY_GPU:
             raise CallError("signal= of memory that is not on a GPU; notify= is for it")
         if on_gpu and path is not BY_GPU:
@@ -203,13 +201,13 @@ class Starter:
         return a, b
 
     def _wrapped(self, given: Any, other: View, *, written: bool) -> View:
-        """Return an array as a view, of the layout that the other side has."""
-        layout, addresses, _, kind = addresses_of(
-            given, str(other.layout.packed), "the array", written=written
+        """Return an array as a view: of as much as the other side has."""
+        layout, addresses, _, kind, pins = addresses_of(
+            given, other.picked, "the array", written=written, is_exact=True
         )
         region = Region(
             name="an array", layout=layout, kind=kind, addresses=tuple(addresses),
-            engine=self._engine, holds=given,
+            engine=self._engine, holds=given, pins=pins,
         )  # fmt: skip
         return View(region=region, layout=layout)
 

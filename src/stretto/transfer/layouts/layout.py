@@ -134,6 +134,14 @@ class Layout:
         others = [a for a in (*self.parts, *self.axes) if a.name != name]
         return self._with([*map(_bare, others), one] if dense else [one])
 
+    def paged(self, count: int) -> Layout:
+        """Return the layout of a memory that holds so many pages."""
+        axis = self.axis(PAGES)
+        pages = Axis(name=PAGES, total=count, start=0, stop=count, stride=axis.stride)
+        if not self._is_dense:
+            return self._with([pages])
+        return self._with([*map(_bare, (*self.parts, *self.axes)), _bare(pages)])
+
     def shard(self, name: str, rank: int, num_ranks: int) -> Layout:
         """Return what one of `num_ranks` holds of an axis that is dealt out evenly.
 

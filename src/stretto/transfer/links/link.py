@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stretto.meeting.wire import Descriptor
 from stretto.transfer.copying.plain import bytes_at
 from stretto.transfer.links.fields import Fields, Opened
 from stretto.transfer.links.notices import notice, tag_hash
@@ -45,8 +46,8 @@ class Link:
     """This end of a link; `hop` is where memory is not shared."""
 
     def __init__(
-        self, shared: Shared, *, is_first: bool, hop: Any = None, wake: int = -1,
-        fields: Fields | None = None,
+        self, shared: Shared, *, is_first: bool, hop: Any = None,
+        wake: Descriptor | None = None, fields: Fields | None = None,
     ) -> None:  # fmt: skip
         """Use two halves of memory: the first is that of whoever connected."""
         self.hop, self._wake = hop, wake
@@ -248,8 +249,9 @@ class Link:
 
     def wake(self) -> None:
         """Wake the peer's engine."""
-        if self._wake >= 0:
-            os.eventfd_write(self._wake, 1)
+        wake = self._wake  # it is open as long as somebody has it
+        if wake is not None:
+            os.eventfd_write(wake.number, 1)
 
     def progress(self) -> int:
         """Let the hop send and receive."""
@@ -361,11 +363,33 @@ class Link:
         naps = self.by_python is not None and self.by_python.naps
         return not (self.wakes or naps) and self.is_busy
 
+    def disown(self) -> None:
+        """Be of no use in a child that this process forks."""
+        self.gone[0] = 1
+        self._wake = None
+
+    def leave(self) -> bool:
+        """Say that no more is written to the peer's memory; False: something still is.
+
+        What begins later sees that the peer is gone, once it has said that it writes.
+        """
+        functions().fence_now()
+        if self.hop is not None or bytes_at(self.out + MARKS, 8 * NUM_MARKS).any():
+            return self.hop is not None
+        word_at(self.out + Word.LEFT)[0] = 1
+        return True
+
+    @property
+    def has_left(self) -> bool:
+        """Return whether the peer says that it writes to our memory no more."""
+        return bool(word_at(self.inner + Word.LEFT)[0])
+
     is_closed = False
 
     def close(self) -> None:
         """End the hop's connection; nobody is in one of its calls then."""
         self.gone[0] = 1
+        self._wake = None
         if self.by_python is not None:
             self.by_python.close()
         elif self.hop is not None and not self.is_closed:

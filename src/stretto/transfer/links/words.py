@@ -57,6 +57,8 @@ class Word(enum.IntEnum):
     """Whether the consumer wants to be woken."""
     SIDE = 256
     """Three words that a hop's signal stores, and nobody reads."""
+    LEFT = 320
+    """Whether the producer has left: on one host it writes to nothing any more."""
 
 
 MARKS, NUM_MARKS = 1024, 256

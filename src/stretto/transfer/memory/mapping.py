@@ -1,14 +1,17 @@
 """Files in memory that have no name: made, passed as descriptors, and mapped.
 
 The kernel frees them when the last process that maps them ends, however it ends.
+Python's own `mmap` would keep a second descriptor of each: the C library maps them.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import mmap
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +21,42 @@ from stretto.errors import SharedMemoryError
 __all__ = ["Shared", "open_file", "word_at"]
 
 _POPULATE_WRITE = 23
+_MS_SYNC = 4
+_FAILED = ctypes.c_void_p(-1).value
+
+
+@functools.cache
+def _libc() -> Any:
+    """Return the C library, with calls that take addresses."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    at, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    libc.mmap.restype = at
+    libc.mmap.argtypes = [at, size, number, number, number, ctypes.c_int64]
+    libc.munmap.argtypes = [at, size]
+    libc.msync.argtypes = libc.madvise.argtypes = [at, size, number]
+    return libc
+
+
+class _Mapped:
+    """A file's bytes at an address, until nobody refers to them, or to this."""
+
+    def __init__(self, number: int, nbytes: int) -> None:
+        """Map a file; OSError: it cannot be."""
+        self.nbytes = 0
+        self._unmap = _libc().munmap
+        both = mmap.PROT_READ | mmap.PROT_WRITE
+        got = _libc().mmap(None, nbytes, both, mmap.MAP_SHARED, number, 0)
+        if got in (None, _FAILED):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        self.address, self.nbytes = int(got), nbytes
+        self.__array_interface__ = {
+            "version": 3, "shape": (nbytes,), "typestr": "|u1", "data": (got, False),
+        }  # fmt: skip
+
+    def __del__(self) -> None:
+        """Give the addresses back."""
+        if self.nbytes:
+            self._unmap(self.address, self.nbytes)
 
 
 class Shared:
@@ -26,7 +65,10 @@ class Shared:
     def __init__(
         self, nbytes: int, fd: int | None = None, *, is_file: bool = False
     ) -> None:
-        """Make one, or map one; the descriptor is ours from then on."""
+        """Make one, or map one; the descriptor is ours from then on.
+
+        That of a peer's memory is closed: what is mapped needs none.
+        """
         self.fd = -1
         try:
             self.fd = os.memfd_create("stretto", os.MFD_CLOEXEC) if fd is None else fd
@@ -37,7 +79,7 @@ class Shared:
                     f"shared memory of {os.fstat(self.fd).st_size} bytes; its owner "
                     f"said {nbytes}"
                 )
-            self._map = mmap.mmap(self.fd, nbytes)
+            mapped = _Mapped(self.fd, nbytes)
         except (OSError, ValueError, AttributeError) as e:
             self.close()
             raise SharedMemoryError(
@@ -48,19 +90,18 @@ class Shared:
             self.close()
             raise
         self.nbytes = nbytes
-        self.array: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
-        self.address = int(self.array.ctypes.data)
-        self._is_file = is_file
+        self.array: NDArray[np.uint8] = np.asarray(mapped)
+        self.address = mapped.address
+        if fd is not None and not is_file:
+            self.close()
 
     def prefault(self) -> None:
         """Give it its pages now, so that no transfer pays for them."""
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-        libc.madvise(self.address, self.nbytes, _POPULATE_WRITE)
+        _libc().madvise(self.address, self.nbytes, _POPULATE_WRITE)
 
     def flush(self) -> None:
         """Write a file's pages to its disk."""
-        self._map.flush()
+        _libc().msync(self.address, self.nbytes, _MS_SYNC)
 
     def close(self) -> None:
         """Close the descriptor; who refers to the memory keeps it mapped."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,16 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.arrays.operands import host_view, on_gpu
-from stretto.arrays.view import view as gpu_view
 from stretto.errors import CallError, LayoutError, UnknownNameError
 from stretto.transfer.layouts import Layout
+from stretto.transfer.memory.tensors import ARENA, GPU, MEMORY
 from stretto.transfer.plans.plan import Only
 from stretto.transfer.ports import EngineLike, PeerLike
 
-__all__ = ["Region", "View", "addresses_of", "told", "untold"]
-
-ARENA, MEMORY, GPU, STORE = "arena", "memory", "gpu", "store"
+__all__ = ["Region", "View", "told", "untold"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -43,6 +40,8 @@ class Region:
     peer: PeerLike | None = None
     """Whose it is, where it is a peer's."""
     holds: object = None
+    pins: object = None
+    """What keeps its tensors where they are, as far as something can."""
     gpu: Any = None
     """What a peer needs to reach it on a GPU."""
 
@@ -106,22 +105,35 @@ class View:
 
     def _slice(self, part: slice) -> View:
         if self.layout.is_paged:
-            pages = np.arange(self.layout.num_pages)[part]
-            return replace(self, pages=pages)
+            pages = range(*self._indices(part, self.layout.num_pages, "pages"))
+            return replace(self, pages=np.arange(self.layout.num_pages)[pages])
         axes = self.layout.axes
         if len(axes) > 1 or self.layout.parts:
             raise CallError(
                 f"{self.region.name!r}: only a buffer of one axis is sliced; this is "
                 f"{self.layout}; use only(AXIS=(start, stop))"
             )
-        start, stop, step = part.indices(axes[0].size)
+        start, stop, step = self._indices(part, axes[0].size, "elements")
         if step != 1 or stop <= start:
-            raise CallError(f"{self.region.name!r}: [{part}]; want START:STOP")
+            raise CallError(
+                f"{self.region.name!r}: [{_said(part)}]; want START:STOP, and "
+                "something between them"
+            )
         layout = Layout(
             f"{axes[0].name}={stop - start}@{axes[0].stride} {self.layout.dtype}"
         )
         shift = self.shift + start * axes[0].stride
         return replace(self, layout=layout, shift=shift)
+
+    def _indices(self, part: slice, size: int, what: str) -> tuple[int, int, int]:
+        """Return what a slice says; CallError: it reaches outside."""
+        ends = [end for end in (part.start, part.stop) if end is not None]
+        if any(not -size <= operator.index(end) <= size for end in ends):
+            raise CallError(
+                f"{self.region.name!r}: [{_said(part)}] of {size} {what}; want a part "
+                "that is there"
+            )
+        return part.indices(size)
 
     def layer(self, number: int) -> View:
         """Return a view of one layer."""
@@ -136,7 +148,37 @@ class View:
 
     def first(self, tokens: int) -> View:
         """Return a view of so many tokens, from the first of its pages on."""
-        return replace(self, tokens=tokens)
+        if not self.layout.is_paged:
+            raise CallError(
+                f"{self.region.name!r}: {self.layout} has no pages of tokens"
+            )
+        return replace(self, tokens=operator.index(tokens))
+
+    @property
+    def picks(self) -> dict[str, tuple[int, int]]:
+        """Return the range of each axis of which only a part is picked."""
+        found: dict[str, tuple[int, int]] = {}
+        for name, start, stop in self.ranges:
+            low, high = found.get(name, (start, stop))
+            found[name] = max(low, start), min(high, stop)
+            if found[name][0] >= found[name][1]:
+                raise CallError(
+                    f"{self.region.name!r}: nothing is left of {self.ranges}"
+                )
+        return found
+
+    @property
+    def picked(self) -> Layout:
+        """Return the layout of an array that has what is picked, and no more."""
+        layout = self.layout.packed
+        for name, (start, stop) in self.picks.items():
+            axis = layout.axis(name)
+            if not axis.start <= start < stop <= axis.stop:
+                raise LayoutError(
+                    f"{self.region.name!r}: only {name} {start}:{stop}; it holds {axis}"
+                )
+            layout = layout.hold(name, start, stop)
+        return layout if self.pages is None else layout.paged(len(self.pages))
 
     @property
     def addresses(self) -> list[int]:
@@ -146,7 +188,9 @@ class View:
     def put(self, src: Any, **how: Any) -> Any:
         """Copy something of ours here, and return at once.
 
-        `src` is a view, a region, or an array of this shape. `notify` is a name that
+        `src` is a view, a region, or an array of this view's shape: whatever is larger
+        or smaller is refused, unless layouts say what of it is meant. `notify` is a
+        name that
         the peer can wait for; `deadline` are seconds; `lease` is what the peer's
         `lease` gave; with `checksum`, what has arrived is compared with what was sent.
         """
@@ -169,6 +213,12 @@ class View:
         return _engine(self, dst).prepare(self, dst, **how)
 
 
+def _said(part: slice) -> str:
+    """Return a slice as it is written."""
+    ends = ["" if end is None else str(end) for end in (part.start, part.stop)]
+    return ":".join(ends if part.step is None else [*ends, str(part.step)])
+
+
 def _engine(view: View, other: Any) -> EngineLike:
     if view.region.peer is not None:
         return view.region.peer.engine
@@ -179,100 +229,6 @@ def _engine(view: View, other: Any) -> EngineLike:
             raise CallError("neither side of this transfer belongs to an engine")
         return theirs.engine  # type: ignore[no-any-return]
     return mine
-
-
-def addresses_of(
-    given: Any, layout: Layout | str | None, what: str, *, written: bool
-) -> tuple[Layout, list[int], list[int], str]:
-    """Return the layout of tensors, their addresses and bytes, and where they lie.
-
-    The shape must be the layout's, or flat and as large; distances are the tensor's.
-    """
-    several = isinstance(given, (list, tuple))
-    tensors = list(given) if several else [given]
-    if not tensors:
-        raise CallError(f"{what}: no tensors")
-    seen = [_seen(one, what, written=written) for one in tensors]
-    if layout is None:
-        if several:
-            raise CallError(f"{what}: {len(tensors)} tensors and no layout; pass one")
-        shape, dtype = seen[0].shape, seen[0].dtype
-        count = max(1, math.prod(shape))
-        layout = Layout(f"N={count} {dtype}")
-        if not shape or not math.prod(shape):
-            raise CallError(f"{what}: there is nothing in it")
-    elif isinstance(layout, str):
-        layout = Layout(layout)
-    if layout.num_parts != len(tensors):
-        raise LayoutError(
-            f"{what}: {len(tensors)} tensors; {layout} is of {layout.num_parts}"
-        )
-    fitted = [_fitted(layout, one, what) for one in seen]
-    if len(set(fitted)) > 1:
-        raise LayoutError(f"{what}: its tensors lie differently in memory")
-    on = {one.device for one in seen}
-    if len(on) > 1:
-        raise CallError(f"{what}: tensors on several devices; want one")
-    kind = MEMORY if on == {""} else GPU
-    return fitted[0], [o.address for o in seen], [o.nbytes for o in seen], kind
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: str
-    address: int
-    nbytes: int
-    device: str
-
-
-def _seen(given: Any, what: str, *, written: bool) -> _Seen:
-    if on_gpu(given):
-        found = gpu_view(given)
-        size = found.nbytes // max(1, math.prod(found.shape))
-        axes = range(len(found.shape))
-        dense = tuple(size * math.prod(found.shape[i + 1 :]) for i in axes)
-        strides = dense if found.contiguous else found.strides
-        if len(strides) != len(dense) or min((0, *strides)) < 0:
-            raise CallError(f"{what}: {found.why or 'strides that it does not tell'}")
-        last = sum((n - 1) * s for n, s in zip(found.shape, strides, strict=True))
-        name = str(getattr(found.dtype, "name", found.dtype))
-        return _Seen(
-            shape=found.shape, strides=strides, dtype=name, address=found.start,
-            nbytes=last + size if found.nbytes else 0, device="cuda",
-        )  # fmt: skip
-    if isinstance(given, (bytes, bytearray, memoryview)):
-        given = np.frombuffer(given, np.uint8)
-    array, dtype = host_view(given, what)
-    if written and not array.flags.writeable:
-        raise CallError(f"{what}: a read-only {type(given).__name__}")
-    last = sum((n - 1) * s for n, s in zip(array.shape, array.strides, strict=True))
-    if any(s < 0 for s in array.strides):
-        raise CallError(f"{what}: an array that runs backwards; pass a copy")
-    return _Seen(
-        shape=array.shape, strides=array.strides, dtype=dtype,
-        address=int(array.ctypes.data), nbytes=last + array.itemsize, device="",
-    )  # fmt: skip
-
-
-def _fitted(layout: Layout, seen: _Seen, what: str) -> Layout:
-    """Return a layout at the distances of a tensor that has its shape."""
-    same = layout.storage.itemsize == Layout(f"N=1 {seen.dtype}").itemsize
-    raw = seen.dtype in ("uint8", "int8") and len(seen.shape) == 1
-    if not same and not raw:
-        raise LayoutError(f"{what}: elements of {seen.dtype}; {layout} has others")
-    if layout.shape == seen.shape and same:
-        return layout.strided(seen.strides)
-    size = seen.strides[-1] if seen.shape else layout.itemsize
-    dense = seen.nbytes == math.prod(seen.shape) * size
-    if dense and seen.nbytes >= layout.part_bytes and (len(seen.shape) == 1):
-        return layout
-    if dense and seen.nbytes == layout.part_bytes:
-        return layout
-    raise LayoutError(
-        f"{what}: a tensor of shape {seen.shape}; {layout} wants {layout.shape}"
-    )
 
 
 def told(region: Region) -> dict[str, Any]:

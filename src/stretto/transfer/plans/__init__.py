@@ -2,7 +2,10 @@
 
 from stretto.transfer.plans.deal import Deal, deal
 from stretto.transfer.plans.plan import Box, Plan, Run, plan
-from stretto.transfer.plans.proof import prove, prove_deal
-from stretto.transfer.plans.split import split
+from stretto.transfer.plans.proof import prove, prove_deal, prove_tiles
+from stretto.transfer.plans.proving import proved, split
 
-__all__ = ["Box", "Deal", "Plan", "Run", "deal", "plan", "prove", "prove_deal", "split"]
+__all__ = [
+    "Box", "Deal", "Plan", "Run", "deal", "plan", "prove", "prove_deal", "prove_tiles",
+    "proved", "split",
+]  # fmt: skip

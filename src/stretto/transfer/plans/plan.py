@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,12 +94,12 @@ class Plan:
 
     def runs(
         self, src_pages: ArrayLike | None = None, dst_pages: ArrayLike | None = None,
-        tokens: int | None = None,
+        tokens: int | None = None, *, of: Callable[..., Plan] | None = None,
     ) -> tuple[Run, ...]:  # fmt: skip
         """Return what is to be copied for these pages, in the order of their tokens.
 
         `tokens` are needed where the pages of one side hold more than the other's, or
-        the last of them is not full.
+        the last of them is not full. `of` makes the plan of what is left over.
         """
         src = _pages(self.src, src_pages, "source")
         dst = _pages(self.dst, dst_pages, "destination")
@@ -126,7 +126,7 @@ class Plan:
         if whole:
             found.append(self._run(src, dst, 0, whole))
         if rest:
-            tail = plan(self.src, self.dst, only=self.only, tokens=rest)
+            tail = (of or plan)(self.src, self.dst, only=self.only, tokens=rest)
             found.append(tail._run(src, dst, whole * self.tokens, 1))
         return tuple(found)
 

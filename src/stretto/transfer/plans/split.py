@@ -7,28 +7,31 @@ from dataclasses import replace
 
 from stretto.transfer.plans.plan import Box, Plan, Run
 
-__all__ = ["split"]
+__all__ = ["parts", "pieces_of"]
 
 
-def split(made: Plan, runs: Sequence[Run], most: int) -> tuple[Run, ...]:
-    """Return runs of at most so many bytes; what is left over is a run of its own."""
-    return tuple(part for run in runs for part in _parts(made, run, most))
-
-
-def _parts(made: Plan, run: Run, most: int) -> Iterator[Run]:
-    long = run.boxes[0].run
+def pieces_of(made: Plan, box: Box, most: int) -> tuple[Box, ...]:
+    """Return a box as boxes whose runs have at most so many bytes on either side."""
     each = max(1, most // max(made.src.itemsize, made.dst.itemsize))
-    if long <= each:
-        yield run
+    if box.run <= each:
+        return (box,)
+    count, rest = divmod(box.run, each)
+    some = (0, count, each), (count * each, 1, rest)
+    return tuple(_piece(made, box, *one) for one in some if one[2])
+
+
+def parts(run: Run, boxes: Sequence[tuple[Box, ...]]) -> Iterator[Run]:
+    """Yield a run as runs of pieces of its boxes."""
+    if len(boxes) < 2:
+        yield replace(run, boxes=boxes[0]) if boxes else run
         return
-    count, rest = divmod(long, each)
-    for begin, many, size in ((0, count, each), (count * each, 1, rest)):
-        if size:
-            boxes = tuple(_cut(made, box, begin, many, size) for box in run.boxes)
-            yield replace(run, boxes=boxes, nbytes=run.nbytes // long * many * size)
+    whole = sum(box.rows * box.run for box in run.boxes)
+    for some in boxes:
+        elements = sum(box.rows * box.run for box in some)
+        yield replace(run, boxes=some, nbytes=run.nbytes * elements // whole)
 
 
-def _cut(made: Plan, box: Box, begin: int, many: int, size: int) -> Box:
+def _piece(made: Plan, box: Box, begin: int, many: int, size: int) -> Box:
     src, dst = made.src.itemsize, made.dst.itemsize
     step = ((many, size * src, size * dst),) if many > 1 else ()
     return replace(

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from stretto.errors import CallError
 from stretto.transfer.layouts import Layout
+from stretto.transfer.memory.tensors import addresses_of
 from stretto.transfer.plans import deal, prove_deal
 from stretto.transfer.stores.store import Missing, Store
 
@@ -44,7 +45,7 @@ def save(
     """
     begun, total = [], 0
     for key, given in tensors.items():
-        layout = _layout(layouts, key)
+        layout = _layout(layouts, key, given)
         ours = engine.share(given, f"{name}/{key}/{shard} (saved)", layout)
         kept = engine.stored(store, f"{name}/{key}/{shard}", ours.layout.packed)
         begun.append((ours, kept, kept.put(ours, checksum=checksum)))
@@ -74,7 +75,8 @@ def load(
         if not shards:
             raise Missing(f"{store.where} has no shard of {name}/{key}")
         kept = [engine.stored(store, shard) for shard in shards]
-        ours = engine.share(given, f"{name}/{key} (loaded)", _layout(layouts, key))
+        layout = _layout(layouts, key, given)
+        ours = engine.share(given, f"{name}/{key} (loaded)", layout)
         dealt = deal([region.layout for region in kept], [ours.layout])
         prove_deal(dealt)
         gets = [
@@ -96,8 +98,11 @@ def load(
     return total
 
 
-def _layout(layouts: Mapping[str, Layout | str], key: str) -> Layout:
+def _layout(layouts: Mapping[str, Layout | str], key: str, tensors: Any) -> Layout:
+    """Return the layout of tensors, which have as many elements, of its type."""
     if key not in layouts:
         raise CallError(f"no layout for {key!r}; got some for {', '.join(layouts)}")
     given = layouts[key]
-    return given if isinstance(given, Layout) else Layout(given)
+    layout = given if isinstance(given, Layout) else Layout(given)
+    addresses_of(tensors, layout, repr(key), written=False, is_exact=True)
+    return layout

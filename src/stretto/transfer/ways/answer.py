@@ -15,8 +15,9 @@ from stretto.transfer.copying.work import Work
 from stretto.transfer.layouts import Layout
 from stretto.transfer.links.link import functions
 from stretto.transfer.links.words import BY_WORK
-from stretto.transfer.memory.region import GPU, Region, View
-from stretto.transfer.plans import Plan, Run, plan, split
+from stretto.transfer.memory.region import Region, View
+from stretto.transfer.memory.tensors import GPU
+from stretto.transfer.plans import Plan, Run, proved, split
 from stretto.transfer.ports import EngineLike, PeerLike
 from stretto.transfer.ways.staged import PART, Receiving, Sending
 
@@ -38,11 +39,11 @@ def answer(
     other = Layout(str(header["other"]))
     only = tuple((str(n), int(x), int(y)) for n, x, y in header["only"])
     src, dst = (other, view.layout) if is_put else (view.layout, other)
-    made = plan(src, dst, only=only)
+    made = proved(src, dst, only=only)
     tokens = None if header["tokens"] is None else int(header["tokens"])
     blank = _blank(other, tokens)
     both = (blank, pages) if is_put else (pages, blank)
-    runs = made.runs(*both, tokens)
+    runs = made.runs(*both, tokens, of=proved)
     mode = Mode.UNPACK if is_put else Mode.PACK
     ring = engine.gpu_ring(peer) if region.kind == GPU else None
     works = works_here(made, runs, view.addresses, mode, ring)

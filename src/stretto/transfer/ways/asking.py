@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from stretto.errors import CallError
 from stretto.transfer.copying.work import Work
-from stretto.transfer.memory.region import GPU, Region, View
-from stretto.transfer.plans import Plan, Run, plan
+from stretto.transfer.memory.region import Region, View
+from stretto.transfer.memory.tensors import GPU
+from stretto.transfer.plans import Plan, Run, proved
 from stretto.transfer.ports import PeerLike
 from stretto.transfer.ways.staged import Receiving, Sending
 
@@ -22,8 +23,8 @@ __all__ = [
     "on_gpu_of",
     "planned",
     "receiving_of",
+    "runs_of",
     "sending_of",
-    "tokens_of",
     "view_of",
 ]
 
@@ -100,25 +101,29 @@ def view_of(given: Any) -> View | None:
 
 def planned(a: View, b: View) -> Plan:
     """Return the plan between two views, of the parts that both pick."""
-    ranges: dict[str, tuple[int, int]] = {}
-    for name, start, stop in (*a.ranges, *b.ranges):
-        low, high = ranges.get(name, (start, stop))
-        ranges[name] = max(low, start), min(high, stop)
-    if any(start >= stop for start, stop in ranges.values()):
+    ours, theirs = a.picks, b.picks
+    if any(ours[name] != theirs[name] for name in ours.keys() & theirs.keys()):
         raise CallError(f"the two sides pick different parts: {a.ranges}, {b.ranges}")
-    return plan(a.layout, b.layout, only=ranges)
+    return proved(a.layout, b.layout, only={**ours, **theirs})
 
 
-def tokens_of(a: View, b: View) -> int | None:
+def runs_of(made: Plan, a: View, b: View) -> tuple[Run, ...]:
+    """Return what is to be copied between two views."""
+    return made.runs(a.pages, b.pages, _tokens_of(a, b), of=proved)
+
+
+def _tokens_of(a: View, b: View) -> int | None:
     """Return how many tokens are asked for, where that is said."""
-    some = [view.tokens for view in (a, b) if view.tokens is not None]
-    return min(some) if some else None
+    some = {view.tokens for view in (a, b) if view.tokens is not None}
+    if len(some) > 1:
+        raise CallError(f"from the first {a.tokens} tokens to the first {b.tokens}")
+    return some.pop() if some else None
 
 
 def _moved_tokens(a: View, b: View) -> int | None:
     if not a.layout.is_paged:
         return None
-    if (tokens := tokens_of(a, b)) is not None:
+    if (tokens := _tokens_of(a, b)) is not None:
         return tokens
     count = a.layout.num_pages if a.pages is None else len(a.pages)
     return count * a.layout.page_tokens

@@ -21,12 +21,14 @@ from stretto.errors import (
     TransferTimeout,
 )
 from stretto.executors import cuda
+from stretto.meeting.forks import Refuses
 from stretto.transfer.copying.plain import fence
 from stretto.transfer.copying.words import Mode
 from stretto.transfer.links.link import notice
 from stretto.transfer.links.words import MARKS
 from stretto.transfer.memory.mapping import word_at
-from stretto.transfer.memory.region import GPU, Region, View
+from stretto.transfer.memory.region import Region, View
+from stretto.transfer.memory.tensors import GPU
 from stretto.transfer.plans import Plan, Run
 from stretto.transfer.ports import EngineLike, LoopLike, PeerLike
 from stretto.transfer.ways.transfer import Transfer
@@ -277,6 +279,8 @@ class GpuTransfer(Transfer):
 
     def cancel(self) -> bool:
         """Take it back: nobody is notified; what the stream has is still copied."""
+        if not self._is_done:
+            self._loop.check()
         self.word[0] = 1
         ended = self.stop(TransferCancelled, "cancelled")
         self._loop.move(self._see_off)
@@ -291,6 +295,10 @@ class Enqueued:
 
     def __init__(self, moves: Sequence[Any], mover: Any, holds: object) -> None:
         self._moves, self._mover, self._holds = moves, mover, holds
+
+    def disown(self, error: EngineLost) -> None:
+        """Be of no use in a child that this process forks."""
+        self._moves, self._mover = (Refuses(error),), Refuses(error)
 
     @property
     def by(self) -> str:
@@ -312,6 +320,10 @@ class Passing:
 
     def __init__(self, begin: Callable[[Any], Transfer], by: str) -> None:
         self._begin, self.by = begin, by
+
+    def disown(self, error: EngineLost) -> None:
+        """Be of no use in a child that this process forks."""
+        self._begin = Refuses(error)
 
     def __call__(self, stream: Any = None) -> None:
         """Do it."""

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from stretto import hop as hops
 from stretto.transfer.copying.words import Mode
-from stretto.transfer.memory.region import ARENA, GPU, Region
+from stretto.transfer.memory.region import Region
+from stretto.transfer.memory.tensors import ARENA, GPU
 from stretto.transfer.ports import PeerLike
 
 __all__ = ["BY_GPU", "Path", "choose", "explained", "lacks"]
@@ -93,8 +94,8 @@ def explained(peer: PeerLike) -> str:
 
     Where a GPU is used here, a second line is of memory on it, where that differs.
     """
-    where = f"at {peer.address}" if peer.is_far else f"pid {peer.pid}"
-    lines = [f"engine {peer.name!r}, {where}{': lost, ' * bool(peer.lost)}{peer.lost}"]
+    about = ": lost, " * bool(peer.lost) + peer.lost
+    lines = [f"engine {peer.name!r}, {peer.whereabouts}{about}"]
     if peer.lost:
         return lines[0]
     for name in peer.names:

@@ -59,6 +59,8 @@ class Pending(Generic[T]):
 
     def done(self) -> bool:
         """Return whether it has ended, well or not."""
+        if not self._is_done:
+            self._loop.check()
         return self._is_done
 
     @property
@@ -72,6 +74,7 @@ class Pending(Generic[T]):
         It goes on after a time-out, until its own deadline.
         """
         if not self._is_done:
+            self._loop.check()
             until = None if timeout is None else time.monotonic() + timeout
             self._help(until)
             if not self._is_done and not self._loop.wait_for(self, until):
@@ -82,10 +85,14 @@ class Pending(Generic[T]):
 
     def cancel(self) -> bool:
         """Take it back; return whether it had not ended yet."""
+        if not self._is_done:
+            self._loop.check()
         return self.fail(TransferCancelled(f"{self.what}: cancelled"))
 
     def fileno(self) -> int:
         """Return a descriptor that turns readable when it ends; it is ours."""
+        if not self._is_done:
+            self._loop.check()
         with self._lock:
             if self._fd < 0:
                 flags = os.EFD_CLOEXEC | os.EFD_NONBLOCK
@@ -128,6 +135,8 @@ class Pending(Generic[T]):
 
     def event(self) -> threading.Event:
         """Return what is set when it ends."""
+        if not self._is_done:
+            self._loop.check()
         with self._lock:
             if self._event is None:
                 self._event = threading.Event()
@@ -138,6 +147,7 @@ class Pending(Generic[T]):
     def __await__(self) -> Generator[Any, None, T]:
         """Wait in an event loop; being cancelled there cancels it."""
         if not self._is_done:
+            self._loop.check()
             import asyncio  # late: who does not await does not pay for it
 
             loop = asyncio.get_running_loop()

@@ -25,12 +25,13 @@ from stretto.errors import (
 )
 from stretto.transfer.copying.words import Mode, Status
 from stretto.transfer.copying.work import Work
-from stretto.transfer.memory.region import STORE, View
+from stretto.transfer.memory.region import View
+from stretto.transfer.memory.tensors import STORE
 from stretto.transfer.plans import Plan
 from stretto.transfer.ports import LoopLike
 from stretto.transfer.stores.pieces import Task, tasks
 from stretto.transfer.stores.store import Missing, Piece, Volume
-from stretto.transfer.ways.asking import num_pieces, planned, tokens_of
+from stretto.transfer.ways.asking import num_pieces, planned, runs_of
 from stretto.transfer.ways.transfer import Transfer
 
 __all__ = ["Copier", "Helpers", "StoredTransfer", "begin_stored"]
@@ -218,7 +219,7 @@ def begin_stored(
         )
     made, volume = planned(a, b), kept.region.holds
     assert isinstance(volume, Volume), "it is in a store"
-    runs = made.runs(a.pages, b.pages, tokens_of(a, b))
+    runs = runs_of(made, a, b)
     pages = [run.pages(ours.layout, ours.pages) for run in runs]
     some = tasks(
         made, runs, ours.addresses, volume, pages, shift=kept.shift, is_put=is_put

@@ -20,6 +20,7 @@ from stretto.errors import (
     TransferError,
     TransferTimeout,
 )
+from stretto.meeting.forks import Refuses
 from stretto.trace import CallKind, observe
 from stretto.transfer import loader
 from stretto.transfer.copying.words import Job, Mode, Status
@@ -110,6 +111,8 @@ class Transfer(Pending[Stats]):
 
         Bytes that have arrived stay where they are; none arrives later.
         """
+        if not self._is_done:
+            self._loop.check()
         self.word[0] = 1
         ended = self.stop(TransferCancelled, "cancelled")
         with self.turn:  # who moves bytes sees the word, and lets go
@@ -297,6 +300,10 @@ class Prepared:
     def pieces(self) -> int:
         """Return how many runs it moves."""
         return self._transfer.pieces
+
+    def disown(self, error: EngineLost) -> None:
+        """Be of no use in a child that this process forks."""
+        self._again = Refuses(error)
 
     def __call__(self) -> None:
         """Do it."""
