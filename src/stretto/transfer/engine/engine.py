@@ -18,7 +18,7 @@ from stretto.meeting.secret import load_secret
 from stretto.transfer import loader
 from stretto.transfer.engine.counts import Counts, Notified
 from stretto.transfer.engine.door import Door
-from stretto.transfer.engine.leases import Lease, Writing
+from stretto.transfer.engine.leases import Lease, Writing, read_token
 from stretto.transfer.engine.loop import Loop
 from stretto.transfer.engine.peer import Peer
 from stretto.transfer.engine.start import Starter
@@ -231,12 +231,12 @@ class Engine(Closes):
                 return number, at
         return -1, address
 
-    def lease(self) -> Lease:
+    def lease(self, token: bytes = b"") -> Lease:
         """Return the right to use memory of ours, for a peer to pass with its puts.
 
-        When it has been ended, nothing that was put under it arrives any more.
+        When it has ended, nothing arrives under it. A `token` is of `new_token`.
         """
-        return Lease(self, *self.board.begin())
+        return Lease(self, *self.board.begin(read_token(token) if token else None))
 
     def renew(self, slot: int, epoch: int, timeout: float) -> int:
         """Give a slot a new epoch, and wait until nobody writes under the old one."""
