@@ -117,17 +117,17 @@ def prefill() -> None:
         names = {f"layers.{n}": t for n, t in enumerate(cache.tensors)}
         worker.register_kv_caches(names, cache.layout)
         scheduler = Scheduler([engine.name], block=cache.block, role="prefill")
+        asked = request(do_remote_decode=True)
+        scheduler.update_state_after_alloc(asked, blocks, 0)
+        worker.bind_connector_metadata(scheduler.build_connector_meta())
         Model().run(PROMPT, cache, blocks)
-        lease = worker.lease("story")
-        _, params = scheduler.request_finished(
-            request(), blocks, {engine.name: lease}
-        )  # fmt: skip
+        _, params = scheduler.request_finished(asked, blocks)
         print(json.dumps(params), flush=True)
         sys.stdin.readline()  # until the other says that it has them
         sent: set[str] = set()
         until = time.monotonic() + 10
         while not sent and time.monotonic() < until:  # an engine asks in every step
-            sent, _ = worker.get_finished()
+            sent, _ = worker.get_finished({"story"})
             time.sleep(0.001)
         print(json.dumps(sorted(sent)), flush=True)
 
@@ -147,21 +147,27 @@ def decode() -> list[int]:
         worker = Worker(engine)
         names = {f"layers.{n}": t for n, t in enumerate(cache.tensors)}
         worker.register_kv_caches(names, cache.layout)
-        scheduler = Scheduler([engine.name], block=cache.block, role="decode")
+        scheduler = Scheduler(
+            [engine.name], block=cache.block, role="decode", by_layer=True
+        )
         asked = request(**params)
         count, _ = scheduler.get_num_new_matched_tokens(asked, 0)
         scheduler.update_state_after_alloc(asked, blocks, count)
         worker.bind_connector_metadata(scheduler.build_connector_meta())
         worker.start_load_kv()
-        # The last token is computed again: its result is the first new token.
+        # The last token is left to be computed: its result is the first new one.
         made = Model().run(
-            PROMPT, cache, blocks, first=count - 1, steps=STEPS,
+            PROMPT, cache, blocks, first=count, steps=STEPS,
             ready=lambda layer: worker.wait_for_layer_load(f"layers.{layer}"),
         )  # fmt: skip
-        _, received = worker.get_finished()
-        assert {"story"} == received
+        worker.get_finished()
         assert not worker.get_block_ids_with_load_errors()
-        print("fetched", worker.get_kv_connector_stats())
+        print("fetched", worker.get_kv_connector_stats().reduce())
+        said = SimpleNamespace(
+            kv_connector_worker_meta=worker.build_connector_worker_meta()
+        )
+        scheduler.update_connector_output(said)
+        worker.bind_connector_metadata(scheduler.build_connector_meta())  # tells them
     child.stdin.write("done\n")
     child.stdin.flush()
     assert json.loads(child.stdout.readline()) == ["story"]

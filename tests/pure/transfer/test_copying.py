@@ -1,7 +1,11 @@
 """Both loops move the same, part by part or at once, and convert as our types round."""
 
+import ctypes
 import itertools
+import mmap
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -146,3 +150,36 @@ def test_what_is_cancelled_stops_and_says_how_far_it_came(loops):
     assert Status.DONE == (job.run() if loops else plain.run(job.job))
     rows = np.lib.stride_tricks.as_strided(src[0], (64, 65536), (65600, 1))
     assert np.array_equal(rows, got[0].reshape(64, 65536))
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+@pytest.mark.parametrize("mode", [Mode.READ, Mode.WRITE])
+@pytest.mark.parametrize("bad", [0, 1, 5, 7, -1])
+def test_what_counts_as_moved_has_been_moved(mode, is_plain, bad, monkeypatch):
+    """Though the kernel refuses some of what was listed; -1: the process is gone."""
+    page, layout = 4096, Layout("B=16 X=4096 uint8")
+    there = mmap.mmap(-1, 16 * page)
+    far = np.frombuffer(there, np.uint8)
+    here = np.zeros(16 * page, np.uint8)
+    (here if mode is Mode.WRITE else far)[:] = np.repeat(np.arange(1, 17), page)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait(30)
+    pages = np.array([0, 2, 4, 6, 1, 3, 5, 7])
+    if bad >= 0:
+        pages[bad] = 15  # nobody may touch it
+        call = ctypes.CDLL(None, use_errno=True).mprotect
+        at = ctypes.c_void_p(int(far.ctypes.data) + 15 * page)
+        assert call(at, ctypes.c_size_t(page), 0) == 0
+    if is_plain:
+        monkeypatch.setattr(loader, "current", lambda: None)
+    p = plan(layout, layout)
+    (run,) = p.runs(pages, pages)
+    both = [here, far] if mode is Mode.WRITE else [far, here]
+    pid = os.getpid() if bad >= 0 else ended.pid
+    src, dst = addresses(both[:1]), addresses(both[1:])
+    job = work.Work(p, run, src, dst, mode=mode, pid=pid)
+    assert Status.FAILED == job.run()
+    assert 0 <= job.chunks_done <= max(bad, 0)
+    for chunk in pages[: job.chunks_done]:
+        got = (far if mode is Mode.WRITE else here)[page * chunk : page * (chunk + 1)]
+        assert (got == chunk + 1).all()

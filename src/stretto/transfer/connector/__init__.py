@@ -1,7 +1,9 @@
 """KV caches of serving engines, in the shape of vLLM's KVConnector interface (v1)."""
 
+from stretto.transfer.connector.groups import Group
 from stretto.transfer.connector.scheduler import Scheduler
-from stretto.transfer.connector.steps import Load, Save, Step, Told
+from stretto.transfer.connector.stats import Stats
+from stretto.transfer.connector.steps import Load, Place, Save, Step
 from stretto.transfer.connector.worker import Worker
 
-__all__ = ["Load", "Save", "Scheduler", "Step", "Told", "Worker"]
+__all__ = ["Group", "Load", "Place", "Save", "Scheduler", "Stats", "Step", "Worker"]

@@ -1,20 +1,25 @@
 """The scheduler's side: which tokens need not be computed, and which blocks rest.
 
 Names and meanings are those of vLLM's `KVConnectorBase_V1`. A request is anything with
-`request_id`, `num_tokens` and `kv_transfer_params`.
+`request_id`, `num_tokens` and `kv_transfer_params`. What is done for it, these say:
+`do_remote_decode` keeps its blocks until they were fetched, `do_remote_prefill` fetches
+them. What `request_finished` returns for the first is what the second needs.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stretto.errors import CallError
 from stretto.transfer.connector.defaults import Defaults
+from stretto.transfer.connector.fetching import Fetching
+from stretto.transfer.connector.groups import Group
+from stretto.transfer.connector.keeping import Keeping, ended_well
+from stretto.transfer.connector.pushing import Pushing
+from stretto.transfer.connector.stats import Stats
 from stretto.transfer.connector.steps import (
-    Load,
-    Save,
+    Place,
     Step,
     Told,
     block_ids_of,
@@ -25,130 +30,156 @@ __all__ = ["Scheduler"]
 
 
 class Scheduler(Defaults):
-    """Decides; moves nothing. `engines` are the names of this instance's workers."""
+    """Decides; moves nothing."""
 
     def __init__(
-        self, engines: Sequence[str], *, block: int, role: str, keep_s: float = 30.0
-    ) -> None:
-        """`role` is "prefill" or "decode"; blocks are kept for decode so long."""
-        if role not in ("prefill", "decode"):
-            raise CallError(f"role={role!r}; want 'prefill' or 'decode'")
-        self._engines, self._block, self._role = tuple(engines), block, role
-        self._keep_s = keep_s
-        self._loads: list[Load] = []
-        self._saves: list[Save] = []
-        self._kept: dict[str, float] = {}
-        self._spare: dict[str, list[bytes]] = {name: [] for name in engines}
-        """Leases that workers have told of."""
-        self._leased: dict[str, Mapping[str, bytes]] = {}
-        self._late: list[str] = []
-        self._preempted: list[str] = []
+        self, engines: Sequence[Place | Mapping[str, str] | str] = (), *,
+        block: int = 16, groups: Sequence[Group] = (), role: str = "both",
+        keep_s: float = 30.0, by_layer: bool = False, model: str = "", name: str = "",
+    ) -> None:  # fmt: skip
+        """`engines` are this instance's workers, by name or HOST:PORT.
+
+        They may also come by `set_xfer_handshake_metadata`. `role` is "prefill",
+        "decode" or "both"; blocks are kept so long, and longer while decode says that
+        it waits. With `by_layer` a step computes with what it loads, layer by layer;
+        else requests wait for it. Of `model` and `groups` both sides have the same.
+        """
+        if role not in ("prefill", "decode", "both"):
+            raise CallError(f"role={role!r}; want 'prefill', 'decode' or 'both'")
+        if not keep_s > 0:
+            raise CallError(f"keep_s={keep_s}; want seconds, more than 0")
+        self._places = tuple(Place.of(one) for one in engines)
+        self._groups = tuple(groups) or (Group(block=block),)
+        self._role, self._by_layer, self._name = role, by_layer, name
+        self._model = model
+        self._keeping = Keeping(keep_s)
+        self._fetching = Fetching(self._groups, model, keep_s / 6)
+        self._pushing = Pushing()
 
     @property
     def requires_kv_delivery(self) -> bool:
         """Return whether somebody waits for what is computed here."""
-        return self._role == "prefill"
+        return self._role != "decode"
+
+    def set_xfer_handshake_metadata(self, metadata: Mapping[int, Any]) -> None:
+        """Note where workers are found, by rank: requests carry it to decode."""
+        self._places = tuple(Place.of(metadata[rank]) for rank in sorted(metadata))
+
+    def set_xfer_handshake_metadata_pp_aware(
+        self, metadata: Mapping[tuple[int, int], Any]
+    ) -> None:
+        """Note the same, by stage and rank."""
+        self.set_xfer_handshake_metadata(metadata)  # type: ignore[arg-type]
+
+    def get_loaded_kv_cache_group_ids(self, request: Any) -> tuple[int, ...]:
+        """Return the groups that a load fills: all."""
+        return tuple(range(len(self._groups)))
+
+    # A request, in the order of its calls.
+
+    def on_new_request(self, request: Any) -> None:
+        """Say, from now on, that its blocks are wanted."""
+        self._fetching.come(request)
 
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
     ) -> tuple[int, bool]:
-        """Return how many tokens come from elsewhere, and that they come meanwhile."""
-        params = params_of(request)
-        if self._role != "decode" or "blocks" not in params:
-            return 0, False
-        more = max(0, int(params["tokens"]) - num_computed_tokens)
-        return more, more > 0
+        """Return how many tokens come from elsewhere, and whether it waits for them."""
+        leave = int(self._by_layer)  # a step that loads computes at least one
+        more = self._fetching.match(request, num_computed_tokens, leave=leave)
+        return more, more > 0 and not self._by_layer
 
     def update_state_after_alloc(
         self, request: Any, blocks: Any, num_external_tokens: int
     ) -> None:
         """Note the blocks into which a request's tokens shall come, or from which."""
-        params, block_ids = params_of(request), block_ids_of(blocks)
-        if self._role == "decode" and num_external_tokens:
-            count = -(-int(params["tokens"]) // self._block)
-            self._loads.append(
-                Load(
-                    request=request.request_id, engines=tuple(params["engines"]),
-                    remote_blocks=tuple(params["blocks"]),
-                    local_blocks=block_ids[:count], tokens=int(params["tokens"]),
-                    lease={n: bytes.fromhex(t) for n, t in params["leases"].items()},
-                )
-            )  # fmt: skip
-        elif self._role == "prefill" and "push_to" in params:
-            self._saves.append(
-                Save(
-                    request=request.request_id, engine=str(params["push_to"]),
-                    remote_blocks=tuple(params["push_blocks"]),
-                    local_blocks=block_ids, tokens=int(request.num_tokens),
-                    lease=bytes.fromhex(params.get("push_lease", "")),
-                )
-            )  # fmt: skip
+        params = params_of(request)
+        if "push_to" in params:
+            self._pushing.allocated(request, blocks)
+        elif params.get("do_remote_decode"):
+            self._keeping.open(request.request_id)
+        self._fetching.allocated(
+            request, blocks, num_external_tokens, waits=self._by_layer
+        )
 
     def build_connector_meta(self, scheduler_output: Any = None) -> Step:
         """Return what the workers do in this step, once."""
-        step = Step(
-            loads=tuple(self._loads), saves=tuple(self._saves), kept=self._leased,
-            late=tuple(self._late), preempted=tuple(self._preempted),
+        self._keeping.expire()
+        mine = self._places[0].name if self._places else ""
+        return Step(
+            saves=self._pushing.take(scheduler_output), speaker=mine,
+            **self._keeping.take(), **self._fetching.take(),
         )  # fmt: skip
-        self._loads, self._saves, self._leased = [], [], {}
-        self._late, self._preempted = [], []
-        return step
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        """Forget requests that were fetched, here or there."""
+        self._keeping.sent(getattr(connector_output, "finished_sending", None) or ())
+        for name in getattr(connector_output, "finished_recving", None) or ():
+            self._fetching.end(name)
+        told = getattr(connector_output, "kv_connector_worker_meta", None)
+        if isinstance(told, Told):
+            self._keeping.wanted(told.wanted)
+            for name in told.loaded:
+                self._fetching.loaded(name, max(1, len(self._places)))
+
+    def request_finished(
+        self, request: Any, block_ids: Sequence[int]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """Return whether blocks must rest until decode has them, and how it finds them.
+
+        The parameters are JSON.
+        """
+        return self.request_finished_all_groups(request, block_ids_of(block_ids))
+
+    def request_finished_all_groups(
+        self, request: Any, block_ids: Sequence[Sequence[int]]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """Return the same of blocks by group."""
+        name = request.request_id
+        self._pushing.forget(name)
+        self._fetching.finished(request)
+        token = b""
+        if ended_well(request) and any(block_ids) and self._places:
+            token = self._keeping.keep(name)
+        if not token:
+            self._keeping.close(name)
+            return False, None
+        where, _, port = self._places[0].address.rpartition(":")
+        # The last token was sampled, not computed: there is nothing of it.
+        computed = getattr(request, "num_computed_tokens", None)
+        tokens = int(request.num_tokens if computed is None else computed)
+        return True, {
+            "do_remote_prefill": True, "do_remote_decode": False,
+            "remote_engine_id": self._name or str(self._places[0]),
+            "remote_request_id": name, "remote_host": where or None,
+            "remote_port": int(port) if port else None, "tp_size": len(self._places),
+            "remote_block_ids": [list(some) for some in block_ids_of(block_ids)],
+            "remote_num_tokens": tokens,
+            "engines": [_written(place) for place in self._places],
+            "token": token.hex(), "model": self._model,
+            "block_sizes": [group.block for group in self._groups],
+        }  # fmt: skip
 
     def preempt(self, request: str) -> None:
         """Have workers take back what was begun for a request."""
-        self._preempted.append(request)
+        self._pushing.forget(request)
+        self._fetching.drop(request)
 
     def has_pending_push_work(self) -> bool:
         """Return whether workers have to be told of something."""
-        return bool(self._saves or self._leased or self._late or self._preempted)
+        return self._keeping.has_news or self._fetching.has_news
 
-    def request_finished(
-        self, request: Any, block_ids: Sequence[int],
-        leases: Mapping[str, bytes] | None = None,
-    ) -> tuple[bool, dict[str, Any] | None]:  # fmt: skip
-        """Return whether blocks must rest until decode has them, and how it finds them.
-
-        `leases` are the workers' `Worker.lease`; without them, ones that they have told
-        of, which they are told of in the next step. The parameters are JSON.
-        """
-        if self._role != "prefill" or "push_to" in params_of(request):
-            return False, None
-        if leases is None and all(self._spare.values()):
-            leases = {name: some.pop() for name, some in self._spare.items()}
-            self._leased = {**self._leased, request.request_id: leases}
-        self._kept[request.request_id] = time.monotonic() + self._keep_s
-        return True, {
-            "engines": list(self._engines),
-            "blocks": list(block_ids_of(block_ids)),
-            "tokens": int(request.num_tokens),
-            "leases": {n: t.hex() for n, t in (leases or {}).items()},
-        }
-
-    def request_finished_all_groups(
-        self, request: Any, block_ids: tuple[Sequence[int], ...]
-    ) -> tuple[bool, dict[str, Any] | None]:
-        """Return the same of blocks by group: a cache here has one."""
-        return self.request_finished(request, block_ids_of(block_ids))
-
-    def update_connector_output(self, connector_output: Any = ()) -> list[str]:
-        """Forget requests that were fetched; return those that nobody fetched in time.
-
-        Workers end their leases in the next step, and `get_finished` names them.
-        """
-        sent = getattr(connector_output, "finished_sending", connector_output)
-        for request in sent or ():
-            self._kept.pop(request, None)
-        told = getattr(connector_output, "kv_connector_worker_meta", None)
-        if isinstance(told, Told):
-            for name, some in told.leases.items():
-                self._spare.setdefault(name, []).extend(some)
-        now = time.monotonic()
-        late = [r for r, until in self._kept.items() if until <= now]
-        for request in late:
-            del self._kept[request]
-        self._late += late
-        return late
-
-    def take_events(self) -> list[Any]:
+    def take_events(self) -> Sequence[Any]:
         """Return nothing: caches here have no events."""
-        return []
+        return ()
+
+    def get_kv_connector_stats(self) -> Stats | None:
+        """Return nothing: workers count."""
+        return None
+
+    def shutdown(self) -> None:
+        """End nothing: there is nothing under way here."""
+
+
+def _written(place: Place) -> dict[str, str]:
+    return {"name": place.name, "address": place.address, "host": place.host}

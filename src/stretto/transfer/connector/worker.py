@@ -1,29 +1,44 @@
 """A worker's side: it registers its cache once, and moves blocks of it each step.
 
-Names and meanings are those of vLLM's `KVConnectorBase_V1`. Errors are by block: what
-could not be loaded is computed again by who reads `get_block_ids_with_load_errors`.
+Names and meanings are those of vLLM's `KVConnectorBase_V1`. What could not be loaded
+is computed again by who reads `get_block_ids_with_load_errors` or, where a model has
+several groups of blocks, `failed_recving`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import functools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from stretto.errors import CallError, StrettoError
+from stretto.meeting.process import host_id
 from stretto.transfer.connector.defaults import Defaults, layer_number
-from stretto.transfer.connector.steps import Load, Save, Step, Told, done_tag
+from stretto.transfer.connector.groups import Group, region_name
+from stretto.transfer.connector.lending import Lending
+from stretto.transfer.connector.loading import Loading
+from stretto.transfer.connector.places import Peers
+from stretto.transfer.connector.stats import Stats
+from stretto.transfer.connector.steps import (
+    DONE,
+    HERE,
+    Beat,
+    Place,
+    Results,
+    Save,
+    Step,
+    Told,
+    saved_tag,
+)
 from stretto.transfer.engine.engine import Engine
-from stretto.transfer.engine.leases import Lease
+from stretto.transfer.engine.peer import Peer
 from stretto.transfer.layouts import Layout
 from stretto.transfer.memory.region import Region
-from stretto.transfer.plans import deal
 from stretto.transfer.ways.transfer import Transfer
 
 __all__ = ["Worker"]
 
-_KV = "kv"
-_AT_ONCE, _FEW = 32, 8
-"""Leases that the scheduler is told of at once, and when it is told again."""
+_NOWHERE = ("0.0.0.0", "::", "[::]", "")
 
 
 class Worker(Defaults):
@@ -31,28 +46,30 @@ class Worker(Defaults):
 
     def __init__(
         self, engine: Engine, *, layout: Layout | str | None = None,
-        deadline_s: float = 30.0, readers: int = 1,
+        groups: Sequence[Group] = (), deadline_s: float = 30.0, advertise: str = "",
     ) -> None:  # fmt: skip
-        """`layout` is the cache's; `readers` ranks fetch a request's blocks."""
+        """`layout` is the cache's, or `groups` have theirs.
+
+        `advertise` is the HOST:PORT that others are told, where the engine listens on
+        all addresses.
+        """
         self.engine, self._deadline_s = engine, deadline_s
-        self._layout, self._readers = layout, readers
-        self._spare: dict[bytes, Lease] = {}
-        """Leases that the scheduler was told of, and has not handed out."""
-        self._told: set[str] = set()
-        self._by_scheduler: set[str] = set()
-        """Requests that `get_finished` may name when it was told of them."""
-        self._layers: dict[str, int] = {}
-        self._region: Region | None = None
-        self._step = Step()
-        self._loading: dict[str, tuple[Load, list[tuple[int, Transfer]]]] = {}
+        self._groups = tuple(groups) or (Group(block=1, layout=layout),)
+        self._advertise = advertise
+        self._layers: dict[str, tuple[int, int]] = {}
+        """By name, a layer's group and its number there."""
+        self._regions: list[Region] = []
+        self._step, self._is_bound = Step(), False
+        self._peers = Peers(engine)
+        self._stats = Stats()
+        self._lending = Lending(engine, self._stats)
+        self._loading: dict[str, Loading] = {}
         self._saving: list[tuple[Save, Transfer]] = []
-        self._leases: dict[str, tuple[Lease, Any]] = {}
+        self._unsaved: set[str] = set()
+        """Requests of this step that could not be put."""
         self._failed: set[int] = set()
-        self._given_up: set[str] = set()
-        self._settled: set[int] = set()
-        """Transfers of requests under way that have been counted."""
-        self._received: set[str] = set()
-        self._stats = {"loads": 0, "saves": 0, "bytes": 0, "seconds": 0.0, "errors": 0}
+        self._loaded: list[str] = []
+        """Requests that steps computed with, of which the scheduler has to hear."""
 
     # Once.
 
@@ -63,111 +80,110 @@ class Worker(Defaults):
 
         A layout with `L` before the bar is of tensors; K and V apart are listed too.
         """
+        for number, group in enumerate(self._groups):
+            names = group.layers or tuple(kv_caches)
+            lacking = [name for name in names if name not in kv_caches]
+            if lacking:
+                raise CallError(f"no cache of {', '.join(lacking)}, of group {number}")
+            some = {name: kv_caches[name] for name in names}
+            self._share(number, some, layout or group.layout)
+        return self._regions[0]
+
+    def _share(
+        self, number: int, caches: Mapping[str, Any], given: Layout | str | None
+    ) -> None:
         tensors: list[Any] = []
-        for one in kv_caches.values():
+        for one in caches.values():
             tensors += list(one) if isinstance(one, (list, tuple)) else [one]
-        made = self._of(layout)
+        made = _layout(given)
         if made.parts and [a.name for a in made.parts] == ["KV", "L"]:
             tensors = tensors[::2] + tensors[1::2]
         start = made.axis("L").start if "L" in made.names else 0
-        self._layers = {name: start + nth for nth, name in enumerate(kv_caches)}
-        given = tensors if made.parts else tensors[0]
-        self._region = self.engine.share(given, _KV, made)
-        return self._region
+        self._layers |= {name: (number, start + n) for n, name in enumerate(caches)}
+        whole = tensors if made.parts else tensors[0]
+        self._regions.append(self.engine.share(whole, region_name(number), made))
 
     def register_cross_layers_kv_cache(
         self, kv_cache: Any, attn_backend: Any = None
     ) -> Region:
         """Share one tensor of all layers; they are found by the numbers in names."""
-        self._region = self.engine.share(kv_cache, _KV, self._of(None))
-        return self._region
+        made = _layout(self._groups[0].layout)
+        self._regions = [self.engine.share(kv_cache, region_name(0), made)]
+        return self._regions[0]
 
-    def _of(self, layout: Layout | str | None) -> Layout:
-        given = self._layout if layout is None else layout
-        if given is None:
-            raise CallError("no layout: pass Worker(engine, layout=...), or here")
-        return Layout(given) if isinstance(given, str) else given
+    def unregister_kv_caches(self) -> None:
+        """Take the memory back: peers are told, and load it no more."""
+        regions, self._regions = self._regions, []
+        for region in regions:
+            self.engine.unshare(region, self._deadline_s)
 
-    def get_handshake_metadata(self) -> dict[str, str]:
-        """Return where others find this worker: JSON can write it."""
-        return {"engine": self.engine.name, "address": self.engine.address}
+    def get_handshake_metadata(self) -> Any:
+        """Return where others find this worker: by name on its host, else by address.
+
+        CallError: it listens where nobody else can come to.
+        """
+        address = self._advertise or self.engine.address
+        if address and address.rpartition(":")[0] in _NOWHERE:
+            raise CallError(
+                f"engine {self.engine.name!r} listens at {address}, which no other "
+                "host can reach; pass advertise='HOST:PORT', or listen at HOST:PORT"
+            )
+        return Place(name=self.engine.name, address=address, host=host_id())
 
     # Each step.
 
+    def handle_preemptions(self, kv_connector_metadata: Step) -> None:
+        """Take back loads of requests whose blocks are given away; nothing comes late.
+
+        They are named by `get_finished` none the less.
+        """
+        self._drop(kv_connector_metadata.dropped)
+
+    def _drop(self, requests: Iterable[str]) -> None:
+        for request in requests:
+            loading = self._loading.get(request)
+            if loading is not None:
+                loading.drop()
+
     def bind_connector_metadata(self, connector_metadata: Step) -> None:
         """Take what the scheduler says of this step."""
-        self._step, self._is_bound = connector_metadata, True
-        for request, leases in connector_metadata.kept.items():
-            made = self._spare.pop(leases.get(self.engine.name, b""), None)
-            if made is not None:
-                seen = self.engine.notified(done_tag(request), self._readers)
-                self._leases[request] = made, seen
-                self._by_scheduler.add(request)
-        for request in connector_metadata.late:
-            self._late(request)
-
-    def _late(self, request: str) -> None:
-        found = self._leases.pop(request, None)
-        if found is not None:
-            found[0].end(self._deadline_s)
-            self._given_up.add(request)
+        step = self._step = connector_metadata
+        self._is_bound = True
+        self._lending.close(step.closed)
+        self._lending.open(step.opened)
+        self._lending.expire(step.late)
+        if step.speaker in ("", self.engine.name):
+            self._tell(DONE, step.done)
+            self._tell(HERE, step.waiting)
 
     def has_connector_metadata(self) -> bool:
         """Return whether a step is under way."""
         return self._is_bound
-
-    _is_bound = False
-
-    def build_connector_worker_meta(self) -> Told | None:
-        """Return fresh leases for the scheduler to hand out, when it has few left."""
-        if len(self._spare) > _FEW:
-            return None
-        fresh = [self.engine.lease() for _ in range(_AT_ONCE)]
-        self._spare.update((lease.token, lease) for lease in fresh)
-        return Told(leases={self.engine.name: tuple(one.token for one in fresh)})
 
     def clear_connector_metadata(self) -> None:
         """Forget it."""
         self._step, self._is_bound = Step(), False
 
     def start_load_kv(self, forward_context: Any = None, **how: Any) -> None:
-        """Begin to fetch what this step's requests need, the first layers first."""
+        """Begin to fetch what this step's requests need; this waits for nobody."""
+        if self._step.loads:
+            self._mine()
         for load in self._step.loads:
-            try:
-                self._loading[load.request] = load, self._begin(load)
-            except StrettoError:
-                self._loading[load.request] = load, []
-                self._lost(load)
-
-    def _begin(self, load: Load) -> list[tuple[int, Transfer]]:
-        mine = self._mine()
-        until = self._deadline_s
-        peers = [self.engine.connect(name).wait(until) for name in load.engines]
-        theirs = [peer.region(_KV).wait(until) for peer in peers]
-        dealt = deal([region.layout for region in theirs], [mine.layout])
-        begun = []
-        for layer in range(*self._range(mine.layout)):
-            for (nth, _), plans in dealt.plans.items():
-                for made in plans:
-                    only = {name: (a, b) for name, a, b in made.only}
-                    low, high = only.get("L", (layer, layer + 1))
-                    if not low <= layer < high:
-                        continue
-                    only["L"] = layer, layer + 1
-                    source = theirs[nth][list(load.remote_blocks)].only(**only)
-                    target = mine[list(load.local_blocks)].first(load.tokens)
-                    lease = load.lease.get(load.engines[nth], b"")
-                    x = source.get(target, deadline=until, lease=lease)
-                    begun.append((layer, x))
-        return begun
+            made = Loading(load, self._regions, self._peers, self._deadline_s)
+            self._loading[load.request] = made
+        for loading in self._loading.values():
+            loading.advance()
+        self._drop(self._step.dropped)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        """Return when a layer of all requests is here, or is known to have failed."""
-        layer = self._layer(layer_name)
-        for load, begun in self._loading.values():
-            for at, transfer in begun:
-                if at == layer:
-                    self._settle(load, transfer)
+        """Return when a layer of what this step computes with is here, or has failed.
+
+        Requests that wait for all of theirs are waited for by nobody.
+        """
+        group, layer = self._layer(layer_name)
+        for loading in self._loading.values():
+            if loading.load.waits:
+                loading.wait_for(group, layer)
 
     def save_kv_layer(
         self, layer_name: str, kv_layer: Any = None, attn_metadata: Any = None,
@@ -177,147 +193,143 @@ class Worker(Defaults):
 
         On a GPU, after what its stream was given; `stream=` names another.
         """
-        layer = self._layer(layer_name)
+        _, layer = self._layer(layer_name)
         for save in self._step.saves:
-            peer = self.engine.connect(save.engine).wait(self._deadline_s)
-            target = peer.region(_KV).wait(self._deadline_s)
-            source = self._mine()[list(save.local_blocks)].first(save.tokens)
-            x = target[list(save.remote_blocks)].layer(layer).put(
-                source.layer(layer), deadline=self._deadline_s, lease=save.lease,
-                **({"stream": how["stream"]} if "stream" in how else {}),
-            )  # fmt: skip
-            self._saving.append((save, x))
+            if save.request in self._unsaved:
+                continue
+            try:
+                self._saving.append((save, self._put(save, layer, how)))
+            except StrettoError:
+                self._unsaved.add(save.request)
+
+    def _put(self, save: Save, layer: int, how: Mapping[str, Any]) -> Transfer:
+        target = self._to(save).region(region_name(0)).wait(self._deadline_s)
+        source = self._mine()[0][list(save.local_blocks)].first(save.tokens)
+        made: Transfer = target[list(save.remote_blocks)].layer(layer).put(
+            source.layer(layer), deadline=self._deadline_s, lease=save.lease,
+            **({"stream": how["stream"]} if "stream" in how else {}),
+        )  # fmt: skip
+        return made
+
+    def _to(self, save: Save) -> Peer:
+        return self._peers.reach(Place.of(save.engine)).wait(self._deadline_s)
 
     def wait_for_save(self) -> None:
-        """Return when all layers of this step are where they belong; tell who waits."""
+        """Return when all layers of this step are where they belong; tell who waits.
+
+        Who did not get all of a request hears nothing of it, and computes it.
+        """
         saving, self._saving = self._saving, []
+        nbytes = dict.fromkeys((save.request for save in self._step.saves), 0)
+        seconds = dict.fromkeys(nbytes, 0.0)
         for save, transfer in saving:
-            stats = transfer.wait(self._deadline_s)
-            self._count("saves", stats.nbytes, stats.seconds)
-            del save
+            try:
+                stats = transfer.wait(self._deadline_s)
+            except StrettoError:
+                self._unsaved.add(save.request)
+            else:
+                nbytes[save.request] += stats.nbytes
+                seconds[save.request] += stats.seconds
+        unsaved, self._unsaved = self._unsaved, set()
         for save in self._step.saves:
-            peer = self.engine.connect(save.engine).wait(self._deadline_s)
-            peer.notify(done_tag(save.request))
+            if save.request in unsaved:
+                self._stats.count("failed")
+                continue
+            self._stats.moved("save", nbytes[save.request], seconds[save.request])
+            told = functools.partial(_notify, [saved_tag(save.request)])
+            self._peers.reach(Place.of(save.engine)).then(told)
+
+    def get_transfer_results(self, finished_req_ids: Iterable[str] = ()) -> Results:
+        """Return what has ended since: fetched from here, come here, and not come.
+
+        Of those fetched from here are named which `finished_req_ids` has named before.
+        """
+        sent = self._lending.finished(finished_req_ids)
+        received, failed = set(), set()
+        for request, loading in list(self._loading.items()):
+            if not loading.advance():
+                continue
+            del self._loading[request]
+            if loading.load.waits:
+                self._loaded.append(request)
+            else:
+                received.add(request)
+            if loading.is_dropped:
+                continue
+            if not loading.failed:
+                self._stats.moved("load", loading.nbytes, loading.seconds)
+                continue
+            self._stats.count("failed")
+            if len(self._groups) > 1:  # numbers of blocks are those of a group
+                failed.add(request)
+            else:
+                self._failed |= loading.lost
+        return Results(
+            finished_sending=sent, finished_recving=received, failed_recving=failed
+        )
 
     def get_finished(
         self, finished_req_ids: Iterable[str] = ()
     ) -> tuple[set[str], set[str]]:
-        """Return requests whose blocks were fetched from here, and those that came.
-
-        Of leases that the scheduler handed out, those are named that it has told of in
-        `finished_req_ids`, now or before.
-        """
-        self._told.update(set(finished_req_ids) & self._by_scheduler)
-        sent = set()
-        for request, (lease, seen) in list(self._leases.items()):
-            waits = request in self._by_scheduler and request not in self._told
-            if not waits and seen.done():
-                del self._leases[request]
-                seen.wait(0)
-                lease.end(self._deadline_s)
-                sent.add(request)
-        sent |= self._given_up & (self._told | (self._given_up - self._by_scheduler))
-        self._given_up -= sent
-        self._told -= sent
-        self._by_scheduler -= sent
-        received, self._received = self._received, set()
-        for request, (load, begun) in list(self._loading.items()):
-            if all(transfer.done() for _, transfer in begun):
-                for _, transfer in begun:
-                    self._settle(load, transfer)
-                self._settled -= {id(transfer) for _, transfer in begun}
-                del self._loading[request]
-                received.add(request)
-                self._tell(load)
-        return sent, received
+        """Return requests that were fetched from here, and those that have come."""
+        found = self.get_transfer_results(finished_req_ids)
+        return found.finished_sending, found.finished_recving
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         """Return blocks of ours that hold nothing to rely on; each is told once."""
         failed, self._failed = self._failed, set()
         return failed
 
-    def get_kv_connector_stats(self) -> dict[str, float]:
-        """Return how much was moved since it was last asked."""
-        stats, self._stats = self._stats, dict.fromkeys(self._stats, 0)
-        return stats
+    def get_kv_connector_stats(self) -> Stats | None:
+        """Return what was moved since it was last asked; None: nothing."""
+        if self._stats.is_empty():
+            return None
+        made, self._stats = self._stats, Stats()
+        self._lending.stats = self._stats
+        return made
 
-    def handle_preemptions(self, kv_connector_metadata: Step | Iterable[str]) -> None:
-        """Take back what was begun for requests that give their blocks away."""
-        given = kv_connector_metadata
-        for request in given.preempted if isinstance(given, Step) else given:
-            for _, transfer in self._loading.pop(request, (None, []))[1]:
-                transfer.cancel()
+    def build_connector_worker_meta(self) -> Told | None:
+        """Return which requests others still want, and which need others no more."""
+        wanted, loaded = self._lending.wanted(), tuple(self._loaded)
+        self._loaded.clear()
+        return Told(wanted=wanted, loaded=loaded) if wanted or loaded else None
 
     def shutdown(self) -> None:
         """End the engine."""
         self.engine.close()
 
-    # Blocks that rest until somebody has fetched them.
-
-    def lease(self, request: str, readers: int = 1) -> bytes:
-        """Keep a request's blocks until so many have fetched them; see `get_finished`.
-
-        Who fetches passes the token, so that late ones get nothing that is not theirs.
-        """
-        made = self.engine.lease()
-        seen = self.engine.notified(done_tag(request), readers)
-        self._leases[request] = made, seen
-        return made.token
-
-    def end_lease(self, request: str) -> None:
-        """Give a request's blocks away although nobody fetched them."""
-        found = self._leases.pop(request, None)
-        if found is not None:
-            found[0].end(self._deadline_s)
-
     def saved(self, request: str, writers: int = 1) -> Any:
         """Return what waits for a request that others put here."""
-        return self.engine.notified(done_tag(request), writers)
+        return self.engine.notified(saved_tag(request), writers)
 
     # Inside.
 
-    def _mine(self) -> Region:
-        if self._region is None:
+    def _mine(self) -> list[Region]:
+        if not self._regions:
             raise CallError("no cache is registered: call register_kv_caches")
-        return self._region
+        return self._regions
 
-    def _layer(self, name: str) -> int:
-        if not self._layers and self._region is not None:
-            return layer_number(name)
+    def _layer(self, name: str) -> tuple[int, int]:
+        if not self._layers and self._regions:
+            return 0, layer_number(name)
         if name not in self._layers:
             raise CallError(f"no layer {name!r}; registered: {', '.join(self._layers)}")
         return self._layers[name]
 
-    def _range(self, layout: Layout) -> tuple[int, int]:
-        axis = layout.axis("L")
-        return axis.start, axis.stop
+    def _tell(self, what: bytes, beats: Iterable[Beat]) -> None:
+        """Tell those that keep blocks of tokens, when they are reached."""
+        for beat in beats:
+            tags = [what + token for token in beat.tokens]
+            for place in beat.engines:
+                self._peers.reach(place).then(functools.partial(_notify, tags))
 
-    def _settle(self, load: Load, transfer: Transfer) -> None:
-        if id(transfer) in self._settled:
-            return
-        self._settled.add(id(transfer))
-        try:
-            stats = transfer.wait(self._deadline_s)
-        except StrettoError as e:
-            self._lost(load, getattr(e, "blocks_failed", ()))
-        else:
-            self._count("loads", stats.nbytes, stats.seconds)
 
-    def _lost(self, load: Load, blocks: Iterable[int] = ()) -> None:
-        self._failed.update(tuple(blocks) or load.local_blocks)
-        self._stats["errors"] += 1
+def _notify(tags: Sequence[bytes], peer: Peer) -> None:
+    for tag in tags:
+        peer.notify(tag)
 
-    def _count(self, what: str, nbytes: int, seconds: float) -> None:
-        self._stats[what] += 1
-        self._stats["bytes"] += nbytes
-        self._stats["seconds"] += seconds
 
-    def _tell(self, load: Load) -> None:
-        """Let the holders of blocks know that they may use them again."""
-        for name in load.engines:
-            try:
-                self.engine.connect(name).wait(self._deadline_s).notify(
-                    done_tag(load.request)
-                )
-            except StrettoError:
-                continue  # who is gone keeps nothing
+def _layout(given: Layout | str | None) -> Layout:
+    if given is None:
+        raise CallError("no layout: pass Worker(engine, layout=...), or here")
+    return Layout(given) if isinstance(given, str) else given

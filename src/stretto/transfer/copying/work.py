@@ -166,8 +166,14 @@ class Work:
 
     @property
     def chunks_done(self) -> int:
-        """Return how many chunks have been moved in full."""
-        return int(self.job[Job.ROW]) // self.chunk_rows
+        """Return how many chunks have been moved in full.
+
+        What the kernel moves is listed before that; it may refuse what is listed.
+        """
+        rows = int(self.job[Job.ROW])
+        if self.job[Job.MODE] in (Mode.READ, Mode.WRITE):
+            rows = min(rows, self.moved // self.row_bytes)
+        return rows // self.chunk_rows
 
     @property
     def moved(self) -> int:

@@ -23,7 +23,7 @@ from stretto.transfer.engine.counts import Counts, Notified
 from stretto.transfer.engine.door import Door, metadata_of
 from stretto.transfer.engine.gone import Gone
 from stretto.transfer.engine.known import Known
-from stretto.transfer.engine.leases import Lease, Writing
+from stretto.transfer.engine.leases import Lease, Writing, read_token
 from stretto.transfer.engine.loop import Loop
 from stretto.transfer.engine.peer import Peer
 from stretto.transfer.engine.shelf import Shelf
@@ -197,13 +197,13 @@ class Engine(Closes):
         self.renew(region.slot, region.epoch, timeout)
         self.board.end(region.slot)
 
-    def lease(self) -> Lease:
+    def lease(self, token: bytes = b"") -> Lease:
         """Return the right to use memory of ours, for a peer to pass with its puts.
 
-        When it has been ended, nothing that was put under it arrives any more.
+        When it has ended, nothing arrives under it. A `token` is of `new_token`.
         """
         self._check()
-        return Lease(self, *self.board.begin())
+        return Lease(self, *self.board.begin(read_token(token) if token else None))
 
     def renew(self, slot: int, epoch: int, timeout: float) -> int:
         """Give a slot a new epoch, and wait until nobody writes under the old one."""

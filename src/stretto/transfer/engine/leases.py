@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import secrets
 import struct
 import threading
 
 from stretto.errors import CallError
+from stretto.transfer.memory.board import FIRST_EPOCH, FIRST_GIVEN, SLOTS
 from stretto.transfer.ports import EngineLike
 
-__all__ = ["Lease", "Writing", "read_token"]
+__all__ = ["MOST_TOKENS", "Lease", "Writing", "new_token", "read_token"]
+
+MOST_TOKENS = SLOTS - FIRST_GIVEN
+"""How many leases of tokens that were made elsewhere an engine has at once."""
 
 _TOKEN = struct.Struct("<2q")
 
@@ -45,6 +50,17 @@ class Lease:
         """Take it back, unless a child that was forked meanwhile comes by here."""
         if not self._engine.is_inherited:
             self.end()
+
+
+def new_token(number: int) -> bytes:
+    """Return a token for `Engine.lease`, made before there is a lease, or elsewhere.
+
+    Of one number, below MOST_TOKENS, an engine has one lease at a time. No two tokens
+    are alike: an old one opens nothing, in an engine that was started anew neither.
+    """
+    if not 0 <= number < MOST_TOKENS:
+        raise CallError(f"number={number}; want 0 to {MOST_TOKENS - 1}")
+    return _TOKEN.pack(FIRST_GIVEN + number, FIRST_EPOCH + secrets.randbits(60))
 
 
 def read_token(token: bytes) -> tuple[int, int]:
