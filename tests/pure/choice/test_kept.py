@@ -235,7 +235,7 @@ def test_every_file_that_decides_is_looked_at(tmp_path, monkeypatch):
         (tmp_path / room / "inside").mkdir(parents=True)
         (tmp_path / room / "a.py").write_text("a = 1")
         (tmp_path / room / "inside" / "b.toml").write_text("b = 1")
-    monkeypatch.setattr(kept.stretto, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(kept, "__file__", str(tmp_path / "choice" / "kept.py"))
     seen = {kept._sources.__wrapped__()}
     for nth, path in enumerate(sorted(tmp_path.rglob("*.*"))):
         now = path.stat()
