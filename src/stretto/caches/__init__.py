@@ -13,11 +13,11 @@ import stat
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["alone", "discard", "folder", "load", "private", "store"]
+__all__ = ["alone", "discard", "folder", "load", "once", "private", "store"]
 
 _MAGIC = b"stretto kept 1\n"
 _DIGEST = hashlib.sha256().digest_size
@@ -49,12 +49,56 @@ def private(path: str | os.PathLike[str]) -> BinaryIO:
     return os.fdopen(number, "wb")
 
 
+def once(
+    path: Path, make: Callable[[], bytes], *, wait_s: float = 30.0, most: int = 512
+) -> bytes:
+    """Return what is kept there, or made: by one process, while others wait for it.
+
+    Who has waited in vain makes it beside the others: whoever went first has failed, or
+    has nowhere to keep it. Of a folder the `most` files that are youngest stay.
+    """
+    data = load(path)
+    if data is not None:
+        return data
+    lock = path.with_name(f"{path.name}.lock")
+    with alone(lock, wait_s, meanwhile=path.exists) as waited:
+        data = None if waited else load(path)
+        if not waited and data is None:
+            data = make()
+            store(path, data)
+            _thin(path.parent, most)
+            with contextlib.suppress(OSError):
+                lock.unlink()
+    if data is None:
+        data = load(path)
+    if data is None:
+        data = make()
+        store(path, data)
+    return data
+
+
+def _thin(place: Path, most: int) -> None:
+    """Delete a folder's oldest files when there are more than so many."""
+    with contextlib.suppress(OSError):
+        found = [Path(one.path) for one in os.scandir(place)]
+        if len(found) > most:
+            found.sort(key=lambda one: one.stat().st_mtime_ns)
+            for one in found[: len(found) - most * 3 // 4]:
+                one.unlink(missing_ok=True)
+
+
 @contextlib.contextmanager
-def alone(path: Path, wait_s: float = 60.0) -> Iterator[None]:
+def alone(
+    path: Path,
+    wait_s: float = 60.0,
+    *,
+    meanwhile: Callable[[], bool] = lambda: False,
+) -> Iterator[bool]:
     """Let one process at a time make what several want; the path is a lock's.
 
-    Who has waited long enough makes it, too: it is lost work, no more. So does who
-    finds no locks here. A process that ends lets go.
+    Yields whether it had to wait. Who has waited long enough makes it, too: it is lost
+    work, no more. So does who finds no locks here. A process that ends lets go. Nobody
+    waits longer than until `meanwhile` says that it need not.
     """
     try:
         import fcntl
@@ -62,17 +106,19 @@ def alone(path: Path, wait_s: float = 60.0) -> Iterator[None]:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except (ImportError, OSError):
-        yield
+        yield False
         return
+    waited = False
     try:
         until = time.monotonic() + wait_s
-        while time.monotonic() < until:
+        while time.monotonic() < until and not meanwhile():
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except OSError:
+                waited = True
                 time.sleep(0.02)
-        yield
+        yield waited
     finally:
         os.close(handle)
 

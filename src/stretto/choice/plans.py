@@ -1,4 +1,4 @@
-"""Choices made into proved plans, each once a process.
+"""Choices made into proved plans: each once a process, of many ranks once a machine.
 
 Every rank does this by itself and gets the same plan: nothing here depends on anything
 but its arguments.
@@ -10,12 +10,13 @@ import functools
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+from stretto.choice.kept import KEPT_FROM, are_shipped, kept_at, said_by
 from stretto.errors import PlanError, StrettoError
 from stretto.ir import Params, Program, Verified
 from stretto.lang import Algorithm
 from stretto.lower import lower
-from stretto.plan import Move, Plan, Schedule, Space
-from stretto.verify import verify, verify_plan
+from stretto.plan import Move, Plan, Schedule, Space, settled_hosts
+from stretto.verify import proved_once, verify, verify_plan
 
 __all__ = [
     "FrozenParams",
@@ -75,6 +76,35 @@ def _proved(
     schedule: Schedule,
     in_place: bool,
     hosts: tuple[int, ...] = (),
+) -> Verified[Plan]:
+    """Prove it, unless a process of this user has done so."""
+
+    def prove() -> Verified[Plan]:
+        return _prove(algorithm, num_ranks, params, schedule, in_place, hosts)
+
+    if num_ranks < KEPT_FROM:
+        return prove()
+    if are_shipped((algorithm,)):
+        who = f"{algorithm.name} {params}"
+    else:
+        who = said_by(proved_program(algorithm, num_ranks, params, hosts).value)
+    where = settled_hosts(hosts, num_ranks)
+
+    def is_asked(plan: Plan) -> bool:
+        said = plan.num_ranks, plan.schedule, plan.in_place, plan.hosts
+        return said == (num_ranks, schedule, in_place, where)
+
+    facts = who, str(num_ranks), str(schedule), str(in_place), repr(hosts)
+    return proved_once(kept_at("proved", *facts), prove, is_asked=is_asked)
+
+
+def _prove(
+    algorithm: Algorithm,
+    num_ranks: int,
+    params: FrozenParams,
+    schedule: Schedule,
+    in_place: bool,
+    hosts: tuple[int, ...],
 ) -> Verified[Plan]:
     """Lower and prove it.
 

@@ -11,7 +11,7 @@ import functools
 import os
 import tomllib
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -45,7 +45,9 @@ __all__ = [
     "members_of_pin",
     "parse_pin",
     "plain_schedule",
+    "possible",
     "profile_folder",
+    "works",
 ]
 
 Pin: TypeAlias = str | Algorithm | tuple[str | Algorithm, str] | None
@@ -270,7 +272,10 @@ class Profile:
         about: list[str] = []
         for file in sorted(folder.iterdir(), key=lambda f: f.name):
             if file.name.endswith(".toml"):
-                found = cls.parse(file.read_text(encoding="utf-8"), file.name)
+                text = file.read_text(encoding="utf-8")
+                if f'executor = "{executor}"' not in text:
+                    continue
+                found = cls.parse(text, file.name)
                 if found.executor == executor:
                     rules += found.rules
                     rows += found.rows
@@ -316,10 +321,8 @@ def _working(pin: str, asked: Question) -> Choice | None:
     if algorithm.members:  # nobody asked for a part of the ranks
         return None
     schedule = schedule or plain_schedule(asked)
-    args = (algorithm, asked.num_ranks, asked.params, schedule, asked.in_place)
-    if serves(*args, asked.hosts):
-        return Choice(algorithm, schedule)
-    return None
+    found = Choice(algorithm, schedule)
+    return found if works(found, asked) else None
 
 
 def plain_schedule(asked: Question) -> Schedule:
@@ -342,8 +345,13 @@ def _blocks(asked: Question) -> int:
     return min(32, max(4, asked.nbytes // asked.num_ranks >> 14))
 
 
-def candidates(asked: Question) -> Iterable[Choice]:
-    """Return what may serve a call, in the order of the catalogue.
+def candidates(asked: Question) -> Iterator[Choice]:
+    """Yield what serves a call, in the order of the catalogue: proved one by one."""
+    return (option for option in possible(asked) if works(option, asked))
+
+
+def possible(asked: Question) -> Iterator[Choice]:
+    """Yield what may serve a call: whether there is such a plan, nobody has asked.
 
     Over hosts, those first that know them; and no packets of what is large: they cut it
     into tiles of their own size, of which each waits for the network.
@@ -367,6 +375,16 @@ def candidates(asked: Question) -> Iterable[Choice]:
         if algorithm.guesses_hosts and asked.hosts:
             continue
         for schedule in schedules:
-            args = (algorithm, asked.num_ranks, asked.params, schedule, asked.in_place)
-            if serves(*args, asked.hosts):
-                yield Choice(algorithm, schedule)
+            yield Choice(algorithm, schedule)
+
+
+def works(option: Choice, asked: Question) -> bool:
+    """Return whether there is such a plan for a call: it is lowered and proved."""
+    return serves(
+        option.algorithm,
+        asked.num_ranks,
+        asked.params,
+        option.schedule,
+        asked.in_place,
+        asked.hosts,
+    )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from stretto import topology
+from stretto import algorithms, caches, topology
+from stretto.choice.kept import KEPT_FROM, are_shipped, kept_at
 from stretto.choice.plans import proved_plan, serves
 from stretto.choice.rowrules import RowRule
 from stretto.choice.select import (
@@ -19,6 +20,8 @@ from stretto.choice.select import (
     candidates,
     parse_pin,
     plain_schedule,
+    possible,
+    works,
 )
 from stretto.errors import CallError, StrettoError
 from stretto.executors import Session
@@ -94,17 +97,24 @@ class Selector:
             found = profile.choose(asked, lambda one: self._usable(one, asked))
             if found is not None:
                 return found
-        options = candidates(asked)
-        if asked.num_ranks > _MOST_SIMULATED:
-            first = next(iter(_for_many(options, asked)), None)
-            options = () if first is None else (first,)
-        costs = [
-            (self._cost(option, asked), i, option) for i, option in enumerate(options)
-        ]
-        if not costs:
+        found = _searched(asked, lambda: self._search(asked))
+        if found is None:
             raise CallError(
                 f"no algorithm of {asked.collective} serves {asked.num_ranks} ranks"
             )
+        return found
+
+    def _search(self, asked: Question) -> Choice | None:
+        """Return the cheapest by the simulator; of many ranks, the first that works."""
+        if asked.num_ranks > _MOST_SIMULATED:
+            some = _for_many(possible(asked), asked)
+            return next((option for option in some if works(option, asked)), None)
+        costs = [
+            (self._cost(option, asked), i, option)
+            for i, option in enumerate(candidates(asked))
+        ]
+        if not costs:
+            return None
         if asked.hosts and asked.nbytes > PACKETS_UP_TO * asked.num_ranks:
             return _about_cheapest(costs)
         return min(costs, key=lambda c: c[:2])[2]
@@ -139,9 +149,15 @@ def _about_cheapest(costs: Iterable[tuple[float, int, Choice]]) -> Choice:
 
 
 def _for_many(options: Iterable[Choice], asked: Question) -> Iterable[Choice]:
-    """Return options with those first that suit many ranks on several hosts."""
-    if not asked.hosts:
+    """Return options with those first that suit many ranks.
+
+    On one host nothing is gained by handing on what is to stay as it is: whoever needs
+    it fetches it. On several it depends on what crosses between them.
+    """
+    if not asked.hosts and asked.collective == "all_reduce":
         return options
+    if not asked.hosts:
+        return sorted(options, key=lambda o: not o.algorithm.name.endswith("one_shot"))
     large = asked.nbytes > PACKETS_UP_TO
     protocol = "bulk" if large else "packets"
 
@@ -155,6 +171,24 @@ def _for_many(options: Iterable[Choice], asked: Question) -> Iterable[Choice]:
         )
 
     return sorted(options, key=rank)
+
+
+def _searched(asked: Question, search: Callable[[], Choice | None]) -> Choice | None:
+    """Return what is found for a question, by one process of several that ask it.
+
+    Only among what comes with the library: of nothing else is known that all have the
+    same.
+    """
+    known = algorithms.of(asked.collective, asked.num_ranks)
+    simulated = [one for one in known if one.kernel is None]
+    if asked.num_ranks < KEPT_FROM or not are_shipped(simulated):
+        return search()
+    path = kept_at("choices", repr(asked), *(one.name for one in simulated))
+    text = caches.once(path, lambda: str(search()).encode()).decode()
+    if text == str(None):
+        return None
+    algorithm, schedule = parse_pin(text)
+    return Choice(algorithm, schedule or Schedule())
 
 
 def _plan(option: Choice, asked: Question) -> Verified[Plan]:

@@ -31,12 +31,18 @@ def save_inputs(
     units = list(placement.units)
     moves = list(placement.moves)
     saved: list[tuple[int, Move]] = []
+    mine: list[list[int]] = [[] for _ in units]
+    """Which moves are a rank's: of others' nothing changes."""
+    for index, (owner, _) in enumerate(moves):
+        mine[owner].append(index)
+    exposed = _read_by_peers(moves)
     for rank in range(shape.num_ranks):
         over = under(placement, kind, shape, rank)
         if over:
-            if _is_read_by_peers(rank, moves):
-                moves = [_spare(rank, over, owner, move) for owner, move in moves]
-            units[rank] = _save(rank, over, moves, saved, units[rank])
+            if rank in exposed:
+                for index in mine[rank]:
+                    moves[index] = rank, _spare(rank, over, moves[index][1])
+            units[rank] = _save(rank, over, moves, mine[rank], saved, units[rank])
     kept = [(rank, move) for rank, move in moves if move.dsts]
     return (*saved, *kept), units
 
@@ -66,21 +72,22 @@ def _positions(
     }
 
 
-def _is_read_by_peers(rank: int, moves: list[tuple[int, Move]]) -> bool:
-    return any(
-        src.rank == rank and src.space is Space.INPUT
+def _read_by_peers(moves: list[tuple[int, Move]]) -> set[int]:
+    """Return whose inputs others read."""
+    return {
+        src.rank
         for owner, move in moves
-        if owner != rank
         for src in move.srcs
-    )
+        if src.space is Space.INPUT and src.rank != owner
+    }
 
 
-def _spare(rank: int, over: dict[int, int], owner: int, move: Move) -> tuple[int, Move]:
+def _spare(rank: int, over: dict[int, int], move: Move) -> Move:
     """Leave out the copy of an input onto itself."""
-    if owner != rank or not _copies_input(rank, move):
-        return owner, move
+    if not _copies_input(rank, move):
+        return move
     dsts = tuple(d for d in move.dsts if not _is_itself(rank, over, move, d))
-    return owner, move._replace(dsts=dsts)
+    return move._replace(dsts=dsts)
 
 
 def _copies_input(rank: int, move: Move) -> bool:
@@ -104,15 +111,15 @@ def _save(
     rank: int,
     over: dict[int, int],
     moves: list[tuple[int, Move]],
+    mine: list[int],
     saved: list[tuple[int, Move]],
     unit: int,
 ) -> int:
     """Redirect reads of overwritten input of one rank; return its units of staging."""
     gone: set[int] = set()
     kept: dict[tuple[int, int], Loc] = {}
-    for index, (owner, move) in enumerate(moves):
-        if owner != rank:
-            continue
+    for index in mine:
+        move = moves[index][1]
         width = move.stop - move.start
         srcs = list(move.srcs)
         for i, src in enumerate(srcs):
@@ -127,7 +134,7 @@ def _save(
                 saved.append((rank, Move((kept[key],), (src,), move.start, move.stop)))
             srcs[i] = kept[key]
         if tuple(srcs) != move.srcs:
-            moves[index] = (owner, move._replace(srcs=tuple(srcs)))
+            moves[index] = (rank, move._replace(srcs=tuple(srcs)))
         for dst in move.dsts:
             if dst.space is Space.OUTPUT and dst.rank == rank:
                 span = range(dst.pos, dst.pos + width)

@@ -2,6 +2,7 @@
 
 from stretto.plan.layout import Layout, layout
 from stretto.plan.parser import parse_plan
+from stretto.plan.parts import Reach, pack, reach, unpack
 from stretto.plan.plan import BufferRun, Plan, Way, settled_hosts
 from stretto.plan.schedule import DIRECTIONS, MEMORIES, PROTOCOLS, Schedule
 from stretto.plan.steps import (
@@ -28,6 +29,7 @@ __all__ = [
     "Move",
     "Plan",
     "Primitive",
+    "Reach",
     "Schedule",
     "Signal",
     "Space",
@@ -35,8 +37,11 @@ __all__ = [
     "Wait",
     "Way",
     "layout",
+    "pack",
     "parse_plan",
     "primitive",
+    "reach",
     "settled_hosts",
     "spell_step",
+    "unpack",
 ]

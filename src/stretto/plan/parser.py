@@ -28,7 +28,7 @@ from stretto.plan.plan import BufferRun, Plan, Way
 from stretto.plan.schedule import Schedule
 from stretto.plan.steps import Loc, Move, Signal, Space, Step, Wait
 
-__all__ = ["parse_plan"]
+__all__ = ["parse_lanes", "parse_plan"]
 
 _LOC = re.compile(r"(?:r(\d+)\.)?(input|output|stage)\[(\d+)\](!?)\Z")
 _MOVE = re.compile(
@@ -76,6 +76,20 @@ def parse_plan(text: str) -> Plan:
         )
     except (IndexError, KeyError, ValueError, SyntaxError) as e:
         raise ParseError(f"plan {name}: {e}; want what str(plan) gives") from None
+
+
+def parse_lanes(rank: int, text: str) -> tuple[tuple[Step, ...], ...]:
+    """Read the lanes of one rank back from their lines, as `spell_lanes` gives them."""
+    lanes: list[list[Step]] = []
+    for number, raw in enumerate(text.splitlines(), start=1):
+        line = raw.strip()
+        if line.startswith("lane "):
+            lanes.append([])
+        elif not lanes:
+            raise ParseError(f"line {number}: got {line!r}, want 'lane 0' before it")
+        else:
+            lanes[-1].append(_parse_step(rank, line, number))
+    return tuple(map(tuple, lanes))
 
 
 def _span(word: str) -> tuple[int, int]:

@@ -22,7 +22,7 @@ from stretto.ir import Params, freeze, members_of
 from stretto.plan.schedule import Schedule
 from stretto.plan.steps import Move, Step, spell_step
 
-__all__ = ["BufferRun", "Plan", "Way", "settled_hosts"]
+__all__ = ["BufferRun", "Plan", "Way", "settled_hosts", "spell_lanes"]
 
 
 class BufferRun(NamedTuple):
@@ -61,8 +61,8 @@ class Plan:
     outputs: tuple[tuple[BufferRun, ...], ...] = ()
     stage_units: tuple[int, ...] = ()
     """Units of staging that each rank owns, in one epoch."""
-    ranks: tuple[tuple[tuple[Step, ...], ...], ...] = ()
-    """Steps by rank and lane."""
+    ranks: Sequence[tuple[tuple[Step, ...], ...]] = ()
+    """Steps by rank and lane; of plans that were kept, read when they are asked for."""
     hosts: tuple[int, ...] = ()
     """The host of each rank, numbered as they come; empty: one host has all of them.
     A step to a rank of another host is *far*: a put, a signal or a wait."""
@@ -70,6 +70,10 @@ class Plan:
     """Which switches data pass, where the program says so."""
     places: tuple[str, ...] = field(default=(), compare=False)
     """The author's line of each operation of the program, for messages."""
+    _digest: list[str] = field(
+        default_factory=list, init=False, compare=False, repr=False
+    )
+    """The digest, once it is known; a plan with changes has none."""
 
     def __post_init__(self) -> None:
         """Refuse units of staging that no rank can own."""
@@ -125,7 +129,13 @@ class Plan:
     @property
     def digest(self) -> str:
         """Return the identity of the plan: a hash of its text."""
-        return hashlib.sha256(str(self).encode()).hexdigest()[:12]
+        if not self._digest:
+            self.known_as(hashlib.sha256(str(self).encode()).hexdigest()[:12])
+        return self._digest[0]
+
+    def known_as(self, digest: str) -> None:
+        """Take the digest that this very text is known to have."""
+        self._digest[:] = [digest]
 
     def __str__(self) -> str:
         """Return the text form, which `plan.parse_plan` reads back."""
@@ -148,10 +158,15 @@ def _lines(plan: Plan) -> Iterator[str]:
             f"rank {rank} input{_runs(plan.inputs[rank])}"
             f" output{_runs(plan.outputs[rank])} stage {plan.stage_units[rank]}"
         )
-        for lane, steps in enumerate(lanes):
-            yield f"  lane {lane}"
-            for step in steps:
-                yield f"    {spell_step(rank, step)}"
+        yield from spell_lanes(rank, lanes)
+
+
+def spell_lanes(rank: int, lanes: Sequence[Sequence[Step]]) -> Iterator[str]:
+    """Yield the lines of a rank's lanes and steps."""
+    for lane, steps in enumerate(lanes):
+        yield f"  lane {lane}"
+        for step in steps:
+            yield f"    {spell_step(rank, step)}"
 
 
 def _counted(plan: Plan) -> Iterator[tuple[int, int]]:

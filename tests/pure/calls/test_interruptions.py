@@ -153,6 +153,28 @@ def chosen():
     return plans.serves(*args, Schedule(protocol="packets"), True)
 
 
+def chosen_of_kept():
+    """Return the same of a plan that another process has proved."""
+    plans._proved.cache_clear()
+    args = (algorithms.get("reduce/flat"), 8, (("root", 0),))
+    return plans.serves(*args, Schedule(protocol="packets"), True)
+
+
+def test_an_interruption_is_no_reason_to_prove_anew(tmp_path, monkeypatch):
+    """Nor to delete what is kept: nothing is wrong with it."""
+    monkeypatch.setenv("STRETTO_CACHE_DIR", str(tmp_path))
+    assert chosen_of_kept()
+    (path,) = (tmp_path / "proved").iterdir()
+    before = path.stat().st_ino
+    every = range(1, events_of(chosen_of_kept) + 1)
+    for nth in random.Random(3).sample(every, 40):
+        with pytest.raises(Alarm):
+            events_of(chosen_of_kept, nth)
+
+    assert chosen_of_kept()
+    assert path.stat().st_ino == before
+
+
 def test_an_interruption_is_no_reason_to_choose_another_plan():
     """Ranks choose by themselves: who took another one would call something else."""
     assert chosen()

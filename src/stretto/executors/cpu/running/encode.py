@@ -29,7 +29,7 @@ from stretto.executors.cpu.shared.slab import (
 )
 from stretto.executors.cpu.words import Base, Code, Header
 from stretto.hop import MORE
-from stretto.plan import Layout, Loc, Move, Plan, Signal, Space, layout
+from stretto.plan import Layout, Loc, Move, Plan, Signal, Space, layout, reach
 
 _SHORT_BYTES = 8192
 _TOGETHER = 1 << 16
@@ -90,10 +90,9 @@ class _Encoder:
         self.itemsize = storage(call.dtype).itemsize
         self.rank = memory.rank
         self.lanes = plan.ranks[self.rank]
-        moves = [s for _, _, _, s in plan.steps() if isinstance(s, Move)]
-        self.slots = any(loc.packets for m in moves for loc in (*m.dsts, *m.srcs))
-        self.writers = self._writers() if self.slots else {}
-        self.reached = self._reached()
+        self.reach = reach(plan)
+        self.slots, self.reached = self.reach.packets, self.reach.others
+        self.writers = self.reach.writers[self.rank]
         self._check()
         ends = self._ends()
         self.layout = self._layout()
@@ -160,31 +159,10 @@ class _Encoder:
                 )
             tile_bytes //= 2
 
-    def _writers(self) -> dict[int, int]:
-        """Return who writes each of my slots."""
-        return {
-            dst.pos + a: rank
-            for rank, _, _, step in self.plan.steps()
-            if isinstance(step, Move)
-            for dst in step.dsts
-            if dst.packets and dst.rank == self.rank
-            for a in range(step.stop - step.start)
-        }
-
-    def _reached(self) -> set[tuple[int, Space]]:
-        """Return which rank reaches into which of the others' own buffers."""
-        return {
-            (rank, loc.space)
-            for rank, _, _, step in self.plan.steps()
-            if isinstance(step, Move)
-            for loc in (*step.dsts, *step.srcs)
-            if loc.rank != rank and loc.space is not Space.STAGE
-        }
-
     def _check(self) -> None:
         """Refuse what cannot run, on every rank alike."""
         plan = self.plan
-        most = max(map(len, plan.ranks))
+        most = self.reach.most_lanes
         if most > MAX_LANES:
             raise PlanError(
                 f"plan {plan.name}: {most} lanes a rank, want at most {MAX_LANES}"
@@ -353,15 +331,6 @@ class _Encoder:
                 if self.slots:
                     slots = slabs[q] + self.packets[parity]
                     yield slots, units * (64 << self.slot_class)
-                if self._bulk_units:
+                if self.reach.bulk:
                     stage = slabs[q] + self.stages[parity]
                     yield stage, units * self.layout.unit_bytes
-
-    @property
-    def _bulk_units(self) -> bool:
-        return any(
-            loc.space is Space.STAGE and not loc.packets
-            for _, _, _, step in self.plan.steps()
-            if isinstance(step, Move)
-            for loc in (*step.dsts, *step.srcs)
-        )

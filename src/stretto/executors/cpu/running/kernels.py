@@ -79,10 +79,7 @@ def supports(dtype: str) -> bool:
 def address_of(kernel: Kernel) -> int:
     """Return the address of a kernel, compiled at the first request of any process."""
     path = caches.folder("loops") / f"{_identity(kernel)}.o"
-    code = caches.load(path)
-    if code is None:
-        code = _compiled(kernel)
-        caches.store(path, code)
+    code = caches.once(path, lambda: _compiled(kernel), most=4096)
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
