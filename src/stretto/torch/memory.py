@@ -20,6 +20,7 @@ import torch
 from stretto.errors import CallError
 from stretto.torch.faults import both_families
 from stretto.torch.registry import communicator
+from stretto.torch.untraced import untraced
 
 __all__ = ["Ranges", "deregister", "empty", "pool", "register"]
 
@@ -27,6 +28,7 @@ _ALIGN = 512
 """PyTorch's allocator wants blocks that begin at multiples of so many bytes."""
 
 
+@untraced
 def empty(
     *shape: int | Sequence[int],
     dtype: torch.dtype | None = None,
@@ -46,6 +48,7 @@ def empty(
     return flat[:nbytes].view(dtype).view(sizes)
 
 
+@untraced
 def register(tensor: Any, *, group: Any = None) -> bool:
     """Let calls on a GPU tensor be zero-copy (collective); False: they stay staged.
 
@@ -56,12 +59,14 @@ def register(tensor: Any, *, group: Any = None) -> bool:
         return communicator(group).register(tensor.detach())
 
 
+@untraced
 def deregister(tensor: Any, *, group: Any = None) -> None:
     """Undo `register` (collective); graphs that captured calls on it are void."""
     with both_families():
         communicator(group).deregister(tensor.detach())
 
 
+@untraced
 def pool(nbytes: int, *, group: Any = None) -> Any:
     """Return a `torch.cuda.MemPool` over one registered block (collective).
 
