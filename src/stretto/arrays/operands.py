@@ -121,7 +121,13 @@ def _device(given: Any) -> str:
     ask = getattr(given, "__dlpack_device__", None)
     if ask is None:
         return GPU if hasattr(given, "__cuda_array_interface__") else CPU
-    kind = int(ask()[0])
+    try:
+        kind = int(ask()[0])
+    except (BufferError, RuntimeError, TypeError, ValueError) as e:  # meta, say
+        raise CallError(
+            f"a {type(given).__name__} on no device that holds elements: {e}; want one "
+            f"on a CPU or an NVIDIA GPU"
+        ) from e
     if kind not in _DLPACK:
         raise CallError(
             f"a {type(given).__name__} on DLPack device {kind}; want one on a CPU (1) "

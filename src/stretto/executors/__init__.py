@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeAlias
 from stretto import collectives
 from stretto.collectives import Operator
 from stretto.epilogues import Spec
-from stretto.errors import CallError, UnknownNameError
+from stretto.errors import CallError, StrettoError, UnknownNameError
 from stretto.ir import Verified
 from stretto.plan import Plan
 from stretto.trace import CallKind, Comm
@@ -308,8 +308,11 @@ class Session(Protocol):
 class Executor(Protocol):
     """What the module `stretto.executors.<name>` offers."""
 
+    def unavailable(self, group: Group) -> StrettoError | None:
+        """Return why a rank cannot open a session, alike on all (collective)."""
+
     def open_session(self, group: Group) -> Session:
-        """Open a session for a group (collective)."""
+        """Open a session for a group (collective), where nothing is `unavailable`."""
 
     def doctor(self) -> Mapping[str, str]:
         """Return what this machine has and what is missing, by subject."""

@@ -44,7 +44,8 @@ def place_buffers(model: Any, pool: Any = None) -> int:
         buckets = _Buckets(model.process_group)
         model.register_comm_hook(None, lambda state, bucket: buckets.reduce(bucket))
         return 1
-    found = [m for m in model.modules() if hasattr(m, "set_custom_all_gather")]
+    modules = model.modules() if isinstance(model, torch.nn.Module) else ()
+    found = [m for m in modules if hasattr(m, "set_custom_all_gather")]
     if not found:
         raise CallError(
             f"place_buffers: a {type(model).__name__} without DistributedDataParallel "

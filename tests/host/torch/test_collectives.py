@@ -6,6 +6,7 @@ from tests.host.torch.conftest import checks_of
 CHECKS = (
     "tests.host.torch.collective_checks",
     "tests.host.torch.group_checks",
+    "tests.host.torch.refusal_checks",
     "tests.host.torch.untouched_checks",
 )
 
