@@ -8,7 +8,10 @@ import torch.distributed as dist
 import stretto
 import stretto.torch as st
 
-NO_CALLS = {"Options", "StrettoGroup", "communicator", "fuse", "named", "barrier"}
+NO_CALLS = {
+    *("Options", "StrettoGroup", "barrier", "communicator"),
+    *("fuse", "make_default", "named"),
+}
 """They meet nobody, or take a group and nothing else."""
 REFUSED = (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError)
 """By PyTorch, or Python; what stretto refuses it says in errors of its own."""
