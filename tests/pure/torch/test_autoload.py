@@ -3,21 +3,15 @@
 import os
 import subprocess
 import sys
-import tomllib
-from pathlib import Path
 
 import pytest
+from tests.checking.installed import ENTRIES, GROUP, search_path
 
 torch = pytest.importorskip("torch")
 
 import stretto  # noqa: E402
 import stretto.torch  # noqa: E402
 
-ROOT = Path(__file__).parents[3]
-GROUP = "torch.backends"
-ENTRIES = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
-    "entry-points"
-]
 LOOK = (
     "import sys; import torch; import torch.distributed as dist\n"
     "print('STRETTO' in dist.Backend._plugins)\n"
@@ -34,14 +28,9 @@ TRAIN = (
 @pytest.fixture
 def installed(tmp_path):
     """Return how a program is run where stretto, as it lies here, is installed."""
-    info = tmp_path / "site" / "stretto-0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stretto\nVersion: 0\n")
-    lines = [f"{name} = {place}" for name, place in ENTRIES[GROUP].items()]
-    (info / "entry_points.txt").write_text("\n".join([f"[{GROUP}]", *lines]))
 
-    def run(code, *before, **variables):
-        path = (info.parent, *before, ROOT / "src")
+    def run(code, **variables):
+        path = {"PYTHONPATH": search_path(tmp_path)}
         done = subprocess.run(
             [sys.executable, "-c", code, str(tmp_path / "store")],
             env=os.environ
