@@ -2,7 +2,8 @@
 
 In README.md and docs/: `python` blocks of a page run together as one script, `pycon`
 blocks are doctests, commands after `$` in `console` blocks run, and print what is shown
-(`...` stands for anything). Other blocks are only shown.
+(`...` stands for anything). A `python` block whose first line is a torchrun command is
+run by that command. Other blocks are only shown.
 """
 
 import doctest
@@ -13,6 +14,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from tests.meta.launched import launch, launched
 from tests.meta.programs import run
 
 from stretto import errors
@@ -27,8 +29,21 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
+FRAMEWORKS = DOCS / "guides" / "frameworks.md"
+"""What it shows is run by tests/host/torch, where frameworks are installed."""
+LAUNCHED = [
+    pytest.param(one, id=f"{path.stem}-{one.name}", marks=[pytest.mark.slow] * (i > 0))
+    for path in PAGES
+    if path != FRAMEWORKS
+    for i, one in enumerate(launched(path))  # a page's first is soon run
+]
+
+
 def blocks(path, kind):
-    return [text for name, text in BLOCK.findall(path.read_text()) if name == kind]
+    """Return the blocks of one kind, but for programs that processes run together."""
+    together = {one.text for one in launched(path)}
+    found = [text for name, text in BLOCK.findall(path.read_text()) if name == kind]
+    return [text for text in found if text not in together]
 
 
 def pages(*kinds):
@@ -59,6 +74,13 @@ def test_python_blocks_run(path, tmp_path):
 def test_python_blocks_run_as_users_run_them(path, tmp_path):
     """Each rank is a process of its own from the start."""
     run_blocks(path, tmp_path, fresh=True)
+
+
+@pytest.mark.parametrize("program", LAUNCHED)
+def test_programs_run_as_they_are_shown(program, tmp_path):
+    """Several processes run it by its first line, where stretto is installed."""
+    pytest.importorskip("torch")
+    launch(program, tmp_path, timeout_s=120)
 
 
 @pages("pycon")

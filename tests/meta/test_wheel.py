@@ -58,3 +58,5 @@ def test_the_wheel_carries_its_licence_and_one_dependency(wheel):
     assert "Apache License" in info["LICENSE"]
     assert ["Requires-Dist: numpy>=1.26"] == needed
     assert "stretto = stretto.cli:main" in info["entry_points.txt"]
+    named = "[torch.backends]\nstretto = stretto_autoload:register"
+    assert named in info["entry_points.txt"]

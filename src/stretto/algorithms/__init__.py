@@ -6,6 +6,7 @@ files that do so, for every process that asks: ranks and the command line alike.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib
 import importlib.util
@@ -65,9 +66,12 @@ def get(name: str) -> Algorithm:
     if name not in found:
         collective, _, shape = name.partition("/")
         some = [n for n in found if n.startswith(f"{collective}/")]
-        alike = [n for n in found if n.endswith(f"/{shape or name}")]
+        shapes = {n.partition("/")[2] for n in found}
+        near = difflib.get_close_matches(shape or name, shapes, n=1)
+        alike = [n for n in found if near and n.endswith(f"/{near[0]}")]
         meant = alike[0] if len(alike) == 1 else ""
-        raise UnknownNameError.among("algorithm", name, some or found, meant=meant)
+        known = some or (alike if len(alike) > 1 else found)
+        raise UnknownNameError.among("algorithm", name, known, meant=meant)
     return found[name]
 
 

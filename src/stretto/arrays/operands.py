@@ -7,7 +7,6 @@ misaligned or byte-swapped is copied first, and copied back when it was written.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +38,8 @@ _NAMES: dict[np.dtype[Any], str] = {}
 """Our names of the types met so far: asking a type for its name takes a microsecond."""
 _RAW = ("bfloat16", *FLOAT8)
 """Types that NumPy lacks."""
+_NO_DISPATCH = "_disabled_torch_dispatch_impl"
+"""What stands in PyTorch where a class of tensors does not say what operators do."""
 _DLPACK = {1: CPU, 2: GPU, 3: CPU, 13: GPU}
 """Executors by DLPack device: CPU, CUDA, pinned CPU, managed CUDA."""
 
@@ -120,7 +121,13 @@ def _device(given: Any) -> str:
     ask = getattr(given, "__dlpack_device__", None)
     if ask is None:
         return GPU if hasattr(given, "__cuda_array_interface__") else CPU
-    kind = int(ask()[0])
+    try:
+        kind = int(ask()[0])
+    except (BufferError, RuntimeError, TypeError, ValueError) as e:  # meta, say
+        raise CallError(
+            f"a {type(given).__name__} on no device that holds elements: {e}; want one "
+            f"on a CPU or an NVIDIA GPU"
+        ) from e
     if kind not in _DLPACK:
         raise CallError(
             f"a {type(given).__name__} on DLPack device {kind}; want one on a CPU (1) "
@@ -163,24 +170,46 @@ def host_view(given: Any, what: str, dtype: str | None = None) -> tuple[Array, s
     return seen, _name(seen.dtype, what, dtype)
 
 
+class _Memory:
+    """A CPU tensor's memory, for NumPy; it holds the tensor.
+
+    Not `tensor.numpy()`: that lets the storage never be resized again, which FSDP does.
+    """
+
+    __slots__ = ("__array_interface__", "_tensor")
+
+    def __init__(self, tensor: Any, dtype: np.dtype[Any]) -> None:
+        self._tensor = tensor
+        step = dtype.itemsize
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (tensor.data_ptr(), False),
+            "shape": tuple(tensor.shape),
+            "strides": tuple(step * stride for stride in tensor.stride()),
+            "typestr": dtype.str,
+        }
+
+
 def _tensor_view(given: Any, what: str) -> tuple[Array, str]:
-    """Return a CPU tensor's memory; PyTorch is imported already, by the caller."""
-    tensor = given.detach()
-    name = str(tensor.dtype).removeprefix("torch.")
+    """Return a CPU tensor's memory, of types that NumPy lacks as raw bits."""
+    name = str(given.dtype).removeprefix("torch.")
     if name not in DTYPES:
         raise _unknown(name, what)
+    own = getattr(type(given), "__torch_dispatch__", None)
+    if getattr(own, "__name__", _NO_DISPATCH) != _NO_DISPATCH:
+        raise CallError(
+            f"{what}: a {type(given).__name__}, which is no plain memory: what its "
+            f"elements are is said by its class; pass a dense tensor"
+        )
     try:
-        if DTYPES[name].name not in str(tensor.dtype):  # NumPy lacks it: raw bits
-            torch = sys.modules["torch"]
-            tensor = tensor.view(getattr(torch, DTYPES[name].name))
-        found: Array = tensor.numpy()
-        if not tensor.data_ptr() and tensor.numel():
+        _refuse_lazy(given, what)
+        if not given.data_ptr() and given.numel():
             raise _nowhere(given, what)
-    except (RuntimeError, TypeError) as e:
+        return np.asarray(_Memory(given, DTYPES[name])), name
+    except (NotImplementedError, RuntimeError, TypeError) as e:
         raise CallError(
             f"{what}: a tensor that has no plain memory: {e}; pass a dense one"
         ) from e
-    return found, name
 
 
 def _name(dtype: np.dtype[Any], what: str, want: str | None) -> str:

@@ -117,9 +117,9 @@ class Communicator(Collectives, ObjectVerbs, CoalescingVerbs, RepeatableCalls):
         sizes, name, device = self._read(
             "empty", shape=shape, dtype=dtype, device=device
         )
-        return self._exchanging(
-            "empty", lambda: self._session(device).empty(sizes, name)
-        )
+        self._ready("empty")
+        session = self._session(device)
+        return self._exchanging("empty", lambda: session.empty(sizes, name))
 
     def _exchanging(self, what: str, work: Callable[[], Any]) -> Any:
         """Be inside, in a method that exchanges parts with the other ranks."""

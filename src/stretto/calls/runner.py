@@ -106,6 +106,12 @@ class CallRunner:
         if session is None:
             module = executors.get(executor)
             try:
+                unavailable = module.unavailable(self._group)
+            except BaseException as e:
+                raise self._broke(e) from e.__cause__
+            if unavailable is not None:  # on all ranks alike; what is open goes on
+                raise unavailable
+            try:
                 session = module.open_session(self._group)
             except BaseException as e:
                 raise self._broke(e) from e.__cause__

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 from stretto import collectives
 from stretto.collectives import Operator
 from stretto.epilogues import Spec
-from stretto.errors import CallError
+from stretto.errors import CallError, StrettoError
 from stretto.ir import Verified
 from stretto.plan import Plan
 from stretto.registry import Registry
@@ -310,8 +310,11 @@ class Executor(Protocol):
     What one offers beside, such as times of the simulator, is imported from it.
     """
 
+    def unavailable(self, group: Group) -> StrettoError | None:
+        """Return why a rank cannot open a session, alike on all (collective)."""
+
     def open_session(self, group: Group) -> Session:
-        """Open a session for a group (collective)."""
+        """Open a session for a group (collective), where nothing is `unavailable`."""
 
     def doctor(self) -> Mapping[str, str]:
         """Return what this machine has and what is missing, by subject."""

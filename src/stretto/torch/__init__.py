@@ -1,7 +1,9 @@
 """stretto in PyTorch: a backend of torch.distributed, operators and fused layers.
 
-import stretto.torch
 torch.distributed.init_process_group("stretto")
+
+Where stretto is installed `import torch` imports this; elsewhere `import stretto.torch`
+does, and has to come first.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
-from stretto.errors import MissingExtraError
+from stretto.errors import MissingExtraError, UnknownNameError
 
 if importlib.util.find_spec("torch") is None:
     raise MissingExtraError(
@@ -71,6 +73,7 @@ __all__ = [
     "empty",
     "fuse",
     "gather",
+    "make_default",
     "matmul_reduce_scatter",
     "named",
     "permute",
@@ -144,10 +147,27 @@ def _create(opts: Any, options: Any) -> Any:
     return create(opts, options)
 
 
+_DEVICES = ("cpu", "cuda")
+
+
+def make_default(*devices: str) -> None:
+    """Let torch.distributed take stretto for such devices where nobody names a backend.
+
+    For the CPU and GPUs, if none is said: as STRETTO_TORCH_DEFAULT=1 does.
+    """
+    for device in devices:
+        if device not in _DEVICES:
+            raise UnknownNameError.among("device", device, _DEVICES)
+    theirs = dist.Backend.default_device_backend_map
+    theirs.update(dict.fromkeys(devices or _DEVICES, "stretto"))
+
+
 if "STRETTO" not in dist.Backend._plugins:
     dist.Backend.register_backend(
-        "stretto", _create, extended_api=True, devices=["cpu", "cuda"]
+        "stretto", _create, extended_api=True, devices=[*_DEVICES]
     )
+if os.environ.get("STRETTO_TORCH_DEFAULT", "0") not in ("", "0"):
+    make_default()
 if os.environ.get("TORCH_DISTRIBUTED_USE_TORCHCOMMS", "0") not in ("", "0"):
     logging.getLogger(__name__).warning(
         "TORCH_DISTRIBUTED_USE_TORCHCOMMS is set: torch.distributed asks torchcomms "

@@ -29,6 +29,7 @@ from stretto.torch.known_places import KnownPlaces
 from stretto.torch.meeting import meet, seconds
 from stretto.torch.options import Options
 from stretto.torch.transfers import Transfers
+from stretto.torch.untraced import untraced
 from stretto.torch.works import Done
 
 __all__ = ["GroupBase", "profiling"]
@@ -36,6 +37,7 @@ __all__ = ["GroupBase", "profiling"]
 profiling = torch.autograd._profiler_enabled
 
 
+@untraced
 class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
     """The ranks of a group, as torch.distributed sees them, but for the verbs."""
 

@@ -13,6 +13,7 @@ from stretto.errors import CallError
 from stretto.torch.base import GroupBase
 from stretto.torch.fallback import say_once
 from stretto.torch.memory import deregister, register
+from stretto.torch.untraced import untraced
 
 __all__ = ["FEW_SMS", "FROM_BYTES", "place_buffers"]
 
@@ -29,6 +30,7 @@ FROM_BYTES = 32 << 20
 """Bytes of everybody's parts from which that is so; smaller calls are soon over."""
 
 
+@untraced
 def place_buffers(model: Any, pool: Any = None) -> int:
     """Let a model's collectives be zero-copy on GPUs; return how many parts have it.
 
@@ -42,7 +44,8 @@ def place_buffers(model: Any, pool: Any = None) -> int:
         buckets = _Buckets(model.process_group)
         model.register_comm_hook(None, lambda state, bucket: buckets.reduce(bucket))
         return 1
-    found = [m for m in model.modules() if hasattr(m, "set_custom_all_gather")]
+    modules = model.modules() if isinstance(model, torch.nn.Module) else ()
+    found = [m for m in modules if hasattr(m, "set_custom_all_gather")]
     if not found:
         raise CallError(
             f"place_buffers: a {type(model).__name__} without DistributedDataParallel "
@@ -56,6 +59,7 @@ def place_buffers(model: Any, pool: Any = None) -> int:
     return len(found)
 
 
+@untraced
 class _Buckets:
     """Registers DDP's buckets; DDP makes them anew after the first step."""
 
@@ -110,6 +114,7 @@ def _on_few_sms(call: Callable[[], Any], whole: Any, group: Any) -> Any:
         return call()
 
 
+@untraced
 class _AllGather(_Placed):
     def __call__(
         self, output_tensor: Any, input_tensor: Any, group: Any, async_op: bool = False
@@ -124,6 +129,7 @@ class _AllGather(_Placed):
         return _on_few_sms(call, output_tensor, group)
 
 
+@untraced
 class _ReduceScatter(_Placed):
     def __call__(
         self,

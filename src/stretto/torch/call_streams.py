@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from stretto.torch.faults import both_families
+from stretto.torch.untraced import untraced
 
 __all__ = ["SHORT", "CallStreams", "Enqueued", "in_order"]
 
@@ -94,6 +95,7 @@ class CallStreams:
             self._running.popleft().release()
 
 
+@untraced
 class Enqueued(dist.Work):  # type: ignore[misc]
     """A call on a GPU that has been enqueued."""
 

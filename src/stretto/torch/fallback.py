@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from stretto.torch.faults import refusal
+from stretto.torch.untraced import untraced
 
 __all__ = ["Fallback", "say_once"]
 
@@ -41,6 +42,7 @@ def say_once(verb: str, text: str, *, level: int = logging.WARNING) -> None:
         _log.log(level, "%s: %s", verb, text)
 
 
+@untraced
 class _Gloo(dist.ProcessGroupGloo):  # type: ignore[misc]
     """Gloo, which tells the group when torch changes the time-out."""
 
@@ -51,6 +53,7 @@ class _Gloo(dist.ProcessGroupGloo):  # type: ignore[misc]
         super()._set_default_timeout(timeout)
 
 
+@untraced
 class OnDemand:
     """NCCL, made when something is asked of it that only it can answer.
 

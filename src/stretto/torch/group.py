@@ -21,6 +21,7 @@ from stretto.torch.call_streams import SHORT, in_order
 from stretto.torch.faults import as_torch, both_families, refusal
 from stretto.torch.meeting import seconds
 from stretto.torch.options import OPERATORS, given, operator_of
+from stretto.torch.untraced import untraced
 from stretto.torch.works import Done
 
 __all__ = ["StrettoGroup", "create"]
@@ -31,6 +32,7 @@ def create(opts: Any, options: Any) -> StrettoGroup:
     return StrettoGroup(opts, options)
 
 
+@untraced
 class StrettoGroup(GroupBase):
     """The ranks of a group, as torch.distributed sees them."""
 

@@ -11,12 +11,17 @@ from typing import Any
 
 import torch
 
-from stretto.calls import Communicator, connect_on
+from stretto.calls import Communicator, Work, connect_on
+from stretto.torch.untraced import untraced
 
 __all__ = ["LONGEST_S", "meet", "seconds"]
 
 LONGEST_S = 1e8
 """What stands for "no limit": three years."""
+
+
+untraced(Communicator)
+untraced(Work)
 
 
 def meet(store: Any, rank: int, size: int, timeout_s: float) -> Communicator:

@@ -13,6 +13,7 @@ import ctypes
 import math
 import threading
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ import torch
 from stretto.errors import CallError
 from stretto.torch.faults import both_families
 from stretto.torch.registry import communicator
+from stretto.torch.untraced import untraced
 
 __all__ = ["Ranges", "deregister", "empty", "pool", "register"]
 
@@ -27,6 +29,7 @@ _ALIGN = 512
 """PyTorch's allocator wants blocks that begin at multiples of so many bytes."""
 
 
+@untraced
 def empty(
     *shape: int | Sequence[int],
     dtype: torch.dtype | None = None,
@@ -34,18 +37,56 @@ def empty(
     group: Any = None,
 ) -> Any:
     """Return an uninitialised tensor in the group's memory (collective, alike)."""
-    first = shape[0] if shape else ()
-    sizes = tuple(first if isinstance(first, Sequence) else shape)
-    dtype = torch.get_default_dtype() if dtype is None else dtype
-    kind = torch.device("cpu" if device is None else device)
     comm = communicator(group)
-    nbytes = math.prod(sizes) * dtype.itemsize  # type: ignore[arg-type]
     with both_families():
+        sizes, kind = _sizes(shape), _kind(device)
+        dtype = torch.get_default_dtype() if dtype is None else dtype
+        if not isinstance(dtype, torch.dtype):
+            raise CallError(f"empty: dtype={dtype!r}; want a type of torch: torch.int8")
+        nbytes = math.prod(sizes) * dtype.itemsize
         raw = comm.empty((max(nbytes, 1),), "uint8", device=kind.type)
     flat = torch.from_numpy(raw) if kind.type == "cpu" else torch.as_tensor(raw)
     return flat[:nbytes].view(dtype).view(sizes)
 
 
+def _sizes(shape: Sequence[Any]) -> tuple[int, ...]:
+    """Return a shape that was passed as numbers, or as one sequence."""
+    alone = len(shape) == 1 and isinstance(shape[0], Sequence)
+    given: Sequence[Any] = shape[0] if alone else shape
+    sizes = tuple(int(n) for n in given if isinstance(n, Integral) and int(n) >= 0)
+    if isinstance(given, str) or len(sizes) != len(given):
+        raise CallError(
+            f"empty: a shape of {given!r}; want whole numbers, none of them negative"
+        )
+    return sizes
+
+
+def _kind(device: Any) -> torch.device:
+    """Return where memory is to be: on the CPU, or this rank's GPU."""
+    try:
+        kind = torch.device("cpu" if device is None else device)
+    except (RuntimeError, TypeError) as e:
+        raise CallError(f"empty: device={device!r}; want cpu or cuda") from e
+    if kind.type not in ("cpu", "cuda"):
+        raise CallError(f"empty: device={device!r}; want cpu or cuda")
+    if kind.type == "cuda" and kind.index is not None and torch.cuda.is_available():
+        here = torch.cuda.current_device()
+        if kind.index != here:
+            raise CallError(
+                f"empty: device={device!r}, and this rank computes on cuda:{here}: "
+                f"call torch.cuda.set_device({kind.index}) before, or leave the number "
+                f"out"
+            )
+    return kind
+
+
+def _tensor(given: Any, verb: str) -> Any:
+    if not isinstance(given, torch.Tensor):
+        raise CallError(f"{verb}: a {type(given).__name__}; want a tensor on a GPU")
+    return given.detach()
+
+
+@untraced
 def register(tensor: Any, *, group: Any = None) -> bool:
     """Let calls on a GPU tensor be zero-copy (collective); False: they stay staged.
 
@@ -53,15 +94,17 @@ def register(tensor: Any, *, group: Any = None) -> bool:
     afterwards: make it by `empty`.
     """
     with both_families():
-        return communicator(group).register(tensor.detach())
+        return communicator(group).register(_tensor(tensor, "register"))
 
 
+@untraced
 def deregister(tensor: Any, *, group: Any = None) -> None:
     """Undo `register` (collective); graphs that captured calls on it are void."""
     with both_families():
-        communicator(group).deregister(tensor.detach())
+        communicator(group).deregister(_tensor(tensor, "deregister"))
 
 
+@untraced
 def pool(nbytes: int, *, group: Any = None) -> Any:
     """Return a `torch.cuda.MemPool` over one registered block (collective).
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch.distributed as dist
 
 from stretto import collectives
+from stretto.choice.select import parse_pin
 from stretto.errors import CallError, UnknownNameError
 from stretto.torch.faults import refusal
 
@@ -23,8 +24,8 @@ class Options:
     """What a group is told: `init_process_group("stretto", pg_options=Options())`."""
 
     algorithms: Mapping[str, Any] = field(default_factory=dict)
-    """By collective, what a communicator takes as `algorithm=`: "all_reduce/ring", say;
-    others are chosen by measurement."""
+    """By collective, what a communicator takes as `algorithm=`: "all_reduce/ring", say,
+    or "ring" alone; others are chosen by measurement."""
     transfers: str = "fallback"
     """Who sends and receives tensors on the CPU: "fallback" is Gloo, with tags and any
     source; "stretto" is faster, and nobody may then receive from any source."""
@@ -35,10 +36,34 @@ class Options:
             raise CallError(
                 f"transfers={self.transfers!r}; want one of {', '.join(_TRANSFERS)}"
             )
+        if not isinstance(self.algorithms, Mapping):
+            raise CallError(
+                f"algorithms={self.algorithms!r:.60}; want algorithms by collective: "
+                f'{{"all_reduce": "ring"}}'
+            )
         known = collectives.names()
         for verb in self.algorithms:
             if verb not in known:
                 raise UnknownNameError.among("collective", str(verb), known)
+        named = {verb: _completed(verb, pin) for verb, pin in self.algorithms.items()}
+        object.__setattr__(self, "algorithms", named)
+
+
+def _completed(verb: str, pin: Any) -> Any:
+    """Return what a collective is run by, with its whole name, after a look at it."""
+    if pin is None:
+        return pin
+    name = pin[0] if isinstance(pin, tuple) and pin else pin
+    if isinstance(name, str) and "/" not in name.strip().partition(" ")[0]:
+        name = f"{verb}/{name.strip()}"
+        pin = (name, *pin[1:]) if isinstance(pin, tuple) else name
+    algorithm, _ = parse_pin(pin)
+    if algorithm.collective != verb:
+        raise CallError(
+            f"algorithms={{{verb!r}: {algorithm.name!r}}}: that is an "
+            f"{algorithm.collective}; want an {verb}"
+        )
+    return pin
 
 
 OPERATORS = ("sum", "avg", "prod", "min", "max", "band", "bor", "bxor")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 
 from stretto.errors import CallError
+from stretto.torch.untraced import untraced
 
 if TYPE_CHECKING:
     from stretto.calls import Communicator
@@ -34,6 +35,7 @@ def forget(name: str) -> None:
     _queues.pop(name, None)
 
 
+@untraced
 def communicator(group: Any = None) -> Communicator:
     """Return the communicator of a group: None is the default group.
 

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from stretto.torch.fallback import say_once
 from stretto.torch.faults import both_families, refusal
 from stretto.torch.meeting import seconds
+from stretto.torch.untraced import untraced
 from stretto.torch.works import Chained
 
 __all__ = ["Transfer", "Transfers"]
@@ -84,6 +85,7 @@ class Transfers:
             say_once(verb, text, level=logging.INFO)
 
 
+@untraced
 class Transfer(dist.Work):  # type: ignore[misc]
     """A transfer by the communicator that was started."""
 

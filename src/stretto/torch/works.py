@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from stretto.torch.faults import as_torch
 from stretto.torch.meeting import seconds
+from stretto.torch.untraced import untraced
 
 __all__ = ["Chained", "Done", "Runs", "Started"]
 
@@ -31,6 +32,7 @@ class Runs(Protocol):
         """See to it that a call is run now, and don't wait."""
 
 
+@untraced
 class Started(dist.Work):  # type: ignore[misc]
     """A call on the CPU that waits in a queue, or was run from it.
 
@@ -134,6 +136,7 @@ def _complete(future: Any, tensors: Sequence[Any], error: BaseException | None) 
         future.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
 
 
+@untraced
 class Done(dist.Work):  # type: ignore[misc]
     """A call that had ended when its Work was asked for."""
 
@@ -167,6 +170,7 @@ class Done(dist.Work):  # type: ignore[misc]
         return self._tensors
 
 
+@untraced
 class Chained(dist.Work):  # type: ignore[misc]
     """Another backend's work, and what is to be done here when it has ended."""
 

@@ -3,7 +3,12 @@
 import pytest
 from tests.host.torch.conftest import checks_of
 
-CHECKS = ("tests.host.torch.collective_checks", "tests.host.torch.group_checks")
+CHECKS = (
+    "tests.host.torch.collective_checks",
+    "tests.host.torch.group_checks",
+    "tests.host.torch.refusal_checks",
+    "tests.host.torch.untouched_checks",
+)
 
 
 @pytest.mark.parametrize("name", checks_of(*CHECKS))

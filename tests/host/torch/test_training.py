@@ -3,7 +3,7 @@
 import pytest
 from tests.host.torch.conftest import checks_of
 
-CHECKS = ("tests.host.torch.training_checks",)
+CHECKS = ("tests.host.torch.training_checks", "tests.host.torch.compiled_checks")
 
 
 @pytest.mark.parametrize("name", checks_of(*CHECKS))

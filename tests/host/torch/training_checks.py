@@ -187,6 +187,24 @@ def check_fsdp2(rank, n):
     assert ours[0] > ours[-1] or ours[0] != ours[1]
 
 
+def check_fsdp1(rank, n):
+    """It resizes storages, which calls must not lock."""
+    from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+
+    def losses(group, **options):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            model = FullyShardedDataParallel(
+                plain(), process_group=group, device_id=torch.device("cpu"), **options
+            )
+            return steps(model, rank)
+
+    for strategy in (ShardingStrategy.FULL_SHARD, ShardingStrategy.SHARD_GRAD_OP):
+        for original in (False, True):
+            options = {"sharding_strategy": strategy, "use_orig_params": original}
+            alike(losses(dist.group.WORLD, **options), losses(gloo(), **options))
+
+
 def check_buffers_are_placed_by_one_call(rank, n):
     model = DistributedDataParallel(network(), process_group=None)
     assert 1 == stretto.torch.place_buffers(model)
@@ -344,28 +362,6 @@ def check_checkpoints_at_once_and_beside(rank, n):
         dcp.load(state, checkpoint_id=path)
         for key, tensor in state.items():
             assert torch.equal(want[key], tensor.full_tensor())
-
-
-def check_functional_collectives_in_a_full_graph(rank, n):
-    import torch.distributed._functional_collectives as funcol
-
-    group = dist.group.WORLD
-
-    def layer(x, w):
-        y = funcol.all_reduce(x @ w, "sum", group)
-        z = funcol.all_gather_tensor(torch.relu(y), 0, group)
-        return funcol.reduce_scatter_tensor(z * 2, "avg", 0, group) + 1
-
-    def plain_calls(x):
-        y = x * (rank + 1)
-        dist.all_reduce(y)
-        return y + 1
-
-    torch.manual_seed(9)
-    x, w = torch.randn(4, 4), torch.randn(4, 4)
-    for call, args in ((layer, (x, w)), (plain_calls, (x,))):
-        compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
-        torch.testing.assert_close(compiled(*args), call(*args))
 
 
 def check_many_groups_are_made_and_destroyed(rank, n):

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import gc
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.shared_names import shared_names
 
-from stretto.errors import CollectiveMismatch, CommunicationError, SharedMemoryError
+from stretto.errors import (
+    CallError,
+    CollectiveMismatch,
+    CommunicationError,
+    SharedMemoryError,
+)
 from stretto.executors import Group
 from stretto.executors.cpu.shared.heap import Heap
 from stretto.executors.cpu.shared.memory import Mapping, Reservation, create_file
@@ -195,3 +201,33 @@ def test_memory_that_does_not_fit_is_refused_with_the_limit():
             place.append(fd, 2 * page)
     finally:
         os.close(fd)
+
+
+class TwoThatGrow(OneRank):
+    """This rank, and one that may have no room."""
+
+    num_ranks, why = 2, ""
+
+    def exchange(self, payload, fds=()):
+        theirs = payload | ({"why": self.why} if "grow" in payload else {})
+        return [(payload, ()), (theirs, tuple(map(os.dup, fds)))]
+
+
+def test_a_heap_that_cannot_grow_is_as_it_was():
+    """What is too large is refused, here or by another rank, and nothing is broken."""
+    group = TwoThatGrow()
+    heap = Heap(group)
+    small = heap.empty((10,), np.dtype(np.int8))
+    used, files = heap.nbytes, len(list(Path("/proc/self/fd").iterdir()))
+
+    with pytest.raises(CallError, match=r"rank 0: .* bytes asked for in all, want at"):
+        heap.empty((1 << 40,), np.dtype(np.int8))
+    group.why = "no room"
+    with pytest.raises(CallError, match="empty: rank 1: no room"):
+        heap.empty((used,), np.dtype(np.int8))
+
+    assert used == heap.nbytes
+    assert files == len(list(Path("/proc/self/fd").iterdir()))
+    group.why = ""
+    assert (used,) == heap.empty((used,), np.dtype(np.int8)).shape
+    assert (10,) == small.shape

@@ -62,6 +62,44 @@ def test_options_refuse_what_they_do_not_know():
         stretto.torch.Options(transfers="mpi")
     with pytest.raises(stretto.StrettoError, match="'all_sum'"):
         stretto.torch.Options(algorithms={"all_sum": "all_reduce/ring"})
+    with pytest.raises(stretto.CallError, match="want algorithms by collective"):
+        stretto.torch.Options(algorithms="ring")
+
+
+@pytest.mark.parametrize(
+    ("short", "whole"),
+    [
+        ("ring", "all_reduce/ring"),
+        (" ring push packets", "all_reduce/ring push packets"),
+        ("all_reduce/ring", "all_reduce/ring"),
+        (("two_shot", "pull"), ("all_reduce/two_shot", "pull")),
+        (None, None),
+    ],
+)
+def test_an_algorithm_is_named_without_its_collective(short, whole):
+    """What is said already need not be said again."""
+    made = stretto.torch.Options(algorithms={"all_reduce": short})
+
+    assert {"all_reduce": whole} == made.algorithms
+
+
+@pytest.mark.parametrize(
+    ("pin", "text"),
+    [
+        ("rign", "did you mean all_reduce/ring"),
+        ("all_reduce/rign", "did you mean all_reduce/ring"),
+        ("all_gather/ring", "that is an all_gather; want an all_reduce"),
+        ("ring quickly", "schedule word 'quickly'; known: push"),
+        (("two_shot", "quickly"), "schedule word 'quickly'; known: push"),
+        ("", "known: all_reduce"),
+        ((), "want a name such as"),
+        (3, "want a name such as"),
+    ],
+)
+def test_an_algorithm_that_is_none_is_answered_at_once(pin, text):
+    """When options are made, with the nearest name, and not in the first call."""
+    with pytest.raises(stretto.StrettoError, match=text):
+        stretto.torch.Options(algorithms={"all_reduce": pin})
 
 
 def test_short_forms_of_options_have_c10ds_defaults():

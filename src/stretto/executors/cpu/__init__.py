@@ -9,7 +9,15 @@ from stretto.executors.cpu.session import CpuSession
 from stretto.ir import Verified
 from stretto.plan import Plan
 
-__all__ = ["CpuSession", "between_hosts", "doctor", "lacks", "open_session", "trusted"]
+__all__ = [
+    "CpuSession",
+    "between_hosts",
+    "doctor",
+    "lacks",
+    "open_session",
+    "trusted",
+    "unavailable",
+]
 
 
 def open_session(group: Group, *, interpreter: str | None = None) -> CpuSession:
@@ -18,6 +26,11 @@ def open_session(group: Group, *, interpreter: str | None = None) -> CpuSession:
     `interpreter` is "numba" or "numpy"; by default the compiled one where it can be.
     """
     return CpuSession(group, interpreter=interpreter)
+
+
+def unavailable(group: Group) -> None:
+    """Return that every rank can open a session."""
+    del group
 
 
 def lacks(num_ranks: int, *, several_hosts: bool) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from stretto import hop
 from stretto.collectives import Operator
 from stretto.epilogues import Spec
+from stretto.errors import DeviceError, MissingExtraError, StrettoError
 from stretto.executors import Call, Group
 from stretto.executors.cuda.limits import lacks
 from stretto.ir import Verified
@@ -37,12 +38,34 @@ __all__ = [
     "stream_here",
     "toolchain",
     "trusted",
+    "unavailable",
     "warm",
 ]
 
 
+def unavailable(group: Group) -> StrettoError | None:
+    """Return why a rank cannot open a session, alike on all (collective).
+
+    Nobody has opened anything then, so that the group goes on without GPUs.
+    """
+    why: StrettoError | None = None
+    try:
+        from stretto.executors.cuda.device.driver import ask
+
+        if not ask("cuDeviceGetCount"):
+            why = DeviceError("no CUDA device is visible; see stretto doctor")
+    except (DeviceError, MissingExtraError) as e:
+        why = e
+    mine = {"unavailable": str(why or ""), "extra": isinstance(why, MissingExtraError)}
+    for rank, (theirs, _) in enumerate(group.exchange(mine)):
+        if theirs["unavailable"]:
+            kind = MissingExtraError if theirs["extra"] else DeviceError
+            return kind(f"rank {rank}: {theirs['unavailable']}")
+    return None
+
+
 def open_session(group: Group) -> CudaSession:
-    """Open a session for a group (collective)."""
+    """Open a session for a group (collective), where nothing is `unavailable`."""
     from stretto.executors.cuda.session import CudaSession
 
     return CudaSession(group)

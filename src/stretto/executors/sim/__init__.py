@@ -20,8 +20,14 @@ __all__ = [
     "interleave",
     "open_session",
     "simulate",
+    "unavailable",
     "written",
 ]
+
+
+def unavailable(group: Group) -> None:
+    """Leave it to `open_session` to refuse."""
+    del group
 
 
 def open_session(group: Group) -> Session:

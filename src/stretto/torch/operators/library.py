@@ -13,12 +13,15 @@ from typing import Any
 
 import torch
 
-from stretto.calls import Communicator
+from stretto.calls import Communicator, Work
 from stretto.errors import CallError
 from stretto.torch.registry import communicator
+from stretto.torch.untraced import untraced
 
 __all__ = ["LIBRARY", "define", "in_graph", "named", "resolve", "text_of"]
 
+untraced(Communicator)  # of any group: it lives below PyTorch, and cannot say so
+untraced(Work)
 LIBRARY = torch.library.Library("stretto", "FRAGMENT")
 """Keeps the registrations alive."""
 _KERNELS = ("CPU", "CUDA")
@@ -96,7 +99,7 @@ def define(
     name = f"stretto::{schema.partition('(')[0]}"
     LIBRARY.define(schema)
     for key in _KERNELS:
-        LIBRARY.impl(schema.partition("(")[0], kernel, key)
+        LIBRARY.impl(schema.partition("(")[0], untraced(kernel), key)
     torch.library.register_fake(name, fake, lib=LIBRARY)
     if backward is not None:
         torch.library.register_autograd(

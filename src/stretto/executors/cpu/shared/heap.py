@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto.errors import SharedMemoryError
+from stretto.errors import CallError, SharedMemoryError
 from stretto.executors import Group, hosts_of
 from stretto.executors.cpu.shared.memory import (
     Nowhere,
@@ -95,16 +95,30 @@ class Heap:
     def _grow(self, nbytes: int) -> None:
         size = -(-nbytes // _GROWTH) * _GROWTH
         start = self._mine.used
-        fd = create_file(size)
-        fds = {fd}
+        fds: set[int] = set()
+        why = ""
         try:
-            everybody = self._group.exchange({"grow": size}, (fd,))
+            try:
+                for heap in self.ranks:
+                    heap.check_room(size)
+                fds.add(create_file(size))
+            except SharedMemoryError as e:  # all hear of it before anything has grown
+                why = str(e)
+            mine = tuple(fds)
+            everybody = self._group.exchange({"grow": size, "why": why}, mine)
             fds.update(each for _, theirs in everybody for each in theirs)
+            refusals = [
+                f"rank {q}: {m['why']}"
+                for q, (m, _) in enumerate(everybody)
+                if m["why"]
+            ]
+            if refusals:
+                raise CallError(f"empty: {refusals[0]}")
             for rank, (_, theirs) in enumerate(everybody):
                 if not self._here[rank]:
                     continue
-                mine = rank == self._group.rank
-                self.ranks[rank].append(fd if mine else theirs[0], size)
+                fd = mine[0] if rank == self._group.rank else theirs[0]
+                self.ranks[rank].append(fd, size)
         finally:
             for each in fds:
                 os.close(each)

@@ -157,13 +157,17 @@ class Reservation:
         self.used = 0
         self._end = weakref.finalize(self, _munmap, self.address, nbytes)
 
-    def append(self, fd: int, nbytes: int) -> None:
-        """Map a file after those before it."""
+    def check_room(self, nbytes: int) -> None:
+        """Raise when a file of so many bytes does not fit after those before it."""
         if self.used + nbytes > self.nbytes:
             raise SharedMemoryError(
                 f"registered memory: {self.used + nbytes} bytes asked for in all, want "
                 f"at most {self.nbytes} a communicator; free some, or use two"
             )
+
+    def append(self, fd: int, nbytes: int) -> None:
+        """Map a file after those before it."""
+        self.check_room(nbytes)
         both, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _MAP_FIXED
         _mmap(self.address + self.used, nbytes, both, flags, fd)
         self.used += nbytes
@@ -173,6 +177,9 @@ class Nowhere:
     """What another host has: at no address, and of no size."""
 
     address = used = 0
+
+    def check_room(self, nbytes: int) -> None:
+        """Have room for everything."""
 
     def append(self, fd: int, nbytes: int) -> None:
         """Map nothing."""
