@@ -12,12 +12,18 @@ from tests.host.torch_ops import (
     held,
     matmuls,
     norms,
+    unlike_layers,
+    unlike_norms,
+    uses,
 )
 
 import stretto
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(240)]
-MODULES = (collectives, norms, fusions, held, matmuls, engines, beside)
+MODULES = (
+    *(collectives, norms, fusions, held, matmuls, engines, beside),
+    *(unlike_layers, unlike_norms, uses),
+)
 NAMES = tuple(n for n in checks.CHECKS if n not in checks.SLOW)
 
 

@@ -16,13 +16,7 @@ NAME, HIDDEN = "a group of a test", 4096
 
 
 class Comm:
-    """A communicator of which sizes are asked, and which notes its calls."""
-
-    def __init__(self):
-        self.reduced = []
-
-    def all_reduce(self, x):
-        self.reduced.append(x)
+    """A communicator of which sizes are asked."""
 
     def measured(self):
         return SimpleNamespace(fused_up_to=256 << 10, fused_of_many_up_to=8 << 20)
@@ -72,20 +66,13 @@ def test_what_is_too_large_is_left_as_it_is(group, rows, device, fused):
     ]
 
 
-@pytest.mark.parametrize(("rows", "held"), [(32, True), (33, False)])
-def test_a_layer_holds_back_what_a_norm_had_better_sum(group, rows, held):
-    """Larger sums are made at once, in place, and the norm is the model's own."""
-    layer = torch.nn.Module()
-    layer.reduce_results, layer.group = True, NAME
-
-    def forward(x):
-        assert not layer.reduce_results, "the layer is told not to sum"
-        return x * 2
-
+@pytest.mark.parametrize(
+    ("rows", "device", "held"),
+    [(32, "cuda", True), (33, "cuda", False), (33, "cpu", True)],
+)
+def test_a_layer_holds_back_what_a_norm_had_better_sum(group, rows, device, held):
+    """Larger sums are made at once, and the norm is the model's own."""
     with FakeTensorMode():
-        x = torch.empty(rows, HIDDEN, dtype=torch.bfloat16, device="cuda")
-        made = modules._held_back(forward, layer, None, report.Report(), x)
+        x = torch.empty(rows, HIDDEN, dtype=torch.bfloat16, device=device)
 
-    assert held == isinstance(made, modules.Partial)
-    assert layer.reduce_results
-    assert len(group.reduced) == (not held)
+        assert held != modules.is_too_large(x, group)

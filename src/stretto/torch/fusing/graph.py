@@ -27,6 +27,8 @@ __all__ = ["FusionPass", "fuse_graph", "over"]
 
 OP = torch.ops.stretto.all_reduce_rmsnorm.default
 aten = torch.ops.aten
+_COLLECTIVE = ("_c10d_functional", "stretto")
+"""Operators of these namespaces stay in their order, which is that of all ranks."""
 
 
 class FusionPass(CustomGraphPass):  # type: ignore[misc]
@@ -106,7 +108,8 @@ def _replace(graph: Graph, found: Found) -> None:
     """Put the fused operator where the sum was made."""
     total, weight = found.total, found.weight
     if weight is not None:
-        _hoist(weight, total)
+        for node in _later_than(weight, total):  # all are known to be movable first
+            total.prepend(node)
     with graph.inserting_before(total):
         x = found.x
         for view in found.views:
@@ -144,12 +147,23 @@ def _made(graph: Graph, target: Any, args: tuple[Any, ...], like: Node) -> Node:
     return made
 
 
-def _hoist(node: Node, before: Node) -> None:
-    """Move a node, and what it needs, before another one."""
-    if node < before or node.op == "placeholder":
-        return
-    if node is before:
-        raise Unknown("the weight depends on the sum")
-    for one in node.all_input_nodes:
-        _hoist(one, before)
-    before.prepend(node)
+def _later_than(node: Node, before: Node) -> list[Node]:
+    """Return a node and what it needs, as far as that comes after another one."""
+    wanted, seen = [node], set()
+    while wanted:
+        one = wanted.pop()
+        if one in seen or one < before or one.op == "placeholder":
+            continue
+        if one is before:
+            raise Unknown("the weight depends on the sum")
+        tags = getattr(one.target, "tags", ())
+        if (
+            one.op not in ("call_function", "get_attr")
+            or one.is_impure()
+            or torch.Tag.nondeterministic_seeded in tags
+            or getattr(one.target, "namespace", "") in _COLLECTIVE
+        ):
+            raise Unknown(f"the weight is made by {one.name}, after the sum")
+        seen.add(one)
+        wanted.extend(one.all_input_nodes)
+    return sorted(seen)

@@ -3,8 +3,11 @@
     s = residual + all_reduce(x)        or all_reduce(x) alone
     out = s * rsqrt(mean(s * s) + eps) * weight
 
-Conversions of type, views and copies may lie between. All that is not `s` or `out` must
-serve nothing else: then it can go.
+Views and copies may lie between, and conversions that lose nothing: to a type that
+holds every value of the one before. The norm must be computed in float32 at least, as
+the fused operator does; only its result may be rounded, to the type of `s`. Any other
+conversion, say to 8 bits and back, is a part of the model, and the norm stays as it is.
+All that is not `s` or `out` must serve nothing else: then it can go.
 """
 
 from __future__ import annotations
@@ -22,6 +25,17 @@ c10d = torch.ops._c10d_functional
 _CONVERTS = (torch.ops.prims.convert_element_type.default, aten._to_copy.default)
 _VIEWS = (aten.view.default, aten.reshape.default, aten._unsafe_view.default)
 _TYPES = (torch.float32, torch.float16, torch.bfloat16)
+_WIDE = (torch.float32, torch.float64)
+"""What a norm is computed in: squares of narrower types overflow, or are rounded."""
+_HOLDS = {
+    torch.bfloat16: {torch.bfloat16, *_WIDE},
+    torch.float16: {torch.float16, *_WIDE},
+    torch.float32: set(_WIDE),
+    torch.float64: {torch.float64},
+}
+"""The types that hold every value of a type; integers and 8 bits are none of a norm."""
+_ADDS = (aten.add.Tensor,)
+_REDUCED = (c10d.wait_tensor.default, torch.ops.stretto.all_reduce.default)
 _FUSED = getattr(aten, "_fused_rms_norm", None)
 FUSED_NORM = None if _FUSED is None else _FUSED.default
 
@@ -66,6 +80,8 @@ def find_norm(root: Node) -> Found | None:
     if seen is None:
         return None
     normed, eps, weight, out, gone = seen
+    if not _shape(normed):
+        return None
     later: list[Node] = []
     total = normed
     while total.target in _VIEWS and _dtype(total) == _dtype(total.args[0]):
@@ -81,9 +97,12 @@ def find_norm(root: Node) -> Found | None:
         x, group, views, used = reduced
         others = [a for a in sides if a is not side]
         _check(x, total, side, others, weight, out)
+        if views and not _value(x).is_contiguous():
+            raise Unknown("what is reduced is strided, and its sum is seen otherwise")
         gone = [*gone, *([] if side is total else [total]), *used]
         residual = others[0] if others else None
         return Found(x, residual, weight, eps, group, total, out, views, later, gone)
+    _explain(sides)
     return None
 
 
@@ -114,6 +133,21 @@ def _check(
         raise Unknown(f"a weight of {_dtype(weight)}")
 
 
+def _explain(sides: list[Node]) -> None:
+    """Refuse a sum over ranks that is converted before its norm, or the add."""
+    for side in sides:
+        here, types = side, []
+        while isinstance(here, Node) and here.target in (*_CONVERTS, *_VIEWS, *_ADDS):
+            if here.target in _CONVERTS:
+                types.append(str(_dtype(here)))
+            here = here.args[0]
+        if types and isinstance(here, Node) and here.target in _REDUCED:
+            raise Unknown(
+                f"the sum is converted to {', '.join(reversed(types))} before its "
+                f"norm; want conversions that lose nothing"
+            )
+
+
 # The norm, up from its root.
 
 
@@ -142,17 +176,20 @@ def _written_out(root: Node) -> Any:
         return None
     square = _node(mean.args[0])
     base = _squared(square)
-    if base is None:
+    if base is None or not _shape(base):
         return None
     normed = _plain(base)
     if mean.args[1] not in ([-1], [len(_shape(base)) - 1]):
         raise Unknown(f"a norm over axes {mean.args[1]}; want the last")
     if len(root.users) != 1 or len(mean.users) != 1:
         raise Unknown("the norm's scale is used elsewhere, as for a gradient")
+    for one in (base, square, mean, shifted, root):
+        if _dtype(one) not in _WIDE:
+            raise Unknown(f"a norm that is computed in {_dtype(one)}; want float32")
     scaled = next(iter(root.users))
     if scaled.target is not aten.mul.Tensor or root is _other(scaled, root):
         return None
-    if _plain(_other(scaled, root)) is not normed:
+    if _plain(_other(scaled, root)) is not normed or _dtype(scaled) not in _WIDE:
         return None
     weight, out, tail = _weighted(scaled, _dtype(normed), _shape(base)[-1:])
     gone = [*reversed(tail), root, shifted, mean, square]
@@ -169,8 +206,9 @@ def _weighted(
         if len(here.users) != 1:
             break
         user = next(iter(here.users))
-        if user.target in _CONVERTS:
-            pass
+        if _converts(user):
+            if _dtype(user) not in _HOLDS.get(dtype, ()):
+                break  # rounded to less than the norm's type: that is the model's
         elif weight is None and user.target is aten.mul.Tensor and not user.kwargs:
             other = _other(user, here)
             if not isinstance(other, Node) or _shape(other) != row:
@@ -212,9 +250,13 @@ def _reduced(
             views.insert(0, here)
             here = _node(here.args[0])
         elif here.target is aten.copy.default:
-            if _dtype(here) != _dtype(here.args[1]):
-                return None
-            here = _node(here.args[1])
+            into = _node(here.args[1])
+            if _dtype(here) != _dtype(into) or _shape(here) != _shape(into):
+                raise Unknown(
+                    f"the sum is copied to {_dtype(here)} of {list(_shape(here))}, "
+                    f"it is {_dtype(into)} of {list(_shape(into))}; want the same"
+                )
+            here = into
         else:
             break
     if here.target is c10d.wait_tensor.default:
@@ -225,6 +267,8 @@ def _reduced(
         shared = shared or (here.name if len(here.users) > 1 else "")
     elif here.target is not torch.ops.stretto.all_reduce.default:
         return None
+    if len(here.args) != 3 or here.kwargs:
+        raise Unknown("an all_reduce by keywords; want them by position")
     x, op, group = here.args
     if shared:
         raise Unknown(f"what was reduced ({shared}) is used beside the sum, too")
@@ -243,10 +287,24 @@ def _node(value: Any) -> Node:
 
 
 def _plain(node: Any) -> Any:
-    """Return what a node is but for its type."""
-    while isinstance(node, Node) and node.target in _CONVERTS:
-        node = node.args[0]
+    """Return what a node is but for conversions that lose nothing."""
+    while _converts(node):
+        before = node.args[0]
+        if _dtype(node) not in _HOLDS.get(_dtype(before), ()):
+            break
+        node = before
     return node
+
+
+def _converts(node: Any) -> bool:
+    """Return whether a node changes the type of a tensor, and nothing else of it."""
+    if not isinstance(node, Node) or node.target not in _CONVERTS:
+        return False
+    extra = {k for k, v in node.kwargs.items() if v is not None}
+    if extra - {"dtype", "device", "layout"} or not isinstance(node.args[0], Node):
+        return False
+    made, given = _value(node), _value(node.args[0])
+    return bool(made.device == given.device and made.layout == given.layout)
 
 
 def _other(node: Node, one: Node) -> Any:

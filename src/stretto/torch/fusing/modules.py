@@ -1,275 +1,248 @@
-"""Fusion without a compiler: row-parallel layers hold back their sum until it is used.
+"""Fusion without a compiler: layers hold back their sums until a norm takes them.
 
-A layer that would all_reduce its output gives a `Partial`; added to a residual it is a
-`Pending` sum; a norm of that is one fused call, which leaves the sum behind. Whatever
-else is done with either makes the sum first, so every model stays right.
+Which layers and norms are meant is read from the model; that they are what they seem is
+tried when the model is fused, by all ranks together. A layer or norm that one rank
+refuses is left alone by all, and so is a call that is none of those that were tried.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from stretto.calls import Communicator
+from stretto.errors import CallError
+from stretto.torch.fusing.held import Held, Part, is_alone, is_plain, real, settle
+from stretto.torch.fusing.layers import Layer, try_layer
+from stretto.torch.fusing.normings import Norm, try_norm
 from stretto.torch.fusing.report import Report
-from stretto.torch.operators.collectives import plain
+from stretto.torch.fusing.trials import ELSEWHERE, agreed
 from stretto.torch.operators.library import communicator_of
-from stretto.torch.operators.norms import fused_up_to, normed
+from stretto.torch.operators.norms import fused_up_to
 
-__all__ = ["Partial", "Pending", "fuse_modules"]
-
-_ADDS = (torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__)
-_EPS = ("variance_epsilon", "eps", "epsilon")
-_CLOSE = 0.02
-
-
-class Held:
-    """A tensor that is not made yet; to PyTorch it is one as soon as it is used."""
-
-    def value(self) -> Tensor:
-        """Return the tensor."""
-        raise NotImplementedError
-
-    @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        """Hold back sums; for all else, be the tensor."""
-        if func in _ADDS and len(args) == 2 and not kwargs:
-            return _sum(*args)
-        args = torch.utils._pytree.tree_map(_real, tuple(args))
-        kwargs = torch.utils._pytree.tree_map(_real, kwargs or {})
-        return func(*args, **kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        """Return what the tensor has."""
-        return getattr(self.value(), name)
-
-    def __add__(self, other: Any) -> Any:
-        return _sum(self, other)
-
-    def __radd__(self, other: Any) -> Any:
-        return _sum(other, self)
-
-
-def _forward(name: str) -> Callable[..., Any]:
-    def call(self: Held, *args: Any) -> Any:
-        return getattr(self.value(), name)(*map(_real, args))
-
-    return call
-
-
-for _name in (
-    *("sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "matmul", "rmatmul", "pow"),
-    *("neg", "abs", "getitem", "len", "iter", "bool", "float", "int", "lt", "gt"),
-    *("le", "ge", "eq", "ne"),
-):
-    setattr(Held, f"__{_name}__", _forward(f"__{_name}__"))
-Held.__hash__ = object.__hash__  # type: ignore[method-assign]
-
-
-class Partial(Held):
-    """This rank's part of a sum over ranks."""
-
-    def __init__(self, part: Tensor, comm: Communicator, report: Report) -> None:
-        """`part` is nobody else's: it becomes the sum."""
-        self.part, self.comm, self.report = part, comm, report
-        self._made: Tensor | None = None
-
-    def value(self) -> Tensor:
-        """Return the sum over ranks."""
-        if self._made is None:
-            self._made = plain(self.part)
-            self.comm.all_reduce(self._made)
-        return self._made
-
-    def fits(self, other: Any) -> bool:
-        """Return whether a tensor may be added to the sum by a fused call."""
-        return (
-            isinstance(other, Tensor)
-            and self._made is None
-            and other.dtype == self.part.dtype
-            and other.shape == self.part.shape
-            and not (torch.is_grad_enabled() and other.requires_grad)
-        )
-
-    def normed(self, residual: Tensor, weight: Tensor, eps: float) -> tuple[Any, Any]:
-        """Return the norm of the sum with a residual, and that sum, by one call."""
-        x = plain(self.part)
-        made = normed(self.comm, x, residual, weight, eps, keep=False)
-        self._made = x  # the sum over ranks now
-        self.report.calls += 1
-        return made
-
-
-class Pending(Held):
-    """A residual and a sum over ranks that is to be added to it."""
-
-    def __init__(self, partial: Partial, residual: Tensor) -> None:
-        self.partial, self.residual = partial, residual
-        self._made: Tensor | None = None
-
-    def value(self) -> Tensor:
-        """Return the sum, as a norm left it or made now."""
-        if self._made is None:
-            self._made = self.residual + self.partial.value()
-        return self._made
-
-    def normed(self, weight: Tensor, eps: float) -> Tensor | None:
-        """Return the norm by one fused call; None when the sum exists already."""
-        partial = self.partial
-        if self._made is not None or partial._made is not None:
-            return None
-        out, self._made = partial.normed(self.residual, weight, eps)
-        return out
-
-
-def _real(value: Any) -> Any:
-    return value.value() if isinstance(value, Held) else value
-
-
-def _sum(a: Any, b: Any) -> Any:
-    """Return a sum, held back when one side is a part and the other a tensor."""
-    part, other = (a, b) if isinstance(a, Partial) else (b, a)
-    if isinstance(part, Partial):
-        other = _real(other)
-        if part.fits(other):
-            return Pending(part, other)
-    return _real(a) + _real(b)
-
-
-# Finding the modules.
+__all__ = ["fuse_modules"]
 
 
 def fuse_modules(model: nn.Module, group: Any, report: Report) -> None:
-    """Let row-parallel layers hold back, and norms take what is held back."""
-    norms = {
-        name: module
-        for name, module in model.named_modules()
-        if type(module).__name__.endswith("RMSNorm")
-    }
-    usable = {}
-    for name, module in norms.items():
-        why = _unlike(module)
+    """Let row-parallel layers hold back, and norms take what is held back (collective).
+
+    A model that was fused before is tried anew.
+    """
+    for module in model.modules():
+        _unwrap(module)
+    layers = _layers(model, group, report)
+    norms = _norms(model)
+    comms = list(dict.fromkeys(layer.comm for layer in layers))
+    names = f"{[one.name for one in layers]} {[one.name for one in norms]}"
+    for comm in comms:
+        if not agreed(comm, names):
+            report.refuse(
+                type(model).__name__,
+                f"this rank has other layers or norms than another: {names}",
+            )
+            return
+    usable = [norm for norm in norms if _agreed_norm(norm, comms, report)]
+    if layers and not usable:
+        report.refuse(type(model).__name__, "it has no RMSNorm that is known here")
+        return
+    for layer in layers:
+        why = try_layer(layer)
         if why:
-            report.refuse(name, why)
-        else:
-            usable[name] = module
-    layers = [
-        module
-        for module in model.modules()
+            report.refuse(layer.name, why)
+            continue
+        own = functools.partial(_held_back, layer, group, report)
+        layer.module.forward = own
+        report.layers += 1
+    if report.layers:
+        for norm in usable:
+            norm.module.forward = functools.partial(_normed, norm)
+        report.fused += len(usable)
+
+
+def _unwrap(module: nn.Module) -> None:
+    """Let a module be what it was before it was fused."""
+    own = module.__dict__.get("forward")
+    if isinstance(own, functools.partial) and own.func in (_held_back, _normed):
+        before = own.args[0].forward
+        del module.__dict__["forward"]
+        if before != module.forward:
+            module.forward = before
+
+
+def _layers(model: nn.Module, group: Any, report: Report) -> list[Layer]:
+    """Return the layers that have a flag for their all_reduce, and a group of ours."""
+    found = [
+        (name or type(model).__name__, module)
+        for name, module in model.named_modules()
         if getattr(module, "reduce_results", None) is True
     ]
-    if not layers:
+    layers = []
+    for name, module in found:
+        try:
+            comm = communicator_of(_group_of(module, group))
+        except CallError as e:
+            report.refuse(name, str(e))
+        else:
+            layers.append(Layer(module, name, comm, module.forward))
+    if not found:
         report.refuse(
             type(model).__name__,
             "no layer has reduce_results=True, as row-parallel layers of vLLM, SGLang "
             "and of the examples have; compile the model: fuse(model, compile=True)",
         )
-        return
-    if not usable:
-        report.refuse(type(model).__name__, "it has no RMSNorm that is known here")
-        return
-    for layer in layers:
-        layer.forward = functools.partial(
-            _held_back, layer.forward, layer, group, report
-        )
-    for module in usable.values():
-        name = next(n for n in _EPS if hasattr(module, n))
-        module.forward = functools.partial(_norm, module.forward, module, name)
-    report.fused += len(usable)
+    return layers
+
+
+def _group_of(module: nn.Module, group: Any) -> Any:
+    own = module.__dict__
+    return own["group"] if "group" in own else getattr(module, "group", group)
+
+
+def _norms(model: nn.Module) -> list[Norm]:
+    return [
+        Norm(module, name or type(model).__name__, module.forward)
+        for name, module in model.named_modules()
+        if type(module).__name__.endswith("RMSNorm")
+    ]
+
+
+def _agreed_norm(norm: Norm, comms: list[Communicator], report: Report) -> bool:
+    """Try a norm; return whether all ranks take it for the same (collective)."""
+    if not comms:
+        return False
+    norm.comms = comms
+    why = try_norm(norm)
+    alike = [agreed(comm, why or norm.says()) for comm in comms]
+    if why or not all(alike):
+        report.refuse(norm.name, why or ELSEWHERE)
+        return False
+    return True
+
+
+# Calls.
+
+
+def _is_watched() -> bool:
+    """Return whether a call is traced, faked, cast or transformed; none tried was."""
+    return bool(
+        torch._C._len_torch_dispatch_stack()
+        or torch._C._len_torch_function_stack()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch.is_autocast_enabled("cpu")
+        or torch.is_autocast_enabled("cuda")
+        or torch.jit.is_tracing()
+    )
 
 
 def _held_back(
-    forward: Callable[..., Any],
-    layer: nn.Module,
-    group: Any,
-    report: Report,
-    *args: Any,
-    **options: Any,
+    layer: Layer, group: Any, report: Report, *args: Any, **options: Any
 ) -> Any:
-    """Run a layer without its all_reduce; its sum is made when it is used.
+    """Run a layer without its all_reduce; its sum is made when it is looked at.
 
-    Where code is compiled, or a gradient is wanted, the layer is what it was.
+    Where code is compiled, a gradient is wanted, or the call is none of those that were
+    tried, the layer is what it was.
     """
-    given = list(map(_real, args))
-    if torch.compiler.is_compiling() or _learns(layer, given):
-        return forward(*given, **options)
-    own = layer.__dict__  # setting an attribute of a module costs microseconds
-    own["reduce_results"] = False
-    try:
-        made = forward(*given, **options)
-    finally:
-        own["reduce_results"] = True
-    out, *rest = made if isinstance(made, tuple) else (made,)
-    of_layer = own["group"] if "group" in own else getattr(layer, "group", group)
-    comm = communicator_of(of_layer)
-    if out._base is not None or id(out) in map(id, given):
-        out = out.clone()  # it is somebody else's, too
-    held: Any = Partial(out, comm, report)
-    if out.is_cuda and out.nbytes > fused_up_to(comm):
-        held = held.value()  # a norm of its own is faster then
-    return (held, *rest) if isinstance(made, tuple) else held
+    if torch.compiler.is_compiling():
+        return layer.forward(*args, **options)
+    args = tuple(map(real, args))
+    options = {name: real(one) for name, one in options.items()}
+    with layer.lock:  # `reduce_results` is nobody else's meanwhile
+        if not _may_hold(layer, group, args, options):
+            return layer.forward(*args, **options)
+        settle(layer.comm)
+        made = layer.part(*args)
+        rest = made[1:] if type(made) is tuple else None
+        part = Part(made if rest is None else made[0], layer.comm, report)
+        del made
+        held = _hold(part, args[0])
+        if held is not None:
+            return held if rest is None else (held, *rest)
+        layer.is_known = False
+        report.refuse(layer.name, "it kept, or shared, what it returned in some call")
+        return layer.forward(*args, **options)
 
 
-def _learns(layer: nn.Module, given: list[Any]) -> bool:
-    """Return whether a gradient is wanted of what a layer makes."""
-    if not torch.is_grad_enabled():
+def _may_hold(layer: Layer, group: Any, args: Any, options: Any) -> bool:
+    """Return whether a call is like those that were tried."""
+    if not layer.takes(args, options) or _is_watched():
         return False
-    tensors = [one for one in given if isinstance(one, Tensor)]
-    return any(t.requires_grad for t in (*tensors, *layer.parameters(recurse=False)))
+    if torch.is_grad_enabled():
+        tensors = (*args, *layer.module.parameters())
+        if any(t.requires_grad for t in tensors):
+            return False
+    try:
+        return communicator_of(_group_of(layer.module, group)) is layer.comm
+    except CallError:
+        return False
 
 
-def _norm(
-    forward: Callable[..., Any],
-    module: Any,
-    eps: str,
-    x: Any,
-    *rest: Any,
-    **options: Any,
-) -> Any:
-    """Norm what is held back by one fused call; anything else as before.
+def _hold(part: Part, x: Tensor) -> Tensor | None:
+    """Return a sum that is held back, or made where that is faster; None: neither.
 
-    `eps` is what the module calls it.
+    A part that is not the layer's to give away cannot become the sum.
     """
-    if len(rest) == 1 and not options and isinstance(x, Partial):
-        if x.fits(rest[0]):
-            return x.normed(rest[0], module.weight, float(getattr(module, eps)))
-        total = _sum(x, rest[0])  # norm(x, residual) returns both
-        made = _norm(forward, module, eps, total)
-        return made, _real(total)
-    if isinstance(x, Pending) and not rest and not options:
-        made = x.normed(module.weight, float(getattr(module, eps)))
-        if made is not None:
-            return made
-    return forward(_real(x), *map(_real, rest), **options)
+    out = part.tensor
+    if not is_plain(out) or not out.is_contiguous():
+        return None
+    if out.is_neg() or out.is_conj() or out is x:
+        return None
+    del out
+    if not is_alone(part.__dict__, "tensor"):
+        return None
+    x = part.tensor
+    if is_too_large(x, part.comm):
+        part.comm.all_reduce(x)
+        return x
+    return part.hold()
 
 
-def _eps(module: nn.Module) -> float:
-    found = [getattr(module, n) for n in _EPS if hasattr(module, n)]
-    return float(found[0])
+def is_too_large(x: Tensor, comm: Communicator) -> bool:
+    """Return whether a norm of its own is faster than one fused call."""
+    return bool(x.is_cuda and x.nbytes > fused_up_to(comm))
 
 
-def _unlike(module: nn.Module) -> str:
-    """Return why a norm is not the one that is fused, or nothing."""
-    weight = getattr(module, "weight", None)
-    if not isinstance(weight, Tensor) or weight.dim() != 1:
-        return "it has no weight of one axis"
-    if not any(isinstance(getattr(module, n, None), float) for n in _EPS):
-        return f"it has none of {', '.join(_EPS)}"
-    x = torch.linspace(-2, 3, 2 * weight.numel(), dtype=torch.float32)
-    x = x.view(2, -1).to(weight.device, weight.dtype)
-    with torch.no_grad():
-        got = module(x)
-        s = x.float()
-        want = s * torch.rsqrt(s.square().mean(-1, keepdim=True) + _eps(module))
-        want = want * weight.float()
-    if not isinstance(got, Tensor) or got.dtype != x.dtype:
-        return "its output has another type than its input"
-    if not torch.allclose(got.float(), want, rtol=_CLOSE, atol=_CLOSE):
-        return "it computes something else than x / sqrt(mean(x * x) + eps) * weight"
-    return ""
+def _normed(norm: Norm, *args: Any, **options: Any) -> Any:
+    """Norm what is held back by one fused call; anything else as before."""
+    if torch.compiler.is_compiling():
+        return norm.forward(*args, **options)
+    if args and not options and type(args[0]) is Held:
+        held, *rest = args
+        if not rest and norm.alone and _may_norm(norm, held, with_residual=True):
+            return held.normed(*norm.arguments())
+        if len(rest) == 1 and norm.pair:
+            residual = real(rest[0])
+            if _fits(residual, held) and _may_norm(norm, held, with_residual=False):
+                return _pair(norm, held, residual)
+    options = {name: real(one) for name, one in options.items()}
+    return norm.forward(*map(real, args), **options)
+
+
+def _may_norm(norm: Norm, held: Held, *, with_residual: bool) -> bool:
+    part = held.waits(with_residual=with_residual)
+    return part is not None and norm.takes(part.tensor) and not _is_watched()
+
+
+def _fits(residual: Any, held: Held) -> bool:
+    """Return whether a residual is one of the fused call."""
+    return (
+        is_plain(residual)
+        and (residual.dtype, residual.shape) == (held.dtype, held.shape)
+        and residual.device == held.device
+        and residual.is_contiguous()
+        and not (torch.is_grad_enabled() and residual.requires_grad)
+    )
+
+
+def _pair(norm: Norm, held: Held, residual: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the norm and the sum with the residual, where the module leaves them."""
+    part = held.waits(with_residual=False)
+    assert part is not None  # the caller has asked
+    weight, eps = norm.arguments()
+    changed = norm.pair in ("both", "residual")
+    out, total = part.normed(residual, weight, eps, in_place=changed)
+    if norm.pair == "both":
+        held.becomes(out)
+    return out, total

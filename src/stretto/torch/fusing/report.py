@@ -16,6 +16,8 @@ class Report:
 
     fused: int = 0
     """Norms that are part of an all_reduce now."""
+    layers: int = 0
+    """Layers that hold back their sums, of a model that is not compiled."""
     calls: int = 0
     """Fused calls made so far, of a model that is not compiled."""
     refused: list[tuple[str, str]] = field(default_factory=list)
