@@ -33,9 +33,7 @@ def installed(tmp_path):
         path = {"PYTHONPATH": search_path(tmp_path)}
         done = subprocess.run(
             [sys.executable, "-c", code, str(tmp_path / "store")],
-            env=os.environ
-            | {"PYTHONPATH": os.pathsep.join(map(str, path))}
-            | variables,
+            env=os.environ | path | variables,
             capture_output=True,
             text=True,
             check=False,
