@@ -69,7 +69,7 @@ class Instance:
     """Prefill or decode: a scheduler of vLLM's manner, and its workers."""
 
     def __init__(self, name, *, ranks=1, blocks=64, groups=ONE_GROUP, budget=64,
-                 overlap=1, keep_s=30.0, deadline_s=10.0, far=False, cached=0,
+                 overlap=1, keep_s=300.0, deadline_s=60.0, far=False, cached=0,
                  by_layer=False):  # fmt: skip
         self.groups, self.budget, self.overlap = groups, budget, overlap
         self.ranks = [

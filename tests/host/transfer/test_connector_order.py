@@ -5,18 +5,21 @@ that is given out. See serving.py.
 """
 
 import json
-import os
 import random
-import select
-import subprocess
-import time
 import uuid
 from pathlib import Path
 
 import pytest
-from tests.host import warm
-from tests.host.transfer.conftest import ROOT
 from tests.host.transfer.serving import Instance, scenario
+from tests.host.transfer.serving_child import (
+    DECODES,
+    Child,
+    all_free,
+    prompts,
+    serve,
+    starting,
+    until,
+)
 from tests.host.transfer.serving_rank import STOPPED
 
 from stretto.errors import CallError
@@ -25,125 +28,10 @@ from stretto.transfer.connector import Group, Worker
 
 pytestmark = [pytest.mark.host, pytest.mark.timeout(120)]
 CALLS = Path(__file__).parents[2] / "pure" / "transfer" / "vllm_calls.json"
-DECODES = {"do_remote_decode": True}
 HYBRID = (Group(block=4), Group(block=4, window=9))
 
 
-class Child:
-    """Prefill in a process of its own."""
-
-    def __init__(self, **how):
-        self.name = f"p{uuid.uuid4().hex[:8]}"
-        self.process = warm.Popen(
-            ["-m", "tests.host.transfer.serving", self.name, json.dumps(how)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT,
-        )  # fmt: skip
-        self.told, self._rest = {}, b""
-        while self._heard(10) != ["ready"]:
-            pass
-
-    def say(self, **what):
-        self.process.stdin.write(json.dumps(what).encode() + b"\n")
-        self.process.stdin.flush()
-
-    def add(self, name, tokens, params):
-        self.say(name=name, tokens=list(tokens), params=params)
-
-    def abort(self, *names):
-        self.say(abort=names)
-
-    def _heard(self, seconds):
-        """Return what it has said meanwhile."""
-        if not select.select([self.process.stdout], [], [], seconds)[0]:
-            return []
-        got = os.read(self.process.stdout.fileno(), 1 << 20)
-        *lines, self._rest = (self._rest + got).split(b"\n")
-        return [json.loads(line) for line in lines]
-
-    def step(self, seconds=0.0):
-        """Take what it says: it steps on its own. Return what it was asked for."""
-        answers = []
-        for said in self._heard(seconds):
-            assert "error" not in said, said
-            if "free" in said:
-                answers.append(said)
-            else:
-                self.told[said["name"]] = said["params"]
-        return answers
-
-    def counts(self):
-        """Return what is free there, what requests it has, and its figures."""
-        self.say(free=True)
-        while not (answers := self.step(1.0)):
-            assert self.process.poll() is None
-        return answers[0]
-
-    def close(self):
-        self.process.kill()
-        self.process.wait(10)
-        self.process.stdin.close()
-        self.process.stdout.close()
-
-
-@pytest.fixture
-def start():
-    """Yield what starts instances, here or in a process, and end them."""
-    loader.load()
-    some = []
-
-    def make(kind=Instance, **how):
-        name = () if kind is Child else (f"i{uuid.uuid4().hex[:8]}",)
-        some.append(kind(*name, **how))
-        return some[-1]
-
-    yield make
-    for made in some:
-        made.close()
-
-
-def until(what, *steps, seconds=40):
-    """Step until something is so."""
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, "not in time"
-        for step in steps:
-            step()
-
-
-def prompts(count, seed=0, most=40):
-    rng = random.Random(seed)
-    return {
-        f"r{n}": [rng.randrange(9000) for _ in range(rng.randrange(1, most))]
-        for n in range(count)
-    }
-
-
-def serve(prefill, decode, asked, *, mood=None, outputs=3):
-    """Have requests computed by one and gone on with by the other; return these."""
-    made, left = {}, set(asked)
-    for name, tokens in asked.items():
-        prefill.add(name, tokens, dict(DECODES))
-
-    def go_on():
-        prefill.step()
-        decode.step()
-        for name, params in list(prefill.told.items()):
-            del prefill.told[name]
-            left.discard(name)
-            if params is not None:
-                made[name] = decode.add(f"at {name}", asked[name], params, outputs)
-        if mood is not None:
-            mood()
-
-    until(lambda: not left and not decode.has_requests(), go_on)
-    assert not any(request.wrong for request in made.values())
-    return made
-
-
-def all_free(prefill):
-    if isinstance(prefill, Child):
-        return not prefill.counts()["requests"]
-    return not prefill.has_requests()
+start = pytest.fixture(starting, name="start")
 
 
 def test_calls_are_in_the_order_of_vllm(start):
@@ -212,7 +100,8 @@ def test_two_hundred_requests_are_kept_at_once(start, far):
     told, prefill.told = dict(prefill.told), {}
     made = [decode.add(f"at {n}", asked[n], params, 2) for n, params in told.items()]
     until(lambda: not decode.has_requests(), decode.step)
-    assert not any(request.wrong or request.failed for request in made)
+    assert not [r.request_id for r in made if r.wrong]
+    assert not [r.request_id for r in made if r.failed]
     assert sum(r.came for r in made) == sum(r.num_prompt_tokens for r in made)
     until(lambda: all_free(prefill), decode.step)
     assert prefill.counts()["free"] == [2499]
@@ -249,92 +138,6 @@ def test_requests_are_aborted_and_preempted_in_every_state(start, seed):
     until(lambda: all_free(prefill), prefill.step, decode.step)
     for side in (prefill, decode):
         assert [39] * len(groups) == [len(some) for some in side.free]
-
-
-def test_what_nobody_fetches_is_free_again_and_old_parameters_give_nothing(start):
-    """Late decode computes itself: it reads nothing that is another's by now."""
-    prefill, decode = start(keep_s=0.3, blocks=20), start()
-    prefill.add("r", range(30), dict(DECODES))
-    until(lambda: all_free(prefill), prefill.step)
-    for n in range(3):
-        prefill.add(f"other {n}", range(50, 70), {})
-    until(lambda: all_free(prefill), prefill.step)
-    assert prefill.stats.reduce()["expired"] == 1
-    request = decode.add("at r", range(30), prefill.told["r"], 2)
-    until(lambda: not decode.has_requests(), decode.step)
-    assert (True, 0, STOPPED) == (request.failed, request.wrong, request.status)
-    assert decode.stats.reduce()["failed"] == 1
-
-
-def test_blocks_rest_as_long_as_decode_says_that_it_waits(start):
-    """And are free soon after it says so no more."""
-    prefill = start(keep_s=0.6)
-    decode = start(keep_s=0.6, blocks=9)
-    prefill.add("r", range(20), dict(DECODES))
-    until(lambda: "r" in prefill.told, prefill.step)
-    decode.add("long", range(100, 128), {}, 10**6)
-    decode.step()
-    request = decode.add("at r", range(20), prefill.told["r"], 2)
-    end = time.monotonic() + 1.8
-
-    def go_on():
-        prefill.step()
-        decode.step()
-        long = decode.requests["long"]
-        if long.num_tokens > 32:  # it needs no block beyond those it has
-            long.tokens = long.tokens[:29]
-            long.num_computed_tokens = 28
-
-    until(lambda: time.monotonic() > end, go_on)
-    assert request.status == "WAITING"
-    assert "r" in prefill.requests
-    decode.abort("long")
-    until(lambda: request.is_over, prefill.step, decode.step)
-    assert (20, False, 0) == (request.came, request.failed, request.wrong)
-    until(lambda: all_free(prefill), prefill.step, decode.step)
-    prefill.add("s", range(20), dict(DECODES))
-    until(lambda: "s" in prefill.told, prefill.step)
-    decode.add("at s", range(20), prefill.told["s"], 2)
-    decode.abort("at s")  # before it has any block
-    until(lambda: all_free(prefill), prefill.step, decode.step, seconds=0.5)
-
-
-def test_prefill_that_is_killed_costs_time_and_no_wrong_value(start):
-    """Decode computes what did not come, whenever the other one died."""
-    decode = start(deadline_s=3.0)
-    for before in (True, False):
-        prefill = start(Child)
-        asked = prompts(6, seed=5)
-        for name, tokens in asked.items():
-            prefill.add(name, tokens, dict(DECODES))
-        until(lambda p=prefill: len(p.told) == 6, prefill.step)
-        if before:
-            prefill.process.kill()
-            prefill.process.wait(10)
-        made = [
-            decode.add(f"{before} {n}", asked[n], params, 2)
-            for n, params in prefill.told.items()
-        ]
-        if not before:
-            decode.step()
-            prefill.process.kill()
-        until(lambda: not decode.has_requests(), decode.step)
-        assert all(request.status == STOPPED for request in made)
-        assert not any(request.wrong for request in made)
-        if before:
-            assert all(request.failed for request in made)
-
-
-def test_decode_that_is_gone_leaves_blocks_that_expire(start):
-    """It never said that it was done."""
-    prefill, decode = start(keep_s=0.5), start()
-    prefill.add("r", range(20), dict(DECODES))
-    until(lambda: "r" in prefill.told, prefill.step)
-    decode.add("at r", range(20), prefill.told["r"], 2)
-    decode.step()
-    decode.close()
-    until(lambda: all_free(prefill), prefill.step, seconds=5)
-    assert len(prefill.free[0]) == 63
 
 
 def test_both_ways(start):
