@@ -12,9 +12,7 @@ from tests.host.torch_ops import (
     held,
     matmuls,
     norms,
-    unlike_layers,
-    unlike_norms,
-    uses,
+    unlike,
 )
 
 import stretto
@@ -22,7 +20,7 @@ import stretto
 pytestmark = [pytest.mark.host, pytest.mark.timeout(240)]
 MODULES = (
     *(collectives, norms, fusions, held, matmuls, engines, beside),
-    *(unlike_layers, unlike_norms, uses),
+    unlike,
 )
 NAMES = tuple(n for n in checks.CHECKS if n not in checks.SLOW)
 

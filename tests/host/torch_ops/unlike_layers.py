@@ -5,12 +5,11 @@ Each is a change to one layer: (how, whether it may hold back its sum).
 
 import torch
 import torch.distributed as dist
-from tests.host.torch_ops.checks import check, seeded
-from tests.host.torch_ops.fusions import HIDDEN, LlamaRMSNorm, by_ours, gloo
+from tests.host.torch_ops.checks import seeded
+from tests.host.torch_ops.fusions import HIDDEN, by_ours
 from torch import nn
 
 import stretto.torch.operators as st
-from stretto.torch.fusing import fuse
 
 LAYERS = {}
 
@@ -25,7 +24,7 @@ def layer(fuses=False, **attributes):
     return add
 
 
-class Row(nn.Module):
+class ChangedRow(nn.Module):
     """A matrix by columns, and whatever a function makes of it."""
 
     def __init__(self, rank, function, attributes):
@@ -327,83 +326,3 @@ def other_work_without_the_sum(self, x):
 def says_what_it_summed(self, x):
     y = self.sum(self.y(x))
     return y, y.sum()
-
-
-class Block(nn.Module):
-    """A layer and a norm, as models have them."""
-
-    def __init__(self, rank, function, attributes):
-        super().__init__()
-        self.row = Row(rank, function, attributes)
-        self.norm = LlamaRMSNorm(torch.float32)
-
-    def forward(self, x):
-        y = self.row(x)
-        rest = []
-        if isinstance(y, dict):
-            y = y["y"]
-        elif not isinstance(y, torch.Tensor):
-            y, *rest = y
-        total = x + y
-        return self.norm(total), total, y, *(r for r in rest if r is not None)
-
-
-def state_of(module):
-    """Return all that a run of a module may leave behind."""
-    words = {
-        name: {
-            k: repr(v) for k, v in m.__dict__.items() if k not in ("forward", "fusion")
-        }
-        for name, m in module.named_modules()
-    }
-    held = [*module.parameters(), *module.buffers()]
-    where = [(t.data_ptr(), t.clone()) for t in held]
-    return str(words), [w[0] for w in where], [w[1] for w in where]
-
-
-@check
-def layers_that_are_no_sums_are_left(b):
-    """Right in all; those that are no sums of parts say why they do not fuse."""
-    gloo(b)
-    for name, (function, fuses, attributes) in LAYERS.items():
-        model = Block(b.rank, function, attributes)
-        plain = Block(b.rank, function, attributes)
-        before, chance = state_of(model), torch.get_rng_state()
-        said = fuse(model, b.comm).fusion
-        after = state_of(model)
-        b.true(f"{name}: state", before[:2] == after[:2])
-        b.true(f"{name}: tensors", all(map(torch.equal, before[2], after[2])))
-        b.true(f"{name}: random", torch.equal(chance, torch.get_rng_state()))
-        b.true(f"{name}: {said}", bool(said.layers) == fuses)
-        b.true(f"{name}: {said}", fuses or said.refused[-1][0] == "row")
-        with torch.no_grad():
-            for turn, shape in enumerate([(3, HIDDEN), (2, HIDDEN), (2, 2, HIDDEN)]):
-                if len(shape) > 2 and function is no_rows_together:
-                    continue
-                x = b.draw(*shape)[b.rank]
-                torch.manual_seed(turn)
-                got = model(x.clone())
-                torch.manual_seed(turn)
-                want = plain(x.clone())
-                for one, other in zip(got[1:], want[1:], strict=True):
-                    same = torch.equal(one * 1, other)
-                    b.true(f"{name}, {shape}: not bit for bit", same)
-                b.same(f"{name}, {shape}", got[0], want[0], 1e-5)
-        held = said.calls > 0
-        b.true(f"{name}: {said.calls} calls", held == fuses)
-
-
-@check
-def layers_with_weights_that_come_later(b):
-    """What was zero or one when the model was fused may be anything afterwards."""
-    gloo(b)
-    for name in ("bias_after", "times_one_so_far", "bias_of_every_rank"):
-        function, _, attributes = LAYERS[name]
-        pair = [Block(b.rank, function, attributes) for _ in "12"]
-        fuse(pair[1], b.comm)
-        with torch.no_grad():
-            x = b.randn(3, HIDDEN)
-            for model in pair:
-                for parameter in model.parameters():
-                    parameter.copy_(seeded(5, *parameter.shape))
-            b.same(name, pair[1](x)[0], pair[0](x)[0], 1e-5)

@@ -4,11 +4,8 @@ Each is (self, x or x and residual; whether it fuses).
 """
 
 import torch
-from tests.host.torch_ops.checks import check, seeded
-from tests.host.torch_ops.fusions import HIDDEN, Row, by_ours, gloo
+from tests.host.torch_ops.fusions import HIDDEN, by_ours
 from torch import nn
-
-from stretto.torch.fusing import fuse
 
 NORMS = {}
 
@@ -325,90 +322,3 @@ def residual_as_it_was(self, x, residual):
 def sum_rounded(self, x, residual):
     total = (x + residual).bfloat16().to(x.dtype)
     return self.plain(total), total
-
-
-class Block(nn.Module):
-    """A layer, and a norm with a residual in one of two ways."""
-
-    def __init__(self, rank, function, how, attributes):
-        super().__init__()
-        self.row = Row(rank, torch.float32, by_ours)
-        self.norm, self.how = MadeRMSNorm(function, attributes), how
-
-    def forward(self, x):
-        y, residual = self.row(x), x.clone()
-        made = []
-        if self.how != "only":
-            total = residual + y
-            out = self.norm(total)
-            made += [*(out if isinstance(out, tuple) else (out,)), total * 1]
-        if self.how:
-            y = self.row(x)
-            out, total = self.norm(y, residual)
-            made += [out, total, residual, y * 1]
-        return made
-
-
-@check
-def norms_that_are_none_are_left(b):
-    """Right in all; those that compute something else say that they are left alone."""
-    gloo(b)
-    for name, (function, fuses, how, attributes) in NORMS.items():
-        pair = [Block(b.rank, function, how, attributes).eval() for _ in "12"]
-        said = fuse(pair[1], b.comm).fusion
-        b.true(f"{name}: {said}", said.fused == fuses)
-        b.true(f"{name}: {said}", fuses or said.refused[0][0] == "norm")
-        if function is fails:
-            continue
-        with torch.no_grad():
-            for size in (1e-3, 1.0, 1e2):
-                x = b.randn(3, HIDDEN) * size
-                for one, other in zip(pair[1](x), pair[0](x), strict=True):
-                    b.true(f"{name}: bits", fuses or torch.equal(one, other))
-                    near = 32 * torch.finfo(torch.float32).eps
-                    off = (one - other).abs()
-                    b.true(
-                        f"{name}: {off.max()}", bool((off <= near * other.abs()).all())
-                    )
-            both = fuses and how is True
-            b.true(f"{name}: {said.calls} calls", said.calls == 3 * (fuses + both))
-
-
-@check
-def norms_of_narrow_models(b):
-    """In 16 bits each number is within eight steps of the model's own."""
-    gloo(b)
-    for name in ("llama", "rounded_once", "gemma", "pair", "pair_in_place"):
-        function, _, how, attributes = NORMS[name]
-        for dtype in (torch.bfloat16, torch.float16):
-            pair = [Block(b.rank, function, how, attributes).to(dtype) for _ in "12"]
-            said = fuse(pair[1], b.comm).fusion
-            with torch.no_grad():
-                x = b.randn(3, HIDDEN).to(dtype)
-                for one, other in zip(pair[1](x), pair[0](x), strict=True):
-                    near = 8 * torch.finfo(dtype).eps * other.double().abs()
-                    fits = (one.double() - other.double()).abs() <= near
-                    b.true(f"{name} {dtype}", bool(fits.all()))
-            b.true(f"{name} {dtype}: {said}", said.calls == 1 + (how is True))
-
-
-@check
-def norms_are_what_they_are_when_they_are_called(b):
-    """Weights and eps are read in every call; what else has changed is left alone."""
-    gloo(b)
-    for name in ("llama", "gemma", "pair_alone"):
-        function, _, how, attributes = NORMS[name]
-        pair = [Block(b.rank, function, how, attributes) for _ in "12"]
-        said = fuse(pair[1], b.comm).fusion
-        x = b.randn(3, HIDDEN)
-        with torch.no_grad():
-            for turn in range(3):
-                for model in pair:
-                    model.norm.weight.data.copy_(seeded(turn, HIDDEN))
-                for one, other in zip(pair[1](x), pair[0](x), strict=True):
-                    b.same(f"{name}, turn {turn}", one, other)
-            b.true(f"{name}: {said.calls} calls", said.calls == 3)
-            for model in pair:
-                model.norm.eps = 0.5
-            for one, other in zip(pair[1](x), pair[0](x), strict=True):
-                b.same(f"{name}, another eps", one, other)

@@ -24,7 +24,8 @@ def fuse(
     """Return the model with its all_reduces, adds and norms fused; see `.fusion`.
 
     As it is, a model's row-parallel layers (those with `reduce_results`) hold back
-    their all_reduce, in place. With `compile=True` it is compiled, and the pattern is
+    their all_reduce, in place: those that all ranks have tried, which call this
+    together. With `compile=True` it is compiled, and the pattern is
     found in the graph, whoever wrote it: by `dist.all_reduce`, functional collectives
     or ours. `options` are torch.compile's. What is not known is left as it is, and
     `model.fusion` says why.

@@ -29,6 +29,7 @@ from stretto.torch.fusing.trials import (
     identical,
     look_of,
     quiet,
+    reason,
     stand_ins,
 )
 
@@ -147,7 +148,7 @@ def _fails(layer: Layer, shape: tuple[int, ...]) -> str:
         with quiet(layer.module), stand_ins(layer.module, "as they are"):
             layer.part(x)
     except Exception as e:  # whatever a layer raises
-        return f"{type(e).__name__}: {e}"
+        return reason(e)
     return ""
 
 
@@ -193,7 +194,7 @@ def _without_sums(layer: Layer, inputs: list[Any]) -> tuple[list[Any], str]:
                 return [], why
             held.append(made)
     except Exception as e:  # whatever a layer raises
-        return [], str(e) if isinstance(e, Unlike) else f"{type(e).__name__}: {e}"
+        return [], reason(e)
     return held, ""
 
 
@@ -215,7 +216,7 @@ def _as_it_is(layer: Layer, inputs: list[Any], held: list[Any], sums: Any) -> st
             elif not identical(x, given):
                 why = "it changes its input"
         except Exception as e:  # whatever a layer raises
-            why = str(e) if isinstance(e, Unlike) else f"{type(e).__name__}: {e}"
+            why = reason(e)
     return why
 
 

@@ -28,6 +28,7 @@ from stretto.torch.fusing.trials import (
     identical,
     look_of,
     quiet,
+    reason,
     stand_ins,
 )
 
@@ -134,13 +135,16 @@ def _tried(
     fit: set[Any] | None = None
     why = ""
     for how in ("as they are", "any"):
-        for x in _rows(norm, dtype):
-            try:
-                made = run(norm, how, x, forms)
-            except Exception as e:  # whatever a module raises
-                made = set()
-                why = str(e) if isinstance(e, Unlike) else f"{type(e).__name__}: {e}"
-            fit = made if fit is None else fit & made
+        try:
+            with quiet(norm.module), stand_ins(norm.module, how):
+                for x in _rows(norm, dtype):
+                    try:
+                        made = run(norm, x, forms)
+                    except Exception as e:  # whatever a module raises
+                        made, why = set(), reason(e)
+                    fit = made if fit is None else fit & made
+        except Exception as e:
+            fit, why = set(), reason(e)
     return fit or set(), why
 
 
@@ -159,12 +163,11 @@ def _forms(norm: Norm) -> list[tuple[str, bool]]:
     return list(itertools.product(names, (False, True)))
 
 
-def _alone(norm: Norm, how: str, x: Tensor, forms: list[Any]) -> set[Any]:
+def _alone(norm: Norm, x: Tensor, forms: list[Any]) -> set[Any]:
     """Return which forms the module may be by what it makes of a tensor."""
     given = x.clone()
-    with quiet(norm.module), stand_ins(norm.module, how):
-        weight = norm.module.weight.detach().clone()
-        made = norm.forward(given)
+    weight = norm.module.weight.detach().clone()
+    made = norm.forward(given)
     if not identical(given, x):
         raise Unlike("it changes its input")
     if not isinstance(made, Tensor) or made.dtype != x.dtype:
@@ -205,13 +208,12 @@ def _close(made: Any, want: Tensor) -> bool:
     return bool((off <= steps * kind.eps * want.abs() + 2 * kind.tiny * kind.eps).all())
 
 
-def _pair(norm: Norm, how: str, x: Tensor, forms: list[Any]) -> set[Any]:
+def _pair(norm: Norm, x: Tensor, forms: list[Any]) -> set[Any]:
     """Return the same of a tensor and a residual, and which of them it changes."""
     residual = x.flip(-1) / 3
     a, b = x.clone(), residual.clone()
-    with quiet(norm.module), stand_ins(norm.module, how):
-        weight = norm.module.weight.detach().clone()
-        made = norm.forward(a, b)
+    weight = norm.module.weight.detach().clone()
+    made = norm.forward(a, b)
     if type(made) is not tuple or len(made) != 2:
         raise Unlike("it returns no pair")
     out, total = made

@@ -25,6 +25,7 @@ __all__ = [
     "identical",
     "look_of",
     "quiet",
+    "reason",
     "stand_ins",
 ]
 
@@ -37,6 +38,11 @@ _PLAIN = (bool, int, float, str, type(None))
 
 class Unlike(Exception):
     """A module that is left alone; says why."""
+
+
+def reason(e: Exception) -> str:
+    """Return what to say of a run that failed, or found something."""
+    return str(e) if isinstance(e, Unlike) else f"{type(e).__name__}: {e}"
 
 
 def agreed(comm: Communicator, text: str) -> bool:
