@@ -58,6 +58,7 @@ def summed(comm):
 
 
 @pytest.mark.slow
+@pytest.mark.fresh
 @pytest.mark.timeout(600)
 def test_sixty_four_ranks_connect_and_sum_within_80_seconds_of_processors():
     """Which two cores have in 40 s. What others run meanwhile does not count."""
