@@ -10,6 +10,7 @@ import numpy as np
 
 from stretto.arrays.operands import host_view, on_gpu
 from stretto.arrays.view import view as gpu_view
+from stretto.collectives import storage
 from stretto.errors import CallError, LayoutError
 from stretto.transfer.layouts import Layout
 
@@ -103,9 +104,10 @@ def _seen(given: Any, what: str, *, written: bool) -> _Seen:
 
 def _fitted(layout: Layout, seen: _Seen, what: str, *, is_exact: bool) -> Layout:
     """Return a layout at the distances of a tensor that has its shape."""
-    same = layout.storage.itemsize == Layout(f"N=1 {seen.dtype}").itemsize
     if is_exact:  # what NumPy has no type for is passed as its bits
         same = seen.dtype in (layout.dtype, layout.storage.name)
+    else:
+        same = layout.itemsize == storage(seen.dtype).itemsize
     raw = seen.dtype in ("uint8", "int8") and len(seen.shape) == 1
     if not same and not raw:
         raise LayoutError(
