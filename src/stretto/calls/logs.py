@@ -11,6 +11,7 @@ import os
 import warnings
 
 from stretto.calls.keys import LaunchKey
+from stretto.choice.beside import Beside
 from stretto.choice.select import Choice
 
 __all__ = ["logger", "say_chosen"]
@@ -61,5 +62,5 @@ def say_chosen(
         kind.memory,
         place,
         choice,
-        "chosen" if kind.pin is None else "pinned",
+        "pinned" if kind.pin and not isinstance(kind.pin, Beside) else "chosen",
     )

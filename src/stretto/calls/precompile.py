@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from stretto import caches, collectives
 from stretto._version import __version__
+from stretto.choice.beside import Beside
 from stretto.choice.plans import frozen, proved_plan
 from stretto.choice.select import STAGED, Choice, Profile, Question, dtype_class
 from stretto.choice.selector import Selector
@@ -130,7 +131,8 @@ def _plans(one: _Usual, num_ranks: int, selector: Selector) -> Iterator[Usual]:
             params=params,
             dtypes=dtype_class(one.dtype),
         )
-        served.setdefault(selector.choose(asked), []).append(nbytes)
+        for pin in (None, Beside()):  # that blocks, and that is started
+            served.setdefault(selector.choose(asked, pin), []).append(nbytes)
     for choice, sizes in _from_both_ends(list(served.items())):
         args = choice.algorithm, num_ranks, params, choice.schedule
         for nbytes in sorted({sizes[0], sizes[-1]}):

@@ -11,6 +11,7 @@ from typing import Any
 
 from stretto.calls.requests.layout import look
 from stretto.calls.runner import CallRunner
+from stretto.choice.select import Pin
 from stretto.epilogues import Bound
 from stretto.errors import CallError
 
@@ -64,14 +65,21 @@ class RepeatableCalls(CallRunner):
         """
         return self._calls.by_place
 
-    def repeated_in_place(self, x: Any, op: str = "sum") -> Callable[[], bool] | None:
+    def repeated_in_place(
+        self,
+        x: Any,
+        op: str = "sum",
+        algorithm: Pin = None,
+        stream: int | None = None,
+    ) -> Callable[[], bool] | None:
         """Return an all_reduce in place that was just made, to be made again there.
 
         On a GPU. It returns False, and does nothing, where a call must be examined.
         Whoever calls it knows that an array like `x` lies at the same place. None: it
-        must be examined each time.
+        must be examined each time. `stream`: the one it is always made on; None:
+        whichever is current.
         """
-        key = "all_reduce", id(x), id(None), op, None, None, None
+        key = "all_reduce", id(x), id(None), op, algorithm, None, None
         try:
             seen = look(key, x, None, self._sessions)
             found = None if seen is None else self._calls.by_layout.get(seen[0])
@@ -82,7 +90,8 @@ class RepeatableCalls(CallRunner):
         how, place, known = found[1], seen[1], self._calls.by_arrays
         if how.form.numpy or how.carry is not None or not how.form.in_place:
             return None
-        launch, broke = how.session.repeated(how.launch, place, place), how.broke
+        launch = how.session.repeated(how.launch, place, place, stream)
+        broke = how.broke
 
         def again() -> bool:
             if self._known is not known:

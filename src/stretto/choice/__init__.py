@@ -1,5 +1,6 @@
 """Which plan a call gets: pins, profiles, rules of rows; and its proof, made once."""
 
+from stretto.choice.beside import Beside
 from stretto.choice.plans import FrozenParams, frozen, proved_plan, proved_program
 from stretto.choice.select import (
     Choice,
@@ -13,6 +14,7 @@ from stretto.choice.selector import Selector
 from stretto.choice.sizes import parse_size, parse_sizes, spell_size
 
 __all__ = [
+    "Beside",
     "Choice",
     "FrozenParams",
     "Pin",

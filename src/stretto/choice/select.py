@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from stretto import algorithms
 from stretto.arrays.operands import CPU
+from stretto.choice.beside import Beside
 from stretto.choice.plans import FrozenParams, serves
 from stretto.choice.rowrules import RowRule
 from stretto.choice.sizes import parse_size
@@ -50,9 +51,10 @@ __all__ = [
     "works",
 ]
 
-Pin: TypeAlias = str | Algorithm | tuple[str | Algorithm, str] | None
+Pin: TypeAlias = str | Algorithm | tuple[str | Algorithm, str] | Beside | None
 """What a caller asks for: a catalogue name, with the words of a schedule after it when
-wanted; an algorithm of one's own; or either, paired with a schedule's words."""
+wanted; an algorithm of one's own; either, paired with a schedule's words; or whatever
+leaves most of a GPU to others."""
 
 STAGED, ZERO_COPY = "staged", "zero_copy"
 HALF, WHOLE = "half", "whole"
@@ -90,6 +92,8 @@ class Question:
     """The class of the element type; nothing where any will do."""
     hosts: tuple[int, ...] = ()
     """The host of each rank; empty: all are on one."""
+    beside: bool = False
+    """Whether others run beside it: rows that were measured so are about it."""
 
 
 def dtype_class(dtype: str) -> str:
@@ -149,6 +153,8 @@ class Rule:
     """The class of element types that it is about; nothing: all."""
     least: int = 0
     """Of smaller calls it says nothing."""
+    beside: bool = False
+    """Whether it was measured beside a matmul and a late rank, or alone."""
 
     def answers(self, asked: Question) -> bool:
         """Return whether the row is about such calls."""
@@ -156,6 +162,7 @@ class Rule:
             self.collective == asked.collective
             and not asked.hosts  # it was measured on one
             and self.memory == asked.memory
+            and self.beside == asked.beside
             and self.fewest <= asked.num_ranks <= self.most
             and self.least <= asked.nbytes
             and self.dtypes in ("", asked.dtypes or self.dtypes)
@@ -305,7 +312,15 @@ def _rule(row: Mapping[str, Any]) -> Rule:
         sizes=tuple((parse_size(size), str(pin)) for size, pin in row["sizes"]),
         dtypes=dtypes,
         least=parse_size(row.get("least", "0")),
+        beside=_is_set(row, "beside"),
     )
+
+
+def _is_set(row: Mapping[str, Any], name: str) -> bool:
+    said = row.get(name, False)
+    if not isinstance(said, bool):
+        raise ValueError(f"{name} = {said!r}, not true or false")
+    return said
 
 
 def _name(pin: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from stretto import algorithms, caches, topology
+from stretto.choice.beside import Beside
 from stretto.choice.kept import KEPT_FROM, are_shipped, kept_at
 from stretto.choice.plans import proved_plan, serves
 from stretto.choice.rowrules import RowRule
@@ -62,7 +63,12 @@ class Selector:
         key = (replace(asked, nbytes=_class(asked.nbytes)), pin, here)
         found = self._known.get(key)
         if found is None:
-            found = self._pinned(asked, pin) if pin is not None else self._best(key[0])
+            if pin is None:
+                found = self._best(key[0])
+            elif isinstance(pin, Beside):
+                found = self._beside(key[0], pin)
+            else:
+                found = self._pinned(asked, pin)
             self._known[key] = found
         return found
 
@@ -75,6 +81,7 @@ class Selector:
 
     def _pinned(self, asked: Question, pin: Pin) -> Choice:
         assert pin is not None
+        assert not isinstance(pin, Beside)
         algorithm, schedule = parse_pin(pin)
         if algorithm.collective != asked.collective:
             raise CallError(
@@ -92,12 +99,26 @@ class Selector:
                     schedule = Schedule()
         return Choice(algorithm, schedule)
 
-    def _best(self, asked: Question) -> Choice:
+    def _beside(self, asked: Question, pin: Beside) -> Choice:
+        """Return what leaves most of a GPU to others: a row for that, or few blocks."""
+        told = self._told(replace(asked, beside=True))
+        found = told or self._best(asked)
+        few = pin.schedule(found.schedule, asked.nbytes, measured=told is not None)
+        fewer = found._replace(schedule=few)
+        args = asked.num_ranks, asked.params, fewer.schedule, asked.in_place
+        fits = serves(fewer.algorithm, *args, asked.hosts)
+        return fewer if fits and self._usable(fewer, asked) else found
+
+    def _told(self, asked: Question) -> Choice | None:
+        """Return what a profile says, the user's before ours."""
         for profile in self._profiles:
             found = profile.choose(asked, lambda one: self._usable(one, asked))
             if found is not None:
                 return found
-        found = _searched(asked, lambda: self._search(asked))
+        return None
+
+    def _best(self, asked: Question) -> Choice:
+        found = self._told(asked) or _searched(asked, lambda: self._search(asked))
         if found is None:
             raise CallError(
                 f"no algorithm of {asked.collective} serves {asked.num_ranks} ranks"

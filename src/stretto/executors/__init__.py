@@ -250,8 +250,13 @@ class Session(Protocol):
         """Raise what a launch that was not waited for has met."""
         return
 
-    def repeated(self, launch: Launch, x: Any, out: Any) -> Callable[[], None]:
-        """Return a prepared launch on these two, ready to be called."""
+    def repeated(
+        self, launch: Launch, x: Any, out: Any, stream: int | None = None
+    ) -> Callable[[], None]:
+        """Return a prepared launch on these two, ready to be called.
+
+        `stream`: on GPUs, the stream it is for; None: whichever is current then.
+        """
         return functools.partial(launch, x, out)
 
     def inside(self) -> int:

@@ -18,11 +18,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from stretto.calls import Communicator, lacks, start_precompiling
+from stretto import collectives
+from stretto.calls import lacks, start_precompiling
+from stretto.choice.beside import Beside
 from stretto.errors import MissingExtraError
 from stretto.torch import registry
 from stretto.torch.call_queue import CallQueue
-from stretto.torch.call_streams import CallStreams
+from stretto.torch.call_streams import SHORT, CallStreams
 from stretto.torch.fallback import Fallback, say_once
 from stretto.torch.faults import both_families, refusal
 from stretto.torch.known_places import KnownPlaces
@@ -69,8 +71,11 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
         """Why calls on GPUs go to the fallback, if they do."""
         self._communicator = comm
         self._known_places = KnownPlaces(comm)
-        self._last_pins: tuple[Any, Mapping[str, Any], _Pinned] | None = None
-        self._use(_Pinned(comm, options) if options.algorithms else comm)
+        self._last_pins: tuple[Any, Mapping[str, Any], Any] | None = None
+        self._pin = Beside(options.max_blocks or 0)
+        self._short = 0 if options.max_blocks else SHORT
+        named = dict(options.algorithms)
+        self._use(_Pinned(comm, named) if named else comm, named)
         registry.bind(self._name, comm, self._queue)
         self._streams = CallStreams(self._hear)
         self._transfers = Transfers(self._comm, options.transfers)
@@ -78,30 +83,35 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
     def _hear(self) -> None:
         self._comm.check()
 
-    def _use(self, comm: Any) -> None:
+    def _use(self, comm: Any, named: Mapping[str, Any] | None = None) -> None:
         """Let this be what calls are made on: the communicator, or what stands for it.
 
-        Calls are known by their places where it is the communicator itself.
+        Calls are known by their places where it is the communicator itself. `named`
+        are its algorithms; what is started without a name has few blocks on GPUs.
         """
-        self._comm = comm
+        self._comm = self._beside = comm
         own = comm is self._communicator
+        if type(comm) is not Gone:
+            calm = dict.fromkeys(collectives.names(), self._pin)
+            self._beside = _Pinned(self._communicator, {**calm, **(named or {})})
         self._places: dict[Any, Any] = self._known_places.calls if own else {}
 
     @contextlib.contextmanager
     def pinned(self, algorithms: Mapping[str, Any]) -> Iterator[None]:
         """Let this thread's calls be run by named algorithms, by collective."""
         with self._lock:
-            before = self._comm
-            if self._communicator is not None and type(before) is not Gone:
+            before = self._comm, self._beside, self._places
+            if self._communicator is not None and type(before[0]) is not Gone:
                 last = self._last_pins
-                if last is None or last[0] is not before or last[1] != algorithms:
-                    made = _Pinned(before, Options(algorithms=algorithms))
-                    last = self._last_pins = before, dict(algorithms), made
-                self._use(last[2])
+                if last is None or last[0] is not before[0] or last[1] != algorithms:
+                    named = dict(Options(algorithms=algorithms).algorithms)
+                    made = _Pinned(before[0], named), _Pinned(before[1], named)
+                    last = self._last_pins = before[0], named, made
+                (self._comm, self._beside), self._places = last[2], {}
             try:
                 yield
             finally:
-                self._use(before)
+                self._comm, self._beside, self._places = before
 
     # How a call is run.
 
@@ -122,7 +132,8 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
         on_gpu = first.is_cuda
         if self._leave(first):
             return self._pass_on(again, first.device)
-        run: Callable[[], None] = functools.partial(call, self._comm, *args)
+        comm = self._beside if on_gpu and not wait else self._comm
+        run: Callable[[], None] = functools.partial(call, comm, *args)
         if profiling():
             run = functools.partial(_recorded, f"stretto:{call.__name__}", run)
         found = tensors if results is None else list(results)
@@ -288,9 +299,9 @@ class Gone:
 class _Pinned:
     """A communicator whose collectives are run by algorithms that the user names."""
 
-    def __init__(self, comm: Communicator, options: Options) -> None:
+    def __init__(self, comm: Any, algorithms: Mapping[str, Any]) -> None:
         self._comm = comm
-        for verb, algorithm in options.algorithms.items():
+        for verb, algorithm in algorithms.items():
             for form in (verb, f"{verb}_v"):
                 method = getattr(comm, form, None)
                 if method is not None:

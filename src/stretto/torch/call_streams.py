@@ -6,10 +6,14 @@ not given to anybody else before. `wait` makes the caller's stream wait, not the
 
 What is over in a few microseconds is enqueued on the caller's stream itself: a second
 stream and its events would cost the host more than the GPU could gain by them.
+
+Nothing is made for a call but its Work: an event that the GPU has passed serves again,
+first behind the caller's stream, then behind the call; streams are known by handle.
 """
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
@@ -38,6 +42,14 @@ current_handle: Callable[[int], int] = getattr(
 )
 
 
+@functools.lru_cache(maxsize=256)
+def _stream_of(index: int, handle: int) -> Any:
+    """Return PyTorch's stream of a handle."""
+    if not handle:
+        return torch.cuda.default_stream(index)
+    return torch.cuda.ExternalStream(handle, device=index)
+
+
 def in_order(tensors: list[Any], results: list[Any] | None = None) -> Enqueued:
     """Return the Work of a call that the caller's own stream has been given."""
     index = tensors[0].get_device()
@@ -49,9 +61,11 @@ class CallStreams:
 
     def __init__(self, hear: Callable[[], None]) -> None:
         """`hear` raises what launches so far have met."""
-        self._streams: dict[Any, Any] = {}
+        self._streams: dict[int, Any] = {}
         self._hear = hear
         self._running: deque[Enqueued] = deque()
+        self._events: list[Any] = []
+        """Those that the GPU has passed, for calls to come."""
 
     def start(
         self,
@@ -60,29 +74,70 @@ class CallStreams:
         results: list[Any] | None = None,
     ) -> Enqueued:
         """Enqueue a call beside the caller's stream; return its Work."""
-        if sum(t.nbytes for t in tensors) <= SHORT:
-            with both_families():
+        with both_families():
+            if sum(t.nbytes for t in tensors) <= SHORT:
                 run()
-            return in_order(tensors, results)
-        cuda, device = torch.cuda, tensors[0].device
-        stream = self._streams.get(device)
-        if stream is None:
-            stream = self._streams[device] = cuda.Stream(device, priority=-1)
+                return in_order(tensors, results)
+            return self.beside(run, tensors, results)
+
+    def beside(
+        self,
+        run: Callable[[], object],
+        tensors: list[Any],
+        results: list[Any] | None = None,
+    ) -> Enqueued:
+        """Do so however short it is; what it raises comes as it is."""
+        cuda, index = torch.cuda, tensors[0].get_device()
+        side = self._streams.get(index)
+        if side is None:
+            side = self._streams[index] = cuda.Stream(index, priority=-1)
         captured = cuda.is_current_stream_capturing()
-        if not captured:
-            self._forget_ended()
-        stream.wait_stream(cuda.current_stream(device))
-        with cuda.stream(stream), both_families():
+        end = cuda.Event() if captured else self._event()
+        caller = _stream_of(index, current_handle(index))
+        end.record(caller)
+        end.wait(side)  # for what was recorded by now: it may be recorded again
+        cuda.set_stream(side)
+        try:
             run()
-            end = cuda.Event()
-            end.record(stream)
-        index, handle = tensors[0].get_device(), stream.cuda_stream
-        work = Enqueued(index, handle, tensors, results, end)
+            end.record(side)
+        finally:
+            cuda.set_stream(caller)
+        work = Enqueued(index, side.cuda_stream, tensors, results, end)
         work.captured = captured
         if not captured:  # a graph's memory is the graph's, until it goes
             work.hear = self._hear
             self._running.append(work)
         return work
+
+    def repeat(self, again: Callable[[Any], bool], tensor: Any) -> Enqueued | None:
+        """Enqueue a call that is known, and by itself on the group's stream.
+
+        None: it must be examined, or a graph is being captured.
+        """
+        index = tensor.get_device()
+        side = self._streams.get(index)
+        if side is None or torch.cuda.is_current_stream_capturing():
+            return None
+        end = self._event()
+        end.record(_stream_of(index, current_handle(index)))
+        end.wait(side)
+        if not again(tensor):
+            self._events.append(end)
+            return None
+        end.record(side)
+        work = Enqueued(index, side.cuda_stream, [tensor], None, end)
+        work.hear = self._hear
+        self._running.append(work)
+        return work
+
+    def _event(self) -> Any:
+        """Return an event that nobody needs."""
+        self._forget_ended()
+        return self._events.pop() if self._events else torch.cuda.Event()
+
+    def all_so_far(self, device: Any) -> Enqueued:
+        """Return the Work of all that was started on a device until now."""
+        return self.beside(lambda: None, [torch.empty(0, device=device)])
 
     def synchronize(self) -> None:
         """Hold the host until all that was started has ended."""
@@ -91,8 +146,9 @@ class CallStreams:
         self._forget_ended()
 
     def _forget_ended(self) -> None:
-        while self._running and self._running[0].end.query():
-            self._running.popleft().release()
+        running = self._running
+        while running and running[0].end.query():
+            self._events.append(running.popleft().release())
 
 
 @untraced
@@ -101,6 +157,8 @@ class Enqueued(dist.Work):  # type: ignore[misc]
 
     captured = False
     """Whether it is a node of a graph, which may run later, often or never."""
+    passed = False
+    """Whether the GPU is known to have passed it: then nobody waits."""
     hear: Callable[[], None] | None = None
     """Raises what launches so far have met; nothing: the next call raises it."""
 
@@ -118,7 +176,7 @@ class Enqueued(dist.Work):  # type: ignore[misc]
         asked for.
         """
         dist.Work.__init__(self)
-        self._index, self._handle = index, handle
+        self._index, self.handle = index, handle
         self._held = tensors
         self._results = tensors if results is None else results
         self._end = end
@@ -126,9 +184,7 @@ class Enqueued(dist.Work):  # type: ignore[misc]
 
     @property
     def _stream(self) -> Any:
-        if not self._handle:
-            return torch.cuda.default_stream(self._index)
-        return torch.cuda.ExternalStream(self._handle, device=self._index)
+        return _stream_of(self._index, self.handle)
 
     @property
     def end(self) -> Any:
@@ -139,14 +195,18 @@ class Enqueued(dist.Work):  # type: ignore[misc]
             self._end.record(self._stream)
         return self._end
 
-    def release(self) -> None:
-        """Hold inputs no longer: the GPU has passed the call."""
+    def release(self) -> Any:
+        """Hold inputs no longer, as the GPU has passed the call; return its event."""
+        self.passed = True
         self._held = []
+        return self._end
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Let the caller's current stream wait for the call; raise what was met."""
-        if self._end is not None or current_handle(self._index) != self._handle:
-            torch.cuda.current_stream(self._index).wait_event(self.end)
+        if not self.passed:
+            handle = current_handle(self._index)
+            if self._end is not None or handle != self.handle:
+                self.end.wait(_stream_of(self._index, handle))
         if self.hear is not None:
             with both_families():
                 self.hear()
@@ -156,20 +216,25 @@ class Enqueued(dist.Work):  # type: ignore[misc]
     block_current_stream = wait
 
     def get_future(self) -> Any:
-        """Return a Future whose users' streams wait for the call."""
+        """Return a Future whose users' streams wait for the call.
+
+        It records an event behind the call: on its stream, which is in order.
+        """
         if self._future is None:
-            future = torch.futures.Future(devices=[torch.device("cuda", self._index)])
-            stream = self._stream
-            with torch.cuda.stream(stream):
-                stream.wait_event(self.end)
+            cuda, index = torch.cuda, self._index
+            future = torch.futures.Future(devices=[torch.device("cuda", index)])
+            before = _stream_of(index, current_handle(index))
+            cuda.set_stream(self._stream)
+            try:
                 future.set_result(list(self._results))
+            finally:
+                cuda.set_stream(before)
             self._future = future
         return self._future
 
     def is_completed(self) -> bool:
         """Return whether the GPU has passed the call."""
-        end = self.end
-        return not self.captured and bool(end.query())
+        return self.passed or (not self.captured and bool(self.end.query()))
 
     def is_success(self) -> bool:
         """Return whether it has ended, as faults are raised by `wait`."""

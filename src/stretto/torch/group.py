@@ -17,8 +17,9 @@ import torch
 from stretto.errors import CallError, MissingExtraError, StrettoError
 from stretto.torch import calls
 from stretto.torch.base import GroupBase, profiling
-from stretto.torch.call_streams import SHORT, in_order
+from stretto.torch.call_streams import in_order
 from stretto.torch.faults import as_torch, both_families, refusal
+from stretto.torch.known_places import STARTED
 from stretto.torch.meeting import seconds
 from stretto.torch.options import OPERATORS, given, operator_of
 from stretto.torch.untraced import untraced
@@ -52,7 +53,9 @@ class StrettoGroup(GroupBase):
             wait = not opts.asyncOp
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
             return self._all_reduce_rarely(tensors, given(opts, reduceOp=op))
-        now = wait or (tensor.is_cuda and tensor.nbytes <= SHORT)
+        now = wait or (tensor.is_cuda and tensor.nbytes <= self._short)
+        if not now and tensor.is_cuda and not profiling():
+            return self._start_all_reduce(tensor, number, opts)
         if now and not profiling():
             try:
                 if again is not None and again(tensor):
@@ -70,6 +73,30 @@ class StrettoGroup(GroupBase):
                 raise as_torch(e) from e.__cause__
         again = "allreduce", tensors, opts
         return self._do(again, opts, tensors, calls.all_reduce, tensor, name)
+
+    def _start_all_reduce(self, tensor: Any, number: int, opts: Any) -> Any:
+        """Start a sum on a GPU: known by its place, as one that blocks is."""
+        again = self._places.get((tensor.data_ptr(), STARTED + number))
+        name, streams = OPERATORS[number], self._streams
+        try:
+            with self._lock:
+                if self._calls:
+                    self._queue.finish()
+                if again is not None:
+                    work = streams.repeat(again, tensor)
+                    if work is not None:
+                        return work
+                call = functools.partial(self._beside.all_reduce, tensor, name)
+                work = streams.beside(call, [tensor])
+                if not work.captured:
+                    at = work.handle
+                    self._known_places.learn(tensor, number, self._pin, at)
+                return work
+        except (CallError, MissingExtraError):  # copied, or left to others
+            known = "allreduce", [tensor], opts
+            return self._do(known, opts, [tensor], calls.all_reduce, tensor, name)
+        except StrettoError as e:
+            raise as_torch(e) from e.__cause__
 
     def _all_reduce_rarely(self, tensors: Any, opts: Any) -> Any:
         tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
@@ -273,7 +300,7 @@ class StrettoGroup(GroupBase):
     def _end_coalescing(self, device: Any) -> Any:
         """Return what all calls since `_start_coalescing` are waited for by."""
         if torch.device(device).type == "cuda":
-            return self._streams.start(lambda: None, [torch.empty(0, device=device)])
+            return self._streams.all_so_far(device)
         return self._queue.start(lambda: None, [])
 
 

@@ -15,11 +15,13 @@ from torch.nn import Parameter
 
 from stretto.torch.options import OPERATORS
 
-__all__ = ["KnownPlaces"]
+__all__ = ["STARTED", "KnownPlaces"]
 
 _MOST = 512
 _EACH = 8
 """Every 8th call on a place that is not known makes it known: some come once."""
+STARTED = 1 << 8
+"""What is added to an operator's number for calls that were started."""
 _PLAIN = (Tensor, Parameter)
 
 
@@ -35,16 +37,22 @@ class KnownPlaces:
         )
         """By address and number of an operator; False: it must be examined."""
 
-    def learn(self, tensor: Tensor, number: int) -> None:
-        """Let a call like the one that was just made be known by its place."""
+    def learn(
+        self, tensor: Tensor, number: int, pin: Any = None, stream: int | None = None
+    ) -> None:
+        """Let a call like the one that was just made be known by its place.
+
+        Of a call that was started: what was asked for with it, and its stream.
+        """
         self._turn += 1
         if self._turn % _EACH and len(self.calls) >= _EACH:
             return
-        again = self._comm.repeated_in_place(tensor, OPERATORS[number])
+        again = self._comm.repeated_in_place(tensor, OPERATORS[number], pin, stream)
         if again is None or type(tensor) not in _PLAIN:
             return
         if len(self.calls) >= _MOST:
             self.calls.clear()
+        number += 0 if pin is None else STARTED
         self.calls[tensor.data_ptr(), number] = _call_of(tensor, again)
 
 

@@ -30,8 +30,18 @@ class Options:
     """Who sends and receives tensors on the CPU: "fallback" is Gloo, with tags and any
     source; "stretto" is faster, and nobody may then receive from any source."""
 
+    max_blocks: int | None = None
+    """Blocks of a kernel that a started call on GPUs has at most. Without it as many
+    as were measured beside matmuls, 8 to 32; each may hold an SM while it waits."""
+
     def __post_init__(self) -> None:
         """Refuse what is not known."""
+        most = self.max_blocks
+        if most is not None and (type(most) is not int or most < 1):
+            raise CallError(
+                f"max_blocks={most!r}; want a whole number from 1 on, or None: as many "
+                f"as were measured"
+            )
         if self.transfers not in _TRANSFERS:
             raise CallError(
                 f"transfers={self.transfers!r}; want one of {', '.join(_TRANSFERS)}"

@@ -6,6 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from stretto.choice import Beside  # noqa: E402
 from stretto.torch import call_streams as module  # noqa: E402
 from stretto.torch.call_streams import CallStreams  # noqa: E402
 
@@ -16,7 +17,13 @@ class Event:
 
     def record(self, stream):
         self.gpu.log.append(("record", stream.name))
-        self.gpu.events.append(self)
+        self.at, self.reached = stream.name, False
+        if self not in self.gpu.events:
+            self.gpu.events.append(self)
+
+    def wait(self, stream):
+        assert self.at is not None, "an event is recorded before it is waited for"
+        self.gpu.log.append(("wait", stream.name, self.at))
 
     def query(self):
         assert not self.gpu.capturing, "an event must not be asked in a capture"
@@ -28,12 +35,6 @@ class Stream:
         self.gpu, self.name = gpu, name
         self.cuda_stream = 1000 + len(gpu.streams)
         gpu.streams[self.cuda_stream] = self
-
-    def wait_stream(self, other):
-        self.gpu.log.append(("wait", self.name, other.name))
-
-    def wait_event(self, event):
-        self.gpu.log.append(("wait end", self.name))
 
     def synchronize(self):
         self.gpu.log.append(("host waits", self.name))
@@ -64,6 +65,9 @@ class Gpu:
     def is_current_stream_capturing(self):
         return self.capturing
 
+    def set_stream(self, stream):
+        self.now = stream
+
     @contextmanager
     def stream(self, stream):
         before, self.now = self.now, stream
@@ -92,7 +96,9 @@ def gpu(monkeypatch):
     monkeypatch.setattr(
         module, "current_handle", lambda index: one.now.cuda_stream
     )  # a PyTorch with CUDA would ask a driver
-    return one
+    module._stream_of.cache_clear()
+    yield one
+    module._stream_of.cache_clear()
 
 
 def test_a_call_runs_after_the_callers_work_and_the_caller_waits_for_its_end(gpu):
@@ -100,11 +106,12 @@ def test_a_call_runs_after_the_callers_work_and_the_caller_waits_for_its_end(gpu
     heard = []
     streams = CallStreams(lambda: heard.append(True))
     work = streams.start(lambda: gpu.log.append(("call", gpu.now.name)), [Tensor()])
-    want = [("wait", "group's", "caller"), ("call", "group's"), ("record", "group's")]
-    assert want == gpu.log
+    want = [("record", "caller"), ("wait", "group's", "caller")]
+    assert [*want, ("call", "group's"), ("record", "group's")] == gpu.log
+    assert gpu.caller is gpu.now
     assert not work.is_completed()
     work.wait()
-    assert ("wait end", "caller") == gpu.log[-1]
+    assert ("wait", "caller", "group's") == gpu.log[-1]
     assert [True] == heard
 
 
@@ -122,6 +129,44 @@ def test_tensors_are_held_until_the_gpu_has_passed_the_call(gpu):
     assert 2 == len(streams._running)
     streams.synchronize()
     assert not streams._running
+
+
+def test_an_event_serves_again_once_the_gpu_has_passed_it(gpu):
+    """Who still holds the call of an event that serves another waits for nothing."""
+    streams = CallStreams(lambda: None)
+    first = streams.start(lambda: None, [Tensor()])
+    streams.start(lambda: None, [Tensor()])
+    assert 2 == len(gpu.events)
+    gpu.events[0].reached = True
+    third = streams.start(lambda: None, [Tensor()])
+    assert (2, first._end) == (len(gpu.events), third._end)
+    before = len(gpu.log)
+    assert first.is_completed()
+    first.wait()
+    assert before == len(gpu.log)
+    third.wait()
+    assert ("wait", "caller", "group's") == gpu.log[-1]
+
+
+def test_an_event_of_an_older_caller_is_no_end_of_a_call_that_failed(gpu):
+    """What fails leaves nothing behind that is waited for or used again."""
+    streams = CallStreams(lambda: None)
+    with pytest.raises(RuntimeError, match="no"):
+        streams.start(lambda: (_ for _ in ()).throw(RuntimeError("no")), [Tensor()])
+    assert gpu.caller is gpu.now
+    assert not streams._running
+    assert not streams._events
+
+
+def test_calls_that_were_joined_are_waited_for_where_they_run(gpu, monkeypatch):
+    """Their Work is behind all that was started, and not behind the caller's alone."""
+    monkeypatch.setattr(module.torch, "empty", lambda *_, device: Tensor())
+    streams = CallStreams(lambda: None)
+    streams.start(lambda: gpu.log.append(("call", gpu.now.name)), [Tensor()])
+    joined = streams.all_so_far("cuda:0")
+    before = len(gpu.log)
+    joined.wait()
+    assert [("wait", "caller", "group's")] == gpu.log[before:]
 
 
 def test_in_a_capture_no_event_is_asked_and_nothing_is_kept(gpu):
@@ -155,7 +200,7 @@ def test_a_short_call_runs_on_the_callers_stream_and_records_when_asked(gpu):
     other = Stream(gpu, "other")
     with gpu.stream(other):
         work.wait()
-    assert [("record", "caller"), ("wait end", "other")] == gpu.log[1:]
+    assert [("record", "caller"), ("wait", "other", "caller")] == gpu.log[1:]
     gpu.events[0].reached = True
     assert work.is_completed()
 
@@ -166,7 +211,7 @@ def test_a_short_call_in_a_capture_asks_no_event(gpu):
     work = CallStreams(lambda: None).start(lambda: None, [Short()])
     with gpu.stream(Stream(gpu, "other")):
         work.wait()
-    assert [("record", "caller"), ("wait end", "other")] == gpu.log
+    assert [("record", "caller"), ("wait", "other", "caller")] == gpu.log
     assert not work.is_completed()
 
 
@@ -179,7 +224,7 @@ class Comm:
     def all_reduce(self, x, op, **_):
         self.said.append((x, op))
 
-    def repeated_in_place(self, x, op):
+    def repeated_in_place(self, x, op, algorithm=None, stream=None):
         """Return that this call must be examined each time."""
 
 
@@ -194,7 +239,7 @@ def group():
     one = StrettoGroup.__new__(StrettoGroup)
     one._lock, one._calls, one._communicator = RLock(), [], Comm()
     one._known_places = KnownPlaces(one._communicator)
-    one._last_pins = None
+    one._last_pins, one._pin, one._short = None, Beside(), module.SHORT
     one._use(one._communicator)
     return one
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from stretto import collectives, executors
+from stretto.choice.beside import Beside
 from stretto.choice.select import parse_pin
 from stretto.collectives import DTYPES
 from stretto.errors import CallError, UnknownNameError, is_interruption
@@ -96,7 +97,7 @@ def _yes_or_no(given: Any) -> bool:
 
 def _pin(given: Any) -> Any:
     hash(given)
-    if given is not None:
+    if given is not None and not isinstance(given, Beside):
         parse_pin(given)
     return given
 

@@ -211,10 +211,12 @@ class CudaSession(Session):
         """
         return prepare_counted(self, plan, gather, call)
 
-    def repeated(self, launch: AnyLaunch, x: Any, out: Any) -> Callable[[], None]:
+    def repeated(
+        self, launch: AnyLaunch, x: Any, out: Any, stream: int | None = None
+    ) -> Callable[[], None]:
         """Return a prepared launch on addresses, ready to be called."""
         if isinstance(launch, Launch):
-            return launch.repeat(x, out)
+            return launch.repeat(x, out, stream)
         return super().repeated(launch, x, out)
 
     def load_call(

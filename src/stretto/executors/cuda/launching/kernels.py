@@ -77,13 +77,16 @@ class Loaded:
             found = self._configs[stream] = self._configure(stream, early=self._early)
         return self._launch(found[0], self._handle, arguments, None)
 
-    def directly(self, stream: int) -> Callable[[int, None], int] | None:
+    def directly(
+        self, stream: int, late: int | None = None
+    ) -> Callable[[int, None], int] | None:
         """Return the driver's own launch on a stream that no graph can be made of.
 
         It takes the address of the argument array, and None; nothing is asked then.
+        `late`: the stream on which whoever asks launches late, and in no capture.
         """
-        found = self._configs.get(stream)
-        if found is None or stream > LEGACY:
+        found = (self._configs if late is None else self._late).get(stream)
+        if found is None or (stream > LEGACY and late is None):
             return None
         return functools.partial(self._launch, found[0], self._handle)
 

@@ -321,15 +321,22 @@ class Launch:
         finally:
             self._inside[0] = 0
 
-    def repeat(self, source: int | None, target: int | None) -> Callable[[], None]:
+    def repeat(
+        self, source: int | None, target: int | None, stream: int | None = None
+    ) -> Callable[[], None]:
         """Return the call on arrays at these addresses, on the current stream.
 
         For whoever knows that the arrays are still the same: they are not asked again.
+        A stream that is said waits for another before each call and is in no capture:
+        nothing could begin early there.
         """
         ordinal, key = self._ordinal, (source or 0, target or 0)
         state, watch, streams = self._state, self._watch, self._streams
         launch, inside, note = self._launch, self._inside, self.note
         stream_of = stream_question()
+        if stream is not None:
+            stream_of = lambda _: stream  # noqa: E731
+            launch = self._kernel and self._kernel.loaded.launch_late
         direct: dict[int, Callable[[int, None], int]] = {}
         """What the driver is asked by, on streams that were seen."""
 
@@ -354,7 +361,7 @@ class Launch:
                     error = direct[handle](found, None)
                 else:
                     error = launch(handle, found)
-                    if at_once := self._kernel.loaded.directly(handle):
+                    if at_once := self._kernel.loaded.directly(handle, stream):
                         direct[handle] = at_once
                 if error:
                     self._kernel.enqueue(handle, found)

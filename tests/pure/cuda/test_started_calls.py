@@ -1,0 +1,183 @@
+"""Sums on GPUs that were started: known by their place, on few blocks, cheap."""
+
+from __future__ import annotations
+
+from threading import RLock
+
+import pytest
+from cuda_fakes import on_ranks
+
+torch = pytest.importorskip("torch")
+
+from cuda_tensors import read_as_on_gpu  # noqa: E402
+
+from stretto.calls import Communicator  # noqa: E402
+from stretto.choice import Beside  # noqa: E402
+from stretto.choice.beside import FEW_BLOCKS  # noqa: E402
+from stretto.errors import CallError  # noqa: E402
+from stretto.executors.cuda.codegen.abi import Kernel  # noqa: E402
+from stretto.executors.cuda.device import driver  # noqa: E402
+from stretto.executors.cuda.launching.kernels import Loaded  # noqa: E402
+from stretto.torch import call_streams  # noqa: E402
+from stretto.torch.call_streams import CallStreams  # noqa: E402
+from stretto.torch.group import StrettoGroup  # noqa: E402
+from stretto.torch.known_places import KnownPlaces  # noqa: E402
+from stretto.torch.options import Options  # noqa: E402
+
+CALLER, SIDE = 7, 42
+
+
+class Event:
+    made = 0
+
+    def __init__(self):
+        Event.made += 1
+
+    def record(self, stream): ...
+
+    def wait(self, stream): ...
+
+    def query(self):
+        return True
+
+
+class Stream:
+    def __init__(self, handle):
+        self.cuda_stream = handle
+
+
+class Gpu:
+    """torch.cuda, as far as streams use it."""
+
+    Event = Event
+
+    def __init__(self):
+        self.now, self.capturing = CALLER, False
+
+    def Stream(self, index, priority):  # noqa: N802
+        return Stream(SIDE)
+
+    def ExternalStream(self, handle, device):  # noqa: N802
+        return Stream(handle)
+
+    def set_stream(self, stream):
+        self.now = stream.cuda_stream
+
+    def is_current_stream_capturing(self):
+        return self.capturing
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    one = Gpu()
+    read_as_on_gpu(monkeypatch)
+    monkeypatch.setattr(driver, "_torch", [lambda ordinal: one.now])
+    monkeypatch.setattr(call_streams.torch, "cuda", one)
+    monkeypatch.setattr(call_streams, "current_handle", lambda index: one.now)
+    call_streams._stream_of.cache_clear()
+    yield one
+    call_streams._stream_of.cache_clear()
+
+
+def group_of(comm, options=None):
+    """Return a group that has met nobody but by its communicator."""
+    group = StrettoGroup.__new__(StrettoGroup)
+    group._lock, group._calls, group._communicator = RLock(), [], comm
+    group._known_places, group._last_pins = KnownPlaces(comm), None
+    group._pin, group._short = options or Beside(), 0
+    group._streams = CallStreams(lambda: None)
+    group._use(comm)
+    return group
+
+
+def alone(fake, work):
+    """Run on the first of two ranks, with what counts its launches."""
+
+    def run(group):
+        comm = Communicator(group, executor="cuda")
+        if group.rank == 0:
+            asked = []
+
+            def load(plan, call, **_):
+                asked.append(plan.plan.schedule)
+                kernel = Kernel(text="one", ranks=(0,), grid=2, threads=160)
+                return Loaded(None, 7, kernel)
+
+            comm._session("cuda").load_call = load
+            work(comm, asked)
+        group.exchange({})
+
+    on_ranks(fake, 2, run)
+
+
+def test_the_next_at_a_place_asks_the_communicator_nothing(fake, gpu):
+    """It is launched once, on the group's stream, and by no other way."""
+
+    def work(comm, asked):
+        group, x = group_of(comm), torch.zeros(1 << 18)
+        group._start_all_reduce(x, 0, None)
+        assert CALLER == gpu.now
+        before, made = len(fake.launches), Event.made
+        slow = []
+        group._beside = type("Slow", (), {"all_reduce": slow.append})()
+        for _ in range(3):
+            found = group._start_all_reduce(x.view(512, 512), 0, None)
+        assert [] == slow
+        assert before + 3 == len(fake.launches)
+        assert {SIDE} == {found.handle, *(one[2] for one in fake.launches)}
+        assert made == Event.made
+
+    alone(fake, work)
+
+
+def test_one_that_changes_or_is_captured_is_examined(fake, gpu):
+    """It then goes the long way, on the group's stream as well, and is right."""
+
+    def work(comm, asked):
+        group, x = group_of(comm), torch.zeros(1 << 18)
+        group._start_all_reduce(x, 0, None)
+        asked.clear()
+        group._start_all_reduce(x.view(torch.int32), 0, None)
+        assert 1 == len(asked)  # another kind, so another kernel
+        gpu.capturing = True
+        assert group._streams.repeat(lambda x: pytest.fail("in a capture"), x) is None
+        assert {SIDE} == {one[2] for one in fake.launches}
+        assert CALLER == gpu.now
+
+    alone(fake, work)
+
+
+@pytest.mark.parametrize("most", [0, 3])
+def test_a_started_call_has_few_blocks_and_one_that_blocks_its_own(fake, gpu, most):
+    """Never more than the group's options allow."""
+
+    def work(comm, asked):
+        group, x = group_of(comm, Beside(most)), torch.zeros(4 << 20)
+        group._start_all_reduce(x, 0, None)
+        comm.all_reduce(x, "sum")
+        few, usual = (schedule.blocks for schedule in asked)
+        assert few == (most or FEW_BLOCKS)
+        assert usual > 2 * few
+
+    alone(fake, work)
+
+
+def test_what_a_user_names_serves_started_calls_too(fake, gpu):
+    """For the calls of a block, or of all of a group."""
+
+    def work(comm, asked):
+        group, x = group_of(comm), torch.zeros(1 << 18)
+        with group.pinned({"all_reduce": "all_reduce/ring push bulk staged blocks=5"}):
+            group._start_all_reduce(x, 0, None)
+        assert [5] == [schedule.blocks for schedule in asked]
+        group._start_all_reduce(x, 0, None)
+        assert [5, FEW_BLOCKS] == [schedule.blocks for schedule in asked]
+
+    alone(fake, work)
+
+
+@pytest.mark.parametrize("given", [0, -1, 2.0, "8", True])
+def test_blocks_that_are_none_are_refused(given):
+    """With what was given and what is wanted."""
+    with pytest.raises(CallError, match=f"max_blocks={given!r}; want a whole number"):
+        Options(max_blocks=given)
