@@ -6,6 +6,7 @@ import os
 import selectors
 import socket
 import time
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -27,7 +28,9 @@ from stretto.transfer.ways.pending import Pending
 
 __all__ = ["Door", "metadata_of", "place_of"]
 
-_STRANGER_S = 5.0
+_STRANGER_S = 60.0
+"""How long who has proved nothing may be silent, while there is room: a host that is
+busy takes seconds to answer."""
 _MOST_STRANGERS = 64
 _CLOSES = "this engine closes"
 _Reached = tuple[str, socket.socket, Pending[Peer]]
@@ -70,8 +73,7 @@ class Door:
         except OSError:
             return
         self._talks = [talk for talk in self._talks if not talk.is_over]
-        if len(self._talks) >= _MOST_STRANGERS:
-            self._talks[0].end("too many came at once")
+        self._make_room()
         is_near = listener is self._near
         if is_near and uid_refusal(peer_uid(sock), os.getuid()):
             sock.close()
@@ -83,6 +85,16 @@ class Door:
             return
         self._talks.append(talk)
         self._engine.loop.at(time.monotonic() + _STRANGER_S, talk.expire)
+
+    def _make_room(self) -> None:
+        """Send away the oldest stranger of the host that most have come from.
+
+        Who has proved himself is none, and never sent away for those who have not.
+        """
+        strangers = [talk for talk in self._talks if talk.is_stranger]
+        if len(strangers) >= _MOST_STRANGERS:
+            most = Counter(talk.source for talk in strangers).most_common(1)[0][0]
+            next(talk for talk in strangers if talk.source == most).dismiss("full")
 
     def connect(self, where: str | Mapping[str, Any]) -> Pending[Peer]:
         """Connect with an engine, unless it is a peer; see `Engine.connect`."""

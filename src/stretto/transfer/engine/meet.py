@@ -50,6 +50,13 @@ _ABI = 3
 _CROSSED_S = 5.0
 """How long who hears that the other comes to him waits for that."""
 _COMER, _DOOR = "transfer comer", "transfer door"
+_WORDS = {
+    "late": "it has waited for long, and hung up: this process was too slow to say "
+    "that it knows the secret; is it overloaded?",
+    "full": "too many are at its door, and this was the oldest; try again",
+    "secret": "it hung up: it does not know our secret, or is of another job",
+}
+"""Why a door hangs up on who has not proved anything: these words, and no others."""
 
 
 class Talk:
@@ -90,10 +97,28 @@ class Talk:
         except (OSError, RendezvousError) as e:
             self.end(str(e))
 
+    @property
+    def is_stranger(self) -> bool:
+        """Return whether it is there and has not proved anything."""
+        return not (self._is_proved or self.is_over)
+
+    @property
+    def source(self) -> str:
+        """Return the host that it comes from; nothing: this one."""
+        return self._towards
+
     def expire(self) -> None:
         """Hang up on who has not said what he should by now."""
-        if self._hop is None:
+        if self.is_stranger:
+            self.dismiss("late")
+        elif self._hop is None:
             self.end("it said nothing")
+
+    def dismiss(self, word: str) -> None:
+        """Hang up on who has proved nothing, with one of the few words for that."""
+        with suppress(OSError, StrettoError):
+            self._connection.post({"say": "no", "why": word})
+        self.end(_WORDS[word])
 
     def end(self, why: str) -> None:
         """Hang up, unless they are peers by now."""
@@ -149,8 +174,7 @@ class Talk:
                     self._later = frames[nth + 1 :]
                     return
         except EOFError:
-            why = "it hung up: it does not know our secret, or is of another job"
-            self.end(tls.reason(self._sock) or why)
+            self.end(tls.reason(self._sock) or "it hung up without a word")
         except Exception as e:
             if is_interruption(e):
                 raise
@@ -175,6 +199,9 @@ class Talk:
             raise ValueError(f"it says {str(what)[:40]!r}")
 
     def _prove(self, what: Any, said: Mapping[str, Any]) -> None:
+        if what == "no" and self.is_comer and said.get("why") in _WORDS:
+            self.end(_WORDS[str(said["why"])])
+            return
         secret, mine = self._engine.secret(), self._nonce
         nonce, mac = str(said.get("nonce")), str(said.get("mac"))
         if what == "challenge" and self.is_comer:
@@ -183,7 +210,8 @@ class Talk:
             self._connection.post({"say": "proof", "nonce": mine, "mac": mac})
         elif what == "proof" and not self.is_comer:
             if not is_proof(mac, secret, _COMER, mine, nonce):
-                raise ValueError("it does not know this job's secret")
+                self.dismiss("secret")
+                return
             mac = prove(secret, _DOOR, nonce, mine)
             self._connection.post({"say": "proved", "mac": mac, **self._here()})
             self._trust()
