@@ -23,12 +23,7 @@ from stretto.choice.beside import Beside
 from stretto.choice.plans import FrozenParams, serves
 from stretto.choice.rowrules import RowRule
 from stretto.choice.sizes import parse_size
-from stretto.errors import (
-    CallError,
-    StrettoError,
-    TopologyError,
-    UnknownNameError,
-)
+from stretto.errors import CallError, StrettoError, TopologyError, UnknownNameError
 from stretto.lang import Algorithm
 from stretto.plan import Schedule
 
@@ -225,7 +220,6 @@ class Profile:
                 about=str(data.get("about", "")),
             )
         except (
-            tomllib.TOMLDecodeError,
             AttributeError,
             KeyError,
             TypeError,

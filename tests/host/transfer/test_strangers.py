@@ -88,10 +88,10 @@ def test_who_is_slow_is_not_told_that_he_does_not_know_the_secret(there, monkeyp
     monkeypatch.setattr(door, "_STRANGER_S", 0.5)
     prove = meet.Talk._prove
 
-    def late(talk, what, said):
-        if what == "challenge":
+    def late(talk, said):
+        if said["say"] == "challenge":
             time.sleep(1.5)
-        prove(talk, what, said)
+        prove(talk, said)
 
     monkeypatch.setattr(meet.Talk, "_prove", late)
     with Engine("slow", **SECRET) as slow:

@@ -14,6 +14,7 @@ from typing import Any
 from stretto.errors import RendezvousError
 from stretto.hop.tcp.proof import Comer, Refused, Server
 from stretto.meeting import tls
+from stretto.meeting.strangers import first_to_go
 
 __all__ = ["Meet", "Way"]
 
@@ -36,6 +37,8 @@ class _Talk:
     way: Way | None = None
     """Where we called; who came to us is not known before it is proved."""
     heard: bytes = b""
+    source: str = ""
+    """The address from which it came to us."""
 
 
 def _rail(share: Any, lane: int) -> tuple[str, int]:
@@ -147,16 +150,23 @@ class Meet:
 
     def _accept(self, listener: socket.socket) -> None:
         try:
-            sock, _ = listener.accept()
+            sock, address = listener.accept()
         except OSError:
             return
-        strangers = [talk for talk in self._talks.values() if talk.way is None]
-        if len(strangers) >= _MOST_STRANGERS:
-            self._drop(strangers[0])
-        sock = tls.secured(sock, server=True, read_late=True)
+        strangers = {n: talk.source for n, talk in self._talks.items() if not talk.way}
+        goes = first_to_go(strangers) if len(strangers) >= _MOST_STRANGERS else None
+        if goes is not None:
+            self._drop(self._talks[goes])
+        try:
+            secured = tls.secured(sock, server=True, read_late=True)
+        except OSError:  # it has hung up already, or spoke before TLS did
+            sock.close()
+            return
+        sock = secured
         sock.setblocking(False)
         end = Server(self._secret, self.rank)
-        self._talks[sock.fileno()] = _Talk(sock, end, time.monotonic())
+        talk = _Talk(sock, end, time.monotonic(), source=str(address[0]))
+        self._talks[sock.fileno()] = talk
         self._selector.register(sock, selectors.EVENT_READ)
 
     def _connected(self, talk: _Talk) -> None:
@@ -174,7 +184,10 @@ class Meet:
     def _hear(self, talk: _Talk) -> None:
         data = talk.sock.recv(talk.end.want - len(talk.heard))
         if not data:
-            raise EOFError("it hung up: it does not know our secret, or is no rank")
+            raise EOFError(
+                "it hung up before both were proved: it is no rank, was too busy, or "
+                "found us too slow"
+            )
         talk.heard += data
         if len(talk.heard) < talk.end.want:
             return

@@ -12,11 +12,10 @@ from __future__ import annotations
 import selectors
 import socket
 import time
-from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
 
-from stretto.errors import CollectiveTimeout, RendezvousError
+from stretto.errors import CollectiveTimeout, RendezvousError, is_interruption
 from stretto.meeting import messages, tls
 from stretto.meeting.faults import Fault
 from stretto.meeting.hosting.events import (
@@ -28,6 +27,7 @@ from stretto.meeting.messages import Challenge, Message, Moved, Proof, Verdict
 from stretto.meeting.process import host_id, is_same_host
 from stretto.meeting.reaching import why_not_reached, why_not_served
 from stretto.meeting.secret import is_proof, new_nonce, prove
+from stretto.meeting.strangers import first_to_go
 from stretto.meeting.wire import Connection, Refused, wait_ready
 
 ANSWER_S = 5.0
@@ -102,7 +102,7 @@ class Door:
             self._drop_one()
         try:
             connection = Connection(tls.secured(sock, server=True))
-        except OSError:  # it has gone already, or no descriptor is left for it
+        except OSError:  # it has hung up already, or spoke before TLS did
             sock.close()
             return
         nonce = new_nonce()
@@ -116,11 +116,9 @@ class Door:
 
     def _drop_one(self) -> None:
         """Send away the oldest of the address that most have come from."""
-        counted = Counter(knock.address for knock in self._knocking.values())
-        if counted:
-            busiest = counted.most_common(1)[0][0]
-            of_it = (c for c, k in self._knocking.items() if k.address == busiest)
-            self._hang_up(next(of_it))
+        of = {one: knock.address for one, knock in self._knocking.items()}
+        if (goes := first_to_go(of)) is not None:
+            self._hang_up(goes)
         else:
             time.sleep(1e-3)  # so that a process without descriptors does not spin
 
@@ -129,10 +127,16 @@ class Door:
         if knock is None:
             return
         try:
-            frames = connection.receive()
+            self._hear_out(connection, knock)
         except (EOFError, OSError):
             self._give_up(connection, knock)
-            return
+        except Exception as e:  # the hub serves others, too
+            if is_interruption(e):
+                raise
+            self._hang_up(connection)
+
+    def _hear_out(self, connection: Connection, knock: _Knock) -> None:
+        frames = connection.receive()
         if not frames:
             return
         proof = messages.read(frames[0])
@@ -140,7 +144,8 @@ class Door:
             said = (knock.nonce, proof.nonce, proof.host, str(proof.stays))
             if is_proof(proof.mac, self._secret, "rank", *said):
                 self._show_in(connection, knock.nonce, proof)
-                if proof.stays and not is_same_host(host_id(), proof.host):
+                is_here = connection in self._knocking  # it may have gone meanwhile
+                if is_here and proof.stays and not is_same_host(host_id(), proof.host):
                     self._knocking.pop(connection)
                     self._hub.selector.unregister(connection)
                     Wing(self._hub, connection, proof.host, frames[1:])

@@ -6,7 +6,6 @@ import os
 import selectors
 import socket
 import time
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -20,6 +19,7 @@ from stretto.meeting.process import (
     peer_uid,
     uid_refusal,
 )
+from stretto.meeting.strangers import first_to_go
 from stretto.transfer.engine.known import hand_out
 from stretto.transfer.engine.meet import Talk
 from stretto.transfer.engine.peer import Peer
@@ -91,10 +91,10 @@ class Door:
 
         Who has proved himself is none, and never sent away for those who have not.
         """
-        strangers = [talk for talk in self._talks if talk.is_stranger]
-        if len(strangers) >= _MOST_STRANGERS:
-            most = Counter(talk.source for talk in strangers).most_common(1)[0][0]
-            next(talk for talk in strangers if talk.source == most).dismiss("full")
+        strangers = {talk: talk.source for talk in self._talks if talk.is_stranger}
+        goes = first_to_go(strangers) if len(strangers) >= _MOST_STRANGERS else None
+        if goes is not None:
+            goes.dismiss("full")
 
     def connect(self, where: str | Mapping[str, Any]) -> Pending[Peer]:
         """Connect with an engine, unless it is a peer; see `Engine.connect`."""

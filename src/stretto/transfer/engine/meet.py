@@ -27,10 +27,10 @@ from stretto.errors import RendezvousError, StrettoError, is_interruption
 from stretto.hop import Window
 from stretto.meeting import tls
 from stretto.meeting.process import open_pidfd
-from stretto.meeting.secret import is_proof, new_nonce, prove
 from stretto.meeting.wire import Connection, Descriptor, Frame, Refused
 from stretto.transfer import loader
 from stretto.transfer.engine.peer import Peer
+from stretto.transfer.engine.proving import WORDS, Proving
 from stretto.transfer.links.fields import Fields
 from stretto.transfer.links.link import Link
 from stretto.transfer.links.words import HALF_BYTES, MOST_FIELDS, RING
@@ -49,14 +49,6 @@ compiled functions would hold a lock meanwhile that others spin for."""
 _ABI = 3
 _CROSSED_S = 5.0
 """How long who hears that the other comes to him waits for that."""
-_COMER, _DOOR = "transfer comer", "transfer door"
-_WORDS = {
-    "late": "it has waited for long, and hung up: this process was too slow to say "
-    "that it knows the secret; is it overloaded?",
-    "full": "too many are at its door, and this was the oldest; try again",
-    "secret": "it hung up: it does not know our secret, or is of another job",
-}
-"""Why a door hangs up on who has not proved anything: these words, and no others."""
 
 
 class Talk:
@@ -68,7 +60,7 @@ class Talk:
     ) -> None:  # fmt: skip
         self._engine, self._is_near, self.is_comer = engine, is_near, is_comer
         self._sock, self._found = sock, found
-        self._towards = "" if is_near else str(sock.getpeername()[0])
+        self.source = "" if is_near else str(sock.getpeername()[0])
         if not is_near:
             sock = self._sock = tls.secured(sock, server=not is_comer)
         self._connection = Connection(sock)
@@ -76,7 +68,7 @@ class Talk:
         self.name, self.identity = name, ""
         self.meeting = secrets.token_hex(8) if is_comer else ""
         """The name of this connection, which the comer gives it."""
-        self._nonce = new_nonce()
+        self._proving: Proving | None = None
         self._shared: Shared | None = None
         self._hop: Any = None
         self._connecting = threading.Lock()
@@ -89,11 +81,13 @@ class Talk:
             self._connection.trust()
         engine.loop.selector.register(sock, selectors.EVENT_READ, self._hear)
         try:
-            if not is_comer and is_near:
-                self._connection.post({"say": "here", **self._here()})
-            elif not is_comer:
-                engine.secret()
-                self._connection.post({"say": "challenge", "nonce": self._nonce})
+            if not is_near:
+                self._proving = Proving(engine.secret(), is_comer=is_comer)
+            if not is_comer:
+                first = {"say": "here", **self._here()}
+                if self._proving is not None:
+                    first = self._proving.challenge()
+                self._connection.post(first)
         except (OSError, RendezvousError) as e:
             self.end(str(e))
 
@@ -101,11 +95,6 @@ class Talk:
     def is_stranger(self) -> bool:
         """Return whether it is there and has not proved anything."""
         return not (self._is_proved or self.is_over)
-
-    @property
-    def source(self) -> str:
-        """Return the host that it comes from; nothing: this one."""
-        return self._towards
 
     def expire(self) -> None:
         """Hang up on who has not said what he should by now."""
@@ -118,7 +107,7 @@ class Talk:
         """Hang up on who has proved nothing, with one of the few words for that."""
         with suppress(OSError, StrettoError):
             self._connection.post({"say": "no", "why": word})
-        self.end(_WORDS[word])
+        self.end(WORDS[word])
 
     def end(self, why: str) -> None:
         """Hang up, unless they are peers by now."""
@@ -184,7 +173,7 @@ class Talk:
     def _heard(self, said: Mapping[str, Any], fds: list[Descriptor]) -> None:
         what = said.get("say")
         if not self._is_proved:
-            self._prove(what, said)
+            self._prove(said)
         elif what == "here" and self.is_comer and self._is_near:
             self._is_here(said)
         elif what == "hello" and not self.is_comer:
@@ -198,30 +187,18 @@ class Talk:
         else:
             raise ValueError(f"it says {str(what)[:40]!r}")
 
-    def _prove(self, what: Any, said: Mapping[str, Any]) -> None:
-        if what == "no" and self.is_comer and said.get("why") in _WORDS:
-            self.end(_WORDS[str(said["why"])])
+    def _prove(self, said: Mapping[str, Any]) -> None:
+        assert self._proving is not None, "only who is far has anything to prove"
+        answer, done = self._proving.heard(said), self._proving.is_done
+        if word := self._proving.word:
+            self.end(WORDS[word]) if self.is_comer else self.dismiss(word)
             return
-        secret, mine = self._engine.secret(), self._nonce
-        nonce, mac = str(said.get("nonce")), str(said.get("mac"))
-        if what == "challenge" and self.is_comer:
-            self._theirs = nonce
-            mac = prove(secret, _COMER, nonce, mine)
-            self._connection.post({"say": "proof", "nonce": mine, "mac": mac})
-        elif what == "proof" and not self.is_comer:
-            if not is_proof(mac, secret, _COMER, mine, nonce):
-                self.dismiss("secret")
-                return
-            mac = prove(secret, _DOOR, nonce, mine)
-            self._connection.post({"say": "proved", "mac": mac, **self._here()})
+        if answer is not None:
+            self._connection.post({**answer, **(self._here() if done else {})})
+        if done:
             self._trust()
-        elif what == "proved" and self.is_comer:
-            if not is_proof(mac, secret, _DOOR, mine, self._theirs):
-                raise ValueError("it does not know this job's secret")
-            self._trust()
+        if done and self.is_comer:
             self._is_here(said)
-        else:
-            raise ValueError(f"it says {str(what)[:40]!r}")
 
     def _trust(self) -> None:
         self._is_proved = True
@@ -277,7 +254,7 @@ class Talk:
         window = Window(
             rank=rank, num_ranks=2, address=self._shared.address,
             puts=(RING, HALF_BYTES), words=(0, HALF_BYTES + RING),
-            secret=self._engine.secret(), towards=self._towards,
+            secret=self._engine.secret(), towards=self.source,
             fields=fields.address, num_fields=MOST_FIELDS, rails=self._engine.rails,
             lanes=self._engine.lanes, sources=(HALF_BYTES, 2 * HALF_BYTES), linger_s=0,
         )  # fmt: skip
@@ -410,7 +387,7 @@ class Talk:
             loop.selector.unregister(self._sock)
         peer = self._peer = Peer(
             engine, self.name, link, self._connection, is_first=self.is_comer,
-            address=self._towards, identity=self.identity, meeting=self.meeting,
+            address=self.source, identity=self.identity, meeting=self.meeting,
             **about,
         )  # fmt: skip
         for number in peer.descriptors:
