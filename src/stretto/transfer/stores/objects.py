@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
-from stretto.errors import CallError
+from stretto.errors import CallError, reading
 from stretto.transfer.stores.signing import Key, signed
 from stretto.transfer.stores.store import Missing, Piece, Store, StoreError
 
@@ -176,10 +176,10 @@ class Objects(Store):
             status, _, said = self._ask("GET", "", query=query)
             if status != 200:
                 raise self._refused("GET", prefix, status, said)
-            try:
+            if b"<!DOCTYPE" in said:
+                raise StoreError(f"{self.where} lists {prefix!r} with <!DOCTYPE")
+            with reading(StoreError, f"{self.where} lists {prefix!r}", "XML"):
                 tree = ElementTree.fromstring(said)
-            except ElementTree.ParseError as e:
-                raise StoreError(f"{self.where} lists {prefix!r} as no XML: {e}") from e
             space = tree.tag.partition("}")[0] + "}" if "}" in tree.tag else ""
             keys = (one.text or "" for one in tree.iter(f"{space}Key"))
             found += [key.removeprefix(self._prefix) for key in keys]
