@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from stretto.errors import CallError, CollectiveTimeout
+from stretto.meeting.limits import check_timeout
 from stretto.meeting.process import start_thread
 from stretto.trace import blocked
 
@@ -78,6 +79,8 @@ class Work:
         stream does, and what launches have met so far is raised. With a timeout the
         call has ended on the GPU too, and what it met itself is raised.
         """
+        if timeout_s is not None:
+            check_timeout(timeout_s, self.name, "timeout_s")
         stop_at = None if timeout_s is None else time.monotonic() + timeout_s
         if not self._done.is_set():
             since_ns = time.monotonic_ns()

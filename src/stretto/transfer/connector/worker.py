@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from stretto.errors import CallError, StrettoError
+from stretto.meeting.limits import check_deadline
 from stretto.transfer.connector.defaults import Defaults, layer_number
 from stretto.transfer.connector.steps import Load, Save, Step, Told, done_tag
 from stretto.transfer.engine.engine import Engine
@@ -34,6 +35,7 @@ class Worker(Defaults):
         deadline_s: float = 30.0, readers: int = 1,
     ) -> None:  # fmt: skip
         """`layout` is the cache's; `readers` ranks fetch a request's blocks."""
+        check_deadline(deadline_s, "a connector")
         self.engine, self._deadline_s = engine, deadline_s
         self._layout, self._readers = layout, readers
         self._spare: dict[bytes, Lease] = {}

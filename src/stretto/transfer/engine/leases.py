@@ -6,6 +6,7 @@ import struct
 import threading
 
 from stretto.errors import CallError
+from stretto.meeting.limits import check_timeout
 from stretto.transfer.ports import EngineLike
 
 __all__ = ["Lease", "Writing", "read_token"]
@@ -30,6 +31,7 @@ class Lease:
 
         TransferTimeout names a peer that still writes: the memory must rest until then.
         """
+        check_timeout(timeout, "lease.end")
         if self._is_over:
             return
         self._engine.renew(self.slot, self.epoch, timeout)

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
 from stretto.errors import CallError, reading
+from stretto.meeting.limits import check_deadline
 from stretto.transfer.stores.signing import Key, signed
 from stretto.transfer.stores.store import Missing, Piece, Store, StoreError
 
@@ -45,6 +46,7 @@ class Objects(Store):
         self, url: str, *, key: str = "", secret: str = "", token: str = "",
         region: str = "", streams: int = 16, timeout_s: float = 30.0,
     ) -> None:  # fmt: skip
+        check_deadline(timeout_s, url, "timeout_s")
         split, env = urlsplit(url), os.environ
         if split.scheme not in ("http", "https") or not split.hostname:
             raise CallError(f"{url!r}; want https://HOST/BUCKET or with a prefix")
