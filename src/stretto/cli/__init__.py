@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from stretto._version import __version__
+from stretto.cli.options import bounded
 from stretto.errors import (
     CommunicationError,
     ParseError,
@@ -47,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
         verb = verbs.add_parser(name, help=summary, description=summary)
         module.add_arguments(verb)
         verb.set_defaults(run=module.run)
+    bounded(top)
     return top
 
 
