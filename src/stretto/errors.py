@@ -119,7 +119,6 @@ __all__ = [
     "UndefinedError",
     "UnknownNameError",
     "WireError",
-    "reading",
 ]
 
 

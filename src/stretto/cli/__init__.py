@@ -20,7 +20,7 @@ from stretto.errors import (
     StrettoError,
 )
 
-__all__ = ["commands", "main", "parser"]
+__all__ = ["bounded", "commands", "main", "parser"]
 
 _DONE, _FAILED, _MISUSED = 0, 1, 2
 

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from stretto.errors import CallError, MissingExtraError, StaleMemory
 from stretto.hop import MOST_LANES
 from stretto.meeting.forks import forget_in_children
-from stretto.meeting.limits import check_timeout
 from stretto.meeting.secret import load_secret
 from stretto.transfer import loader
 from stretto.transfer.engine.counts import Counts, Notified
@@ -214,7 +213,6 @@ class Engine(Closes):
 
     def unshare(self, region: Region, timeout: float = 5.0) -> None:
         """Take memory back: when this returns, no peer writes to it any more."""
-        check_timeout(timeout, "unshare")
         with self.lock:
             self._regions.pop(region.name, None)
             peers = list(self._peers.values())

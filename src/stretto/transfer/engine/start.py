@@ -10,7 +10,6 @@ from stretto.errors import (
     CallError,
     TransferTimeout,
 )
-from stretto.meeting.limits import check_deadline
 from stretto.transfer.copying.words import Mode
 from stretto.transfer.copying.work import Work
 from stretto.transfer.engine.leases import read_token
@@ -69,8 +68,6 @@ class Starter:
         by: str = "",
     ) -> Transfer:  # fmt: skip
         """Begin a transfer; see `View.put`."""
-        if deadline is not None:
-            check_deadline(deadline, "a transfer", "deadline")
         a, b = self._views(src, dst)
         if STORE in (a.region.kind, b.region.kind):
             if notify or lease or by:

@@ -20,6 +20,7 @@ from stretto.errors import (
     TransferError,
     TransferTimeout,
 )
+from stretto.meeting.limits import check_deadline
 from stretto.trace import CallKind, observe
 from stretto.transfer import loader
 from stretto.transfer.copying.words import Job, Mode, Status
@@ -71,6 +72,8 @@ class Transfer(Pending[Stats]):
         self, loop: LoopLike, peer: PeerLike | None, path: str, *, nbytes: int,
         pieces: int, notify: bytes = b"", deadline: float | None = None,
     ) -> None:  # fmt: skip
+        if deadline is not None:
+            check_deadline(deadline, "a transfer", "deadline")
         who = "this engine" if peer is None else f"engine {peer.name!r}"
         super().__init__(loop, f"transfer with {who}, {path}")
         self.peer, self.path = peer, path
