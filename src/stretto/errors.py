@@ -40,7 +40,8 @@ from __future__ import annotations
 import difflib
 import itertools
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Self
@@ -287,6 +288,36 @@ class UnknownNameError(StrettoError):
         more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
         told = ", ".join(listed[:_LISTED])
         return cls(f"no {kind} named {said};{asked} known: {told}{more}")
+
+
+@contextmanager
+def reading(kind: type[StrettoError], what: str, want: str) -> Iterator[None]:
+    """Say as one error of ours what any text may do to its reader.
+
+    Errors of that kind pass as they are; so do those of files that cannot be opened.
+    """
+    try:
+        yield
+    except kind:
+        raise
+    except StrettoError as e:
+        said = str(e)
+    except RecursionError:
+        said = "it nests too deeply"
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        MemoryError,
+        StopIteration,
+        SyntaxError,
+        TypeError,
+        ValueError,
+    ) as e:
+        said = f"{type(e).__name__}: {' '.join(str(e).split())[:200]}"
+    else:
+        return
+    raise kind(f"{what}: {said}; want {want}") from None
 
 
 _LISTED = 48

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from stretto.errors import CallError, CollectiveTimeout, CommunicatorBroken
 from stretto.meeting.forks import forget_in_children
+from stretto.meeting.limits import check_timeout
 from stretto.meeting.process import start_thread
 from stretto.trace import blocked
 
@@ -82,6 +83,8 @@ class Work:
         stream does, and what launches have met so far is raised. With a timeout the
         call has ended on the GPU too, and what it met itself is raised.
         """
+        if timeout_s is not None:
+            check_timeout(timeout_s, self.name, "timeout_s")
         stop_at = None if timeout_s is None else time.monotonic() + timeout_s
         if not self._done.is_set():
             if self._worker is not None:

@@ -13,7 +13,22 @@ from typing import Any
 from stretto.choice.sizes import parse_size
 from stretto.epilogues import Spec
 
-__all__ = ["RowRule"]
+__all__ = ["RowRule", "ranks_in", "text_in"]
+
+
+def text_in(value: Any) -> str:
+    """Return a text of a profile, or TypeError where it is none."""
+    if not isinstance(value, str):
+        raise TypeError(f"{str(value)[:40]!r} is no text")
+    return value
+
+
+def ranks_in(value: Any) -> tuple[int, int]:
+    """Return the fewest and most ranks of a profile's row."""
+    fewest, most = value
+    if type(fewest) is not int or type(most) is not int or fewest < 1:
+        raise TypeError(f"ranks = {str(value)[:40]}; want two whole numbers")
+    return fewest, most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +71,13 @@ class RowRule:
     @classmethod
     def parse(cls, row: Mapping[str, Any]) -> RowRule:
         """Read a table; KeyError and ValueError say what is missing or wrong."""
-        fewest, most = row["ranks"]
+        fewest, most = ranks_in(row["ranks"])
         known = {f.name: f for f in fields(cls) if f.name not in ("fewest", "most")}
         names = [n for n, f in known.items() if n in row or f.default is MISSING]
         numbers = {name: parse_size(str(row[name])) for name in names}
         if unknown := sorted(set(row) - {"ranks", *known}):
             raise ValueError(f"rows: {', '.join(unknown)}; want {', '.join(known)}")
-        return cls(fewest=int(fewest), most=int(most), **numbers)
+        return cls(fewest=fewest, most=most, **numbers)
 
     def answers(self, num_ranks: int) -> bool:
         """Return whether it is about so many ranks."""

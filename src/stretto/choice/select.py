@@ -21,9 +21,9 @@ from stretto import algorithms
 from stretto.arrays.operands import CPU
 from stretto.choice.beside import Beside
 from stretto.choice.plans import FrozenParams, serves
-from stretto.choice.rowrules import RowRule
+from stretto.choice.rowrules import RowRule, ranks_in, text_in
 from stretto.choice.sizes import parse_size
-from stretto.errors import CallError, StrettoError, TopologyError, UnknownNameError
+from stretto.errors import CallError, TopologyError, UnknownNameError, reading
 from stretto.lang import Algorithm
 from stretto.plan import Schedule
 
@@ -209,29 +209,16 @@ class Profile:
     @classmethod
     def parse(cls, text: str, source: str) -> Profile:
         """Read a profile; `source` names it in messages."""
-        try:
+        want = (
+            "executor, and [[rule]] with collective, memory, ranks = [2, 8], sizes; or "
+            "[[rows]] as in the profiles that are shipped"
+        )
+        with reading(TopologyError, f"profile {source}", want):
             data = tomllib.loads(text)
             rules = tuple(_rule(row) for row in data.get("rule", ()))
             rows = tuple(RowRule.parse(row) for row in data.get("rows", ()))
-            return cls(
-                executor=str(data["executor"]),
-                rules=rules,
-                rows=rows,
-                about=str(data.get("about", "")),
-            )
-        except (
-            AttributeError,
-            KeyError,
-            TypeError,
-            ValueError,
-            RecursionError,
-            StrettoError,
-        ) as e:
-            raise TopologyError(
-                f"profile {source}: {type(e).__name__}: {e}; want executor, and "
-                "[[rule]] with collective, memory, ranks = [2, 8], sizes; or [[rows]] "
-                "as in the profiles that are shipped"
-            ) from None
+            executor, about = text_in(data["executor"]), text_in(data.get("about", ""))
+            return cls(executor=executor, rules=rules, rows=rows, about=about)
 
     @classmethod
     def of_user(cls) -> dict[str, str]:
@@ -294,20 +281,25 @@ def profile_folder() -> Path:
 
 
 def _rule(row: Mapping[str, Any]) -> Rule:
-    fewest, most = row["ranks"]
+    fewest, most = ranks_in(row["ranks"])
     dtypes = row.get("dtypes", "")
     if dtypes not in ("", HALF, WHOLE):
         raise ValueError(f"dtypes = {dtypes!r}, not {HALF} or {WHOLE}")
     return Rule(
-        collective=row["collective"],
-        memory=row["memory"],
-        fewest=int(fewest),
-        most=int(most),
-        sizes=tuple((parse_size(size), str(pin)) for size, pin in row["sizes"]),
+        collective=text_in(row["collective"]),
+        memory=text_in(row["memory"]),
+        fewest=fewest,
+        most=most,
+        sizes=tuple((_size(size), text_in(pin)) for size, pin in row["sizes"]),
         dtypes=dtypes,
-        least=parse_size(row.get("least", "0")),
+        least=_size(row.get("least", "0")),
         beside=_is_set(row, "beside"),
     )
+
+
+def _size(value: Any) -> int:
+    """Return the bytes of a size as a profile has it: a text."""
+    return parse_size(text_in(value))
 
 
 def _is_set(row: Mapping[str, Any], name: str) -> bool:

@@ -9,7 +9,10 @@ from stretto.errors import CallError
 __all__ = ["parse_size", "parse_sizes", "spell_size"]
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_SIZE = re.compile(r"(\d+)([KMGT]?)(?:I?B)?\Z")
+_SIZE = re.compile(r"([0-9]{1,18})([KMGT]?)(?:I?B)?\Z", re.ASCII)
+_FACTOR = re.compile(r"[0-9]{1,18}")
+_MOST = 1 << 50
+"""Bytes of a size: no machine has a pebibyte for a call."""
 
 
 def parse_size(text: str) -> int:
@@ -20,8 +23,13 @@ def parse_size(text: str) -> int:
     """
     match = _SIZE.match(text.strip().upper())
     if match is None:
-        raise CallError(f"size {text!r}; want a number, or one with K, M or G after it")
-    return int(match[1]) * _UNITS[match[2]]
+        raise CallError(
+            f"size {text[:40]!r}; want a number, or one with K, M or G after it"
+        )
+    nbytes = int(match[1]) * _UNITS[match[2]]
+    if nbytes > _MOST:
+        raise CallError(f"size {text[:40]!r}; want at most {_MOST >> 40}T")
+    return nbytes
 
 
 def parse_sizes(text: str) -> list[int]:
@@ -36,14 +44,14 @@ def parse_sizes(text: str) -> list[int]:
         if not rest:
             found.append(parse_size(first))
             continue
-        if len(rest) > 2 or (len(rest) == 2 and not rest[1].strip().isdigit()):
-            raise CallError(f"sizes {part!r}; want FROM:TO or FROM:TO:FACTOR")
+        if len(rest) > 2 or (len(rest) == 2 and not _FACTOR.fullmatch(rest[1].strip())):
+            raise CallError(f"sizes {part[:80]!r}; want FROM:TO or FROM:TO:FACTOR")
         size, stop = parse_size(first), parse_size(rest[0])
         factor = int(rest[1]) if len(rest) == 2 else 2
         if factor < 2 or not 0 < size <= stop:
             raise CallError(
-                f"sizes {part!r}: from {size} to {stop} by {factor}; want a rising "
-                f"range from at least 1, and a factor of at least 2"
+                f"sizes {part[:80]!r}: from {size} to {stop} by {factor}; want a "
+                f"rising range from at least 1, and a factor of at least 2"
             )
         while size <= stop:
             found.append(size)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from stretto._version import __version__
+from stretto.cli.options import bounded
 from stretto.errors import (
     CommunicationError,
     ParseError,
@@ -18,7 +19,7 @@ from stretto.errors import (
 )
 from stretto.registry import Registry
 
-__all__ = ["commands", "main", "parser"]
+__all__ = ["bounded", "commands", "main", "parser"]
 
 _DONE, _FAILED, _MISUSED = 0, 1, 2
 _files: Registry[ModuleType] = Registry("command", __name__)
@@ -43,6 +44,7 @@ def parser() -> argparse.ArgumentParser:
         verb = verbs.add_parser(name, help=summary, description=summary)
         module.add_arguments(verb)
         verb.set_defaults(run=module.run)
+    bounded(top)
     return top
 
 

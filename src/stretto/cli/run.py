@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -117,18 +118,30 @@ def _trial(args: argparse.Namespace) -> Trial:
     if kind.reduces:
         check(Operator.named(args.op), args.dtype)
     storage(args.dtype)
+    sizes = tuple(parse_sizes(args.size))
+    _check_memory(max(sizes), args.ranks)
     return Trial(
         target=target,
         collective=collective,
         schedule=args.schedule,
         params=tuple(params.items()),
-        sizes=tuple(parse_sizes(args.size)),
+        sizes=sizes,
         dtype=args.dtype,
         op=args.op,
         iterations=args.iterations,
         registered=args.registered,
         seed=args.seed,
     )
+
+
+def _check_memory(nbytes: int, num_ranks: int) -> None:
+    """Refuse what this machine cannot hold: every rank draws the inputs of all."""
+    has = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if nbytes * num_ranks > has:
+        raise CallError(
+            f"--size {spell_size(nbytes)} of {num_ranks} ranks; this machine has "
+            f"{has >> 20}M, and each rank looks at what all have; want less"
+        )
 
 
 def _joined(

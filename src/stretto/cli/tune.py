@@ -16,7 +16,7 @@ from stretto.bench import tune
 from stretto.calls import VERBS
 from stretto.choice import parse_sizes, spell_size
 from stretto.cli.output import Progress
-from stretto.errors import CallError
+from stretto.errors import CallError, ParseError, reading
 
 __all__ = ["add_arguments", "run"]
 
@@ -218,9 +218,11 @@ def _beside_shipped(row: Mapping[str, Any]) -> str:
 def _fit(args: argparse.Namespace) -> int:
     """Fit, and print the constants."""
     path = Path(args.fit)
-    text = json.loads(path.read_text(encoding="utf-8"))
-    documents = text if isinstance(text, list) else [text]
-    seen = [one for doc in documents for one in tune.observations(doc)]
+    want = "what stretto bench --json or stretto tune --report wrote"
+    with reading(ParseError, f"--fit {path}", want):
+        text = json.loads(path.read_text(encoding="utf-8"))
+        documents = text if isinstance(text, list) else [text]
+        seen = [one for doc in documents for one in tune.observations(doc)]
     ranks = seen[0].plan.value.num_ranks
     machine = topology.load(args.machine or topology.assumed(args.device, ranks))
     found = tune.fit(seen, machine)

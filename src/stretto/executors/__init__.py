@@ -34,6 +34,7 @@ __all__ = [
     "get",
     "hosts_of",
     "names",
+    "unlike",
 ]
 
 Launch: TypeAlias = Callable[[Any, Any], None]
@@ -202,6 +203,25 @@ class Patience:
         was_over = self._was_over
         self._was_over = now_s - max(since_s, self._shorter_at_s) > deadline_s
         return was_over and self._was_over
+
+
+def unlike(said: Sequence[str]) -> str:
+    """Return who asked for what memory, by rank, where not all asked for the same.
+
+    >>> unlike(["(2,) float32", "(2,) float32", "(2,) int8"])
+    'comm.empty of ranks 0, 1: (2,) float32; rank 2: (2,) int8; want it alike on all'
+    """
+    who: dict[str, list[str]] = {}
+    for rank, what in enumerate(said):
+        who.setdefault(what, []).append(str(rank))
+    if len(who) == 1:
+        return ""
+    parts = [
+        f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks[:16])}"
+        f"{' and more' * (len(ranks) > 16)}: {what}"
+        for what, ranks in list(who.items())[:16]
+    ]
+    return f"comm.empty of {'; '.join(parts)}; want it alike on all"
 
 
 def hosts_of(group: Group) -> tuple[int, ...]:

@@ -16,7 +16,11 @@ from dataclasses import dataclass
 from stretto.errors import ParseError
 from stretto.ir import INPUT, OUTPUT, Op, Params, Program, Ref, freeze
 
-__all__ = ["Places", "Step", "assemble"]
+__all__ = ["MOST_CHUNKS", "MOST_RANKS", "Places", "Step", "assemble"]
+
+MOST_RANKS = 1 << 12
+MOST_CHUNKS = 1 << 18
+"""Chunks of a buffer: more are a slip, and would fill memory when they are followed."""
 
 _SENDS = ("s", "rcs", "rrs", "rrcs")
 _RECEIVES = ("r", "rcs", "rrc", "rrs", "rrcs")
@@ -75,6 +79,11 @@ class Places:
         whole = chunks
         if collective == "broadcast" or chunks % num_ranks:
             whole = math.lcm(num_ranks, max(1, chunks))
+        if whole > MOST_CHUNKS:
+            raise ParseError(
+                f"{chunks} chunks of {num_ranks} ranks are {whole} to follow; want at "
+                f"most {MOST_CHUNKS}"
+            )
         self.collective, self.num_ranks, self.root = collective, num_ranks, root
         self.split = whole // num_ranks
         self.scratch: dict[str, int] = {}
@@ -108,6 +117,8 @@ class Places:
         """Return what a buffer letter and an offset name."""
         low = offset * self._width
         high = low + max(1, count) * self._width
+        if high > MOST_CHUNKS:
+            raise ParseError(f"{where}: chunk {high}; want at most {MOST_CHUNKS}")
         if letter == "s":
             self.scratch["scratch"] = max(self.scratch.get("scratch", 0), high)
             return Ref(rank, "scratch", low, high)
@@ -125,11 +136,14 @@ class Places:
 
     def program(self, name: str, ops: Sequence[Op]) -> Program:
         """Return the program of these operations."""
+        for op in ops:
+            if any(ref.start < 0 for ref in (op.dst, *op.srcs)):
+                raise ParseError(f"{op.dst}: an offset below 0 is of no chunk")
         params: Params = freeze(
             {"root": self.root} if self.collective == "broadcast" else {}
         )
         return Program(
-            name=f"{self.collective}/{name}",
+            name=f"{self.collective}/{'_'.join(name.split()) or 'imported'}",
             collective=self.collective,
             num_ranks=self.num_ranks,
             split=self.split,

@@ -3,7 +3,8 @@
 Export gives every rank one thread block for each peer it sends to and each it receives
 from; steps wait for one another where they touch the same chunks. `ngpus`, `minBytes`
 and `maxBytes` are always written: runtimes ignore files without them. Import runs the
-thread blocks until all are done, and writes down what moved.
+thread blocks until all are done, and writes down what moved. Numbers are read as they
+are written here, each gpu, block and step once, and no file has entities of its own.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from dataclasses import dataclass, field
 
 from stretto import collectives
 from stretto.collectives import Shape
-from stretto.errors import CallError, ParseError, UnknownNameError
-from stretto.foreign.blocks import Step, assemble
-from stretto.ir import INPUT, OUTPUT, Program, Ref
+from stretto.errors import CallError, ParseError, UnknownNameError, reading
+from stretto.foreign.blocks import MOST_CHUNKS, MOST_RANKS, Step, assemble
+from stretto.ir import INPUT, OUTPUT, Program, Ref, whole
 
 __all__ = ["from_xml", "to_xml"]
 
@@ -28,6 +29,8 @@ _NAMES = {
     "broadcast": "broadcast",
     "reduce_scatter": "reduce_scatter",
 }
+_OFFSETS = ("srcoff", "dstoff", "depid", "deps")
+_WORDS = {*_OFFSETS, "cnt", "type", "srcbuf", "dstbuf"}
 _BUFFERS = {INPUT: "i", OUTPUT: "o"}
 
 
@@ -207,53 +210,93 @@ def _write_blocks(gpu: ET.Element, blocks: dict[tuple[int, int], _Block]) -> Non
 
 def from_xml(text: str, *, root: int = 0) -> Program:
     """Return the program that an MSCCL XML file describes."""
-    try:
+    if "<!DOCTYPE" in text:
+        raise ParseError("MSCCL XML: got <!DOCTYPE; want a file without entities")
+    with reading(ParseError, "MSCCL XML", "a file that is XML"):
         algo = ET.fromstring(text)
-    except ET.ParseError as e:
-        raise ParseError(f"MSCCL XML: {e}") from None
     named = {v: k for k, v in _NAMES.items()} | {"reducescatter": "reduce_scatter"}
     collective = named.get(algo.get("coll", ""))
     if algo.tag != "algo" or collective is None:
         raise ParseError(
-            f"MSCCL XML: got <{algo.tag} coll={algo.get('coll')!r}>; want <algo> with"
-            f" coll one of {', '.join(sorted(named))}"
+            f"MSCCL XML: got <{algo.tag[:40]} coll={algo.get('coll', '')[:40]!r}>; "
+            f"want <algo> with coll one of {', '.join(sorted(named))}"
         )
-    gpus = algo.findall("gpu")
-    steps = [step for gpu in gpus for step in _read_gpu(gpu)]
-    chunks = {int(g.get("id", "-1")): int(g.get("i_chunks", "0")) for g in gpus}
+    gpus = _by_number(algo, "gpu", "id", "MSCCL XML")
+    num_ranks = _number(algo, "ngpus", "MSCCL XML", str(len(gpus)), most=MOST_RANKS)
+    if num_ranks < 1 or sorted(gpus) != list(range(num_ranks)):
+        raise ParseError(
+            f"MSCCL XML: ngpus={num_ranks}, and gpus {sorted(gpus)[:16]}; want each "
+            f"from 0 on"
+        )
+    steps = [step for rank, gpu in gpus.items() for step in _read_gpu(rank, gpu)]
+    chunks = [_number(gpu, "i_chunks", "MSCCL XML", "0") for gpu in gpus.values()]
     return assemble(
         name=algo.get("name", "imported").removeprefix(f"{collective}_"),
         collective=collective,
-        num_ranks=int(algo.get("ngpus", len(gpus))),
-        chunks=max(int(algo.get("nchunksperloop", "0")), *chunks.values()),
+        num_ranks=num_ranks,
+        chunks=max(_number(algo, "nchunksperloop", "MSCCL XML", "0"), *chunks),
         in_place=algo.get("outofplace") == "0",
         root=root,
         steps=steps,
     )
 
 
-def _read_gpu(gpu: ET.Element) -> Iterator[Step]:
-    rank = int(gpu.get("id", "-1"))
-    for tb in gpu.findall("tb"):
-        number, channel = int(tb.get("id", "0")), int(tb.get("chan", "0"))
-        for element in tb.findall("step"):
-            try:
-                yield Step(
-                    rank=rank,
-                    block=number,
-                    number=int(element.attrib["s"]),
-                    kind=element.attrib["type"],
-                    src=(element.attrib["srcbuf"], int(element.attrib["srcoff"])),
-                    dst=(element.attrib["dstbuf"], int(element.attrib["dstoff"])),
-                    count=int(element.attrib["cnt"]),
-                    send=int(tb.get("send", "-1")),
-                    recv=int(tb.get("recv", "-1")),
-                    channel=channel,
-                    after=(int(element.attrib["depid"]), int(element.attrib["deps"])),
-                )
-            except (KeyError, ValueError) as e:
+def _number(
+    element: ET.Element, key: str, where: str, default: str, *, most: int = MOST_CHUNKS
+) -> int:
+    """Return a number of an element; `-1` says that there is none."""
+    text = element.get(key, default)
+    try:
+        is_none = text == "-1" and default == "-1"
+        value = -1 if is_none else whole(text)
+    except ValueError as e:
+        raise ParseError(f"{where}: {key}: {e}") from None
+    if value > most:
+        raise ParseError(f"{where}: {key}={value}; want at most {most}")
+    return value
+
+
+def _by_number(
+    above: ET.Element, tag: str, key: str, where: str
+) -> dict[int, ET.Element]:
+    """Return the elements of a tag by their numbers, each of which is there once."""
+    found: dict[int, ET.Element] = {}
+    for element in above.findall(tag):
+        number = _number(element, key, where, "")
+        if number in found:
+            raise ParseError(f"{where}: {tag} {number} is there twice; want it once")
+        found[number] = element
+    return found
+
+
+def _read_gpu(rank: int, gpu: ET.Element) -> Iterator[Step]:
+    for block, tb in _by_number(gpu, "tb", "id", f"MSCCL XML, gpu {rank}").items():
+        where = f"MSCCL XML, gpu {rank}, tb {block}"
+        send, recv = (_number(tb, key, where, "-1") for key in ("send", "recv"))
+        channel = _number(tb, "chan", where, "0")
+        for number, element in _by_number(tb, "step", "s", where).items():
+            if missing := _WORDS - element.attrib.keys():
                 raise ParseError(
-                    f"MSCCL XML, gpu {rank}, tb {number}: step {dict(element.attrib)}:"
-                    f" {e}; want s, type, srcbuf, srcoff, dstbuf, dstoff, cnt, depid,"
-                    " deps"
-                ) from None
+                    f"{where}, step {number}: no {', '.join(sorted(missing))}; want "
+                    f"s, type, srcbuf, srcoff, dstbuf, dstoff, cnt, depid, deps"
+                )
+            here = f"{where}, step {number}"
+            values = {key: _or_none(element, key, here) for key in _OFFSETS}
+            yield Step(
+                rank=rank,
+                block=block,
+                number=number,
+                kind=element.attrib["type"],
+                src=(element.attrib["srcbuf"], values["srcoff"]),
+                dst=(element.attrib["dstbuf"], values["dstoff"]),
+                count=_number(element, "cnt", here, ""),
+                send=send,
+                recv=recv,
+                channel=channel,
+                after=(values["depid"], values["deps"]),
+            )
+
+
+def _or_none(element: ET.Element, key: str, where: str) -> int:
+    """Return an offset, or the block or step that comes first; -1 where none does."""
+    return -1 if element.get(key) == "-1" else _number(element, key, where, "")

@@ -5,7 +5,7 @@ into peers' memory, with signals, waits and barriers between. The blocks run her
 turn, as far as waits allow; what each operation stores becomes one assignment. Reading
 packets waits for their arrival. Where a group of blocks shares an operation, each does
 its part, so chunks are cut as finely as the groups need. In-switch operations cannot be
-expressed and are refused.
+expressed and are refused. Numbers are whole and bounded; no key is given twice.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from typing import Any
 
-from stretto.errors import ParseError
-from stretto.foreign.blocks import Places
+from stretto.errors import ParseError, reading
+from stretto.foreign.blocks import MOST_CHUNKS, MOST_RANKS, Places
 from stretto.ir import Op, Program, Ref
 
 __all__ = ["from_plan"]
@@ -33,6 +33,10 @@ _COPIES = {"copy", "put", "get", "pws", "pwsf", "ppkt", "rppkt", "upkt", "cpkt"}
 _REDUCES = {"re", "res", "rre", "rres", "repkt", "respkt", "recpkt", "recspkt"}
 _SIGNALS = {"signal", "rlxsignal", "pws", "pwsf"}
 _WAITS = {"wait", "rlxwait"}
+_MOST_TOGETHER = 1024
+"""Thread blocks of a group."""
+_MOST_VALUE = 1 << 20
+"""Of anything else that is counted."""
 _FREE = {"nop", "flush"}
 _ARRIVE = {"ppkt", "rppkt"}
 _PACKETS = {"upkt", "rppkt", "repkt", "respkt", "recpkt", "recspkt"}
@@ -40,33 +44,62 @@ _PACKETS = {"upkt", "rppkt", "repkt", "respkt", "recpkt", "recspkt"}
 
 def from_plan(text: str, *, root: int = 0) -> Program:
     """Return the program that a plan describes."""
-    try:
-        plan = json.loads(text)
-        gpus = sorted(plan["gpus"], key=lambda g: int(g["id"]))
-        collective = _COLLECTIVES[plan["collective"].replace("_", "").lower()]
-        chunks = max(max(int(g["input_chunks"]), int(g["output_chunks"])) for g in gpus)
-    except (ValueError, KeyError, TypeError, AttributeError) as e:
-        raise ParseError(
-            f"MSCCL++ plan: {type(e).__name__} {e}; want JSON with gpus, collective"
-            f" (one of {', '.join(sorted(_COLLECTIVES))}), input_chunks, output_chunks"
-        ) from None
-    fine = math.lcm(*_group_sizes(gpus))
-    places = Places(
-        collective,
-        len(gpus),
-        chunks * fine,
-        in_place=bool(plan.get("inplace", False)),
-        root=root,
+    want = (
+        f"JSON with gpus, collective (one of {', '.join(sorted(_COLLECTIVES))}), "
+        f"input_chunks, output_chunks, threadblocks with ops"
     )
+    with reading(ParseError, "MSCCL++ plan", want):
+        return _read(json.loads(text, object_pairs_hook=_table), root)
+
+
+def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a table of JSON, in which no key is given twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"a key is given twice among {[k[:40] for k, _ in pairs][:9]}")
+    return found
+
+
+def _count(value: Any, what: str, most: int = _MOST_VALUE) -> int:
+    """Return a whole number from 0 to a limit."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        said = "a number too long" if isinstance(value, int) else repr(value)[:40]
+        raise ValueError(f"{what}: got {said}; want a whole number to {most}")
+    return value
+
+
+def _read(plan: dict[str, Any], root: int) -> Program:
+    gpus = sorted(plan["gpus"], key=lambda g: _count(g["id"], "id"))
+    if not 1 <= len(gpus) <= MOST_RANKS or any(
+        gpu["id"] != rank for rank, gpu in enumerate(gpus)
+    ):
+        raise ValueError(f"gpus {[g['id'] for g in gpus[:16]]}; want each from 0 on")
+    collective = _COLLECTIVES[plan["collective"].replace("_", "").lower()]
+    chunks = max(
+        _count(gpu[key], key, MOST_CHUNKS)
+        for gpu in gpus
+        for key in ("input_chunks", "output_chunks")
+    )
+    fine = 1
+    for size in _group_sizes(gpus):
+        fine = math.lcm(fine, size)
+        _count(chunks * fine, "chunks, cut as finely as groups need", MOST_CHUNKS)
+    in_place, name = plan.get("inplace", False), plan.get("name", "imported")
+    if not isinstance(in_place, bool) or not isinstance(name, str):
+        raise ValueError("inplace and name; want true or false, and a text")
+    places = Places(collective, len(gpus), chunks * fine, in_place=in_place, root=root)
     run = _Run(gpus, places, fine)
     run.all()
-    return places.program(str(plan.get("name", "imported")), run.ops)
+    return places.program(name, run.ops)
 
 
 def _group_sizes(value: Any) -> Iterator[int]:
     """Yield how many thread blocks share an operation, wherever a plan says so."""
     if isinstance(value, dict):
-        yield int(value.get("tbg_size", 1))
+        size = _count(value.get("tbg_size", 1), "tbg_size", _MOST_TOGETHER)
+        if size < 1:
+            raise ValueError("tbg_size 0; want at least 1")
+        yield size
         value = list(value.values())
     if isinstance(value, list):
         for part in value:
@@ -77,7 +110,7 @@ class _Block:
     """One thread block: what is left, and how it names channels and buffers."""
 
     def __init__(self, gpu: dict[str, Any], block: dict[str, Any]) -> None:
-        self.rank, self.number = int(gpu["id"]), int(block["id"])
+        self.rank, self.number = gpu["id"], _count(block["id"], "id")
         self.left = deque(_flat(block["ops"]))
         self.done = 0
         self._gpu = gpu
@@ -92,7 +125,7 @@ class _Block:
     @property
     def where(self) -> str:
         """Return what errors call the next operation."""
-        name = self.left[0].get("name") if self.left else "end"
+        name = str(self.left[0]["name"])[:40] if self.left else "end"
         return f"gpu {self.rank}, threadblock {self.number}, op {self.done} ({name})"
 
     def peers(self, op: dict[str, Any]) -> list[tuple[int, str, int]]:
@@ -105,26 +138,27 @@ class _Block:
         )
         found = []
         for local in op.get("channel_ids", [0]):
-            channel = self._channels[kind][local]
-            peer = joined[channel]
-            found.append((int(peer), kind, joined[:channel].count(peer)))
+            channel = self._channels[kind][_count(local, "channel_ids")]
+            peer = joined[_count(channel, "channel_ids")]
+            before = joined[:channel].count(peer)
+            found.append((_count(peer, "connected_to"), kind, before))
         return found
 
     def buffer(self, op: dict[str, Any], at: dict[str, Any]) -> tuple[int, str]:
         """Return the rank and letter of a buffer."""
         if "type" in at:
             return self.rank, at["type"]
-        remote = self._gpu["remote_buffers"][
-            self._remotes[op["channel_type"]][at["buffer_id"]]
-        ]
-        return int(remote["rank"]), remote["type"]
+        number = _count(at["buffer_id"], "buffer_id")
+        shared = self._remotes[op["channel_type"]][number]
+        remote = self._gpu["remote_buffers"][_count(shared, "remote_buffer_ids")]
+        return _count(remote["rank"], "rank"), remote["type"]
 
 
 def _flat(ops: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the operations with pipelines unrolled: one turn says what moves."""
     flat: list[dict[str, Any]] = []
     for op in ops:
-        flat += _flat(op["ops"]) if op.get("name") == "pipeline" else [op]
+        flat += _flat(op["ops"]) if op["name"] == "pipeline" else [op]
     return flat
 
 
@@ -134,12 +168,9 @@ class _Run:
     def __init__(self, gpus: list[dict[str, Any]], places: Places, fine: int) -> None:
         self._places, self._fine = places, fine
         self.ops: list[Op] = []
-        try:
-            self._blocks = [_Block(g, b) for g in gpus for b in g["threadblocks"]]
-        except (KeyError, TypeError) as e:
-            raise ParseError(
-                f"MSCCL++ plan: {e!r}; want threadblocks with ops"
-            ) from None
+        self._blocks = [_Block(g, b) for g in gpus for b in g["threadblocks"]]
+        if len({(b.rank, b.number) for b in self._blocks}) < len(self._blocks):
+            raise ValueError("two threadblocks of a gpu have one id; want each once")
         self._signals: Counter[tuple[int, int, str, int]] = Counter()
         self._semaphores: Counter[tuple[int, int]] = Counter()
         self._arrived: set[tuple[int, int]] = set()
@@ -147,8 +178,8 @@ class _Run:
         self._passed: Counter[tuple[int, int, int]] = Counter()
         for gpu in gpus:
             for number, semaphore in enumerate(gpu.get("semaphores", [])):
-                value = int(semaphore.get("init_value", 0))
-                self._semaphores[int(gpu["id"]), number] = value
+                value = _count(semaphore.get("init_value", 0), "init_value")
+                self._semaphores[gpu["id"], number] = value
 
     def all(self) -> None:
         """Run every block to its end, or say which wait for ever."""
@@ -160,8 +191,9 @@ class _Run:
                     try:
                         if not self._step(block, block.left[0]):
                             break
-                    except (KeyError, IndexError, TypeError, ValueError) as e:
-                        raise ParseError(f"{block.where}: {e!r} in the plan") from None
+                    except (AttributeError, LookupError, TypeError, ValueError) as e:
+                        said = f"{type(e).__name__} {str(e)[:200]}"
+                        raise ParseError(f"{block.where}: {said} in the plan") from None
                     block.left.popleft()
                     block.done += 1
                     moved = True
@@ -185,12 +217,14 @@ class _Run:
         elif name == "barrier":
             return self._meet(block, op)
         elif name == "sem_acquire":
-            names = [(block.rank, int(i)) for i in op["semaphore_ids"]]
+            names = [(block.rank, _count(i, name)) for i in op["semaphore_ids"]]
             if any(self._semaphores[key] < 1 for key in names):
                 return False
             self._semaphores.subtract(names)
         elif name == "sem_release":
-            self._semaphores.update((block.rank, int(i)) for i in op["semaphore_ids"])
+            self._semaphores.update(
+                (block.rank, _count(i, name)) for i in op["semaphore_ids"]
+            )
         elif name not in _SIGNALS | _FREE:
             raise ParseError(
                 f"{block.where}: cannot be expressed; want one of"
@@ -204,10 +238,10 @@ class _Run:
 
     def _meet(self, block: _Block, op: dict[str, Any]) -> bool:
         """Pass a barrier once all its blocks have come."""
-        key = (block.rank, int(op["barrier_id"]))
+        key = (block.rank, _count(op["barrier_id"], "barrier_id"))
         come = self._barrier[key]
         come.add(block.number)
-        if len(come) < int(op["num_threadblocks"]):
+        if len(come) < _count(op["num_threadblocks"], "num_threadblocks"):
             return False
         passed = (*key, block.number)
         if self._passed[passed]:
@@ -224,6 +258,8 @@ class _Run:
         srcs = [self._ref(block, op, at) for at in op["src_buff"]]
         dsts = [self._ref(block, op, at) for at in op["dst_buff"]]
         name = op["name"]
+        if not srcs or not dsts:
+            raise ValueError("src_buff or dst_buff is empty; want at least one place")
         if name in _PACKETS:
             waited = srcs if name in _COPIES else srcs[1:]
             places = {(r.rank, c) for r in waited for c in range(r.start, r.stop)}
@@ -247,6 +283,8 @@ class _Run:
         """Return the chunks of an operand; a block of a group has its share of them."""
         rank, letter = block.buffer(op, at)
         group = op.get("tbg_info", {"tb_id": 0, "tbg_size": 1})
-        share = int(at["size"]) * self._fine // int(group["tbg_size"])
-        first = int(at["index"]) * self._fine + int(group["tb_id"]) * share
+        together = _count(group["tbg_size"], "tbg_size", _MOST_TOGETHER)
+        share = _count(at["size"], "size") * self._fine // together
+        number = _count(group["tb_id"], "tb_id", together - 1)
+        first = _count(at["index"], "index") * self._fine + number * share
         return self._places.ref(rank, letter, first, share, block.where)

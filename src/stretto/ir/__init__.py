@@ -15,6 +15,7 @@ from stretto.ir.program import (
     members_of,
     spell_op,
 )
+from stretto.ir.reading import WHOLE, literal, spelled, whole
 from stretto.ir.spans import Spans
 from stretto.ir.steps import steps_of
 from stretto.ir.undisturbed import undisturbed
@@ -23,6 +24,7 @@ __all__ = [
     "ALIGNMENT",
     "INPUT",
     "OUTPUT",
+    "WHOLE",
     "Op",
     "Params",
     "Program",
@@ -31,10 +33,13 @@ __all__ = [
     "Verified",
     "Via",
     "freeze",
+    "literal",
     "members_of",
     "parse_program",
     "partition",
     "spell_op",
+    "spelled",
     "steps_of",
     "undisturbed",
+    "whole",
 ]

@@ -4,22 +4,28 @@ program all_reduce/two_shot collective=all_reduce ranks=2 split=1
   r0.output[0] = r0.input[0] + r1.input[0]
   @gather
   r1.output[0] = r0.output[0]
+
+What means nothing, and is not printed: blanks at the ends of lines and between words of
+the first, empty lines, `# comments`, the order of the first line's words and of scratch
+buffers, `split=1`, a part's name that no operation follows or that was said before. And
+`[0:1]` is printed `[0]`, `a = a + b` as `a += b`. Anything else that would be printed
+in another way (`r01`, a word given twice) is refused.
 """
 
 from __future__ import annotations
 
-import ast
 import re
 
 from stretto.errors import ParseError
 from stretto.ir.program import Op, Program, Ref, Via, freeze
+from stretto.ir.reading import WHOLE, literal
 
 __all__ = ["parse_program", "parse_ref"]
 
 _HEADER = {"collective", "ranks", "split"}
-_N = r"([0-9]{1,9})"
-_REF = re.compile(rf"r{_N}\.([A-Za-z_]\w*)\[{_N}(?::{_N})?\]\Z")
-_SCRATCH = re.compile(rf"scratch ([A-Za-z_]\w*)\[{_N}\]\Z")
+_N = rf"({WHOLE})"
+_REF = re.compile(rf"r{_N}\.([A-Za-z_]\w*)\[{_N}(?::{_N})?\]\Z", re.ASCII)
+_SCRATCH = re.compile(rf"scratch ([A-Za-z_]\w*)\[{_N}\]\Z", re.ASCII)
 
 
 def parse_program(text: str, source: str = "") -> Program:
@@ -42,6 +48,8 @@ def parse_program(text: str, source: str = "") -> Program:
             match = _SCRATCH.match(line)
             if match is None:
                 raise ParseError(f"line {number}: got {line!r}, want 'scratch NAME[N]'")
+            if match[1] in scratch:
+                raise ParseError(f"line {number}: scratch {match[1]} is given twice")
             scratch[match[1]] = int(match[2])
         else:
             op = _parse_op(line, number, phase)
@@ -62,19 +70,22 @@ def parse_program(text: str, source: str = "") -> Program:
 
 def _parse_header(line: str) -> tuple[str, dict[str, str], dict[str, object]]:
     _, name, *rest = line.split()
-    fields: dict[str, str] = {"split": "1"}
+    fields: dict[str, str] = {}
     params: dict[str, object] = {}
     for word in rest:
         key, eq, value = word.partition("=")
         if not eq:
-            raise ParseError(f"line 1: got {word!r}, want key=value")
+            raise ParseError(f"line 1: got {word[:80]!r}, want key=value")
+        if key in fields or key in params:
+            raise ParseError(f"line 1: {key[:80]} is given twice")
         if key in _HEADER:
             fields[key] = value
             continue
         try:
-            params[key] = ast.literal_eval(value)
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            raise ParseError(f"line 1: {key}={value!r} is not a literal") from None
+            params[key] = literal(value)
+        except ValueError as e:
+            raise ParseError(f"line 1: {key[:80]}: {e}") from None
+    fields.setdefault("split", "1")
     if missing := _HEADER - fields.keys():
         raise ParseError(f"line 1: missing {', '.join(sorted(missing))}")
     return name, fields, params

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
+from stretto.ir.reading import spelled
+
 __all__ = [
     "INPUT",
     "OUTPUT",
@@ -136,7 +138,7 @@ def _lines(program: Program) -> Iterator[str]:
         f"program {program.name} collective={program.collective}",
         f"ranks={program.num_ranks} split={program.split}",
     ]
-    head += [f"{k}={repr(v).replace(' ', '')}" for k, v in program.params.items()]
+    head += [f"{k}={spelled(v)}" for k, v in program.params.items()]
     yield " ".join(head)
     for name, chunks in sorted(program.scratch.items()):
         yield f"  scratch {name}[{chunks}]"
@@ -155,7 +157,7 @@ def spell_op(op: Op) -> str:
         str(src) if via is None else f"{src} via {'>'.join(via) or '-'}"
         for src, via in zip(op.srcs, ways, strict=True)
     ]
-    if len(srcs) == 2 and op.srcs[0] == op.dst:
+    if len(srcs) == 2 and op.srcs[0] == op.dst and ways[0] is None:
         return f"{op.dst} += {srcs[1]}"
     return f"{op.dst} = {' + '.join(srcs)}"
 

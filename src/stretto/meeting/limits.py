@@ -12,15 +12,30 @@ MOST_RANKS = 4096
 """The hub hands a descriptor of every rank's process to every rank."""
 
 
-def check_deadline(given: Any, what: str) -> float:
+def check_deadline(given: Any, what: str, word: str = "deadline_s") -> float:
     """Return a deadline in seconds, when it is one."""
     is_number = isinstance(given, Real) and not isinstance(given, bool)
     if is_number and 0 < given <= LONGEST_S:
         return float(given)
     raise CallError(
-        f"{what}: deadline_s={given!r}; want seconds, more than 0 and at most "
+        f"{what}: {word}={str(given)[:40]}; want seconds, more than 0 and at most "
         f"{LONGEST_S:g}"
     )
+
+
+def check_timeout(given: Any, what: str, word: str = "timeout") -> None:
+    """Refuse what is no time to wait for: 0 only looks, None waits as long as it takes.
+
+    Of nan, every comparison is false: whoever waits until then waits for ever.
+    """
+    if given is None:
+        return
+    is_number = isinstance(given, Real) and not isinstance(given, bool)
+    if not is_number or not 0 <= given <= LONGEST_S:
+        raise CallError(
+            f"{what}: {word}={str(given)[:40]}; want seconds, 0 or more and at most "
+            f"{LONGEST_S:g}, or None"
+        )
 
 
 def check_num_ranks(given: Any, what: str) -> int:

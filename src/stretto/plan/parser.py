@@ -15,67 +15,108 @@ two ranks on the first host, then two on the second.
 `way #3 r0 r1 leaf>spine`, after the atoms, says which switches operation 3 passes from
 rank 0 to 1. `!` marks packets, `@1` or `@0:4` the atoms. Where an operation of the
 program is known, `#3` names it.
+
+What means nothing, and is not printed: blanks, empty lines, the order of words in the
+first line and in the second (`Schedule.parse` says what else of that). Anything else
+that would be printed in another way (`r01`, a lane's number that is not its place, a
+word given twice) is refused; no number is 10^9 or more.
 """
 
 from __future__ import annotations
 
-import ast
 import re
+from itertools import zip_longest
 
-from stretto.errors import ParseError
-from stretto.ir import freeze
+from stretto.errors import ParseError, ProgramError, StrettoError
+from stretto.ir import WHOLE, freeze, literal, whole
 from stretto.plan.plan import BufferRun, Plan, Way
 from stretto.plan.schedule import Schedule
 from stretto.plan.steps import Loc, Move, Signal, Space, Step, Wait
 
 __all__ = ["parse_lanes", "parse_plan"]
 
-_LOC = re.compile(r"(?:r(\d+)\.)?(input|output|stage)\[(\d+)\](!?)\Z")
+_LOC = re.compile(rf"(?:r({WHOLE})\.)?(input|output|stage)\[({WHOLE})\](!?)\Z")
 _MOVE = re.compile(
-    r"(?P<name>\w+) (?P<dsts>.*) <- (?P<srcs>.*) @(?P<start>\d+)(?::(?P<stop>\d+))?"
-    r"(?P<finish> finish)?(?: #(?P<op>\d+))?\Z"
+    rf"\w+ (?P<dsts>.*) <- (?P<srcs>.*) @(?P<start>{WHOLE})(?::(?P<stop>{WHOLE}))?"
+    rf"(?P<finish> finish)?(?: #(?P<op>{WHOLE}))?\Z"
 )
-_SYNC = re.compile(r"(signal|wait) r(\d+)\.(\d+) n=(\d+)( relaxed)?\Z")
+_SYNC = re.compile(rf"(signal|wait) r({WHOLE})\.({WHOLE}) n=({WHOLE})( relaxed)?\Z")
 
 
 def parse_plan(text: str) -> Plan:
     """Read a plan back from its text."""
     lines = [(i, t) for i, t in enumerate(text.splitlines(), start=1) if t.strip()]
-    if len(lines) < 3 or not lines[0][1].startswith("plan "):
-        raise ParseError(f"line 1: got {lines[:1]}, want 'plan NAME collective=...'")
-    _, name, *rest = lines[0][1].split()
-    fields = dict(word.partition("=")[::2] for word in rest)
+    if len(lines) < 3 or not re.match(r"plan \S", lines[0][1]):
+        got = str([t[:80] for _, t in lines[:1]])
+        raise ParseError(f"line 1: got {got}, want 'plan NAME collective=...'")
+    name = lines[0][1].split()[1]
     try:
-        params = {
-            k: ast.literal_eval(v)
-            for k, v in fields.items()
-            if k not in ("collective", "ranks", "split")
-        }
-        words = lines[1][1].removeprefix("schedule ")
-        hosts: tuple[int, ...] = ()
-        if lines[2][1].startswith("hosts "):
-            hosts = _parse_hosts(lines.pop(2)[1])
-        atoms = tuple(_span(w) for w in lines[2][1].split()[1:])
-        ways = [_parse_way(t) for _, t in lines[3:] if t.startswith("way ")]
-        inputs, outputs, units, ranks = _parse_ranks(lines[3 + len(ways) :])
-        return Plan(
-            name=name,
-            collective=fields["collective"],
-            num_ranks=int(fields["ranks"]),
-            split=int(fields["split"]),
-            params=freeze(params),
-            schedule=Schedule.parse(words.removesuffix(" in_place")),
-            in_place=words.endswith(" in_place"),
-            atoms=atoms,
-            inputs=inputs,
-            outputs=outputs,
-            stage_units=units,
-            ranks=ranks,
-            hosts=hosts,
-            ways=tuple(ways),
-        )
-    except (IndexError, KeyError, ValueError, SyntaxError) as e:
-        raise ParseError(f"plan {name}: {e}; want what str(plan) gives") from None
+        plan = _parse(lines)
+    except ProgramError:
+        raise
+    except (IndexError, KeyError, ValueError, StrettoError) as e:
+        raise ParseError(f"plan {name[:80]}: {e}; want what str(plan) gives") from None
+    _check_same(plan, lines)
+    return plan
+
+
+def _parse(lines: list[tuple[int, str]]) -> Plan:
+    _, name, *rest = lines[0][1].split()
+    fields = _fields(rest)
+    num_ranks = whole(fields.pop("ranks"))
+    collective, split = fields.pop("collective"), whole(fields.pop("split"))
+    schedule, *words = lines[1][1].split()
+    if schedule != "schedule":
+        raise ValueError(f"line {lines[1][0]}: got {schedule[:80]!r}, want 'schedule'")
+    in_place = words[-1:] == ["in_place"]
+    hosts: tuple[int, ...] = ()
+    start = 2
+    if lines[start][1].startswith("hosts "):
+        hosts = _parse_hosts(lines[start][1], num_ranks)
+        start += 1
+    atoms = tuple(_span(w) for w in lines[start][1].split()[1:])
+    ways = [_parse_way(t) for _, t in lines[start + 1 :] if t.startswith("way ")]
+    inputs, outputs, units, ranks = _parse_ranks(lines[start + 1 + len(ways) :])
+    if len(ranks) != num_ranks:
+        raise ValueError(f"ranks={num_ranks}, and {len(ranks)} of them are there")
+    return Plan(
+        name=name,
+        collective=collective,
+        num_ranks=num_ranks,
+        split=split,
+        params=freeze({key: literal(value) for key, value in fields.items()}),
+        schedule=Schedule.parse(" ".join(words[: len(words) - in_place])),
+        in_place=in_place,
+        atoms=atoms,
+        inputs=inputs,
+        outputs=outputs,
+        stage_units=units,
+        ranks=ranks,
+        hosts=hosts,
+        ways=tuple(ways),
+    )
+
+
+def _fields(words: list[str]) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or key in fields:
+            raise ValueError(f"line 1: got {word[:80]!r}, want each key=value once")
+        fields[key] = value
+    return fields
+
+
+def _check_same(plan: Plan, lines: list[tuple[int, str]]) -> None:
+    """Refuse a text that says something other than what was read of it."""
+    given = lines[2:]
+    printed = str(plan).splitlines()[2:]
+    for line, want in zip_longest(given, printed):
+        number, got = line or (lines[-1][0] + 1, "")
+        if got.split() != (want or "").split():
+            raise ParseError(
+                f"line {number}: got {got.strip()[:80]!r}, want {(want or '')[:80]!r}"
+            )
 
 
 def parse_lanes(rank: int, text: str) -> tuple[tuple[Step, ...], ...]:
@@ -94,21 +135,24 @@ def parse_lanes(rank: int, text: str) -> tuple[tuple[Step, ...], ...]:
 
 def _span(word: str) -> tuple[int, int]:
     start, _, stop = word.partition(":")
-    return int(start), int(stop)
+    return whole(start), whole(stop)
 
 
-def _parse_hosts(line: str) -> tuple[int, ...]:
+def _parse_hosts(line: str, num_ranks: int) -> tuple[int, ...]:
     hosts: list[int] = []
     for word in line.split()[1:]:
         host, _, many = word.partition("x")
-        hosts += [int(host)] * int(many)
+        count = whole(many)
+        if len(hosts) + count > num_ranks:
+            raise ValueError(f"hosts {word}: more than the {num_ranks} ranks")
+        hosts += [whole(host)] * count
     return tuple(hosts)
 
 
 def _parse_way(line: str) -> Way:
     _, op, src, dst, switches = line.split()
     names = () if switches == "-" else tuple(switches.split(">"))
-    return Way(int(op[1:]), int(src[1:]), int(dst[1:]), names)
+    return Way(whole(op[1:]), whole(src[1:]), whole(dst[1:]), names)
 
 
 _Runs = tuple[tuple[BufferRun, ...], ...]
@@ -129,7 +173,7 @@ def _parse_ranks(
             before, _, after = head.partition(" output")
             inputs.append(_parse_runs(before.split()[3:]))
             outputs.append(_parse_runs(after.split()))
-            units.append(int(stage))
+            units.append(whole(stage))
             ranks.append([])
         elif line.startswith("lane "):
             ranks[-1].append([])
@@ -143,7 +187,7 @@ def _parse_runs(words: list[str]) -> tuple[BufferRun, ...]:
     runs = []
     for word in words:
         span, _, atom = word.partition("@")
-        runs.append(BufferRun(*_span(span), int(atom)))
+        runs.append(BufferRun(*_span(span), whole(atom)))
     return tuple(runs)
 
 
@@ -155,7 +199,7 @@ def _parse_step(rank: int, line: str, number: int) -> Step:
         return Signal(int(peer), int(lane), int(n), release=not relaxed)
     move = _MOVE.match(line)
     if move is None:
-        raise ParseError(f"line {number}: got {line!r}, want a step of a plan")
+        raise ParseError(f"line {number}: got {line[:80]!r}, want a step of a plan")
     start = int(move["start"])
     return Move(
         tuple(_parse_loc(rank, w, number) for w in move["dsts"].split(", ")),
@@ -170,7 +214,9 @@ def _parse_step(rank: int, line: str, number: int) -> Step:
 def _parse_loc(rank: int, word: str, number: int) -> Loc:
     match = _LOC.match(word)
     if match is None:
-        raise ParseError(f"line {number}: got {word!r}, want r1.stage[0]! or input[2]")
+        raise ParseError(
+            f"line {number}: got {word[:80]!r}, want r1.stage[0]! or input[2]"
+        )
     owner, space, pos, packets = match.groups()
     return Loc(
         int(owner) if owner else rank, Space[space.upper()], int(pos), bool(packets)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from stretto.errors import BoundsError, is_library
-from stretto.ir import Params, freeze, members_of
+from stretto.ir import Params, freeze, members_of, spelled
 from stretto.plan.schedule import Schedule
 from stretto.plan.steps import Move, Step, spell_step
 
@@ -145,7 +145,7 @@ class Plan:
 def _lines(plan: Plan) -> Iterator[str]:
     words = [f"plan {plan.name} collective={plan.collective}"]
     words += [f"ranks={plan.num_ranks} split={plan.split}"]
-    words += [f"{k}={str(v).replace(' ', '')}" for k, v in sorted(plan.params.items())]
+    words += [f"{k}={spelled(v)}" for k, v in sorted(plan.params.items())]
     yield " ".join(words)
     yield f"schedule {plan.schedule}{' in_place' if plan.in_place else ''}"
     if plan.hosts:

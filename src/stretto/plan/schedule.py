@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from stretto.errors import CallError
 
@@ -13,6 +15,8 @@ DIRECTIONS = ("push", "pull")
 PROTOCOLS = ("packets", "bulk", "engine")
 MEMORIES = ("staged", "zero_copy")
 _CHOICES = {"direction": DIRECTIONS, "protocol": PROTOCOLS, "memory": MEMORIES}
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,12}")
+_MOST = {"blocks": 1 << 16, "threads": 1 << 16, "tile_bytes": 1 << 40, "depth": 1 << 16}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +52,12 @@ class Schedule:
                 if key not in _CHOICES:
                     raise CallError(f"phase {phase!r} cannot set {key!r}")
                 _choose(key, value, _CHOICES[key])
-        for key in ("blocks", "threads", "tile_bytes", "depth"):
-            if getattr(self, key) < 1:
-                raise CallError(f"{key}={getattr(self, key)}; want at least 1")
+        for key, most in _MOST.items():
+            if not 1 <= getattr(self, key) <= most:
+                raise CallError(
+                    f"{key}={str(getattr(self, key))[:40]}; want at least 1, and at "
+                    f"most {most}"
+                )
 
     def of(self, phase: str) -> Schedule:
         """Return the schedule of one phase."""
@@ -81,24 +88,39 @@ class Schedule:
 
     @classmethod
     def parse(cls, text: str) -> Schedule:
-        """Read a schedule back from its text; words may come in any order."""
+        """Read a schedule back from its text.
+
+        Words may come in any order, each once; what is not said is as by default.
+        """
         fields: dict[str, object] = {}
         phases: dict[str, dict[str, str]] = {}
         for word in text.split():
             key, _, value = word.partition("=")
             if value:
-                if key not in ("blocks", "threads", "tile_bytes", "depth"):
-                    raise CallError(f"schedule word {word!r}: no such number")
-                if not (value.isascii() and value.isdigit() and len(value) < 19):
-                    raise CallError(f"schedule word {word!r}; want a whole number")
-                fields[key] = int(value)
+                if key not in _MOST:
+                    raise CallError(f"schedule word {word[:80]!r}: no such number")
+                if not _NUMBER.fullmatch(value):
+                    raise CallError(
+                        f"schedule word {word[:80]!r}; want a whole number as 4"
+                    )
+                _once(fields, key, int(value), word)
             elif ":" in word:
                 phase, _, values = word.partition(":")
-                phases[phase] = dict(_named(v) for v in values.split("+"))
+                changes: dict[str, str] = {}
+                for one in values.split("+"):
+                    _once(changes, *_named(one), word)
+                _once(phases, phase, changes, word)
             else:
                 name, value = _named(word)
-                fields[name] = value
+                _once(fields, name, value, word)
         return cls(phases=phases, **fields)  # type: ignore[arg-type]
+
+
+def _once(said: dict[str, Any], key: str, value: Any, word: str) -> None:
+    """Note what a word says, unless another has said it."""
+    if key in said:
+        raise CallError(f"schedule word {word[:80]!r}: {key[:40]} is given twice")
+    said[key] = value
 
 
 def _named(word: str) -> tuple[str, str]:
@@ -106,7 +128,7 @@ def _named(word: str) -> tuple[str, str]:
         if word in known:
             return key, word
     known_words = ", ".join(w for known in _CHOICES.values() for w in known)
-    raise CallError(f"schedule word {word!r}; known: {known_words}")
+    raise CallError(f"schedule word {word[:80]!r}; known: {known_words}")
 
 
 def _choose(key: str, value: str, known: tuple[str, ...]) -> None:

@@ -31,6 +31,8 @@ from stretto.topology.symmetry import is_symmetry
 
 __all__ = ["load", "names", "patterns"]
 
+_N = "(?:0|[1-9][0-9]{0,8})"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parameter:
@@ -73,7 +75,7 @@ class _Family:
         for pattern in self.patterns:
             regex = re.escape(pattern)
             for p in self.parameters:
-                number = r"\d+(?:x\d+)*" if p.is_list else r"\d+"
+                number = rf"{_N}(?:x{_N})*" if p.is_list else _N
                 regex = regex.replace(
                     re.escape(f"{{{p.name}}}"), f"(?P<{p.name}>{number})"
                 )
@@ -133,7 +135,7 @@ def _families() -> tuple[_Family, ...]:
 def _read_file(path: Path) -> _Family:
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as e:
+    except (OSError, ValueError) as e:
         raise TopologyError(f"{path}: cannot be read ({e}); want a TOML file") from None
     return replace(_parse_family(text, str(path)), is_file=True)
 
@@ -143,6 +145,8 @@ def _parse_family(text: str, where: str) -> _Family:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as e:
         raise TopologyError(f"{where}: not TOML: {e}") from None
+    except (RecursionError, ValueError) as e:
+        raise TopologyError(f"{where}: not TOML: {str(e)[:80]}") from None
     top = Reader(table, where=where, path="", values={})
     stem = Path(where).stem
     return _Family(

@@ -17,6 +17,9 @@ Values: TypeAlias = Mapping[str, "int | tuple[int, ...]"]
 """The parameters of a machine's name."""
 
 _REQUIRED: Any = object()
+_SHOWN = 200
+_MOST = 1 << 30
+"""Of anything that is counted in a machine."""
 
 
 class Reader:
@@ -36,7 +39,7 @@ class Reader:
     def wrong(self, key: str, want: str) -> TopologyError:
         """Return the error that says what stands at `key`, and what should."""
         name = f"{self.path}.{key}" if self.path else key
-        got = repr(self._table[key]) if key in self._table else "nothing"
+        got = _shown(self._table[key]) if key in self._table else "nothing"
         return TopologyError(f"{self.where}, {name}: got {got}; want {want}")
 
     def __contains__(self, key: str) -> bool:
@@ -73,13 +76,16 @@ class Reader:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or math.isnan(value) or value < 0:
             raise self.wrong(key, want)
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise self.wrong(key, want) from None
 
     def integer(self, key: str, default: int = _REQUIRED, *, least: int = 0) -> int:
         """Return a whole number of at least `least`."""
-        want = f"a whole number, {least} or more"
+        want = f"a whole number, {least} or more (at most {_MOST})"
         value = self._get(key, default, want)
-        if not _is_whole(value) or value < least:
+        if not _is_whole(value) or not least <= value <= _MOST:
             raise self.wrong(key, want)
         return int(value)
 
@@ -88,7 +94,8 @@ class Reader:
         want = "a list of whole numbers" + (f" below {below}" * (below is not None))
         value = self._get(key, _REQUIRED, want)
         if not isinstance(value, list | tuple) or not all(
-            _is_whole(v) and v >= 0 and (below is None or v < below) for v in value
+            _is_whole(v) and 0 <= v <= _MOST and (below is None or v < below)
+            for v in value
         ):
             raise self.wrong(key, want)
         return tuple(value)
@@ -147,6 +154,15 @@ class Reader:
         if unknown := sorted(set(self._table) - self._asked):
             known = ", ".join(sorted(self._asked))
             raise self.wrong(unknown[0], f"no such key here, but: {known}")
+
+
+def _shown(value: Any) -> str:
+    """Return a value as messages have it: short, whatever it is."""
+    try:
+        said = repr(value)
+    except (ValueError, RecursionError):  # too many digits, or levels
+        return f"a {type(value).__name__} that is too long to show"
+    return said if len(said) <= _SHOWN else f"{said[:_SHOWN]}..."
 
 
 def _is_whole(value: Any) -> bool:

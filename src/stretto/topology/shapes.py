@@ -17,6 +17,13 @@ from stretto.topology.reader import Reader
 __all__ = ["Draft", "add_boxes", "add_dragonfly", "add_lists", "add_torus"]
 
 
+_MOST_RANKS = 1 << 16
+_MOST_LINKS = 1 << 19
+_MOST_MOVED = 1 << 23
+"""Ranks that the symmetries of a file move, all together: few say all others."""
+_MOST_DIMS = 16
+
+
 @dataclass(slots=True, kw_only=True)
 class Draft:
     """A machine while it is being built."""
@@ -30,6 +37,14 @@ class Draft:
     claimed: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Symmetries that the file itself names, by where it does."""
 
+    def __post_init__(self) -> None:
+        """Refuse more ranks than any machine has, before anything is made of them."""
+        if not 1 <= self.num_ranks <= _MOST_RANKS:
+            raise TopologyError(
+                f"a machine of {str(self.num_ranks)[:40]} ranks; want 1 to "
+                f"{_MOST_RANKS}"
+            )
+
     def switch(self, name: str, *, copies: bool = False) -> int:
         """Add a switch and return its node."""
         self.switches.append(Switch(name=name, copies=copies))
@@ -42,6 +57,8 @@ class Draft:
 
     def link(self, src: int, dst: int, speed: tuple[float, float]) -> None:
         """Add a one-way link of that bandwidth and latency."""
+        if len(self.links) >= _MOST_LINKS:
+            raise TopologyError(f"a machine of more than {_MOST_LINKS} links")
         name = f"{self.name_of(src)}->{self.name_of(dst)}"
         bandwidth, latency = speed
         self.links.append(
@@ -99,7 +116,7 @@ def add_boxes(box: Reader, repeat: Reader) -> Draft:
         _add_switch(draft, switch, boxes=[[base] for base in bases])
     for between in repeat.tables("links"):  # none when there is one box
         pairs, speed = between.lists("from_to", below=size, each=2), _speed(between)
-        for here, there in itertools.permutations(bases, 2):
+        for here, there in itertools.permutations(bases if pairs else (), 2):
             for a, b in pairs:
                 draft.link(here + a, there + b, speed)
         between.done()
@@ -170,12 +187,18 @@ def _add_box_symmetries(draft: Draft, box: Reader, repeat: Reader) -> None:
     size, n = draft.ranks_per_box, draft.num_ranks
     inside: dict[str, tuple[int, ...]] = {}
     if "symmetries" in box:
-        for i, moved in enumerate(box.lists("symmetries", below=size, each=size)):
+        lists = box.lists("symmetries", below=size, each=size)
+        if len(lists) * n > _MOST_MOVED:
+            raise box.wrong("symmetries", f"fewer of {n} ranks, all others follow")
+        for i, moved in enumerate(lists):
             if sorted(moved) != list(range(size)):
                 raise box.wrong("symmetries", f"each rank below {size} once in each")
             inside[f"box.symmetries[{i}]"] = moved
     if "rotations" in box:
-        for i, by in enumerate(box.integers("rotations", below=size)):
+        turns = box.integers("rotations", below=size)
+        if len(turns) * n > _MOST_MOVED:
+            raise box.wrong("rotations", f"fewer of {n} ranks, all others follow")
+        for i, by in enumerate(turns):
             turned = tuple((place + by) % size for place in range(size))
             inside[f"box.rotations[{i}]"] = turned
     for where, moved in inside.items():
@@ -189,8 +212,8 @@ def add_torus(reader: Reader) -> Draft:
     """Build a torus (or, without `wrap`, a mesh) of one rank per box."""
     dims = reader.integers("dims")
     wrap, speed = reader.flag("wrap", True), _speed(reader)
-    if not dims or min(dims) < 1:
-        raise reader.wrong("dims", "a list of sizes, 1 or more")
+    if not 1 <= len(dims) <= _MOST_DIMS or min(dims) < 1:
+        raise reader.wrong("dims", f"a list of 1 to {_MOST_DIMS} sizes, 1 or more")
     draft = Draft(num_ranks=math.prod(dims), ranks_per_box=1)
     strides = [math.prod(dims[d + 1 :]) for d in range(len(dims))]
     shifted = [

@@ -25,8 +25,17 @@ _LATE = "stretto: Timed out waiting: "
 def _class_of(kind: Any) -> Any:
     """Return the class of such an error that is torch's, too."""
     bases = (kind, dist.DistBackendError)
-    words = {"__doc__": kind.__doc__, "__module__": kind.__module__}
+    words = {
+        "__doc__": kind.__doc__,
+        "__module__": kind.__module__,
+        "__reduce__": lambda error: (_again, (kind, error.args), error.__dict__),
+    }
     return type(kind.__name__, bases, words)
+
+
+def _again(kind: Any, args: tuple[Any, ...]) -> Any:
+    """Return an error that was pickled; its name alone names stretto's own class."""
+    return _class_of(kind)(*args)
 
 
 def as_torch(error: BaseException) -> BaseException:

@@ -178,7 +178,9 @@ def _columns(
     except (ValueError, TypeError, RecursionError):
         raise TraceError(f"{where}: its columns' names and types are no list") from None
     width = sum(kind.itemsize for _, kind in said)
-    if len({n for n, _ in said}) < len(said) or chunk.rows * width > chunk.nbytes:
+    if len({n for n, _ in said}) < len(said) or (
+        chunk.rows * width > chunk.nbytes - 8 - size
+    ):
         raise TraceError(f"{where}: {chunk.rows} rows do not fit in {chunk.nbytes}")
     return said, chunk.at + 8 + size
 

@@ -67,8 +67,8 @@ def test_of_ways_that_nobody_has_tried_one_pin_each_goes_ahead(tmp_path):
     memory = memory_at(tmp_path)
     case = types.SimpleNamespace(test="all_reduce", nbytes=64)
     packets, pulled, bulk = (
-        [f"all_reduce/{a} push {how} staged blocks=8" for a in "ab"]
-        for how in ("packets", "pull bulk", "bulk")
+        [f"all_reduce/{a} {how} staged blocks=8" for a in "ab"]
+        for how in ("push packets", "pull bulk", "push bulk")
     )
 
     first = memory.together([*packets, *pulled, *bulk], case)

@@ -11,7 +11,7 @@ from cuda_fakes import GRAIN, on_ranks, view
 from tests.stand_ins import TensorLike
 
 from stretto import algorithms
-from stretto.errors import CallError, DeviceError
+from stretto.errors import DeviceError, StrettoError
 from stretto.executors import Call
 from stretto.executors.cuda.codegen.abi import PARAMS, Kernel
 from stretto.executors.cuda.launching.kernels import Loaded
@@ -198,13 +198,17 @@ def test_two_ranks_on_one_gpu_is_an_error_that_names_them(fake):
         on_ranks(fake, 3, CudaSession)
 
 
-def test_empty_of_different_sizes_is_an_error(fake):
-    """empty() is collective."""
+@pytest.mark.parametrize(
+    "asked", [((11,), "uint8"), ((5, 2), "uint8"), ((10,), "int8"), ((5,), "int16")]
+)
+def test_empty_of_another_array_is_an_error(fake, asked):
+    """empty() is collective: of as many bytes, too, shape and type are everybody's."""
 
     def work(group):
-        return CudaSession(group).empty((10 + group.rank,), "uint8")
+        shape, dtype = asked if group.rank else ((10,), "uint8")
+        return CudaSession(group).empty(shape, dtype)
 
-    with pytest.raises(CallError, match=r"empty\(\) of \[10, 11\] bytes"):
+    with pytest.raises(StrettoError, match=r"rank 0: \(10,\) uint8, cuda; rank 1: "):
         on_ranks(fake, 2, work)
 
 

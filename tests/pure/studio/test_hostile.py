@@ -164,3 +164,21 @@ def shared(tmp_path_factory):
     studio = Studio(Given(recordings=(path, path)))
     studio.refresh()
     return studio
+
+
+def test_what_nobody_foresaw_is_said_on_the_page(tmp_path, monkeypatch):
+    """It stayed at "loading": who reads the files had ended."""
+    path = tmp_path / "a.trace"
+    write(path, recording(2, 2))
+
+    def fails(_):
+        raise ValueError("cannot reshape\nthat")
+
+    monkeypatch.setattr("stretto.studio.serve.studio.load", fails)
+    studio = Studio(Given(recordings=(path,)))
+    studio.refresh()
+
+    said = "a.trace: cannot be shown: ValueError: cannot reshape that"
+    assert ("failed", said) == (studio.index()["state"], studio.index()["failed"])
+    with pytest.raises(StrettoError, match="cannot be shown"):
+        studio.view("overview", {})

@@ -14,7 +14,7 @@ from stretto.bench import machine
 from stretto.bench.rows import OURS
 from stretto.bench.stats import geomean
 from stretto.bench.workload.task import Task
-from stretto.errors import ParseError
+from stretto.errors import ParseError, reading
 
 __all__ = ["SCHEMA", "as_csv", "as_text", "document_of", "geomeans", "read_document"]
 
@@ -78,15 +78,15 @@ def as_csv(document: Mapping[str, Any]) -> str:
 
 def read_document(path: str | Path) -> dict[str, Any]:
     """Read a document that `stretto bench --json` wrote."""
-    try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as e:
-        raise ParseError(f"{path}: {e}; want what stretto bench --json wrote") from None
-    if not isinstance(data, dict) or "rows" not in data:
+    with reading(ParseError, str(path), "what stretto bench --json wrote"):
+        data: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+    rows = data.get("rows") if isinstance(data, dict) else None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ParseError(f"{path}: no rows; want what stretto bench --json wrote")
     if data.get("schema") != SCHEMA:
         raise ParseError(
-            f"{path}: schema {data.get('schema')}; this version reads {SCHEMA}"
+            f"{path}: schema {str(data.get('schema'))[:20]}; this version reads "
+            f"{SCHEMA}"
         )
     return data
 

@@ -20,6 +20,7 @@ from stretto.bench.stats import Interval
 from stretto.bench.tune.search import Decision
 from stretto.bench.workload.cases import Case
 from stretto.bench.workload.task import Task
+from stretto.errors import ParseError, reading
 from stretto.plan import Schedule
 
 __all__ = ["Memory", "blame", "decision_of", "forget", "way"]
@@ -210,14 +211,30 @@ def _read_trials(path: Path) -> list[dict[str, Any]]:
     """Return what was measured; the last line may not have been written whole."""
     found: list[dict[str, Any]] = []
     if _trials(path).is_file():
-        for line in _trials(path).read_text(encoding="utf-8").splitlines():
-            with contextlib.suppress(json.JSONDecodeError):
-                found.append(json.loads(line))
+        with reading(ParseError, str(_trials(path)), "what stretto tune keeps"):
+            for line in _trials(path).read_text(encoding="utf-8").splitlines():
+                with contextlib.suppress(json.JSONDecodeError):
+                    found.append(json.loads(line))
+            for trial in found:
+                way(trial["pin"])
+                _ = trial["how"], trial["test"] + trial["pin"], trial["nbytes"] + 0
+                if not all(type(us) in (int, float) for us in trial["times"]):
+                    raise TypeError("times that are no numbers")
+                _ = trial["batches"] + 0
     return found
 
 
 def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    want = "what stretto tune keeps, or no such file"
+    with reading(ParseError, str(path), want):
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        kinds = {"decided": dict, "failed": dict, "suspects": list}
+        if not all(isinstance(found.get(k, kind()), kind) for k, kind in kinds.items()):
+            raise TypeError("not of decided, failed and suspects")
+        for pin in (*found.get("failed", ()), *found.get("suspects", ())):
+            way(pin.rpartition(" ")[0])
+        for data in found.get("decided", {}).values():
+            decision_of(data)
+        return found

@@ -128,7 +128,8 @@ class CpuSession(Session):
 
     def empty(self, shape: Sequence[int], dtype: str) -> NDArray[Any]:
         """Return registered memory, at the same offset on every rank (collective)."""
-        array = self._heap.empty(shape, storage(dtype_name(dtype)))
+        name = dtype_name(dtype)
+        array = self._heap.empty(shape, storage(name), name)
         self._words[SessionWord.HEAP_BYTES] = self._heap_bytes = self._heap.nbytes
         return array
 

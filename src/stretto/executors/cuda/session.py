@@ -11,7 +11,7 @@ from typing import Any
 from stretto.arrays.view import packed_view, view
 from stretto.collectives import storage
 from stretto.errors import CallError, DeviceError
-from stretto.executors import Call, Group, Session
+from stretto.executors import Call, Group, Session, unlike
 from stretto.executors import Launch as AnyLaunch
 from stretto.executors.cuda.codegen.abi import CONTROL
 from stretto.executors.cuda.custom.channels import Channels
@@ -101,12 +101,10 @@ class CudaSession(Session):
         notes = self._arena.noted()
         if notes:  # what still runs may read what is about to be given away
             ask("cuCtxSynchronize")
-        said = [m for m, _ in self.group.exchange({"empty": nbytes, "notes": notes})]
-        if len({m["empty"] for m in said}) != 1:
-            raise CallError(
-                f"empty() of {[m['empty'] for m in said]} bytes by rank; it is "
-                "collective: want the same shape and dtype on every rank"
-            )
+        what = f"{shape} {dtype}, cuda"
+        said = [m for m, _ in self.group.exchange({"empty": what, "notes": notes})]
+        if wrong := unlike([m.get("empty", "") for m in said]):
+            raise self.group.fail((), "comm.empty", mismatch=wrong)
         self._arena.settle([m["notes"] for m in said])
         start = self._arena.allocate(nbytes)
         if start is None:

@@ -131,9 +131,9 @@ _TAKEN = {
     Subject.DOING: frozenset({"top"}),
 }
 """The filters that mean something to a subject: others are refused, not ignored."""
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
-_TIME = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)?([a-z]*)", re.IGNORECASE)
+_TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)?([a-z]*)", re.IGNORECASE)
 _UNITS_US = {
     **dict.fromkeys(("us", "microsecond", "microseconds"), 1.0),
     **dict.fromkeys(("ms", "millisecond", "milliseconds"), 1e3),

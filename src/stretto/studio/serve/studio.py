@@ -58,6 +58,11 @@ class Studio:
             failed = str(e)
         except MemoryError:
             failed = "the recording does not fit in this machine's memory"
+        except Exception as e:  # else the page would wait for ever
+            said = " ".join(str(e).split())[:200]
+            given = (*self.given.recordings, *self.given.reports)
+            names = ", ".join(path.name for path in given)
+            failed = f"{names}: cannot be shown: {type(e).__name__}: {said}"
         with self._changed:
             self._failed = failed
             if scene is not None:  # what was shown before stays, should a file be bad
@@ -72,7 +77,7 @@ class Studio:
         if scene is None:
             return
         for one in _offered(scene.loaded):
-            with contextlib.suppress(StrettoError):
+            with contextlib.suppress(Exception):  # who asks for it is told
                 self._view(scene, one["name"], {})
 
     def wait(self, revision: int, seconds: float) -> int:

@@ -15,8 +15,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
-from stretto.errors import TopologyError, UnknownNameError
+from stretto.errors import TopologyError, UnknownNameError, reading
+from stretto.ir import whole
 from stretto.synth.network.model import Network
 from stretto.synth.network.symmetry import Symmetry, symmetry_of
 from stretto.synth.sketch.conflicts import colliding
@@ -24,6 +26,7 @@ from stretto.synth.sketch.open_hops import OpenHops, Rule
 
 __all__ = ["Sketch", "load_sketch", "sketches", "sketches_for"]
 
+_MOST = 1 << 16
 _KEYS = {"about", "machines", "crossings", "carriers", "slack", "switch"} | {
     "symmetry",
     "split",
@@ -164,7 +167,9 @@ def load_sketch(name: str) -> Sketch:
         path = Path(name)
         if not path.is_file():
             raise TopologyError(f"no sketch file {name}; want a TOML file")
-        return _parse(path.stem, path.read_text(encoding="utf-8"))
+        with reading(TopologyError, f"sketch {path.stem}", "text in UTF-8"):
+            text = path.read_text(encoding="utf-8")
+        return _parse(path.stem, text)
     shipped = sketches()
     if name not in shipped:
         raise UnknownNameError.among("sketch", name, shipped)
@@ -172,10 +177,8 @@ def load_sketch(name: str) -> Sketch:
 
 
 def _parse(name: str, text: str) -> Sketch:
-    try:
+    with reading(TopologyError, f"sketch {name}", "TOML"):
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as e:
-        raise TopologyError(f"sketch {name}: {e}") from None
     if unknown := table.keys() - _KEYS:
         raise TopologyError(
             f"sketch {name}: got {', '.join(sorted(unknown))};"
@@ -185,25 +188,40 @@ def _parse(name: str, text: str) -> Sketch:
         raise TopologyError(
             f"sketch {name}, switch: got {table['switch']!r}; want 'all' or 'ring'"
         )
-    try:
-        crossings = {int(k): tuple(v) for k, v in table.get("crossings", {}).items()}
-        carriers = {int(k): int(v) for k, v in table.get("carriers", {}).items()}
-        turns = tuple((int(o), int(z)) for o, z in table.get("symmetry", ()))
-        split = tuple(int(k) for k in table.get("split", ()))
-    except (TypeError, ValueError) as e:
-        raise TopologyError(
-            f"sketch {name}: {e}; want crossings {{place = [places]}}, carriers"
-            " {place = place}, symmetry [[o, z], ...], split [k, ...]"
-        ) from None
-    return Sketch(
-        name=name,
-        about=table.get("about", ""),
-        machines=tuple(table.get("machines", ("*",))),
-        crossings=crossings,
-        carriers=carriers,
-        slack=table.get("slack"),
-        switch=table.get("switch", "all"),
-        symmetry=turns,
-        split=split,
-        size=str(table.get("size", "")),
+    want = (
+        "about, machines and size as texts, slack as a number, crossings {place = "
+        "[places]}, carriers {place = place}, symmetry [[o, z], ...], split [k, ...]"
     )
+    with reading(TopologyError, f"sketch {name}", want):
+        return Sketch(
+            name=name,
+            about=_text(table.get("about", "")),
+            machines=tuple(_text(m) for m in table.get("machines", ("*",))),
+            crossings={
+                whole(k): tuple(_count(place) for place in v)
+                for k, v in table.get("crossings", {}).items()
+            },
+            carriers={
+                whole(k): _count(v) for k, v in table.get("carriers", {}).items()
+            },
+            slack=_count(table["slack"]) if "slack" in table else None,
+            switch=table.get("switch", "all"),
+            symmetry=tuple(
+                (_count(o), _count(z, 1)) for o, z in table.get("symmetry", ())
+            ),
+            split=tuple(_count(k, 1) for k in table.get("split", ())),
+            size=_text(table.get("size", "")),
+        )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{str(value)[:40]!r} is no text")
+    return value
+
+
+def _count(value: Any, least: int = 0) -> int:
+    """Return a whole number, of places or of parts."""
+    if type(value) is not int or not least <= value <= _MOST:
+        raise TypeError(f"got {str(value)[:40]}; want a number, {least} to {_MOST}")
+    return value

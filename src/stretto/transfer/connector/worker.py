@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from stretto.errors import CallError, StrettoError
+from stretto.meeting.limits import check_deadline
 from stretto.meeting.process import host_id
 from stretto.transfer.connector.defaults import Defaults, layer_number
 from stretto.transfer.connector.groups import Group, region_name
@@ -53,6 +54,7 @@ class Worker(Defaults):
         `advertise` is the HOST:PORT that others are told, where the engine listens on
         all addresses.
         """
+        check_deadline(deadline_s, "a connector")
         self.engine, self._deadline_s = engine, deadline_s
         self._groups = tuple(groups) or (Group(block=1, layout=layout),)
         self._advertise = advertise

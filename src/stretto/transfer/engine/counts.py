@@ -8,6 +8,7 @@ from collections.abc import Generator
 from typing import Any
 
 from stretto.errors import CallError, TransferCancelled, TransferTimeout
+from stretto.meeting.limits import check_timeout
 from stretto.transfer.links.link import tag_hash
 from stretto.transfer.ports import LoopLike
 from stretto.transfer.ways.pending import Pending
@@ -101,6 +102,8 @@ class Notified:
 
     def wait(self, timeout: float | None = None) -> None:
         """Return when so many have come, and take them."""
+        if timeout is not None:
+            check_timeout(timeout, f"notification {self.tag!r}")
         if self._is_one and self.tag not in self._known:
             loop = self._loop
             if loop.glance(loop.look_at, self._hash) == 1:

@@ -7,6 +7,7 @@ import struct
 import threading
 
 from stretto.errors import CallError
+from stretto.meeting.limits import check_timeout
 from stretto.transfer.memory.board import FIRST_EPOCH, FIRST_GIVEN, SLOTS
 from stretto.transfer.ports import EngineLike
 
@@ -35,6 +36,7 @@ class Lease:
 
         TransferTimeout names a peer that still writes: the memory must rest until then.
         """
+        check_timeout(timeout, "lease.end")
         if self._is_over:
             return
         self._engine.loop.check()

@@ -8,7 +8,8 @@ fourth. `B` are pages (blocks) of a paged cache, named by index arrays; `T` are 
 tokens in a page. Every other name is free, and means the same on both sides.
 
 An axis may say how many bytes apart its values lie: `H=8@512`. Then all of them do.
-The text is the layout's identity: it is what peers are told.
+The text is the layout's identity: it is what peers are told. `H=8[0:8]` is `H=8`, and
+distances of dense memory need not be said; no number has zeros before it.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ PAGES, TOKENS = "B", "T"
 MOST_AXES = 8
 _MOST_PARTS = 4096
 _LONGEST = 2000
+_N = "(?:0|[1-9][0-9]{0,14})"
 _AXIS = re.compile(
-    r"(?P<name>[A-Za-z][A-Za-z0-9_]*)=(?P<total>\d{1,15})"
-    r"(?:\[(?P<start>\d{1,15}):(?P<stop>\d{1,15})\])?(?:@(?P<stride>\d{1,18}))?"
+    rf"(?P<name>[A-Za-z][A-Za-z0-9_]*)=(?P<total>{_N})"
+    rf"(?:\[(?P<start>{_N}):(?P<stop>{_N})\])?(?:@(?P<stride>{_N}))?"
 )
 
 

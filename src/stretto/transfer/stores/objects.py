@@ -18,7 +18,8 @@ from typing import Any
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
-from stretto.errors import CallError
+from stretto.errors import CallError, reading
+from stretto.meeting.limits import check_deadline
 from stretto.transfer.stores.signing import Key, signed
 from stretto.transfer.stores.store import Missing, Piece, Store, StoreError
 
@@ -45,6 +46,7 @@ class Objects(Store):
         self, url: str, *, key: str = "", secret: str = "", token: str = "",
         region: str = "", streams: int = 16, timeout_s: float = 30.0,
     ) -> None:  # fmt: skip
+        check_deadline(timeout_s, url, "timeout_s")
         split, env = urlsplit(url), os.environ
         if split.scheme not in ("http", "https") or not split.hostname:
             raise CallError(f"{url!r}; want https://HOST/BUCKET or with a prefix")
@@ -176,10 +178,10 @@ class Objects(Store):
             status, _, said = self._ask("GET", "", query=query)
             if status != 200:
                 raise self._refused("GET", prefix, status, said)
-            try:
+            if b"<!DOCTYPE" in said:
+                raise StoreError(f"{self.where} lists {prefix!r} with <!DOCTYPE")
+            with reading(StoreError, f"{self.where} lists {prefix!r}", "XML"):
                 tree = ElementTree.fromstring(said)
-            except ElementTree.ParseError as e:
-                raise StoreError(f"{self.where} lists {prefix!r} as no XML: {e}") from e
             space = tree.tag.partition("}")[0] + "}" if "}" in tree.tag else ""
             keys = (one.text or "" for one in tree.iter(f"{space}Key"))
             found += [key.removeprefix(self._prefix) for key in keys]

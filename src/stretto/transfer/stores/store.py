@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stretto.errors import CallError, StrettoError
+from stretto.errors import CallError, StrettoError, reading
 from stretto.transfer.layouts import Layout
 
 __all__ = ["DEFAULT_PIECE", "Missing", "Piece", "Store", "StoreError", "Volume"]
@@ -137,17 +137,16 @@ def create(store: Store, name: str, layout: Layout, piece: int = 0) -> Volume:
 
 def find(store: Store, name: str) -> Volume:
     """Return a volume that is there; `Missing`: it is not."""
-    try:
-        about: dict[str, Any] = json.loads(store.get_text(name))
+    text = store.get_text(name)
+    with reading(StoreError, f"{store.where}: {name!r} is no volume", "its layout"):
+        about: dict[str, Any] = json.loads(text)
         if about["version"] != _VERSION:
             raise StoreError(
                 f"{store.where}: {name!r} is of version {about['version']}"
             )
-        layout, piece = Layout(about["layout"]), int(about["piece"])
-        if piece < 1 or piece % layout.itemsize:
-            raise ValueError(f"pieces of {piece} bytes")
-    except (ValueError, KeyError, TypeError, AttributeError) as e:
-        raise StoreError(f"{store.where}: {name!r} is no volume: {e}") from None
+        layout, piece = Layout(about["layout"]), about["piece"]
+        if type(piece) is not int or piece < 1 or piece % layout.itemsize:
+            raise ValueError(f"pieces of {str(piece)[:40]} bytes")
     return Volume(store=store, name=name, layout=layout, piece=piece)
 
 

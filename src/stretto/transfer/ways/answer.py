@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.errors import CallError, LayoutError, StaleMemory, TransferTimeout
+from stretto.meeting.limits import check_timeout
 from stretto.transfer.copying.words import Mode
 from stretto.transfer.copying.work import Work
 from stretto.transfer.layouts import Layout
@@ -78,6 +79,7 @@ def works_here(
 
 def fence_off(engine: EngineLike, epoch: int, timeout: float) -> None:
     """Wait until no peer says that it writes to memory of an epoch."""
+    check_timeout(timeout, "taking memory back")
     call = functions()
     call.fence_now()
     until = time.monotonic() + timeout

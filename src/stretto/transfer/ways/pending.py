@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from stretto.errors import TransferCancelled, TransferTimeout
+from stretto.meeting.limits import check_timeout
 from stretto.transfer.ports import LoopLike
 
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ class Pending(Generic[T]):
 
         It goes on after a time-out, until its own deadline.
         """
+        if timeout is not None:
+            check_timeout(timeout, self.what)
         if not self._is_done:
             self._loop.check()
             until = None if timeout is None else time.monotonic() + timeout

@@ -21,6 +21,7 @@ from stretto.errors import (
     TransferTimeout,
 )
 from stretto.meeting.forks import Refuses
+from stretto.meeting.limits import check_deadline
 from stretto.trace import CallKind, observe
 from stretto.transfer import loader
 from stretto.transfer.copying.words import Job, Mode, Status
@@ -72,6 +73,8 @@ class Transfer(Pending[Stats]):
         self, loop: LoopLike, peer: PeerLike | None, path: str, *, nbytes: int,
         pieces: int, notify: bytes = b"", deadline: float | None = None,
     ) -> None:  # fmt: skip
+        if deadline is not None:
+            check_deadline(deadline, "a transfer", "deadline")
         who = "this engine" if peer is None else f"engine {peer.name!r}"
         super().__init__(loop, f"transfer with {who}, {path}")
         self.peer, self.path = peer, path

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stretto.errors import CallError, SharedMemoryError
-from stretto.executors import Group, hosts_of
+from stretto.executors import Group, hosts_of, unlike
 from stretto.executors.cpu.shared.memory import (
     Nowhere,
     Reservation,
@@ -60,15 +60,19 @@ class Heap:
         """Return how large the heap is by now."""
         return self._mine.used
 
-    def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return an array in the heap (collective: the same call on every rank)."""
+    def empty(
+        self, shape: Sequence[int], dtype: np.dtype[Any], name: str = ""
+    ) -> NDArray[Any]:
+        """Return an array in the heap (collective: the same call on every rank).
+
+        `name` is what the caller calls the type, which may be stored as another.
+        """
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         dead = sorted(self._dead)
-        said = self._group.exchange({"nbytes": nbytes, "dead": dead})
-        sizes = [payload["nbytes"] for payload, _ in said]
-        if len(set(sizes)) > 1:
-            calls = "; ".join(f"rank {q}: {n} bytes" for q, n in enumerate(sizes))
-            raise self._group.fail((), "comm.empty", mismatch=f"comm.empty of {calls}")
+        what = f"{tuple(int(n) for n in shape)} {name or dtype.name}, cpu"
+        said = self._group.exchange({"empty": what, "dead": dead})
+        if wrong := unlike([payload.get("empty", "") for payload, _ in said]):
+            raise self._group.fail((), "comm.empty", mismatch=wrong)
         everywhere = set.intersection(*(set(p["dead"]) for p, _ in said))
         for offset in sorted(everywhere):
             self._dead.remove(offset)
