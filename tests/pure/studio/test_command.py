@@ -79,7 +79,7 @@ def test_it_prints_the_address_and_serves_until_it_is_stopped(tmp_path, monkeypa
     page = Path(urllib.parse.urlsplit(opened[0]).path)
     assert servers[0].access.token not in opened[0]
     assert 0o600 == page.stat().st_mode & 0o777
-    (address,) = re.findall(r'href="([^"]+)"', page.read_text())
+    (address,) = re.findall(r'<a href="([^"]+)"', page.read_text())
     home = address.partition("?")[0]
     cookies = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
     for where in (address, home):

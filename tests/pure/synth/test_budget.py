@@ -46,12 +46,12 @@ def test_a_budget_bounds_every_way_of_a_search(monkeypatch):
     """Packing this machine's trees exactly alone takes half a minute."""
     monkeypatch.setattr(clock, "now", time.process_time)  # tests share the computer
     start = time.process_time()
-    found = synthesize("all_gather", net("mi250x2"), 10**9, budget=Budget.within(1.5))
+    found = synthesize("all_gather", net("mi250x2"), 10**9, budget=Budget.within(5))
     took = time.process_time() - start
 
     assert found.cut
     assert found.gap < 0.5
-    assert took < 8
+    assert took < 12
 
 
 def test_steps_and_rounds_end_with_the_budget(monkeypatch):
