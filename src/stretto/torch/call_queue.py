@@ -42,7 +42,7 @@ class CallQueue:
         self._hurried: Started | None = None
         self._closed = False
         self._run: tuple[Started, ...] = ()
-        """The one that was run last, or is running."""
+        """The one that is running; what has ended is kept by nobody here."""
 
     def start(self, run: Callable[[], None], tensors: list[Any]) -> Started:
         """Add a call and return its Work."""
@@ -80,6 +80,7 @@ class CallQueue:
                     self._run = (head,)
                     if head.run():
                         ended.append(head)
+                    self._run = ()
         finally:
             for one in ended:
                 one.tell()

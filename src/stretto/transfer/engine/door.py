@@ -31,6 +31,8 @@ __all__ = ["Door", "metadata_of", "place_of"]
 _STRANGER_S = 60.0
 """How long who has proved nothing may be silent, while there is room: a host that is
 busy takes seconds to answer."""
+_SPEAKS_S = 8.0
+"""How long who is to speak TLS may take to begin: who does not waits for us."""
 _MOST_STRANGERS = 64
 _CLOSES = "this engine closes"
 _Reached = tuple[str, socket.socket, Pending[Peer]]
@@ -84,7 +86,10 @@ class Door:
             sock.close()
             return
         self._talks.append(talk)
-        self._engine.loop.at(time.monotonic() + _STRANGER_S, talk.expire)
+        now = time.monotonic()
+        self._engine.loop.at(now + _STRANGER_S, talk.expire)
+        if tls.is_asked() and not is_near:
+            self._engine.loop.at(now + _SPEAKS_S, talk.expire_plain)
 
     def _make_room(self) -> None:
         """Send away the oldest stranger of the host that most have come from.

@@ -44,9 +44,9 @@ __all__ = ["Talk"]
 
 _HOP_S = 30.0
 BY_PYTHON = ("nixl",)
-"""Carriers whose calls need the interpreter's lock, compiled or not: an engine's
-compiled functions would hold a lock meanwhile that others spin for."""
+"""Carriers whose calls need the interpreter's lock: our functions would hold one."""
 _ABI = 3
+_SILENTLY = "it hung up without a word; does one of us alone speak TLS?"
 _CROSSED_S = 5.0
 """How long who hears that the other comes to him waits for that."""
 
@@ -102,6 +102,12 @@ class Talk:
             self.dismiss("late")
         elif self._hop is None:
             self.end("it said nothing")
+
+    def expire_plain(self) -> None:
+        """Hang up on who does not speak TLS."""
+        why = tls.reason(self._sock) if self.is_stranger else ""
+        if why:
+            self.end(why)
 
     def dismiss(self, word: str) -> None:
         """Hang up on who has proved nothing, with one of the few words for that."""
@@ -163,7 +169,7 @@ class Talk:
                     self._later = frames[nth + 1 :]
                     return
         except EOFError:
-            self.end(tls.reason(self._sock) or "it hung up without a word")
+            self.end(tls.reason(self._sock) or _SILENTLY)
         except Exception as e:
             if is_interruption(e):
                 raise
@@ -196,13 +202,10 @@ class Talk:
         if answer is not None:
             self._connection.post({**answer, **(self._here() if done else {})})
         if done:
-            self._trust()
+            self._is_proved = True
+            self._connection.trust()
         if done and self.is_comer:
             self._is_here(said)
-
-    def _trust(self) -> None:
-        self._is_proved = True
-        self._connection.trust()
 
     # Who they are.
 
