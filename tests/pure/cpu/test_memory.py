@@ -174,9 +174,11 @@ def test_different_allocations_are_a_mismatch():
 
     class Other(OneRank):
         def exchange(self, payload, fds=()):
-            return [(payload, ()), ({"nbytes": 4, "dead": []}, ())]
+            other = {**payload, "empty": "(1,) int8, cpu", "dead": []}
+            return [(payload, ()), (other, ())]
 
-    with pytest.raises(CollectiveMismatch, match="rank 0: 40 bytes; rank 1: 4 bytes"):
+    said = r"rank 0: \(10,\) float32, cpu; rank 1: \(1,\) int8, cpu"
+    with pytest.raises(CollectiveMismatch, match=said):
         Heap(Other()).empty((10,), np.dtype("float32"))
 
 
