@@ -180,7 +180,7 @@ def test_misuse_is_answered(capsys, words, why):
         (("--seed", "-5"), "argument --seed: '-5'; want a whole number from 0"),
         (
             ("--seed", "4294967296"),
-            "argument --seed: '4294967296'; want a whole number",
+            "argument --seed: '4294967296'; want a whole",
         ),
         (("-o", "no/such/folder/it.py"), "it.py: want a file in a folder that is"),
         (("--xml", "."), ".: want a file in a folder that is there"),
