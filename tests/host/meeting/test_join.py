@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.soon import soon
+from tests.waiting import until
 
 from stretto.meeting.wire import HEADER, MAGIC
 
@@ -45,9 +46,17 @@ def wait_socket(tmp_path):
 
 
 def connect(path):
-    """Return a connection to the hub."""
+    """Return a connection to the hub: its socket has a name before it listens."""
     sock = socket.socket(socket.AF_UNIX)
-    sock.connect(path)
+
+    def is_there():
+        try:
+            sock.connect(path)
+        except ConnectionRefusedError:
+            return False
+        return True
+
+    until(is_there)
     sock.settimeout(3)
     return sock
 

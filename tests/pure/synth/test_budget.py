@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
 import subprocess
 import sys
+import threading
 import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from stretto import topology
 from stretto.cli import main
 from stretto.errors import CallError
-from stretto.synth import Budget, clock, from_machine, synthesize
+from stretto.synth import Budget, clock, from_machine, solvers, synthesize
 from stretto.verify import verify
 
 
@@ -171,3 +177,32 @@ def test_a_budget_is_a_time(seconds):
     """Neither below 0 nor endless by mistake."""
     with pytest.raises(CallError, match="want 0 or more seconds"):
         Budget(seconds=seconds)
+
+
+class Solver:
+    """Ends when it is told to, as CP-SAT does, and not before."""
+
+    def __init__(self):
+        self.parameters, self.stopped = SimpleNamespace(), threading.Event()
+
+    def stop_search(self):
+        self.stopped.set()
+
+    def solve(self, model, watch):
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        ctypes.CDLL(None).usleep(900_000)  # as in a solver, Python runs no handler
+
+
+def test_ctrl_c_ends_whichever_solver_runs_and_is_raised():
+    """None is asked but by the way that hears of it, and hands it on."""
+    solver = Solver()
+    before = signal.set_wakeup_fd(-1)
+    with pytest.raises(KeyboardInterrupt):
+        solvers.solved(solver, None)
+    home = Path(solvers.__file__).parent
+    asked = [p.name for p in home.rglob("*.py") if "solver.solve(" in p.read_text()]
+
+    assert solver.stopped.is_set()
+    assert -1 == before == signal.set_wakeup_fd(-1)
+    assert not solver.parameters.catch_sigint_signal
+    assert ["solvers.py"] == asked

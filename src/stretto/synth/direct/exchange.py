@@ -17,7 +17,7 @@ from stretto.synth.network.model import Network, microseconds
 from stretto.synth.network.symmetry import Symmetry
 from stretto.synth.schedules.schedule import Demand, Move, Schedule
 from stretto.synth.schedules.unfold import unfold
-from stretto.synth.solvers import cp_model
+from stretto.synth.solvers import cp_model, solved
 
 __all__ = ["Paths", "decompose", "exchange"]
 
@@ -153,7 +153,7 @@ def _choose(
     solver.parameters.num_workers = 1
     solver.parameters.max_deterministic_time = 5.0
     solver.parameters.relative_gap_limit = 1e-3
-    status = solver.solve(cp)
+    status = solved(solver, cp)
     assert status in (names.OPTIMAL, names.FEASIBLE)  # every pair has a path
     return {
         pair: [p for p in ways for _ in range(solver.value(counts[pair, p]))]

@@ -10,7 +10,6 @@ images run at the same time, so this is exact among symmetric schedules.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -23,7 +22,7 @@ from stretto.synth.network.model import Hop, microseconds
 from stretto.synth.network.symmetry import Symmetry
 from stretto.synth.schedules.schedule import Chunk, Demand, Move, Schedule
 from stretto.synth.schedules.unfold import representatives, unfold
-from stretto.synth.solvers import cp_model
+from stretto.synth.solvers import cp_model, solved
 
 __all__ = ["Found", "solve_joint", "solved", "solver_of"]
 
@@ -107,27 +106,6 @@ def solver_of(budget: Budget) -> Any:
     if budget.whole is not None:
         solver.parameters.max_time_in_seconds = budget.whole
     return solver
-
-
-def solved(solver: Any, model: Any, watch: Any = None) -> Any:
-    """Solve and return the status.
-
-    Ctrl-C ends the solver and nothing else: who ended before the time was up and has no
-    proof was interrupted, and that is raised.
-    """
-    begun = time.monotonic()
-    status = solver.solve(model, watch)
-    names, limits = cp_model(), solver.parameters
-    early = (
-        time.monotonic() - begun < _EARLY * limits.max_time_in_seconds
-        and solver.deterministic_time < _EARLY * limits.max_deterministic_time
-    )
-    if early and status in (names.FEASIBLE, names.UNKNOWN):
-        raise KeyboardInterrupt
-    return status
-
-
-_EARLY = 0.9
 
 
 class _Watch:

@@ -16,13 +16,13 @@ from typing import Any
 
 from stretto.synth.bounds.bound import Bound
 from stretto.synth.budget import Budget
-from stretto.synth.exact.joint import Found, solved, solver_of
+from stretto.synth.exact.joint import Found, solver_of
 from stretto.synth.network.model import Hop, microseconds
 from stretto.synth.network.symmetry import Symmetry
 from stretto.synth.schedules.replay import replay
 from stretto.synth.schedules.schedule import Chunk, Demand, Move, Schedule
 from stretto.synth.schedules.unfold import representatives, unfold
-from stretto.synth.solvers import cp_model
+from stretto.synth.solvers import cp_model, solved
 
 __all__ = ["solve_reduce"]
 

@@ -19,7 +19,7 @@ from stretto.synth.bounds.bound import Bound
 from stretto.synth.exact.timed_flow import flooded, most_chunks, shapes
 from stretto.synth.network.model import Hop, Network
 from stretto.synth.schedules.schedule import Chunk, Demand, Move, Schedule
-from stretto.synth.solvers import cp_model
+from stretto.synth.solvers import cp_model, solved
 
 __all__ = ["Point", "fewest_flooded", "fewest_rounds", "frontier", "rounds_bound"]
 
@@ -193,7 +193,7 @@ class _Steps:
         solver.parameters.max_deterministic_time = seconds
         if until < math.inf:
             solver.parameters.max_time_in_seconds = until
-        status = solver.solve(self.cp)
+        status = solved(solver, self.cp)
         names = cp_model()
         if status not in (names.OPTIMAL, names.FEASIBLE):
             return None

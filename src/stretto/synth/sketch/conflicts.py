@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from stretto.synth.sketch.open_hops import OpenHops
-from stretto.synth.solvers import cp_model
+from stretto.synth.solvers import cp_model, solved
 
 __all__ = ["colliding"]
 
@@ -30,6 +30,6 @@ def colliding(ways: OpenHops, origin: int, target: int) -> tuple[str, ...]:
     cp.minimize(sum(holds.values()))
     solver = kind.CpSolver()
     solver.parameters.num_workers = 1
-    status = solver.solve(cp)
+    status = solved(solver, cp)
     assert status == kind.OPTIMAL  # with every rule the target is out of reach
     return tuple(name for name, literal in holds.items() if solver.value(literal))
