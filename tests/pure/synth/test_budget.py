@@ -125,6 +125,7 @@ def test_the_command_says_what_was_left_out(capsys):
 
 _INTERRUPTED = """
 import os, signal, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)  # it may have been ignored
 from stretto import topology
 from stretto.synth import Budget, from_machine, synthesize
 
@@ -143,6 +144,7 @@ print(found.interrupted, bool(found.cut), found.us < 10**6)
 
 _SOLVING = """
 import os, signal, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)  # it may have been ignored
 from stretto import topology
 from stretto.synth import Budget, Demand, bound, from_machine
 from stretto.synth.exact.joint import solve_joint
@@ -197,8 +199,12 @@ def test_ctrl_c_ends_whichever_solver_runs_and_is_raised():
     """None is asked but by the way that hears of it, and hands it on."""
     solver = Solver()
     before = signal.set_wakeup_fd(-1)
-    with pytest.raises(KeyboardInterrupt):
-        solvers.solved(solver, None)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            solvers.solved(solver, None)
+    finally:
+        signal.signal(signal.SIGINT, handler)
     home = Path(solvers.__file__).parent
     asked = [p.name for p in home.rglob("*.py") if "solver.solve(" in p.read_text()]
 
