@@ -1,0 +1,1 @@
+"""Judges that candidates cannot hurt: child processes with a deadline and a limit."""
