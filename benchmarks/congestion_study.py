@@ -1,0 +1,164 @@
+"""Which congestion control does a training cluster need: the study, one figure.
+
+python benchmarks/congestion_study.py FIGURE.svg [--sizes 1,8,64] [--hosts 64]
+
+Four collectives on 64 hosts of 100 Gb/s under eight leaves, 1:1 and 2:1, as packets
+under six controls; times over those of PFC alone. Plans are those of the catalogue;
+nothing but the network takes time.
+"""
+
+import argparse
+import time
+from pathlib import Path
+
+from stretto import network, topology
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule
+from stretto.compiler.verify import verify, verify_plan
+from stretto.executors import sim
+from stretto.program import algorithms
+from stretto.topology.traffic import Packets
+
+CONTROLS = ("pfc", "dcqcn", "dctcp", "timely", "hpcc", "hpcc-pint")
+COLLECTIVES = (
+    "all_reduce/ring",
+    "all_reduce/two_shot",
+    "all_reduce/rabenseifner",
+    "all_to_all/one_shot",
+)
+COLOURS = ("#888888", "#4269d0", "#efb118", "#ff725c", "#3ca951", "#a463f2")
+
+
+def cells(hosts: int, sizes: list[int]) -> list[dict]:
+    """Return one row for each collective, network, size and control."""
+    found = []
+    for name in COLLECTIVES:
+        program = verify(algorithms.get(name).build(hosts))
+        plan = verify_plan(lower(program, Schedule.parse("bulk")), program)
+        for fabric in ("clos", "clos_over"):
+            machine = topology.load(f"{fabric}{hosts // 8}x8")
+            for mbytes in sizes:
+                for control in CONTROLS:
+                    traffic = Packets(machine, network.find(control))
+                    began = time.process_time()
+                    run = sim.simulate(
+                        plan,
+                        machine,
+                        nbytes=mbytes << 20,
+                        tile_bytes=1 << 40,
+                        traffic=traffic,
+                    )
+                    counts = traffic.counts()
+                    row = {
+                        "collective": name,
+                        "network": "1:1" if fabric == "clos" else "2:1",
+                        "mbytes": mbytes,
+                        "control": control,
+                        "us": run.time_us,
+                        "pauses": sum(c.pauses for c in counts),
+                        "marks": round(sum(c.marks for c in counts)),
+                        "queue_kb": max(c.max_queue for c in counts) / 1e3,
+                        "cpu_s": time.process_time() - began,
+                        "mevents": traffic.num_events / 1e6,
+                    }
+                    base = next(
+                        (
+                            r["us"]
+                            for r in found
+                            if r["control"] == "pfc"
+                            and all(
+                                r[k] == row[k]
+                                for k in ("collective", "network", "mbytes")
+                            )
+                        ),
+                        row["us"],
+                    )
+                    row["over_pfc"] = row["us"] / base
+                    found.append(row)
+                    print(
+                        f"{name:28} {row['network']} {mbytes:3} MB {control:10}"
+                        f" {row['us']:10.1f} us {row['over_pfc']:6.3f}"
+                        f" {row['pauses']:6} pauses {row['marks']:8} marks"
+                        f" {row['queue_kb']:8.0f} KB {row['mevents']:6.1f} M events"
+                        f" {row['cpu_s']:5.1f} s",
+                        flush=True,
+                    )
+    return found
+
+
+def figure(rows: list[dict], path: Path) -> None:
+    """Draw times over PFC's: a panel a collective and network, a line a control."""
+    wide, high, parts = 230, 170, []
+    sizes = sorted({row["mbytes"] for row in rows})
+    most = max(1.3, *(row["over_pfc"] for row in rows)) + 0.05
+    least = min(0.9, *(row["over_pfc"] for row in rows)) - 0.05
+
+    def y(value: float) -> float:
+        return 24 + (high - 50) * (most - value) / (most - least)
+
+    for column, name in enumerate(COLLECTIVES):
+        for line, fabric in enumerate(("1:1", "2:1")):
+            left, top = 40 + column * wide, 10 + line * high
+            parts.append(
+                f'<g transform="translate({left},{top})">'
+                f'<text x="0" y="14">{name} {fabric}</text>'
+            )
+            parts += [
+                f'<path d="M0 {y(value):.1f}H190" stroke="#ddd"/>'
+                f'<text x="-28" y="{y(value) + 4:.1f}">{value}</text>'
+                for value in (0.9, 1.0, 1.1, 1.2, 1.5, 2.0)
+                if least < value < most
+            ]
+            for control, colour in zip(CONTROLS, COLOURS, strict=True):
+                points = [
+                    (10 + 170 * i / max(1, len(sizes) - 1), y(row["over_pfc"]))
+                    for i, size in enumerate(sizes)
+                    for row in rows
+                    if (row["collective"], row["network"]) == (name, fabric)
+                    and (row["mbytes"], row["control"]) == (size, control)
+                ]
+                text = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
+                parts.append(
+                    f'<polyline points="{text}" fill="none" stroke="{colour}"'
+                    ' stroke-width="2"/>'
+                )
+            for i, size in enumerate(sizes):
+                x = 10 + 170 * i / max(1, len(sizes) - 1)
+                parts.append(f'<text x="{x - 8:.0f}" y="{high - 12}">{size}</text>')
+            parts.append("</g>")
+    for i, (control, colour) in enumerate(zip(CONTROLS, COLOURS, strict=True)):
+        parts.append(
+            f'<rect x="{40 + 110 * i}" y="{2 * high + 14}" width="10" height="10" '
+            f'fill="{colour}"/><text x="{54 + 110 * i}" y="{2 * high + 23}">'
+            f"{control}</text>"
+        )
+    size = f'width="{40 + 4 * wide}" height="{2 * high + 34}"'
+    path.write_text(
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" '
+        f'font-size="12"><title>Time over that of PFC alone, by MB</title>'
+        f"{''.join(parts)}</svg>\n"
+    )
+
+
+def main() -> None:
+    """Run the study, draw the figure, and say what differs."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("figure", type=Path)
+    parser.add_argument("--sizes", default="1,8,64")
+    parser.add_argument("--hosts", type=int, default=64)
+    args = parser.parse_args()
+    rows = cells(args.hosts, [int(size) for size in args.sizes.split(",")])
+    figure(rows, args.figure)
+    for name in COLLECTIVES:
+        for fabric in ("1:1", "2:1"):
+            some = [
+                row
+                for row in rows
+                if (row["collective"], row["network"]) == (name, fabric)
+            ]
+            ratios = [row["over_pfc"] for row in some]
+            print(f"{name} {fabric}: {min(ratios):.3f} to {max(ratios):.3f} of PFC")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Policies, one file each, found by scanning; each offers one as `OFFER`."""
