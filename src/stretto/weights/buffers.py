@@ -1,0 +1,127 @@
+"""A replica rank's memory: one copy or two, what comes in, and who reads there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from stretto.arrays import host_view
+from stretto.errors import CallError
+from stretto.transfer import Engine
+from stretto.weights.copies import Copy
+from stretto.weights.hashes import said_sums
+from stretto.weights.pulling import From, Puller, parts_here, sums_of
+from stretto.weights.tensors import Own, named_tensors
+from stretto.weights.version import Version
+
+__all__ = ["Buffers"]
+
+
+class Owner(Protocol):
+    """Whose memory it is."""
+
+    engine: Engine
+    name: str
+    team: str
+    patience: float
+    puller: Puller
+    changed: Any
+    copies: list[Copy]
+
+
+class Buffers:
+    """See the module; `into` is what the caller gave, tensors or a module."""
+
+    def __init__(
+        self, owner: Owner, own: Sequence[Own], into: Any, *, count: int,
+        memory: int | None,
+    ) -> None:  # fmt: skip
+        self._owner, self._own = owner, tuple(own)
+        self._module = into if hasattr(into, "named_parameters") else None
+        need = (count - 1) * self.nbytes
+        if memory is not None and need > memory:
+            raise CallError(
+                f"weights {owner.name!r}: a second copy takes {need} bytes, and "
+                f"memory={memory} are to be had; pass copies=1, which pauses for a "
+                "switch"
+            )
+        self.given: list[dict[str, Any]] = [{one.name: one.given for one in own}]
+        """Of each copy the tensors that users see."""
+        self._arrays = [{one.name: one.array for one in own}]
+        if count == 2:
+            self._second()
+        self._shared: list[Copy | None] = [None] * count
+        self._sums: list[tuple[int, ...]] = [()] * count
+        self._told: set[str] = set()
+
+    def _second(self) -> None:
+        """Make memory for a second copy: of the same library, on the same device."""
+        owner = self._owner
+        if any(hasattr(p, "placements") for p in self._parameters().values()):
+            raise CallError(
+                f"weights {owner.name!r}: a module of DTensors, whose memory is not "
+                "exchanged; pass copies=1"
+            )
+        made: dict[str, Any] = {}
+        for own in self._own:
+            if isinstance(own.given, np.ndarray):
+                size = own.array.nbytes
+                room = owner.engine.arena(size)[:size].view(own.array.dtype)
+                made[own.name] = room.reshape(own.array.shape)
+            else:
+                made[own.name] = own.given.clone()
+        self.given.append(made)
+        self._arrays.append({n: host_view(x, n)[0] for n, x in made.items()})
+
+    def _parameters(self) -> dict[str, Any]:
+        """Return a module's parameters and buffers that are ours."""
+        if self._module is None:
+            return {}
+        ours = {own.name for own in self._own}
+        return {n: p for n, p in named_tensors(self._module) if n in ours}
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of one copy."""
+        return sum(own.array.nbytes for own in self._own)
+
+    def turn_to(self, copy: int) -> None:
+        """Let a module's parameters be those of a copy."""
+        for name, parameter in self._parameters().items():
+            parameter.data = self.given[copy][name]
+
+    def pull(self, copy: int, source: Sequence[From], deadline: float) -> None:
+        """Write a version into a copy; nobody reads there meanwhile."""
+        owner, shared, into = self._owner, self._shared[copy], self._arrays[copy]
+        if shared is not None:
+            shared.take_back(owner.patience)
+        there = owner.puller.pull(source, into, deadline)
+        parts = parts_here(owner.puller.wanted, there, into)
+        if shared is None or [held for held, _, _ in parts] != shared.given:
+            if shared is not None:
+                owner.copies.remove(shared)
+                shared.close()
+            shared = Copy(owner.engine, owner.name, f"{owner.team}.{copy}", parts)
+            with owner.changed:
+                self._shared[copy] = shared
+                owner.copies.append(shared)
+        self._sums[copy] = sums_of(shared.arrays)
+
+    def report(self, copy: int) -> dict[str, str]:
+        """Return what the leader is told of what has come."""
+        manifest = self._in(copy).manifest
+        text = "" if manifest.digest in self._told else manifest.text
+        self._told.add(manifest.digest)
+        sums = said_sums(self._sums[copy])
+        return {"digest": manifest.digest, "manifest": text, "sums": sums}
+
+    def offer(self, copy: int, version: Version) -> None:
+        """Let others read what the replica has switched to."""
+        self._in(copy).offer(version, self._sums[copy])
+
+    def _in(self, copy: int) -> Copy:
+        shared = self._shared[copy]
+        assert shared is not None, "it was made when it came"
+        return shared

@@ -1,0 +1,294 @@
+"""Who reads what from whom, and the proof that it is all, once, before a byte moves.
+
+In: what a rank here wants, and the manifests of all ranks there. Out: reads. Never: a
+destination of which an element is written twice, by something else, or not at all.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from stretto.errors import LayoutError, PlanError
+from stretto.weights.boxes import (
+    Box,
+    are_apart,
+    common,
+    cut,
+    said,
+    volume,
+    whole,
+    within,
+)
+from stretto.weights.manifest import Held, Manifest
+from stretto.weights.names import Spec, Tile
+
+__all__ = ["Read", "There", "Wanted", "cover", "prove_cover"]
+
+_MOST_SAID = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A tensor that lies here: its shape and type, and where it comes from."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    spec: Spec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """A box of one rank's part that is to become a box of a tensor here."""
+
+    rank: int
+    group: int
+    index: int
+    """Its place in the group."""
+    box: Box
+    name: str
+    at: Box
+    new_axes: tuple[int, ...]
+
+
+class There:
+    """What all ranks of a source hold, by name."""
+
+    def __init__(self, manifests: Sequence[Manifest]) -> None:
+        self.manifests = tuple(manifests)
+        self.holders: dict[str, list[tuple[int, int, int, Box]]] = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.dtypes: dict[str, str] = {}
+        first: dict[str, int] = {}
+        faults = []
+        for rank, manifest in enumerate(manifests):
+            for g, group in enumerate(manifest.groups):
+                for i, name in enumerate(group.names):
+                    about = group.shape, group.dtype
+                    if name not in first:
+                        first[name] = rank
+                        self.shapes[name], self.dtypes[name] = about
+                    elif about != (self.shapes[name], self.dtypes[name]):
+                        faults.append(
+                            f"{name!r}: source rank {first[name]} says "
+                            f"{self.dtypes[name]} {self.shapes[name]}, rank {rank} "
+                            f"{group.dtype} {group.shape}"
+                        )
+                    self.holders.setdefault(name, []).append((rank, g, i, group.box))
+        _raise(faults)
+
+    def nearest(self, name: str) -> str:
+        """Return a few names that are like one, for people."""
+        close = difflib.get_close_matches(name, self.shapes, 3, 0.4)
+        return ", ".join(map(repr, close or sorted(self.shapes)[:3])) or "none at all"
+
+
+def _raise(faults: Sequence[str]) -> None:
+    if faults:
+        more = len(faults) - _MOST_SAID
+        text = "\n  ".join(faults[:_MOST_SAID])
+        rest = f"\n  and {more} more" if more > 0 else ""
+        raise LayoutError(f"the weights do not fit:\n  {text}{rest}")
+
+
+def cover(wanted: Sequence[Wanted], there: There, *, turn: int = 0) -> tuple[Read, ...]:
+    """Return what to read, proved; LayoutError names all that does not fit.
+
+    What several hold is read from one of them; who has another `turn`, from another.
+    """
+    faults: list[str] = []
+    reads: list[Read] = []
+    for one in wanted:
+        tiles = _tiles(one, there, faults)
+        if tiles is None:
+            continue
+        for tile in tiles:
+            reads += _from(one, tile, there, turn, faults)
+    _raise(faults)
+    prove_cover(wanted, reads, there)
+    return tuple(reads)
+
+
+def _tiles(one: Wanted, there: There, faults: list[str]) -> list[Tile] | None:
+    """Return what a tensor consists of, when that is what it should be."""
+    lacking = [n for n in dict.fromkeys(one.spec.sources()) if n not in there.shapes]
+    faults += [
+        f"{one.name!r} here comes from {name!r}, which the source lacks; it has "
+        f"{there.nearest(name)}"
+        for name in lacking
+    ]
+    if lacking:
+        return None
+    try:
+        shape, tiles = one.spec.tiles(there.shapes)
+    except (LayoutError, IndexError) as e:
+        faults.append(f"{one.name!r} here: {e}")
+        return None
+    sources = ", ".join(
+        f"{n!r} {there.shapes[n]}" for n in dict.fromkeys(one.spec.sources())
+    )
+    if shape != one.shape:
+        missing = _missing(one, tiles)
+        faults.append(
+            f"{one.name!r} here has shape {one.shape}; the source gives {shape}, of "
+            f"{sources:.300}{missing}"
+        )
+        return None
+    other = {n for n in one.spec.sources() if there.dtypes[n] != one.dtype}
+    faults += [
+        f"{one.name!r} here is {one.dtype}, {name!r} at the source "
+        f"{there.dtypes[name]}; want one type: publish(..., cast=...) makes it there"
+        for name in sorted(other)
+    ]
+    return None if other else tiles
+
+
+def _missing(one: Wanted, tiles: Sequence[Tile]) -> str:
+    """Return which element of a tensor nothing is for, as far as that can be said."""
+    if any(len(t.at) != len(one.shape) for t in tiles):
+        return ""
+    inside = [common(t.at, whole(one.shape)) for t in tiles]
+    for part in cut(whole(one.shape), [b for b in inside if b]):
+        if not any(b and within(part, b) for b in inside):
+            return f"; nothing is for {said(part)}"
+    return ""
+
+
+def _from(
+    one: Wanted, tile: Tile, there: There, turn: int, faults: list[str]
+) -> list[Read]:
+    """Return the reads of a tile, from whoever holds it."""
+    holders = there.holders[tile.source]
+    found, lacking = _dealt(tile.box, tuple(h[3] for h in holders), turn)
+    for part in lacking:
+        held = "; ".join(f"rank {h[0]} {said(h[3])}" for h in holders[:4])
+        faults.append(
+            f"{one.name!r} here needs {tile.source!r} {said(part)}, which no rank of "
+            f"the source holds: {held}"
+        )
+    return [_read(one, tile, holders[nth], part) for nth, part in found]
+
+
+@functools.lru_cache(maxsize=4096)
+def _dealt(
+    box: Box, held: tuple[Box, ...], turn: int
+) -> tuple[tuple[tuple[int, Box], ...], tuple[Box, ...]]:
+    """Return the number of a holder for each part of a box, and what nobody holds."""
+    full = [nth for nth, other in enumerate(held) if within(box, other)]
+    if full:
+        return ((full[turn % len(full)], box),), ()
+    found, lacking = [], []
+    for part in cut(box, held):
+        having = [nth for nth, other in enumerate(held) if within(part, other)]
+        if having:
+            found.append((having[turn % len(having)], part))
+        else:
+            lacking.append(part)
+    return tuple(found), tuple(lacking)
+
+
+def _read(
+    one: Wanted, tile: Tile, holder: tuple[int, int, int, Box], part: Box
+) -> Read:
+    """Return the read of a part of a tile."""
+    rank, group, index, _ = holder
+    at = _place(part, tile.box, tile.at, tile.new_axes)
+    return Read(
+        rank=rank, group=group, index=index, box=part, name=one.name, at=at,
+        new_axes=tile.new_axes,
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=4096)
+def _place(part: Box, box: Box, at: Box, new_axes: tuple[int, ...]) -> Box:
+    """Return where a part of a box goes, when the box goes there."""
+    rest = iter(zip(part, box, strict=True))
+    found = []
+    for axis, (start, stop) in enumerate(at):
+        if axis in new_axes:
+            found.append((start, stop))
+            continue
+        (a, b), (begin, _) = next(rest)
+        found.append((start + a - begin, start + b - begin))
+    return tuple(found)
+
+
+def prove_cover(wanted: Sequence[Wanted], reads: Sequence[Read], there: There) -> None:
+    """Raise PlanError unless reads write every element once, from its own place.
+
+    Nothing of the planner is used: of each read the corner, the extent and the place
+    are compared with what the names say, and boxes are counted.
+    """
+    by_name: dict[str, list[Read]] = {one.name: [] for one in wanted}
+    for read in reads:
+        if read.name not in by_name:
+            raise PlanError(f"{read.name!r} is written, and nobody wants it")
+        by_name[read.name].append(read)
+    for one in wanted:
+        mine = by_name[one.name]
+        if why := _inexact(one.shape, tuple(r.at for r in mine)):
+            raise PlanError(f"{one.name!r}: {why}")
+        _, tiles = one.spec.tiles(there.shapes)
+        for read in mine:
+            _prove_read(one, read, tiles, there)
+
+
+@functools.lru_cache(maxsize=4096)
+def _inexact(shape: tuple[int, ...], ats: tuple[Box, ...]) -> str:
+    """Return why boxes are not a tensor, each element once; or nothing."""
+    if not all(within(at, whole(shape)) for at in ats):
+        return f"writes outside of shape {shape}"
+    if not are_apart(ats):
+        return "some elements are written twice"
+    total, size = sum(map(volume, ats)), volume(whole(shape))
+    return "" if total == size else f"writes {total} of {size} elements"
+
+
+def _prove_read(one: Wanted, read: Read, tiles: Sequence[Tile], there: There) -> None:
+    group = there.manifests[read.rank].groups[read.group]
+    source = group.names[read.index]
+    if not within(read.box, group.box):
+        raise PlanError(f"{one.name!r}: rank {read.rank} does not hold {read.box}")
+    for tile in tiles:
+        if (
+            tile.source == source
+            and tile.new_axes == read.new_axes
+            and _is_moved_alike(read.box, read.at, tile.box, tile.at, tile.new_axes)
+        ):
+            return
+    raise PlanError(f"{one.name!r}: {said(read.at)} is written from another place")
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_moved_alike(
+    box: Box, at: Box, whole_box: Box, whole_at: Box, new_axes: tuple[int, ...]
+) -> bool:
+    """Return whether a part of a tile goes where the tile puts it."""
+    if not within(at, whole_at):
+        return False
+    kept = [i for i in range(len(at)) if i not in new_axes]
+    shift = [at[i][0] - whole_at[i][0] for i in kept]
+    sizes = [at[i][1] - at[i][0] for i in kept]
+    there_by = [a - x for (a, _), (x, _) in zip(box, whole_box, strict=True)]
+    return sizes == [b - a for a, b in box] and shift == there_by
+
+
+def tiles_here(wanted: Sequence[Wanted], there: There) -> list[tuple[str, Tile, Held]]:
+    """Return all that lies here as parts of the source's tensors."""
+    found = []
+    for one in wanted:
+        for tile in one.spec.tiles(there.shapes)[1]:
+            held = Held(
+                name=tile.source, shape=there.shapes[tile.source], box=tile.box,
+                dtype=one.dtype,
+            )  # fmt: skip
+            found.append((one.name, tile, held))
+    return found
+
+
+def unread(wanted: Mapping[str, int], there: There) -> list[str]:
+    """Return the source's names of which nobody reads anything."""
+    return sorted(set(there.shapes) - set(wanted))

@@ -1,0 +1,100 @@
+"""Sums of what was sent and of what has arrived, compared over all ranks of a replica.
+
+A sum of a tensor is that of its parts, however they are cut. So a replica whose ranks
+hold all of it together compares with a source whose ranks do, without either having
+seen the other's cuts. What several ranks hold alike must have the same sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from stretto.errors import CallError
+from stretto.weights.boxes import Box, are_apart, said, volume, whole
+from stretto.weights.manifest import Manifest
+
+__all__ = ["differences", "read_sums", "said_sums"]
+
+_MASK = 0xFFFFFFFF
+Side = Sequence[tuple[Manifest, Sequence[int]]]
+"""Of each rank what it holds, and the sums in that order."""
+
+
+def said_sums(sums: Sequence[int]) -> str:
+    """Return sums as a text, for peers."""
+    return np.array(sums, np.uint32).tobytes().hex()
+
+
+def read_sums(text: str, manifest: Manifest) -> tuple[int, ...]:
+    """Return sums from their text; CallError: they are not as many as parts."""
+    try:
+        found = np.frombuffer(bytes.fromhex(text), np.uint32)
+    except ValueError:
+        found = np.zeros(0, np.uint32)
+    if len(found) != len(manifest.held):
+        raise CallError(f"{len(found)} sums for {len(manifest.held)} parts")
+    return tuple(int(one) for one in found)
+
+
+def differences(theirs: Side, ours: Side) -> tuple[list[str], int]:
+    """Return what is wrong, and how many tensors were compared.
+
+    Not compared is what one side has only in part, or in parts that overlap.
+    """
+    there, faults = _parts("source", theirs)
+    here, more = _parts("replica", ours)
+    faults += more
+    compared = 0
+    for name, parts in here.items():
+        want, got = _total(there.get(name)), _total(parts)
+        if want is None or got is None:
+            continue
+        compared += 1
+        if want != got:
+            faults.append(f"{name!r}: sum {got:08x} here, {want:08x} at the source")
+    return faults, compared
+
+
+_Parts = Mapping[Box, int]
+
+
+def _parts(
+    who: str, side: Side
+) -> tuple[dict[str, tuple[tuple[int, ...], dict[Box, int]]], list[str]]:
+    """Return each tensor's shape and parts, and whose copies of a part differ."""
+    found: dict[str, tuple[tuple[int, ...], dict[Box, int]]] = {}
+    first: dict[tuple[str, Box], int] = {}
+    faults = []
+    for rank, (manifest, sums) in enumerate(side):
+        for held, one in zip(manifest.held, sums, strict=True):
+            parts = found.setdefault(held.name, (held.shape, {}))[1]
+            key = held.name, held.box
+            if parts.setdefault(held.box, one) != one:
+                faults.append(
+                    f"{held.name!r} {said(held.box)}: {who} ranks {first[key]} and "
+                    f"{rank} hold different values"
+                )
+            first.setdefault(key, rank)
+    return found, faults
+
+
+def _total(found: tuple[tuple[int, ...], _Parts] | None) -> int | None:
+    """Return the sum of a whole tensor; None: the parts are not all of it, once."""
+    if found is None:
+        return None
+    shape, parts = found
+    boxes = tuple(parts)
+    if not _are_all(shape, boxes):
+        return None
+    return _added(parts.values())
+
+
+def _are_all(shape: tuple[int, ...], boxes: tuple[Box, ...]) -> bool:
+    total = sum(map(volume, boxes))
+    return total == volume(whole(shape)) and are_apart(boxes)
+
+
+def _added(sums: Iterable[int]) -> int:
+    return sum(sums) & _MASK

@@ -1,0 +1,318 @@
+"""A replica's leader: which version is asked for, from whom, and when it is the next.
+
+It asks all ranks of whoever has the newest version to keep it readable, has its ranks
+fetch it, compares their sums with what was pushed, and then names it in steps.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from stretto.errors import CallError, ChecksumError, StrettoError, TransferError
+from stretto.weights.hashes import Side, differences, read_sums
+from stretto.weights.manifest import Manifest
+from stretto.weights.member import Who
+from stretto.weights.pulling import From, Puller
+from stretto.weights.switch import Failed, Fetch, Fetched, Leader, NextStep
+from stretto.weights.version import Version
+
+__all__ = ["Leads", "OwnRank"]
+
+
+class OwnRank(Protocol):
+    """What the leader needs of its own rank, which is the policy that users have."""
+
+    name: str
+    team: str
+    of: int
+    engine: Any
+    changed: Any
+    known: dict[str, Who]
+    puller: Puller
+    patience: float
+    fault: StrettoError | None
+    is_closed: bool
+
+    def send(self, peer: Any, word: str, **body: Any) -> None:
+        """Say something to a peer."""
+
+    def tell_ranks(self, word: str, **body: Any) -> None:
+        """Say something to all ranks of the replica, this one included."""
+
+    def mates(self) -> dict[int, Who]:
+        """Return the other ranks that are there."""
+
+
+class _Asked:
+    """A version that is asked for, and who has granted it."""
+
+    def __init__(self, number: int, team: str, version: Version) -> None:
+        self.number, self.team, self.version = number, team, version
+        self.members: list[Who] = []
+        self.granted: dict[int, From] = {}
+
+
+class Leads:
+    """See the module; all of it is called with the policy's lock held."""
+
+    def __init__(
+        self, ranks: OwnRank, *, is_single: bool, start: Version | None
+    ) -> None:
+        self._ranks = ranks
+        self.state = Leader(num_ranks=ranks.of, is_single=is_single)
+        self.versions: dict[int, Version | None] = {0: start}
+        """What the machines' numbers stand for."""
+        self.epoch = "" if start is None else start.epoch
+        self._base = 0 if start is None else -start.counter
+        self._number = 0
+        self._asked: _Asked | None = None
+        self._is_bad: set[tuple[str, Version]] = set()
+        """From whom a version did not come."""
+        self._reports: dict[int, tuple[Manifest, tuple[int, ...]]] = {}
+        self._manifests: dict[str, Manifest] = {}
+        self.foreign: Version | None = None
+        """What was offered of an epoch that is not ours."""
+
+    @property
+    def current(self) -> Version | None:
+        """Return the version of the next step."""
+        return self.versions[self.state.current]
+
+    def adopt(self, epoch: str) -> None:
+        """Follow another epoch from now on: what it offers is newer than all so far."""
+        Version(epoch, 0)
+        self._base = max(self.versions) + 1
+        self.epoch, self.foreign = epoch, None
+        self.consider()
+
+    # What can be had.
+
+    def offers(self) -> dict[str, tuple[Version, list[Who]]]:
+        """Return who offers which version on all ranks: the source, and replicas."""
+        teams: dict[str, dict[int, Who]] = {}
+        for who in self._ranks.known.values():
+            if who.team != self._ranks.team:
+                teams.setdefault(who.team, {})[who.rank] = who
+        found = {}
+        for team, members in teams.items():
+            versions = {who.offers for who in members.values()}
+            of = next(iter(members.values())).of
+            version = next(iter(versions))
+            if len(versions) == 1 and version is not None and len(members) == of:
+                found[team] = version, [members[rank] for rank in range(of)]
+        return found
+
+    def newest(self) -> Version | None:
+        """Return the newest version of our epoch that anybody offers."""
+        some = [v for v, _ in self.offers().values() if v.epoch == self.epoch]
+        return max(some, key=lambda v: v.counter, default=None)
+
+    def _numbered(self, version: Version) -> int:
+        return self._base + version.counter + 1
+
+    def consider(self) -> None:
+        """Ask for the newest version that can be had, if it is of use."""
+        ranks = self._ranks
+        if self._asked is not None or self.state.wanted or ranks.is_closed:
+            return
+        if len(ranks.mates()) < ranks.of - 1:
+            return
+        offers = self.offers()
+        if not self.epoch and offers:
+            team = min(offers)  # the source, where it is there
+            self.epoch = offers[team][0].epoch
+        foreign = [v for v, _ in offers.values() if v.epoch != self.epoch]
+        self.foreign = foreign[0] if foreign else None
+        usable = [
+            (version.counter, team)
+            for team, (version, _) in offers.items()
+            if version.epoch == self.epoch
+            and (team, version) not in self._is_bad
+            and self.state.can_fetch(self._numbered(version))
+        ]
+        if usable:
+            newest = max(usable)[0]
+            team = self.choose([t for counter, t in usable if counter == newest])
+            self._ask(team, *offers[team])
+
+    def choose(self, teams: list[str]) -> str:
+        """Return from whom a version is read that all of these have.
+
+        The source, where it is there and has time; of replicas not always the same.
+        """
+        if "" in teams:
+            return ""
+        return sorted(teams)[self.state.attempt % len(teams)]
+
+    def _ask(self, team: str, version: Version, members: list[Who]) -> None:
+        self._number += 1
+        asked = self._asked = _Asked(self._number, team, version)
+        asked.members = members
+        for who in members:
+            self._ranks.send(
+                who.peer, "hold", number=asked.number, version=str(version)
+            )
+        until = time.monotonic() + self._ranks.patience
+        self._ranks.engine.loop.at(until, self._locked(lambda: self._late(asked)))
+
+    def _locked(self, call: Callable[[], None]) -> Callable[[], None]:
+        def do() -> None:
+            with self._ranks.changed:
+                call()
+                self._ranks.changed.notify_all()
+
+        return do
+
+    def _late(self, asked: _Asked) -> None:
+        if self._asked is asked and len(asked.granted) < len(asked.members):
+            self._drop(asked)
+
+    def _drop(self, asked: _Asked, *, is_bad: bool = True) -> None:
+        """Give a version back; nothing more is wanted of it from there."""
+        for who in asked.members:
+            self._ranks.send(who.peer, "release", number=asked.number)
+        self._asked = None
+        if is_bad:
+            self._is_bad.add((asked.team, asked.version))
+
+    def forgive(self, team: str) -> None:
+        """Ask somebody again who has something new to offer."""
+        self._is_bad = {one for one in self._is_bad if one[0] != team}
+
+    def held(self, peer: Any, body: Mapping[str, Any]) -> None:
+        """Hear whether a version is kept readable; then have all ranks fetch it."""
+        asked = self._asked
+        if asked is None or int(body["number"]) != asked.number:
+            return  # it was given back before
+        if body["well"] is not True:
+            self._drop(asked, is_bad=body["busy"] is True)
+            who = self._ranks.known.get(peer.identity)
+            is_gone = body["busy"] is not True
+            if who is not None and who.offers == asked.version and is_gone:
+                who.offers = None  # until it says what it has
+            self.consider()
+            return
+        (rank,) = [w.rank for w in asked.members if w.peer is peer]
+        asked.granted[rank] = From.of(body)
+        if len(asked.granted) == len(asked.members):
+            number = self._numbered(asked.version)
+            self.versions[number] = asked.version
+            self._reports = {}
+            self.state, (fetch,) = self.state.fetch(number)
+            assert isinstance(fetch, Fetch), "it is what was asked for"
+            source = [asked.granted[r].dump() for r in range(len(asked.members))]
+            self._ranks.tell_ranks(
+                "fetch", attempt=fetch.attempt, v=fetch.version, keep=fetch.keep,
+                version=str(asked.version), source=source,
+            )  # fmt: skip
+
+    # What became of it.
+
+    def reported(self, rank: int, body: Mapping[str, Any]) -> None:
+        """Hear of a rank that it has all; when all have, compare."""
+        attempt = int(body["attempt"])
+        if body["manifest"]:  # it is told once, also with what comes too late
+            made = Manifest.parse(str(body["manifest"]))
+            self._manifests[made.digest] = made
+        if attempt != self.state.attempt or self._asked is None:
+            return
+        manifest = self._manifests[str(body["digest"])]
+        self._reports[rank] = manifest, read_sums(str(body["sums"]), manifest)
+        if len(self._reports) == self._ranks.of:
+            asked, reports = self._asked, dict(self._reports)
+            self._ranks.engine.loop.apart(lambda: self._judge(attempt, asked, reports))
+
+    def _judge(
+        self, attempt: int, asked: _Asked,
+        reports: Mapping[int, tuple[Manifest, tuple[int, ...]]],
+    ) -> None:  # fmt: skip
+        """Compare what has arrived with what was sent, in a thread of its own."""
+        error: StrettoError | None = None
+        try:
+            theirs = self._theirs(asked)
+            ours = [reports[rank] for rank in sorted(reports)]
+            faults, _ = differences(theirs, ours)
+            if faults:
+                more = f", and {len(faults) - 4} more" if len(faults) > 4 else ""
+                error = ChecksumError(
+                    f"weights {self._ranks.name!r}, version {asked.version}: what has "
+                    f"arrived is not what was pushed: {'; '.join(faults[:4])}{more}"
+                )
+        except StrettoError as e:
+            error = e
+        with self._ranks.changed:
+            if error is None:
+                self._committed(attempt)
+            else:
+                self.failed(0, attempt, error)
+            self._ranks.changed.notify_all()
+
+    def _theirs(self, asked: _Asked) -> Side:
+        """Return what the source's ranks have pushed: it is known since the fetch."""
+        puller = self._ranks.puller
+        found = []
+        for who in asked.members:
+            one = asked.granted[who.rank]
+            manifest = puller.manifest(who.peer, one)
+            found.append((manifest, read_sums(one.sums, manifest)))
+        return found
+
+    def _committed(self, attempt: int) -> None:
+        for rank in range(self._ranks.of):
+            self.state = self.state.hear(Fetched(rank, attempt))
+        if self._asked is None:
+            return
+        self._drop(self._asked, is_bad=False)
+        self._ranks.fault = None
+        current = self.state.current
+        for old in [v for v in self.versions if v < current]:
+            del self.versions[old]
+        self._ranks.tell_ranks("current", v=current, version=str(self.current))
+        self.consider()
+
+    def failed(self, rank: int, attempt: int, error: StrettoError) -> None:
+        """Hear that a rank did not get it: the old version stays, whole."""
+        if attempt != self.state.attempt or self._asked is None:
+            return
+        self.state = self.state.hear(Failed(rank, attempt))
+        self._ranks.fault = error
+        self._drop(self._asked)
+        self.consider()
+
+    def left(self, who: Who) -> None:
+        """Hear that somebody is gone who may have been asked."""
+        asked = self._asked
+        if asked is not None and not self.state.wanted and who in asked.members:
+            self._drop(asked)
+        self.consider()
+
+    # Steps.
+
+    def step(self) -> NextStep:
+        """Name the next step; TransferError: there is nothing whole to read."""
+        if self.state.has_stopped:
+            raise TransferError(
+                f"weights {self._ranks.name!r}: replica {self._ranks.team!r} has one "
+                f"copy and half a version in it ({self._ranks.fault}); it goes on "
+                "when a version is whole on all its ranks: policy.wait()"
+            )
+        if self.current is None:
+            raise TransferError(
+                f"weights {self._ranks.name!r}: replica {self._ranks.team!r} has no "
+                "version yet; policy.wait() returns when it has one"
+                + (f" ({self._ranks.fault})" if self._ranks.fault else "")
+            )
+        self.state, (step,) = self.state.step()
+        assert isinstance(step, NextStep), "it is what was asked for"
+        return step
+
+    def check_foreign(self) -> None:
+        """Raise when all that is offered is of another epoch."""
+        if self.foreign is not None:
+            raise CallError(
+                f"weights {self._ranks.name!r}: version {self.foreign} is offered, and "
+                f"replica {self._ranks.team!r} follows epoch {self.epoch!r}: a foreign "
+                f"epoch has no age; policy.adopt({self.foreign.epoch!r}) follows it"
+            )

@@ -1,0 +1,250 @@
+"""What a source's rank and a replica's rank have in common: they talk, and are read.
+
+They talk over the connections that their engines have, on one topic for each name.
+Each says hello to every peer that comes. What can be read is told when it changes, and
+who wants to read asks for it first.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from stretto.errors import CallError
+from stretto.trace import CallKind, observe
+from stretto.transfer import Engine
+from stretto.weights.copies import Copy
+from stretto.weights.version import Version
+
+__all__ = ["Member", "Who"]
+
+WEIGHTS = "weights of rank"
+"""Where recordings have them, in place of a communicator."""
+_LONGEST_NAME = 100
+
+
+class Who:
+    """A peer that has said hello: what it is, and what it offers."""
+
+    def __init__(self, peer: Any, said: Mapping[str, Any]) -> None:
+        self.peer = peer
+        self.team = str(said["team"])
+        """Nothing for the source, else the name of a replica."""
+        self.rank, self.of = int(said["rank"]), int(said["of"])
+        self.metadata = {str(k): str(v) for k, v in dict(said["metadata"]).items()}
+        if not 0 <= self.rank < self.of or len(self.team) > _LONGEST_NAME:
+            raise ValueError(f"rank {self.rank} of {self.of}")
+        self.offers: Version | None = None
+        self.hear(said)
+
+    def hear(self, said: Mapping[str, Any]) -> None:
+        """Hear what it offers now."""
+        text = str(said["version"])
+        self.offers = Version.parse(text) if text else None
+
+
+class Member:
+    """See the module; `team` is nothing for a source, else the replica's name."""
+
+    def __init__(
+        self, engine: Engine, name: str, *, team: str, rank: int, of: int
+    ) -> None:
+        if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME:
+            raise CallError(
+                f"weights {str(name)[:80]!r}; want a name of 1 to {_LONGEST_NAME}"
+            )
+        if not isinstance(of, int) or not isinstance(rank, int) or not 0 <= rank < of:
+            raise CallError(
+                f"rank={rank!r} of {of!r}; want 0 to one less than there are"
+            )
+        self.engine, self.name = engine, name
+        self.team, self.rank, self.of = team, rank, of
+        self.known: dict[str, Who] = {}
+        """Those that have said hello, by identity."""
+        self.changed = threading.Condition(threading.RLock())
+        """Held while anything of this is looked at or changed; told of changes."""
+        self.copies: list[Copy] = []
+        self.is_closed = False
+        self.fan = 0
+        """How many may read here at once, if that is limited."""
+        self._has_put_off = False
+        self._words: dict[str, Callable[[Any, Mapping[str, Any]], None]] = {
+            "hello": self._hello, "offer": self._offer, "hold": self._hold,
+            "release": self._release, "bye": self._bye,
+            "show": self._show,
+        }  # fmt: skip
+
+    @property
+    def topic(self) -> str:
+        """Return what engines call what is said of these weights."""
+        return f"weights/{self.name}"
+
+    def begin(self) -> None:
+        """Say hello to all who are there, and who come."""
+        self.engine.follow(self.topic, self)
+
+    def send(self, peer: Any, word: str, **body: Any) -> None:
+        """Say something to a peer."""
+        peer.send(self.topic, {"is": word, **body})
+
+    def record(
+        self, what: str, version: object, since_ns: int, nbytes: int, *,
+        failed: bool = False,
+    ) -> None:  # fmt: skip
+        """Tell whoever records (`stretto.trace`) of a push, a pull or a switch."""
+        kind = CallKind(
+            collective="weights", nbytes=nbytes, algorithm=what, executor="transfer",
+            text=f"{what} of {self.name!r}, {version}",
+        )  # fmt: skip
+        observe(WEIGHTS, kind, since_ns, nbytes=nbytes, failed=failed)
+
+    # What is heard, in the engine's thread.
+
+    def came(self, peer: Any) -> None:
+        """Say hello."""
+        self._say_hello(peer, answer=True)
+
+    def heard(self, peer: Any, body: Mapping[str, Any]) -> None:
+        """Deal with a message; what is raised ends the connection with that peer."""
+        word = str(body["is"])
+        if word not in self._words:
+            raise ValueError(f"of weights {self.name!r} it says {word[:40]!r}")
+        with self.changed:
+            self._words[word](peer, body)
+            self.changed.notify_all()
+
+    def lost(self, peer: Any) -> None:
+        """Forget a peer, and what it held."""
+        with self.changed:
+            who = self.known.pop(peer.identity, None)
+            for copy in self.copies:
+                copy.release(peer)
+            if who is not None:
+                self.left(who)
+            self._call_again()
+            self.changed.notify_all()
+
+    def _bye(self, peer: Any, body: Mapping[str, Any]) -> None:
+        self.lost(peer)
+
+    def left(self, who: Who) -> None:
+        """Hear that a member is gone."""
+
+    def joined(self, who: Who) -> None:
+        """Hear that a member is there, or what it offers now."""
+
+    def _say_hello(self, peer: Any, *, answer: bool) -> None:
+        self.send(
+            peer, "hello", team=self.team, rank=self.rank, of=self.of,
+            metadata=self.engine.metadata, answer=answer, **self.about(),
+        )  # fmt: skip
+
+    def about(self) -> dict[str, Any]:
+        """Return what others are told of this, beside who it is."""
+        found = [copy for copy in self.copies if copy.version is not None]
+        newest = max(found, key=lambda copy: self.order(copy.version), default=None)
+        return {"version": "" if newest is None else str(newest.version)}
+
+    def order(self, version: Version | None) -> int:
+        """Return which of our copies is newest."""
+        return -1 if version is None else version.counter
+
+    def _hello(self, peer: Any, body: Mapping[str, Any]) -> None:
+        who = Who(peer, body)
+        self.known[peer.identity] = who
+        if body["answer"] is True:
+            self._say_hello(peer, answer=False)
+        self.joined(who)
+
+    def _offer(self, peer: Any, body: Mapping[str, Any]) -> None:
+        who = self.known.get(peer.identity)
+        if who is not None:
+            who.hear(body)
+            self.joined(who)
+
+    def tell_offer(self) -> None:
+        """Tell everybody what can be read here now."""
+        about = self.about()
+        with self.changed:
+            for who in self.known.values():
+                self.send(who.peer, "offer", **about)
+
+    # Who reads here.
+
+    def _hold(self, peer: Any, body: Mapping[str, Any]) -> None:
+        number, version = int(body["number"]), Version.parse(str(body["version"]))
+        busy = bool(self.fan) and sum(c.readers for c in self.copies) >= self.fan
+        self._has_put_off |= busy
+        for copy in self.copies if not busy else ():
+            granted = copy.hold(peer, number, version)
+            if granted is not None:
+                metadata = self.engine.metadata
+                self.send(
+                    peer, "held", number=number, well=True, metadata=metadata,
+                    identity=metadata["identity"], **granted,
+                )  # fmt: skip
+                return
+        self.send(peer, "held", number=number, well=False, busy=busy)
+
+    def _release(self, peer: Any, body: Mapping[str, Any]) -> None:
+        for copy in self.copies:
+            copy.release(peer, int(body["number"]))
+        self._call_again()
+
+    def _call_again(self) -> None:
+        """Tell those who were put off that they may ask again."""
+        if self._has_put_off:
+            self._has_put_off = False
+            self.tell_offer()
+
+    def _show(self, peer: Any, body: Mapping[str, Any]) -> None:
+        """Say who is there, and what they have."""
+        ours = self.about()["version"]
+        here = [(self.team, self.rank, self.of, self.engine.name, ours)]
+        here += [
+            (w.team, w.rank, w.of, w.peer.name, str(w.offers or ""))
+            for w in self.known.values()
+        ]
+        newest: dict[str, int] = {}
+        for text in (row[4] for row in here if row[4]):
+            version = Version.parse(text)
+            newest[version.epoch] = max(
+                version.counter, newest.get(version.epoch, version.counter)
+            )
+        rows = []
+        for team, rank, of, engine, text in sorted(here):
+            lag: int | str = "-"
+            if text:
+                version = Version.parse(text)
+                lag = newest[version.epoch] - version.counter
+            rows.append(
+                {
+                    "who": team or "source", "rank": f"{rank} of {of}",
+                    "engine": engine, "version": text or "-", "lag": lag,
+                }
+            )  # fmt: skip
+        self.send(peer, "shown", rows=rows)
+
+    # The end.
+
+    def close(self) -> None:
+        """Take all memory back, and say nothing more."""
+        with self.changed:
+            if self.is_closed:
+                return
+            self.is_closed = True
+            for who in self.known.values():
+                self.send(who.peer, "bye")
+            self.changed.notify_all()
+        self.engine.unfollow(self.topic)
+        for copy in self.copies:
+            copy.close()
+
+    def __enter__(self) -> Any:
+        """Use it for a while."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close it."""
+        self.close()

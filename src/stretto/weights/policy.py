@@ -1,0 +1,384 @@
+"""A replica's rank: tensors that are one version, whole, for each step."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from numpy.typing import NDArray
+
+from stretto.errors import (
+    CallError,
+    EngineLost,
+    LayoutError,
+    StrettoError,
+    TransferError,
+    TransferTimeout,
+    is_interruption,
+)
+from stretto.fabric.patience import check_deadline, check_timeout
+from stretto.transfer import Engine
+from stretto.weights.buffers import Buffers
+from stretto.weights.cover import Wanted
+from stretto.weights.leading import Leads
+from stretto.weights.member import Member, Who
+from stretto.weights.names import Names, Part, spec_of
+from stretto.weights.pulling import From, Puller
+from stretto.weights.switch import (
+    Action,
+    Failed,
+    Fetch,
+    Fetched,
+    NextStep,
+    Pull,
+    RankCopies,
+    Reading,
+)
+from stretto.weights.tensors import Own, owned
+from stretto.weights.version import Version
+
+__all__ = ["Policy"]
+
+
+class Policy(Member):
+    """See `subscribe`."""
+
+    def __init__(
+        self, engine: Engine, name: str, into: Any, *, names: Names,
+        how: Mapping[str, Any], layouts: Mapping[str, Any] | None, replica: str,
+        rank: int, num_ranks: int, copies: int, memory: int | None,
+        start: Version | None, patience: float, deadline: float,
+    ) -> None:  # fmt: skip
+        super().__init__(engine, name, team=replica, rank=rank, of=num_ranks)
+        if copies not in (1, 2):
+            raise CallError(f"copies={copies!r}; want 1 or 2")
+        check_timeout(patience, f"weights {name!r}", "patience")
+        check_deadline(deadline, f"weights {name!r}", "deadline")
+        own = owned(into, layouts)
+        self.patience, self._deadline = patience, deadline
+        self._buffers = Buffers(self, own, into, count=copies, memory=memory)
+        wanted = [_wanted(one, names, how) for one in own]
+        self.puller = Puller(engine, name, wanted, turn=rank)
+        self._state = RankCopies(rank=rank, copies=(0, -1)[:copies])
+        self._sources: dict[int, tuple[From, ...]] = {}
+        self._versions: dict[int, Version | None] = {0: start}
+        self._runs: deque[Reading] = deque()
+        self._current, self._live = start, 0
+        self.fault: StrettoError | None = None
+        """Why the last version that was to be had is not here."""
+        self._broken: StrettoError | None = None
+        self._lead = (
+            Leads(self, is_single=copies == 1, start=start) if not rank else None
+        )
+        self._words |= {
+            "held": self._held, "fetch": self._fetch, "step": self._step_named,
+            "ready": self._ready, "failed": self._failed, "current": self._now,
+        }  # fmt: skip
+        self.begin()
+
+    # What users see.
+
+    @property
+    def version(self) -> Version | None:
+        """Return the version that the next step reads, as far as this rank knows."""
+        return self._current if self._lead is None else self._lead.current
+
+    @property
+    def lag(self) -> int | None:
+        """Return how many versions newer one is to be had; None: that is not known."""
+        with self.changed:
+            version, lead = self.version, self._lead
+            some = [
+                w.offers for w in self.known.values() if w.offers is not None
+            ] if lead is None else [lead.newest()]  # fmt: skip
+            ages = [
+                version.behind(one)
+                for one in some
+                if one is not None
+                and version is not None
+                and one.epoch == version.epoch
+            ]
+            return max(ages, default=None)
+
+    @property
+    def tensors(self) -> dict[str, Any]:
+        """Return the tensors of the step that runs, or of the last one."""
+        return self._buffers.given[self._live]
+
+    def adopt(self, epoch: str) -> None:
+        """Follow a trainer that began anew: its versions count as newer than ours."""
+        with self.changed:
+            self._leading("adopt").adopt(epoch)
+
+    def _leading(self, what: str) -> Leads:
+        if self._lead is None:
+            raise CallError(f"{what}: of a replica its rank 0 decides; ask there")
+        return self._lead
+
+    def wait(
+        self, version: Version | int | None = None, timeout: float | None = None
+    ) -> Version:
+        """Wait until steps read a version, or a later one; any, when none is named.
+
+        What does not fit is raised at once, as is a foreign epoch.
+        """
+        check_timeout(timeout, f"weights {self.name!r}")
+        until = None if timeout is None else time.monotonic() + timeout
+        with self.changed:
+            while True:
+                self._check()
+                found = self.version
+                if found is not None and _reached(found, version):
+                    return found
+                if isinstance(self.fault, CallError):
+                    raise self.fault
+                if self._lead is not None:
+                    self._lead.check_foreign()
+                left = None if until is None else until - time.monotonic()
+                if left is not None and left <= 0:
+                    raise self._late(version, timeout)
+                self.changed.wait(left)
+
+    def _late(self, version: Any, timeout: float | None) -> TransferTimeout:
+        what = "a version" if version is None else f"version {version}"
+        lacking = sorted({*range(self.of)} - {self.rank, *self.mates()})
+        about = f"; ranks {lacking} of {self.team!r} have not come" if lacking else ""
+        if not any(not who.team for who in self.known.values()):
+            about += "; no source has come: connect its engine"
+        if self.fault is not None:
+            about += f"; {self.fault}"
+        return TransferTimeout(
+            f"weights {self.name!r}: {what} not within {timeout} s{about}"
+        )
+
+    @contextmanager
+    def step(self, timeout: float | None = None) -> Iterator[Version]:
+        """Read one version for a step: the same on all ranks of the replica.
+
+        Rank 0 begins a step, and names its version to the others, which wait for that
+        here, each for as many steps as rank 0 begins.
+        """
+        check_timeout(timeout, f"weights {self.name!r}")
+        run = self._begun(timeout)
+        self._turn_to(run.copy)
+        version = self._versions[run.version]
+        assert version is not None, "a step names a version"
+        try:
+            yield version
+        finally:
+            with self.changed:
+                self._state, actions = self._state.ended(run.number)
+                self._act(actions)
+
+    def _begun(self, timeout: float | None) -> Reading:
+        until = None if timeout is None else time.monotonic() + timeout
+        with self.changed:
+            while True:
+                if self._runs and not self.is_closed:
+                    return self._runs.popleft()  # it was named, whoever is gone since
+                self._check()
+                lead = self._lead
+                if lead is not None and (lead.state.may_step or lead.state.has_stopped):
+                    step = lead.step()
+                    text = str(lead.versions[step.version])
+                    self.tell_ranks(
+                        "step", number=step.number, v=step.version, version=text
+                    )
+                    continue
+                left = None if until is None else until - time.monotonic()
+                if left is not None and left <= 0:
+                    raise TransferTimeout(
+                        f"weights {self.name!r}: rank {self.rank} of {self.team!r}: no "
+                        f"step within {timeout} s"
+                    )
+                self.changed.wait(left)
+
+    def _turn_to(self, copy: int) -> None:
+        """Let a module's parameters be those of a copy."""
+        if copy == self._live:
+            return
+        self._live = copy
+        self._buffers.turn_to(copy)
+
+    def _check(self) -> None:
+        if self._broken is not None:
+            raise self._broken
+        if self.is_closed:
+            raise CallError(f"weights {self.name!r}: this policy is closed")
+
+    # The replica.
+
+    def mates(self) -> dict[int, Who]:
+        """Return the other ranks of this replica that are there."""
+        return {
+            who.rank: who
+            for who in self.known.values()
+            if who.team == self.team and who.rank != self.rank
+        }
+
+    def tell_ranks(self, word: str, **body: Any) -> None:
+        """Say something to all ranks of the replica, this one included."""
+        for who in self.mates().values():
+            self.send(who.peer, word, **body)
+        self._words[word](None, body)
+
+    def _tell_leader(self, word: str, **body: Any) -> None:
+        if self._lead is not None:
+            self._words[word](None, body)
+            return
+        leader = self.mates().get(0)
+        if leader is not None:
+            self.send(leader.peer, word, **body)
+
+    def _from_leader(self, peer: Any) -> None:
+        who = None if peer is None else self.known.get(peer.identity)
+        if peer is not None and (who is None or (who.team, who.rank) != (self.team, 0)):
+            raise ValueError("it leads no replica of ours")
+
+    def joined(self, who: Who) -> None:
+        """Look whether there is something new."""
+        twin = [
+            w for w in self.known.values()
+            if w is not who and (w.team, w.rank) == (who.team, who.rank)
+        ]  # fmt: skip
+        if twin:
+            self.known.pop(who.peer.identity)
+            why = f"{twin[0].peer.name!r} ({twin[0].peer.whereabouts})"
+            if not who.team:
+                self.send(who.peer, "twice", why=f"{why}, by replica {self.team!r}")
+            return
+        if self._lead is not None:
+            self._lead.forgive(who.team)
+            self._lead.consider()
+
+    def left(self, who: Who) -> None:
+        """Be of no use without a rank of ours; go on without anybody else."""
+        if who.team == self.team:
+            self._broken = EngineLost(
+                f"weights {self.name!r}: rank {who.rank} of replica {self.team!r} is "
+                f"gone ({who.peer.lost or 'it closed'}); start all its ranks anew"
+            )
+        elif self._lead is not None:
+            self._lead.left(who)
+
+    # What the leader hears.
+
+    def _held(self, peer: Any, body: Mapping[str, Any]) -> None:
+        if self._lead is not None:
+            self._lead.held(peer, body)
+
+    def _rank_of(self, peer: Any) -> int:
+        if peer is None:
+            return self.rank
+        who = self.known[peer.identity]
+        if who.team != self.team:
+            raise ValueError("it is of another replica")
+        return who.rank
+
+    def _ready(self, peer: Any, body: Mapping[str, Any]) -> None:
+        self._leading("ready").reported(self._rank_of(peer), body)
+
+    def _failed(self, peer: Any, body: Mapping[str, Any]) -> None:
+        rank = self._rank_of(peer)
+        kind = LayoutError if body["is_ours"] is True else TransferError
+        error = kind(f"weights {self.name!r}, rank {rank}: {str(body['why'])[:2000]}")
+        self._leading("failed").failed(rank, int(body["attempt"]), error)
+
+    # What a rank hears of its leader.
+
+    def _fetch(self, peer: Any, body: Mapping[str, Any]) -> None:
+        self._from_leader(peer)
+        fetch = Fetch(int(body["attempt"]), int(body["v"]), int(body["keep"]))
+        self._sources = {fetch.attempt: tuple(From.of(one) for one in body["source"])}
+        self._versions[fetch.version] = Version.parse(str(body["version"]))
+        self._hear(fetch)
+
+    def _step_named(self, peer: Any, body: Mapping[str, Any]) -> None:
+        self._from_leader(peer)
+        self._hear(NextStep(int(body["number"]), int(body["v"])))
+
+    def _hear(self, said: Fetch | NextStep) -> None:
+        self._state, actions = self._state.hear(said)
+        self._act(actions)
+
+    def _now(self, peer: Any, body: Mapping[str, Any]) -> None:
+        """Let others read what the replica has switched to."""
+        self._from_leader(peer)
+        number = int(body["v"])
+        self.record("switch", body["version"], time.monotonic_ns(), 0)
+        self._current = Version.parse(str(body["version"]))
+        kept = set(self._state.copies) | {number}
+        kept |= {v for _, v in self._state.reading}
+        self._versions = {v: x for v, x in self._versions.items() if v in kept}
+        self._buffers.offer(self._state.copies.index(number), self._current)
+        self.tell_offer()
+
+    # What is to be done.
+
+    def _act(self, actions: tuple[Action, ...]) -> None:
+        for action in actions:
+            match action:
+                case Pull():
+                    source = self._sources.get(action.attempt, ())
+                    self.engine.loop.apart(partial(self._pull, action, source))
+                case Reading():
+                    self._runs.append(action)
+                case Fetched():
+                    self._report(action.attempt)
+                case Failed():
+                    why, is_ours = str(self.fault), isinstance(self.fault, CallError)
+                    self._tell_leader(
+                        "failed", attempt=action.attempt, why=why, is_ours=is_ours
+                    )
+                case _:
+                    raise AssertionError(f"{action} is the leader's")
+
+    def _report(self, attempt: int) -> None:
+        """Tell the leader what has arrived."""
+        newest = max(self._state.copies)
+        told = self._buffers.report(self._state.copies.index(newest))
+        self._tell_leader("ready", attempt=attempt, **told)
+
+    def _pull(self, pull: Pull, source: tuple[From, ...]) -> None:
+        """Write a version into a copy, in a thread of its own."""
+        begun = time.monotonic_ns()
+        error: StrettoError | None = None
+        try:
+            self._buffers.pull(pull.copy, source, self._deadline)
+        except StrettoError as e:
+            error = e
+        except Exception as e:
+            if is_interruption(e):
+                raise
+            error = TransferError(f"{type(e).__name__}: {e}")
+        version, nbytes = self._versions.get(pull.version), self._buffers.nbytes
+        self.record("pull", version, begun, nbytes, failed=error is not None)
+        with self.changed:
+            if error is not None:
+                self.fault = error
+            self._state, actions = self._state.pulled(pull.attempt, well=error is None)
+            self._act(actions)
+            self.changed.notify_all()
+
+
+def _wanted(own: Own, names: Names, how: Mapping[str, Any]) -> Wanted:
+    """Return where a tensor here comes from; a shard by itself from the same part."""
+    spec = spec_of(names, own.name, **how)
+    if spec == Part(own.name):
+        spec = Part(own.name, box=own.held.box)
+        if own.held.extent == own.held.shape:
+            spec = Part(own.name)
+    array: NDArray[Any] = own.array
+    return Wanted(name=own.name, shape=array.shape, dtype=own.held.dtype, spec=spec)
+
+
+def _reached(found: Version, wanted: Version | int | None) -> bool:
+    if wanted is None:
+        return True
+    if isinstance(wanted, Version):
+        return wanted.behind(found) >= 0
+    return found.counter >= wanted

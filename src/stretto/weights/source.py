@@ -1,0 +1,250 @@
+"""A trainer's rank: what it holds of the weights, and the versions it makes of them."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from stretto.errors import CallError, TransferTimeout
+from stretto.fabric.patience import check_timeout
+from stretto.program.collectives import storage
+from stretto.transfer import Engine
+from stretto.weights.casts import Cast, made_of
+from stretto.weights.copies import Copy
+from stretto.weights.manifest import Held
+from stretto.weights.member import Member, Who
+from stretto.weights.tensors import owned
+from stretto.weights.version import Version
+
+__all__ = ["Push", "Source"]
+
+_ALIGNED = 64
+_LEADER_S = 20.0
+
+
+class Push:
+    """A version that was pushed: who has it, and when it may be written over."""
+
+    def __init__(self, source: Source, version: Version, copy: Copy) -> None:
+        self._source, self.version, self._copy = source, version, copy
+
+    @property
+    def replicas(self) -> dict[str, bool]:
+        """Return of each replica that is known whether all its ranks read it now."""
+        with self._source.changed:
+            found: dict[str, bool] = {}
+            for who in self._source.known.values():
+                if who.team:
+                    has = who.offers is not None and who.offers.epoch == (
+                        self.version.epoch
+                    )
+                    has = has and who.offers.counter >= self.version.counter  # type: ignore[union-attr]
+                    found[who.team] = found.get(who.team, True) and has
+            return found
+
+    def done(self) -> bool:
+        """Return whether all replicas that are known have it, and one is known."""
+        found = self.replicas
+        return bool(found) and all(found.values())
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until all replicas that are known have switched to it, or a later one.
+
+        Who is lost is not waited for. TransferTimeout names who has not.
+        """
+        check_timeout(timeout, f"version {self.version}")
+        until = None if timeout is None else time.monotonic() + timeout
+        with self._source.changed:
+            while not self.done():
+                left = None if until is None else until - time.monotonic()
+                if self._source.is_closed or (left is not None and left <= 0):
+                    lacking = sorted(t for t, has in self.replicas.items() if not has)
+                    who = f"replicas {lacking}" if lacking else "any replica"
+                    raise TransferTimeout(
+                        f"version {self.version}: not within {timeout} s by {who}"
+                    )
+                self._source.changed.wait(left)
+
+    def end(self, patience: float = 5.0) -> None:
+        """Take it back: when this returns nobody reads it, and it may be written over.
+
+        For what was pushed in place: before the optimizer's next step.
+        """
+        if self._copy.version == self.version:
+            self._copy.take_back(patience)
+            self._source.tell_offer()
+
+
+class Source(Member):
+    """See `publish`."""
+
+    def __init__(
+        self, engine: Engine, name: str, given: Any, *, rank: int, num_ranks: int,
+        epoch: str, layouts: Mapping[str, Any], cast: Cast, patience: float,
+        fan: int,
+    ) -> None:  # fmt: skip
+        super().__init__(engine, name, team="", rank=rank, of=num_ranks)
+        check_timeout(patience, f"weights {name!r}", "patience")
+        self._made = [made_of(own, cast) for own in owned(given, layouts)]
+        self._patience, self.fan = patience, _fan(fan, rank)
+        self._places: list[list[NDArray[Any]]] = []
+        self._epoch, self._counter = epoch, -1
+        self._snapshot: Copy | None = None
+        self._in_place: Copy | None = None
+        self._refused = ""
+        self._words["twice"] = self._twice
+        if not self._epoch and rank == 0:
+            self._epoch = secrets.token_hex(8)
+        if self._epoch:
+            Version(self._epoch, 0)  # or it says what is wrong with it
+        self.begin()
+
+    @property
+    def epoch(self) -> str:
+        """Return the epoch of its versions; rank 0 makes it, where none is given."""
+        with self.changed:
+            until = time.monotonic() + _LEADER_S
+            while not self._epoch and not self.is_closed:
+                if (left := until - time.monotonic()) <= 0:
+                    raise CallError(
+                        f"weights {self.name!r}: source rank {self.rank} knows no "
+                        "epoch; pass epoch= alike on all ranks, or connect its engine "
+                        "with rank 0's"
+                    )
+                self.changed.wait(left)
+            return self._epoch
+
+    @property
+    def version(self) -> Version | None:
+        """Return the newest version that was pushed."""
+        return None if self._counter < 0 else Version(self._epoch, self._counter)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of all its tensors here."""
+        return sum(one.own.array.nbytes for one in self._made)
+
+    def about(self) -> dict[str, Any]:
+        """Return what others are told of this."""
+        return {**super().about(), "epoch": self._epoch}
+
+    def joined(self, who: Who) -> None:
+        """Take the epoch of rank 0."""
+
+    def _hello(self, peer: Any, body: Mapping[str, Any]) -> None:
+        super()._hello(peer, body)
+        who = self.known[peer.identity]
+        if who.team:
+            return
+        if who.rank == self.rank:
+            self._refused = (
+                f"engine {peer.name!r} ({peer.whereabouts}) publishes it too"
+            )
+        elif who.rank == 0 and not self._epoch:
+            self._epoch = Version(str(body["epoch"]), 0).epoch
+            for other in self.known.values():
+                self._say_hello(other.peer, answer=False)
+
+    def _twice(self, peer: Any, body: Mapping[str, Any]) -> None:
+        self._refused = (
+            f"engine {peer.name!r} follows another source of it: {body['why']!s:.300}"
+        )
+
+    # Versions.
+
+    def push(
+        self, version: int | None = None, *, wait: bool = False, in_place: bool = False,
+        timeout: float | None = None,
+    ) -> Push:  # fmt: skip
+        """Make a version of what the tensors hold now, and return at once.
+
+        It is copied first, so that training can go on; with `in_place` it is not, and
+        the tensors must stay as they are until `Push.end()` has returned. With `wait`
+        all replicas have it when this returns.
+        """
+        begun = time.monotonic_ns()
+        counter = self._next(version)
+        copy = self._copy_for(in_place=in_place)
+        for other in self.copies:
+            other.take_back(self._patience)  # one version of a name at a time
+        if not in_place:
+            for one, places in zip(self._made, self._places, strict=True):
+                one.write(places)
+        made = Version(self.epoch, counter)
+        copy.offer(made)
+        self._counter = counter
+        self.tell_offer()
+        self.record("push", made, begun, self.nbytes)
+        push = Push(self, made, copy)
+        if wait:
+            push.wait(timeout)
+        return push
+
+    def _next(self, version: int | None) -> int:
+        if self.is_closed:
+            raise CallError(f"weights {self.name!r}: this source is closed")
+        if self._refused:
+            raise CallError(f"weights {self.name!r} have two sources: {self._refused}")
+        counter = self._counter + 1 if version is None else version
+        Version("any", counter)
+        if counter <= self._counter:
+            raise CallError(
+                f"weights {self.name!r}: version {counter} after {self._counter}; "
+                "versions of an epoch grow: a trainer that goes back takes a new epoch="
+            )
+        return counter
+
+    def _copy_for(self, *, in_place: bool) -> Copy:
+        if in_place:
+            if any(one.how is not None for one in self._made):
+                raise CallError(
+                    f"weights {self.name!r}: in_place=True of tensors that are cast; "
+                    "they are made in a snapshot"
+                )
+            if self._in_place is None:
+                parts = [
+                    (one.own.held, one.own.given, one.own.array) for one in self._made
+                ]
+                self._in_place = Copy(self.engine, self.name, "live", parts)
+                self.copies.append(self._in_place)
+            return self._in_place
+        if self._snapshot is None:
+            self._places = _room(self.engine, [one.helds for one in self._made])
+            parts = [
+                (held, place, place)
+                for one, places in zip(self._made, self._places, strict=True)
+                for held, place in zip(one.helds, places, strict=True)
+            ]
+            self._snapshot = Copy(self.engine, self.name, "snap", parts)
+            self.copies.append(self._snapshot)
+        return self._snapshot
+
+
+def _fan(fan: int, rank: int) -> int:
+    """Return how many may read at once; of several ranks the first says it for all."""
+    if not isinstance(fan, int) or fan < 0:
+        raise CallError(f"fan={fan!r}; want a whole number, 0 for no limit")
+    return 0 if rank else fan
+
+
+def _room(engine: Engine, helds: Sequence[Sequence[Held]]) -> list[list[NDArray[Any]]]:
+    """Return memory for parts, which peers of this host reach by itself."""
+    sizes = [[h.layout(1).part_bytes for h in some] for some in helds]
+    rounded = [-(-n // _ALIGNED) * _ALIGNED for some in sizes for n in some]
+    arena = engine.arena(sum(rounded))
+    ends = itertools.accumulate(rounded)
+    found = []
+    for some in helds:
+        places = []
+        for held in some:
+            size = held.layout(1).part_bytes
+            begin = next(ends) - -(-size // _ALIGNED) * _ALIGNED
+            part = arena[begin : begin + size].view(storage(held.dtype))
+            places.append(part.reshape(held.extent))
+        found.append(places)
+    return found

@@ -1,0 +1,159 @@
+"""What callers hand in, as parts of named tensors: modules, state dicts, shards.
+
+PyTorch is not imported: a module is what has `named_parameters`, a DTensor what has
+`placements`. Buffers count as parameters do, also those that are not persistent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from stretto.arrays import host_view
+from stretto.errors import CallError, LayoutError
+from stretto.transfer import Layout
+from stretto.weights.boxes import Box, whole
+from stretto.weights.manifest import Held
+
+__all__ = ["Own", "flat", "named_tensors", "owned"]
+
+_WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.")
+"""What DDP, torch.compile and FSDP put before names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Own:
+    """A tensor that lies here, and which part of which whole one it is."""
+
+    held: Held
+    given: Any
+    """What the caller has: the tensor, of a DTensor the local one."""
+    array: NDArray[Any]
+    """The same memory."""
+
+    @property
+    def name(self) -> str:
+        """Return its name."""
+        return self.held.name
+
+
+def named_tensors(given: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the tensors of a module or a mapping, by names without wrappers."""
+    if hasattr(given, "named_parameters"):
+        for name, value in given.named_parameters(remove_duplicate=False):
+            yield _bare(name), value
+        for name, value in given.named_buffers(remove_duplicate=False):
+            yield _bare(name), value
+    elif isinstance(given, Mapping):
+        yield from ((str(name), value) for name, value in given.items())
+    else:
+        raise CallError(
+            f"got a {type(given).__name__}; want a module, or a mapping from names to "
+            "tensors"
+        )
+
+
+def _bare(name: str) -> str:
+    for wrapper in _WRAPPERS:
+        name = name.removeprefix(wrapper).replace(f".{wrapper}", ".")
+    return name
+
+
+def owned(given: Any, layouts: Mapping[str, Any] | None = None) -> list[Own]:
+    """Return all tensors that have elements here.
+
+    `layouts` says by name which part of a whole one a plain tensor is, as a layout's
+    text without names that matter: {"w": "A=64[0:32] B=16 float32"}.
+    """
+    found: dict[str, Own] = {}
+    said = dict(layouts or {})
+    for name, value in named_tensors(given):
+        if value is None:
+            continue
+        one = _own(name, value, said.pop(name, None))
+        if name in found:
+            raise CallError(f"two tensors are named {name!r}")
+        if one is not None:
+            found[name] = one
+    if said:
+        raise CallError(
+            f"layouts of {sorted(said)[:3]}, which are not among the tensors"
+        )
+    if not found:
+        raise CallError("no tensors that have elements")
+    return list(found.values())
+
+
+def _own(name: str, value: Any, layout: Any) -> Own | None:
+    is_sharded = hasattr(value, "placements") and hasattr(value, "device_mesh")
+    shape = tuple(int(n) for n in value.shape) if hasattr(value, "shape") else None
+    box: Box | None = None
+    if is_sharded:
+        assert shape is not None, "a DTensor has a shape"
+        box = _box_of(name, value, shape)
+        value = value.to_local()
+    if hasattr(value, "detach"):
+        value = value.detach()
+    array, dtype = host_view(value, f"{name!r}")
+    if layout is not None:
+        shape, box = _said(name, layout, dtype)
+    if box is None:
+        shape, box = array.shape, whole(array.shape)
+    assert shape is not None, "it was read, or the array's"
+    extent = tuple(stop - start for start, stop in box)
+    if not array.size and 0 in extent:
+        return None
+    if extent != array.shape:
+        raise LayoutError(
+            f"{name!r}: it is {list(box)} of shape {shape}, and has shape {array.shape}"
+        )
+    if any(s < 0 for s in array.strides):
+        raise CallError(f"{name!r}: runs backwards; pass a copy")
+    held = Held(name=name, shape=shape, box=box, dtype=dtype)
+    return Own(held=held, given=value, array=array)
+
+
+def _said(name: str, layout: Any, dtype: str) -> tuple[tuple[int, ...], Box]:
+    """Return the whole shape and the part that a layout says."""
+    read = layout if isinstance(layout, Layout) else Layout(layout)
+    if read.parts or read.dtype != dtype:
+        raise LayoutError(f"{name!r}, of {dtype}: layout {read}; want one of its type")
+    return (
+        tuple(axis.total for axis in read.axes),
+        tuple((axis.start, axis.stop) for axis in read.axes),
+    )
+
+
+def _box_of(name: str, value: Any, shape: Sequence[int]) -> Box:
+    """Return the part of a DTensor that this rank has, as PyTorch cuts it.
+
+    Of a strided shard, as FSDP makes over tensor parallelism, the later axes of the
+    mesh have cut first.
+    """
+    mesh, box = value.device_mesh, list(whole(shape))
+    place = mesh.get_coordinate()
+    if place is None:
+        raise LayoutError(f"{name!r}: this rank is not in its mesh")
+    steps = list(enumerate(value.placements))
+    steps.sort(key=lambda step: type(step[1]).__name__ == "_StridedShard")
+    for axis, placement in steps:
+        if placement.is_replicate():
+            continue
+        if not hasattr(placement, "dim"):
+            raise LayoutError(
+                f"{name!r} is {placement} over its mesh: sums that are not added up; "
+                "redistribute it first"
+            )
+        start, stop = box[placement.dim]
+        each = -(-(stop - start) // mesh.size(axis))
+        first = min(start + each * place[axis], stop)
+        box[placement.dim] = first, min(first + each, stop)
+    return tuple(box)
+
+
+def flat(array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array of at least one axis: the same memory."""
+    return array.reshape(1) if array.ndim == 0 else array

@@ -1,0 +1,105 @@
+"""Kill ranks at every phase, and look whether anybody reads what is torn.
+
+    python -m tests.host.weights.killing 200
+
+There are a trainer of two ranks and two replicas, of two ranks and of one. In each
+round somebody kills itself at some phase. The others go on: a replica whose ranks live
+steps with new versions while there is a trainer, and with its last one while there is
+none. Then whoever died is started anew, and everybody comes to the newest version.
+"""
+
+import itertools
+import random
+import sys
+import time
+
+from tests.host.weights.team import Scene
+
+__all__ = ["CASES", "begin", "round_of"]
+
+TRAINER = ("writing", "offering", "granting")
+REPLICA = ("planning", "reading", "reporting", "switching", "stepping")
+CASES = [
+    *(("trainer", phase) for phase in TRAINER),
+    *(("replica", phase) for phase in REPLICA),
+    *(("forwarder", phase) for phase in ("granting", *REPLICA)),
+]
+MOST_S = 40.0
+
+
+def begin(scene):
+    """Start all of them."""
+    scene.train(2)
+    scene.serve("pair", 2)
+    scene.serve("solo", 1)
+    assert scene.push()
+    for name in ("pair", "solo"):
+        scene.wait_for(name, scene.counter)
+
+
+def round_of(scene, who, phase, nth):
+    """Let one die, and see that all others go on; raise when they do not."""
+    teams = {
+        "trainer": scene.trainers,
+        "replica": scene.replicas["pair"],
+        "forwarder": scene.replicas["solo"],
+    }
+    victim = teams[who][-1]
+    victim.ask("die", phase=phase, nth=nth)
+    until = time.monotonic() + MOST_S
+    while not victim.is_dead:
+        assert time.monotonic() < until, f"{who} does not come to {phase}"
+        scene.push()
+        for name in ("pair", "solo"):
+            scene.reports(name)
+    if who == "trainer":
+        _without_trainer(scene)
+    else:
+        gone, other = ("pair", "solo") if who == "replica" else ("solo", "pair")
+        assert scene.push()
+        scene.wait_for(other, scene.counter)  # it stops nobody else
+        of = len(scene.replicas[gone])
+        scene.drop(scene.replicas.pop(gone))
+        scene.serve(gone, of)
+        scene.wait_for(gone, scene.counter)  # from anyone who has it
+    assert scene.push()
+    for name in ("pair", "solo"):
+        scene.wait_for(name, scene.counter)
+
+
+def _without_trainer(scene):
+    """See that replicas go on with what they have, and start a trainer."""
+
+    def steps():
+        return [scene.reports(name)[0]["steps"] for name in ("pair", "solo")]
+
+    scene.drop(scene.trainers)
+    before = steps()
+    until = time.monotonic() + MOST_S
+    while not all(a < b for a, b in zip(before, steps(), strict=True)):
+        assert time.monotonic() < until, "replicas do not go on without a trainer"
+    scene.counter += 1
+    scene.train(2)
+
+
+def main():
+    """Kill as many as is said."""
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 20
+    chance = random.Random(int(sys.argv[2]) if len(sys.argv) > 2 else 0)
+    begun = time.monotonic()
+    cases = list(itertools.islice(itertools.cycle(CASES), count))
+    batches = [cases[i : i + len(CASES)] for i in range(0, count, len(CASES))]
+    for nth, some in enumerate(batches):
+        with Scene(far=nth % 3 == 2) as scene:
+            begin(scene)
+            for i, (who, phase) in enumerate(some, nth * len(CASES) + 1):
+                times = chance.choice((1, 2, 3, 5))
+                round_of(scene, who, phase, times)
+                took = time.monotonic() - begun
+                said = f"{i} of {count}: {who} at {phase}, nothing torn, {took:.0f} s"
+                sys.stdout.write(said + "\n")
+                sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""Trainers and replicas in processes: every element of every step is one version's."""
+
+import pytest
+from tests.host.weights.killing import begin, round_of
+from tests.host.weights.team import Scene
+from tests.nightly import at_night
+
+pytestmark = [pytest.mark.host, pytest.mark.timeout(240)]
+
+
+@pytest.mark.parametrize(
+    ("far", "copies", "trainers", "ranks"),
+    [
+        (True, 2, 2, 2),
+        (False, 1, 1, 2),
+        at_night(False, 2, 2, 2),
+        at_night(True, 1, 2, 1),
+    ],
+)
+def test_steps_go_on_and_none_is_torn(far, copies, trainers, ranks):
+    """Over shared memory and TCP, with a second copy and without, on all ranks."""
+    with Scene(far=far, copies=copies) as scene:
+        scene.train(trainers)
+        scene.serve("one", ranks)
+        for _ in range(12):
+            assert scene.push()
+        scene.wait_for("one", scene.counter)
+        reports = scene.reports("one")
+
+    assert all(one["seen"] == sorted(one["seen"]) for one in reports)
+    assert all(one["steps"] >= 1 for one in reports)
+
+
+@pytest.mark.parametrize(
+    ("who", "phase", "more"),
+    [
+        ("replica", "reading", 2),
+        at_night("trainer", "offering", 2),
+        at_night("forwarder", "granting", 1),
+    ],
+)
+def test_who_dies_tears_nothing_and_stops_nobody_else(who, phase, more):
+    """A trainer, a replica's rank, a forwarder; `killing.py` does it at every phase."""
+    with Scene() as scene:
+        begin(scene)
+        round_of(scene, who, phase, more)
