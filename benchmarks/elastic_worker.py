@@ -1,0 +1,177 @@
+"""A rank of `benchmarks/elastic.py`: calls, or a DDP model of ten million parameters.
+
+Each rank says when a step was committed, or a call has ended, by the clock that all
+processes of a host share.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+WIDTH = 1817
+"""Three layers of so many squared are ten million parameters."""
+DONE = "done"
+
+
+def say(**said: Any) -> None:
+    """Write a line for the driver."""
+    sys.stdout.write(json.dumps(said) + "\n")
+    sys.stdout.flush()
+
+
+def calls() -> None:
+    """Call all_reduce of 1 MB until a rank is lost; go on as was asked."""
+    import numpy as np
+
+    import stretto
+
+    how = os.environ["HOW"]
+    comm = stretto.connect()
+    x = np.ones(1 << 18, np.float32)
+    out = np.empty_like(x)
+    if comm.generation == 0:
+        for _ in range(3):
+            comm.all_reduce(x, out=out)
+        while how == "replace" and not comm.standbys:
+            time.sleep(0.01)
+        while not all(comm.ready_for().values()):
+            time.sleep(0.01)
+        comm.barrier()
+        time.sleep(1.0)  # who stands by proves what it has heard of
+        say(rank=comm.rank, pid=os.getpid(), at=time.monotonic())
+        told = None
+        try:
+            while True:
+                comm.all_reduce(x, out=out)
+                time.sleep(0.001)
+        except stretto.PeerLost:
+            told = time.monotonic()
+        comm = comm.replace() if how == "replace" else comm.shrink()
+        switched = time.monotonic()
+    else:
+        told = switched = time.monotonic()
+    comm.all_reduce(x, out=out)
+    assert out[0] == comm.num_ranks
+    say(rank=comm.rank, told=told, switched=switched, first=time.monotonic())
+    comm.barrier()
+    comm.close()
+
+
+def model_and_data() -> tuple[Any, Any, Any]:
+    """Return the model, its optimizer, and what makes a batch."""
+    import torch
+    from torch import nn
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    device = torch.device(os.environ.get("DEVICE", "cpu"))
+    if device.type == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    net = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(3))).to(device)
+    ddp = nn.parallel.DistributedDataParallel(net)
+    opt = torch.optim.Adam(ddp.parameters(), lr=1e-4)
+    return (
+        ddp,
+        opt,
+        lambda step: torch.full((8, WIDTH), 0.01 * (step % 7), device=device),
+    )
+
+
+def train() -> None:
+    """Train until so many steps are done, elastic."""
+    import torch.distributed as dist
+
+    import stretto.torch  # noqa: F401
+    from stretto.torch import elastic
+
+    dist.init_process_group("stretto")
+    ddp, opt, batch = model_and_data()
+    state = elastic.State(model=ddp, optimizer=opt, seed=1)
+    for step in elastic.steps(state, number=int(os.environ["STEPS"])):
+        opt.zero_grad()
+        ddp(batch(step)).square().mean().backward()
+        opt.step()
+        if state.committed:
+            say(
+                rank=dist.get_rank(),
+                pid=os.getpid(),
+                step=state.step,
+                at=time.monotonic(),
+            )
+    dist.destroy_process_group()
+
+
+def restart() -> None:
+    """Train under torchrun, which starts everybody anew; a checkpoint is in a file."""
+    import torch
+    import torch.distributed as dist
+
+    import stretto.torch  # noqa: F401
+
+    dist.init_process_group("stretto")
+    ddp, opt, batch = model_and_data()
+    path, first = Path(os.environ["CHECKPOINT"]), 0
+    if path.exists():
+        found = torch.load(path, weights_only=True)
+        ddp.load_state_dict(found["model"])
+        opt.load_state_dict(found["optimizer"])
+        first = found["step"]
+    for step in range(first, int(os.environ["STEPS"])):
+        opt.zero_grad()
+        ddp(batch(step)).square().mean().backward()
+        opt.step()
+        say(rank=dist.get_rank(), pid=os.getpid(), step=step + 1, at=time.monotonic())
+        if step % 20 == 10 and dist.get_rank() == 0:
+            part = path.with_suffix(".part")
+            said = {"model": ddp.state_dict(), "optimizer": opt.state_dict()}
+            torch.save({**said, "step": step + 1}, part)
+            part.replace(path)
+    dist.destroy_process_group()
+
+
+def healthy() -> None:
+    """Time what a healthy step costs more: the loop of ours around nothing."""
+    import torch
+    import torch.distributed as dist
+
+    import stretto.torch  # noqa: F401
+    from stretto.torch import elastic
+
+    dist.init_process_group("stretto")
+    net = torch.nn.Linear(1, 1)
+    opt = torch.optim.SGD(net.parameters(), lr=0.0)
+    step = opt.step
+    state = elastic.State(model=net, optimizer=opt, seed=1)
+    count = 20_000
+
+    def alone(many: int) -> float:
+        begun = time.monotonic()
+        for _ in range(many):
+            step()
+        return (time.monotonic() - begun) / many
+
+    alone(count // 10)
+    plain = min(alone(count // 10) for _ in range(5))
+    begun = marks = None
+    times = []
+    for nth in elastic.steps(state, number=count):
+        opt.step()
+        if nth % (count // 10) == 0:
+            now = time.monotonic()
+            if marks is not None:
+                times.append((now - marks) / (count // 10))
+            marks = now
+    del begun
+    say(rank=dist.get_rank(), plain_us=plain * 1e6, elastic_us=min(times) * 1e6)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    {"calls": calls, "train": train, "restart": restart, "healthy": healthy}[
+        sys.argv[1]
+    ]()

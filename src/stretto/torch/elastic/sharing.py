@@ -1,0 +1,253 @@
+"""How a state gets to who takes a place, and how all see that it is the same.
+
+After a generation has begun its ranks say how far they are. Who is behind commits, or
+undoes; who came takes tensors from one that has the same part of the model; then all
+compare hashes. If somebody is lost meanwhile, all begin again with the next generation.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from stretto.errors import CommunicationError, MembershipError
+from stretto.runtime.calls.changing import YIELDS, change
+from stretto.runtime.calls.committing import StepReport, StepVerdict, judge
+from stretto.torch.elastic.hashes import differences, hashes_of
+from stretto.torch.elastic.moving import StateMover
+from stretto.torch.elastic.state import State
+from stretto.torch.elastic.world import ElasticWorld
+
+_MOST_NAMED = 3
+
+
+class StateSharing:
+    """One rank's side of what follows a change."""
+
+    def __init__(self, state: State, part: ElasticWorld) -> None:
+        """Have an engine ready, so that nobody waits for it later."""
+        self._state, self._world = state, part
+        self._mover = StateMover(part.standing.identity, part.listen, part.secret)
+        self._times: dict[str, float] = {}
+        self.undone = False
+        """Whether the step that broke is to be done again."""
+
+    def end(self) -> None:
+        """Give the engine back."""
+        self._mover.close()
+
+    # What others are told.
+
+    def noticed(self) -> None:
+        """A step has broken."""
+        self._times = {"noticed": time.monotonic()}
+
+    def _now(self, phase: str) -> None:
+        if self._times:
+            self._times[phase] = time.monotonic()
+
+    def tell_step(self) -> None:
+        """Tell those who look how far this rank is, and how long a change took."""
+        standing, said = self._world.standing, {}
+        if self._times:
+            self._now("first step")
+            self._times |= {k: v for k, v in self._world.times.items() if v}
+            generation = standing.generation - standing.since
+            said["recovery"] = {"generation": generation, "at": self._times}
+            self._times = {}
+        standing.tell(step=self._state.step, **said)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether a change has just been made, whose first step others wait for."""
+        return bool(self._times)
+
+    # After a change.
+
+    def settle(
+        self, entered: bool, step: Callable[[], Any] | None, *, grows: bool = False
+    ) -> Any:
+        """Go on with other ranks, all of them at one step; return what `step` returns.
+
+        It is called where another rank has committed the step that broke here.
+        """
+        part, found = self._world, None
+        while True:
+            try:
+                part.go_on(_follow if grows else _replace)
+                self._now("switched")
+                if self._judge(entered) is StepVerdict.COMMIT:
+                    assert step is not None, "it has entered"
+                    found, entered = step(), False
+                elif not self._state.committed:
+                    self._state.undo()
+                    self.undone = True
+                self._share()
+            except MembershipError:
+                self._save()
+                raise
+            except CommunicationError:
+                if part.standing.is_over:
+                    self._save()
+                    raise
+                grows = False
+                continue
+            part.fault = None
+            return found
+
+    def align(self) -> None:
+        """Have all ranks begin with the state of the first that is furthest."""
+        said = self._exchange({"step": self._state.step})
+        steps = [one.get("step", -1) for one in said]
+        self._share(comes=self._me != steps.index(max(steps)))
+
+    def go_on_from_here(self) -> None:
+        """Go on with other ranks, each thrown back to where it last was whole."""
+        while True:
+            try:
+                self._world.go_on(_replace)
+                self.align()
+                return
+            except MembershipError:
+                raise
+            except CommunicationError:
+                if self._world.standing.is_over:
+                    raise
+
+    def _judge(self, entered: bool) -> StepVerdict:
+        """Say how far this rank is; return what becomes of the step that broke."""
+        mine = StepReport(step=self._state.step, entered=entered)
+        said = self._exchange(asdict(mine))
+        found = judge(mine, [StepReport(**one) for one in said if one])
+        if found is StepVerdict.STOP:
+            raise MembershipError(
+                f"rank {self._state.rank} is at step {mine.step} without whole "
+                f"gradients, another one is further: nobody may go on from here"
+            )
+        return found
+
+    def take_place(self) -> None:
+        """Be a rank from now on, with the state of the one whose place it is."""
+        part = self._world
+        while True:
+            try:
+                part.take_place()
+                comm = part.comm
+                assert comm is not None, "it has taken a place"
+                self._state.seat(comm.rank, comm.num_ranks)
+                self._exchange({})
+                self._share(comes=True)
+                return
+            except MembershipError:
+                raise
+            except CommunicationError:
+                if part.standing.is_over:
+                    raise
+                part.step_back()
+                part.stand_by(lambda: None)
+
+    def _share(self, *, comes: bool = False) -> None:
+        """Give who came the state, and compare it with the others'."""
+        state, part = self._state, self._world
+        said: dict[str, Any] = {"comes": comes, "digest": state.digest()}
+        gives = self._exchange({**said, "part": state.part})
+        comers = [r for r, one in enumerate(gives) if one["comes"]]
+        self._check_alike(gives)
+        if comers:
+            self._move(gives, comers, comes=comes)
+        self._now("state")
+        hashes = self._exchange({"hashes": hashes_of(state.tensors())})
+        self._compare(gives, hashes)
+        del part
+
+    def _check_alike(self, gives: Sequence[Mapping[str, Any]]) -> None:
+        digests = {one["digest"] for one in gives}
+        if len(digests) > 1:
+            raise MembershipError(
+                f"ranks have different models, batches or orders of gradients: "
+                f"{', '.join(sorted(digests))}; want one program for all"
+            )
+
+    def _move(
+        self, gives: Sequence[Mapping[str, Any]], comers: Sequence[int], *, comes: bool
+    ) -> None:
+        """Move tensors from the first rank that has a part to each that came for it."""
+        state, me = self._state, self._me
+        sources = {r: _source_of(r, gives) for r in comers}
+        tag = f"state/{self._world.standing.generation}"
+        offer: dict[str, Any] = {}
+        if me in sources.values():
+            self._mover.offer(state.tensors(), tag)
+            offer = {"engine": self._mover.metadata, "layout": state.layout()}
+            offer |= {"values": state.values()}
+        try:
+            offered = self._exchange(offer)
+            if comes:
+                theirs = offered[sources[me]]
+                state.conform(theirs["layout"])
+                self._mover.take(theirs["engine"], state.tensors(), tag)
+                state.restore(theirs["values"])
+            self._exchange({"taken": comes})
+        finally:
+            self._mover.withdraw()
+
+    def _compare(
+        self, gives: Sequence[Mapping[str, Any]], said: Sequence[Mapping[str, Any]]
+    ) -> None:
+        me = self._me
+        mine = said[me]["hashes"]
+        for rank, one in enumerate(said):
+            if gives[rank]["part"] != gives[me]["part"]:
+                continue
+            odd = differences(mine, one["hashes"])
+            if odd:
+                raise MembershipError(
+                    f"rank {rank} differs from rank {self._me} in "
+                    f"{len(odd)} tensors, the first of them "
+                    f"{', '.join(odd[:_MOST_NAMED])}: nobody may go on from here"
+                )
+
+    @property
+    def _me(self) -> int:
+        comm = self._world.comm
+        assert comm is not None, "it is a rank"
+        return comm.rank
+
+    def _exchange(self, said: Mapping[str, Any]) -> list[Any]:
+        return self._world.exchange(said)
+
+    def _save(self) -> None:
+        """Keep what there is, where nobody goes on."""
+        if self._state.checkpoint:
+            self._state.save(self._state.checkpoint)
+
+    # Before this rank leaves.
+
+    def hand_over(self) -> None:
+        """Say that this rank writes nothing any more in this generation."""
+        standing = self._world.standing
+        self._world.let_go()
+        standing.tell(**{YIELDS: standing.generation})
+
+
+def _source_of(rank: int, gives: Sequence[Mapping[str, Any]]) -> int:
+    """Return who gives a rank its state: the first that has the same part."""
+    part = gives[rank]["part"]
+    for source, one in enumerate(gives):
+        if not one["comes"] and one["part"] == part:
+            return source
+    raise MembershipError(
+        f"nobody is left who has the part of rank {rank} ({part}): want replicas of "
+        "each part (HSDP), or begin anew from a checkpoint"
+    )
+
+
+def _replace(comm: Any) -> None:
+    comm.replace()
+
+
+def _follow(comm: Any) -> None:
+    """Take what has been proposed."""
+    change(comm, lambda standing: None, comm.deadline_s)

@@ -1,0 +1,252 @@
+"""What a training rank consists of: tensors, values, and where it is in its data.
+
+Tensors are those of the model, buffers too, and of the optimizer; what is no tensor is
+JSON. Random numbers are a function of a seed, the rank and the step: they belong to the
+rank, and whoever takes its place draws the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from stretto.errors import CallError, MembershipError
+from stretto.torch.elastic.batches import Batches
+from stretto.torch.elastic.meshes import part_of, seat
+
+_MASK = (1 << 64) - 1
+
+
+class State:
+    """All that a rank's place consists of. Make it when everything else is made."""
+
+    def __init__(
+        self,
+        *,
+        model: Any,
+        optimizer: Any,
+        loader: Any = None,
+        scheduler: Any = None,
+        extra: Sequence[Any] = (),
+        seed: int = 0,
+        batch: int = 0,
+        random: bool = True,
+        checkpoint: str | None = None,
+    ) -> None:
+        """`model`: a module, or several; `loader`: what steps take their batches from.
+
+        `extra` are other things with `state_dict` and `load_state_dict`. `batch`: the
+        samples of a step, alike on all who join. `random=False` leaves generators
+        alone. What is left when too few ranks are is saved under `checkpoint`.
+        """
+        self.models = [model] if isinstance(model, torch.nn.Module) else list(model)
+        self.optimizer, self.scheduler, self.extra = optimizer, scheduler, tuple(extra)
+        self.loader, self.batch, self.seed = loader, batch, seed
+        self.checkpoint, self._random = checkpoint, random
+        self.step = self.epoch = self.number = 0
+        """Steps that were committed; and which batch of which epoch is the next."""
+        self.rank, self.num_ranks = 0, 1
+        self.committed = False
+        """Whether the last `optimizer.step()` counts: for what is logged or saved."""
+        if not self.models or not all(
+            isinstance(one, torch.nn.Module) for one in self.models
+        ):
+            raise CallError("State: model=...; want a torch.nn.Module, or several")
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise CallError(
+                f"State: optimizer={type(optimizer).__name__}; want one of torch.optim"
+            )
+        self._params = [p for g in optimizer.param_groups for p in g["params"]]
+        self._buffers = [b for one in self.models for b in one.buffers()]
+        self._kept = [torch.empty_like(b) for b in self._buffers]
+        self._generators = [torch.default_generator]
+        self.on_gpu = any(p.is_cuda for p in self._params)
+        if self.on_gpu:
+            where = self._params[0].device.index
+            self._generators.append(torch.cuda.default_generators[where])
+
+    # What there is.
+
+    @property
+    def part(self) -> str:
+        """Which part of the model this rank has: ranks of one part are replicas."""
+        return part_of(self.models)
+
+    def seat(self, rank: int, num_ranks: int) -> None:
+        """Be this rank of so many from now on."""
+        if rank != self.rank:
+            seat(self.models, rank)
+        self.rank, self.num_ranks = rank, num_ranks
+
+    def tensors(self) -> dict[str, Any]:
+        """Return every tensor that a place consists of, by name: this rank's parts."""
+        found: dict[str, Any] = {}
+        for i, one in enumerate(self.models):
+            named = [*one.named_parameters(), *one.named_buffers()]
+            found |= {f"model.{i}.{name}": local(t) for name, t in named}
+        for i, p in enumerate(self._params):
+            said = self.optimizer.state.get(p, {})
+            for key, value in said.items():
+                if isinstance(value, torch.Tensor):
+                    found[f"optimizer.{i}.{key}"] = local(value)
+        return found
+
+    def values(self) -> dict[str, Any]:
+        """Return all that is no tensor, for JSON."""
+        groups = [
+            {k: v for k, v in group.items() if k != "params"}
+            for group in self.optimizer.param_groups
+        ]
+        held = [self.optimizer.state.get(p, {}) for p in self._params]
+        plain = [
+            {k: v for k, v in one.items() if not isinstance(v, torch.Tensor)}
+            for one in held
+        ]
+        held = [one.state_dict() for one in (self.scheduler, *self.extra) if one]
+        more = [{k: v for k, v in one.items() if not callable(v)} for one in held]
+        said = {"groups": groups, "plain": plain, "more": more}
+        place = {"step": self.step, "epoch": self.epoch, "number": self.number}
+        try:
+            return {**place, "values": json.loads(json.dumps(said))}
+        except (TypeError, ValueError) as e:
+            raise CallError(
+                f"State: what the optimizer, the scheduler or `extra` hold cannot be "
+                f"sent: {e}; want numbers, texts, lists and tensors of the optimizer"
+            ) from None
+
+    def layout(self) -> list[list[Any]]:
+        """Return name, shape and type of every tensor."""
+        return [
+            [name, list(t.shape), str(t.dtype)] for name, t in self.tensors().items()
+        ]
+
+    def digest(self) -> str:
+        """Return what stands for the model's layout and the batch: alike on all."""
+        kinds = [one for one in self.layout() if one[0].startswith("model.")]
+        said = json.dumps([kinds, self.batch, self._buckets()])
+        return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+    def _buckets(self) -> list[list[str]]:
+        """Return which parameters DDP reduces together, in its order."""
+        found = []
+        for one in self.models:
+            reducer = getattr(one, "reducer", None)
+            if reducer is None:
+                continue
+            names = {id(p): name for name, p in one.named_parameters()}
+            for bucket in reducer._get_zeros_like_grad_buckets():
+                known = enumerate(bucket.parameters())
+                found.append([names.get(id(p), str(i)) for i, p in known])
+        return found
+
+    # What is taken from another.
+
+    def conform(self, layout: Iterable[Sequence[Any]]) -> None:
+        """Have the very tensors that another has; `MembershipError`: they differ."""
+        theirs = {name: (tuple(shape), kind) for name, shape, kind in layout}
+        ours = {n: (tuple(t.shape), str(t.dtype)) for n, t in self.tensors().items()}
+        for name, said in {**theirs, **ours}.items():
+            if name.startswith("model.") and theirs.get(name) != ours.get(name):
+                raise MembershipError(
+                    f"{name} is {theirs.get(name, 'not there')} at the others, and "
+                    f"{ours.get(name, 'not there')} here: want the same model"
+                )
+            if name.startswith("optimizer.") and theirs.get(name) != ours.get(name):
+                self._conform(name, theirs.get(name))
+            del said
+
+    def _conform(self, name: str, want: tuple[tuple[int, ...], str] | None) -> None:
+        """Make one tensor of the optimizer what another has, or be without it."""
+        _, index, key = name.split(".", 2)
+        p = self._params[int(index)]
+        if want is None:
+            self.optimizer.state[p].pop(key, None)
+            return
+        shape, kind = want
+        dtype = getattr(torch, kind.removeprefix("torch."))
+        device = "cpu" if shape == () else p.device  # as PyTorch has steps
+        made = torch.zeros(shape, dtype=dtype, device=device)
+        if shape and hasattr(p, "_local_tensor"):
+            made = torch.zeros_like(p, dtype=dtype)
+        self.optimizer.state[p][key] = made
+
+    def restore(self, said: Mapping[str, Any]) -> None:
+        """Take the values of another."""
+        self.step, self.epoch = int(said["step"]), int(said["epoch"])
+        self.number, values = int(said["number"]), said["values"]
+        for group, theirs in zip(
+            self.optimizer.param_groups, values["groups"], strict=True
+        ):
+            group |= {k: _like(group.get(k), v) for k, v in theirs.items()}
+        for p, theirs in zip(self._params, values["plain"], strict=True):
+            if theirs:
+                self.optimizer.state[p] |= theirs
+        more = [one for one in (self.scheduler, *self.extra) if one]
+        for one, theirs in zip(more, values["more"], strict=True):
+            one.load_state_dict(theirs)
+
+    # A step.
+
+    def begin(self, nth: int = 0) -> None:
+        """Begin with the nth batch of a step: draw its random numbers.
+
+        Before the first, keep what forward passes change.
+        """
+        self.committed = False
+        if self._random:
+            self.reseed(self.step, nth)
+        if self._buffers and not nth:
+            torch._foreach_copy_(self._kept, self._buffers)
+
+    def undo(self) -> None:
+        """Be as at the beginning of the step; its batch comes again."""
+        if self._buffers:
+            torch._foreach_copy_(self._buffers, self._kept)
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def reseed(self, step: int, nth: int) -> None:
+        """Draw from now on what belongs to this rank and this batch of a step."""
+        x = (
+            nth * 0xC2B2AE3D27D4EB4F
+            + (self.seed * 0x9E3779B97F4A7C15 + self.rank * 0xBF58476D1CE4E5B9)
+            & _MASK
+        )
+        x = (x ^ (step + 1) * 0x94D049BB133111EB) & _MASK
+        x = ((x ^ (x >> 31)) * 0xD6E8FEB86659FD93) & _MASK
+        for generator in self._generators:
+            generator.manual_seed((x ^ (x >> 32)) & _MASK)
+
+    def batches(self, epochs: int, steps: int | None) -> Batches:
+        """Return the batches from which steps are taken."""
+        if self.loader is None and steps is None:
+            raise CallError("steps: no loader and no number of steps; want one of them")
+        return Batches(self.loader, epochs, steps)
+
+    def save(self, path: str) -> None:
+        """Write all of it to a file, for `load`."""
+        torch.save({"tensors": self.tensors(), "values": self.values()}, path)
+
+    def load(self, path: str) -> None:
+        """Take what `save` has written."""
+        found = torch.load(path, weights_only=True)
+        said = [[n, list(t.shape), str(t.dtype)] for n, t in found["tensors"].items()]
+        self.conform(said)
+        with torch.no_grad():
+            for name, tensor in self.tensors().items():
+                tensor.copy_(found["tensors"][name])
+        self.restore(found["values"])
+
+
+def local(tensor: Any) -> Any:
+    """Return a tensor's memory here: of a sharded one, this rank's part."""
+    inner = getattr(tensor, "_local_tensor", tensor)
+    return inner.detach()
+
+
+def _like(ours: Any, theirs: Any) -> Any:
+    """Return a value as the one before was: JSON has no tuples."""
+    return tuple(theirs) if isinstance(ours, tuple) else theirs

@@ -1,0 +1,319 @@
+"""Steps that all ranks commit, or none: whatever dies, whenever.
+
+    for batch in elastic.steps(state):
+        model(batch).loss.backward()
+        optimizer.step()          # commits, where everybody's gradients are whole
+
+A step ends in a flag: an all_reduce of 8 bytes that a rank enters only with all of its
+gradients reduced. If any rank saw it end, all had entered it, so all hold whole
+gradients. So after a fault those who are left say how far they are: if one has
+committed the step, all commit it; else none has, and all do it again, with the same
+batches and the same random numbers. Then who came takes the state, and hashes compare.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from stretto.errors import CommunicationError, MembershipError
+from stretto.runtime.calls.changing import READY, YIELDS
+from stretto.runtime.calls.committing import agreed_change, flag_of
+from stretto.torch.elastic.policy import Planned
+from stretto.torch.elastic.sharing import StateSharing
+from stretto.torch.elastic.state import State
+from stretto.torch.elastic.world import WHOLE, ElasticWorld, world
+
+WARM = 2
+"""Steps that a standby makes before it waits: in the second DDP has its last order."""
+_TELL_S = 1.0
+OUTSIDE, INSIDE, ENTERED, SHADOW = "outside", "inside", "entered", "shadow"
+"""Where this rank is: between steps, in one, behind its flag's beginning; or in a step
+that counts for nothing."""
+
+
+def steps(
+    state: State, *, epochs: int = 1, number: int | None = None, warm: int = WARM
+) -> Iterator[Any]:
+    """Yield batches; each step is committed once by all ranks, whoever comes and goes.
+
+    `number`: how many steps an epoch has, where the loader does not end by itself. One
+    that stands by makes `warm` steps that count for nothing, then waits until it is a
+    rank. A batch whose step is undone is yielded again.
+    """
+    return Steps(state, world(), epochs, number, warm).run()
+
+
+class Steps:
+    """One rank's way through its steps."""
+
+    def __init__(
+        self,
+        state: State,
+        part: ElasticWorld,
+        epochs: int,
+        number: int | None,
+        warm: int,
+    ) -> None:
+        """Take over the optimizer's `step`, and the scheduler's."""
+        self.state, self.world, self._warm = state, part, warm
+        self._batches = state.batches(epochs, number)
+        self._policy = Planned(part)
+        self._sharing = StateSharing(state, part)
+        self._flag = np.zeros(2, np.int32)
+        self._where = OUTSIDE
+        self._pending: list[tuple[int, int, Any]] = []
+        """Batches since the last commit."""
+        self._agreed = 0
+        self._told_at = 0.0
+        self._real = state.optimizer.step
+
+        def commit(*args: Any, **options: Any) -> Any:
+            return self._commit(*args, **options)
+
+        functools.update_wrapper(commit, self._real, assigned=())  # schedulers look
+        state.optimizer.step = commit
+        if state.scheduler is not None:
+            state.scheduler.step = self._if_committed(state.scheduler.step)
+
+    def run(self) -> Iterator[Any]:
+        """Yield batches until all steps are done."""
+        if self.world.stands_by:
+            yield from self._warm_up()
+            self._stand_by()
+        else:
+            self._seat()
+        goes_on = True
+        while goes_on:
+            goes_on = False
+            for one in self._begin_batches():
+                self._pending.append(one)
+                yield from self._until_committed()
+                if self._agreed and self._change():
+                    goes_on = True  # as another rank, or among more: begin anew
+                    break
+        self._finish()
+        self._sharing.end()
+
+    def _finish(self) -> None:
+        """Wait until all have made their last step: one may not know that it is made.
+
+        Where one has left in order meanwhile, all had come so far.
+        """
+        part, standing = self.world, self.world.standing
+        self._where = OUTSIDE
+        while True:
+            who = standing.identities
+            try:
+                part.exchange({"steps": self.state.step})
+                return
+            except CommunicationError:
+                if standing.is_over or any(standing.gone.get(i) == "" for i in who):
+                    return
+                self._recover(None)
+                self._seat()
+                part.rejoin()
+
+    def _seat(self) -> None:
+        comm = self.world.comm
+        assert comm is not None, "it is a rank"
+        self.state.seat(comm.rank, comm.num_ranks)
+        self.world.standing.tell(**{WHOLE: True})
+
+    def _begin_batches(self) -> Iterator[tuple[int, int, Any]]:
+        state = self.state
+        self._batches.seat(state.rank, state.num_ranks)
+        return self._batches.begin(
+            state.epoch, state.number, lambda epoch: state.reseed(-epoch - 2, 0)
+        )
+
+    def _until_committed(self) -> Iterator[Any]:
+        """Yield batches since the last commit, until they are committed.
+
+        Or until the program wants another one before it commits.
+        """
+        state, part = self.state, self.world
+        nth, before = len(self._pending) - 1, state.step
+        while nth < len(self._pending):
+            _, _, batch = self._pending[nth]
+            state.begin(nth)
+            self._where, part.absorbs = INSIDE, True
+            yield batch
+            part.absorbs = False
+            if part.fault is not None:
+                self._recover(None)
+            self._where = OUTSIDE
+            part.rejoin()
+            if state.step != before:
+                self._pending.clear()
+                return
+            nth = 0 if self._sharing.undone else nth + 1
+            self._sharing.undone = False
+
+    # The commit.
+
+    def _commit(self, *args: Any, **options: Any) -> Any:
+        """Step, if all ranks' gradients are whole; stands for `optimizer.step`."""
+        if self._where == SHADOW:
+            return self._real(*args, **options)
+        if self._where != INSIDE or self.state.committed:
+            raise MembershipError(
+                "optimizer.step() twice for one batch, or outside of elastic.steps: "
+                "want it once, in the loop"
+            )
+        step = functools.partial(self._step, *args, **options)
+        if self.world.fault is None and self._enter():
+            return step()
+        return self._recover(step)
+
+    def _enter(self) -> bool:
+        """Enter the flag; return whether all have."""
+        comm, attempt = self.world.comm, self._policy.attempt
+        assert comm is not None, "it is a rank"
+        self._flag[:] = flag_of(attempt)
+        try:
+            if self.state.on_gpu:  # what was enqueued has ended, and well
+                torch.cuda.synchronize()
+                comm.check()
+            self._where = ENTERED
+            comm.all_reduce(self._flag, "min")
+        except CommunicationError as e:
+            self.world.absorb(e)
+            return False
+        self._agreed = agreed_change(self._flag)
+        return True
+
+    def _step(self, *args: Any, **options: Any) -> Any:
+        found = self._real(*args, **options)
+        self._advance()
+        return found
+
+    def _advance(self) -> None:
+        state = self.state
+        state.epoch, state.number, _ = self._pending[-1]
+        state.number += 1
+        state.step += 1
+        state.committed = True
+        self._where = INSIDE
+        now = time.monotonic()
+        if now > self._told_at + _TELL_S or self._sharing.is_timed:
+            self._told_at = now
+            self._sharing.tell_step()
+
+    def _if_committed(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def guarded(*args: Any, **options: Any) -> Any:
+            if self._where in (OUTSIDE, SHADOW) or self.state.committed:
+                return call(*args, **options)
+            return None
+
+        return guarded
+
+    # Steps that the program counts itself.
+
+    def begin_alone(self) -> None:
+        """Begin a step outside of a loop of ours."""
+        if self.world.stands_by:
+            self._stand_by()
+        elif not self._pending:
+            self._seat()
+        self.world.rejoin()
+        self._pending = [(0, self.state.step, None)]
+        self.state.begin()
+        self._where, self.world.absorbs = INSIDE, True
+
+    def commit_alone(self) -> bool:
+        """Return whether the program is to step now: on all ranks alike."""
+        part, before = self.world, self.state.step
+        commits = part.fault is None and self._enter()
+        part.absorbs = False
+        if not commits:
+            self._recover(functools.partial(self._step))
+            self._sharing.undone = False
+        self._where = SHADOW  # what the program calls now is the optimizer's own
+        if commits:
+            self._advance()
+        part.rejoin()
+        return commits and self.state.step == before + 1
+
+    # Other ranks.
+
+    def _recover(self, step: Callable[[], Any] | None) -> Any:
+        """Go on with other ranks after a loss; commit the step that broke, or undo it.
+
+        `step` commits it; its result is returned where it was called.
+        """
+        self._policy.attempt = self._agreed = 0
+        entered = self._where == ENTERED
+        self._sharing.noticed()
+        for model in self.state.models:  # DDP does it in its second forward pass
+            reducer = getattr(model, "reducer", None)
+            if reducer is not None:
+                reducer._rebuild_buckets()
+        return self._sharing.settle(entered, step)
+
+    def _change(self) -> bool:
+        """Change the ranks as was asked, after a step; return whether to begin anew."""
+        attempt, self._agreed = self._agreed, 0
+        part, standing = self.world, self.world.standing
+        leaving = dict(self._policy.leaving)
+        if standing.identity in leaving:
+            self._yield_place(stays=leaving[standing.identity])
+            return True
+        now = standing.generation
+
+        def have_yielded() -> bool:
+            said = [standing.facts.get(i, {}).get(YIELDS) for i in leaving]
+            return all(one == now for one in said)
+
+        standing.wait(have_yielded, None)
+        standing.agree(attempt)
+        size = self.state.num_ranks
+        self._sharing.settle(False, None, grows=not leaving)
+        self._seat()
+        part.rejoin()
+        return self.state.num_ranks != size
+
+    def _yield_place(self, *, stays: bool) -> None:
+        """Hand this rank's place over, and stand by; or end this process."""
+        self._sharing.hand_over()
+        if not stays:
+            self._sharing.end()
+            self.world.close()
+            sys.exit(0)
+        self.world.step_back()
+        self._stand_by()
+
+    # Standing by.
+
+    def _warm_up(self) -> Iterator[Any]:
+        """Yield some batches, to compile, allocate and choose all that is needed."""
+        state, part = self.state, self.world
+        state.rank, state.num_ranks = part.seat  # as its models have it already
+        self._where = SHADOW
+        batches = self._begin_batches()
+        for nth in range(self._warm):
+            one = next(batches, None)
+            if one is None:
+                break
+            state.begin(nth)
+            yield one[2]
+        state.committed = False
+        state.optimizer.zero_grad(set_to_none=True)
+
+    def _stand_by(self) -> None:
+        """Wait until this process is a rank, and take its state."""
+        part, standing = self.world, self.world.standing
+        self._pending.clear()
+        part.stand_by(
+            lambda: standing.tell(**{READY: True}, digest=self.state.digest())
+        )
+        self._sharing.take_place()
+        self._seat()
+        self._where = OUTSIDE
+        part.rejoin()

@@ -1,0 +1,127 @@
+"""`stretto launch --standby`: a job that its ranks do not end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from tests.host.elastic.test_training import TRAIN
+from tests.host.meeting.conftest import JOIN
+from tests.waiting import until
+
+from stretto import elastic
+from stretto.elastic.looking import watching
+from stretto.elastic.rehearsal import PHASES
+
+pytestmark = [pytest.mark.host, pytest.mark.slow, pytest.mark.timeout(300)]
+WORK = """
+import os, sys, time, numpy as np, stretto
+comm = stretto.connect()
+until = time.monotonic() + 60
+while comm.generation < 2:
+    assert time.monotonic() < until
+    try:
+        total = comm.all_reduce(np.full(100, comm.rank + 1.0))[7]
+        time.sleep(0.001)
+    except stretto.PeerLost:
+        while not comm.standbys:
+            time.sleep(0.01)
+        comm.replace()
+os.write(1, f"{comm.rank} {comm.all_reduce(np.ones(4))[0]}\\n".encode())
+comm.close()
+"""
+
+
+@pytest.fixture
+def launch(environment, tmp_path, monkeypatch):
+    """Launch a job named `job`; it is ended after the test."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    begun = []
+
+    def begin(what, *options, command="launch"):
+        words = [sys.executable, "-m", "stretto", command, *options]
+        one = subprocess.Popen(
+            [*words, "--", sys.executable, "-c", what], env=environment, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        begun.append(one)
+        return one
+
+    yield begin
+    for one in begun:
+        one.terminate()
+        one.communicate()
+
+
+def pids_at(meeting, generation, standbys=0):
+    """Return the ranks' process ids, once a generation has begun."""
+
+    def is_there():
+        seen = elastic.look(meeting)
+        free = [one for one in seen.members if one.rank < 0]
+        return seen.generation == generation and len(free) >= standbys
+
+    until(is_there, 60)
+    return [one.pid for one in elastic.look(meeting).ranks]
+
+
+def test_a_job_goes_on_without_those_it_lost(launch, tmp_path):
+    """Rank 0, then the one that came for it; a fresh one stands by each time."""
+    options = ["--ranks", "2", "--standby", "1", "--min", "2", "--job", "job"]
+    job = launch(WORK, *options)
+    until(lambda: [*tmp_path.glob("stretto/*.sock")], 60)
+    with watching("job") as meeting:
+        first = pids_at(meeting, 0, standbys=1)
+        os.kill(first[0], signal.SIGKILL)
+        then = pids_at(meeting, 1, standbys=1)
+        assert first[1] == then[1]
+        os.kill(then[0], signal.SIGKILL)
+    out, said = job.communicate(timeout=90)
+
+    assert 0 == job.returncode, said
+    assert ["0 2.0", "1 2.0"] == sorted(out.splitlines())
+    assert "stretto launch: rank 0 was killed by SIGKILL" in said
+    assert "generation 2 has begun, of 2 ranks" in said
+
+
+def test_who_joins_by_hand_stands_by_too(launch, tmp_path):
+    """It finds in the job what its program needs to know."""
+    job = launch(WORK, "--ranks", "2", "--min", "2", "--job", "job")
+    until(lambda: [*tmp_path.glob("stretto/*.sock")], 60)
+    with watching("job") as meeting:
+        for generation in range(2):
+            pids_at(meeting, generation)
+            launch(WORK, "--join", "job", command="standby")
+            pids = pids_at(meeting, generation, standbys=1)
+            os.kill(pids[1], signal.SIGKILL)
+    out, said = job.communicate(timeout=90)
+
+    assert 0 == job.returncode, said
+    assert ["0 2.0"] == out.splitlines()
+
+
+def test_a_rehearsal_says_where_the_time_went(launch, tmp_path):
+    """By phase, up to the first step that was committed."""
+    options = ["--ranks", "2", "--standby", "1", "--min", "2", "--job", "job"]
+    call = (
+        "rank = None if os.environ.get('STRETTO_STANDBY') else int(os.environ['RANK'])"
+    )
+    job = launch(f"{JOIN}{TRAIN}{call}\ntrain(rank, 2, {{}}, 30, 0.02)\n", *options)
+    until(lambda: [*tmp_path.glob("stretto/*.sock")], 60)
+
+    def has_begun(meeting):
+        seen = elastic.look(meeting)
+        ready = [one for one in seen.members if one.rank < 0 and one.said.get("ready")]
+        return ready and all(one.said.get("step", 0) > 2 for one in seen.ranks)
+
+    with watching("job") as meeting:
+        until(lambda: has_begun(meeting), 120)
+        found = elastic.rehearse(meeting, 1)
+    out, said = job.communicate(timeout=120)
+
+    assert 0 == job.returncode, said
+    assert list(PHASES) == list(found.seconds)
+    assert 0 < found.downtime_s < 30
+    assert {0, 1} == {json.loads(line)[0] for line in out.splitlines()}

@@ -1,0 +1,74 @@
+"""A job that is ordered about while it trains: nobody dies of it, or who shall."""
+
+import json
+
+import pytest
+from tests.host.elastic.test_training import TRAIN
+from tests.waiting import until
+
+from stretto import elastic
+from stretto.elastic.looking import watching
+from stretto.errors import CallError, MembershipError
+
+pytestmark = [pytest.mark.host, pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def begin(start, ranks, standbys, **options):
+    """Start a job that trains for long enough."""
+    said = ", ".join(f"{k}={v}" for k, v in options.items())
+    every = [*range(ranks), *[None] * standbys]
+    calls = [f"train({r}, {ranks}, {{}}, pause=0.02, {said})\n" for r in every]
+    return [start(TRAIN + call) for call in calls]
+
+
+def losses_of(members):
+    """The losses of all that ended as ranks; whoever was ended is left out."""
+    found = {}
+    for one in members:
+        out, said = one.process.communicate(timeout=200)
+        if one.process.returncode == -9 or not out:
+            continue
+        assert 0 == one.process.returncode, said
+        rank, _, losses, _ = json.loads(out.splitlines()[-1])
+        known = found.setdefault(rank, {})
+        for step, loss in losses.items():
+            assert known.setdefault(step, loss) == loss
+    return found
+
+
+def is_under_way(meeting, step=3):
+    seen = elastic.look(meeting)
+    return all(one.said.get("step", 0) >= step for one in seen.ranks)
+
+
+def stands_by(meeting):
+    return [one for one in elastic.look(meeting).members if one.said.get("ready")]
+
+
+def test_ranks_are_drained_replaced_and_looked_at(start, tmp_path, monkeypatch):
+    """Who is drained and stays takes the next place; one that hangs is ended."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    members = begin(start, 2, 1, epochs=40)
+    until(lambda: [*tmp_path.glob("stretto/*.sock")], 60)
+    with watching() as meeting:
+        until(lambda: is_under_way(meeting) and stands_by(meeting), 120)
+        first = elastic.look(meeting)
+        with pytest.raises(
+            CallError, match="there is no rank 7: this job has ranks 0 to 1"
+        ):
+            elastic.drain(meeting, 7)
+        then = elastic.drain(meeting, 1, stays=True)
+        assert (0, 1) == (first.generation, then.generation)
+        assert first.rank(0).pid == then.rank(0).pid != then.rank(1).pid
+        until(lambda: stands_by(meeting), 60)
+        members[0].kill(19)
+        last = elastic.replace(meeting, 0)
+        assert first.rank(1).pid == last.rank(0).pid
+        assert -9 == members[0].process.wait(10)
+        with pytest.raises(MembershipError, match="rank 1 was not drained"):
+            elastic.drain(meeting, 1, within_s=0.5)
+    members[0].process.communicate()
+    found = losses_of(members[1:])
+
+    assert {0, 1} == set(found)
+    assert "240" in found[0]

@@ -1,0 +1,79 @@
+"""A step is committed by all who are left or by none, in every order of events."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.pure.elastic.stepping import Rules, begin, explore
+
+from stretto.runtime.calls.committing import (
+    StepReport,
+    StepVerdict,
+    agreed_change,
+    flag_of,
+    judge,
+)
+
+
+@pytest.mark.parametrize(
+    ("crashes", "stops", "last"),
+    [
+        (1, 0, 2),
+        (0, 1, 1),
+        pytest.param(2, 0, 2, marks=pytest.mark.slow),
+        pytest.param(1, 1, 1, marks=pytest.mark.slow),
+        pytest.param(0, 2, 1, marks=pytest.mark.slow),
+    ],
+)
+def test_no_order_of_events_leaves_ranks_with_different_models(crashes, stops, last):
+    """Three ranks and a standby, of whom any two die or stop at any point."""
+    states, ends = explore(begin(crashes=crashes, stops=stops), Rules(last=last))
+
+    assert states > 1000
+    assert ends > 10
+
+
+def each_for_itself(mine, others):
+    """Undo what oneself has not committed, whatever others have."""
+    return StepVerdict.UNDO
+
+
+def trusting(mine, others):
+    """Commit whenever another has, with gradients or without."""
+    most = max([mine.step, *(one.step for one in others)])
+    return StepVerdict.COMMIT if most > mine.step or mine.entered else StepVerdict.UNDO
+
+
+@pytest.mark.parametrize(
+    ("rules", "stops", "found"),
+    [
+        (Rules(judge=each_for_itself), 0, "drifted apart|waits for ever|without"),
+        (Rules(judge=trusting), 0, "drifted apart|waits for ever|not whole|without"),
+        (Rules(sees_gone=False), 1, "left out may write"),
+    ],
+)
+def test_rules_that_look_as_good_are_found_out(rules, stops, found):
+    """Each for itself; whoever entered; and a switch before who is gone was seen."""
+    with pytest.raises(AssertionError, match=found):
+        explore(begin(crashes=1 - stops, stops=stops), rules)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=6))
+def test_whoever_goes_on_is_where_the_furthest_is(said):
+    """After its verdict; who cannot be there stops, and then somebody was two ahead."""
+    reports = [StepReport(step=step, entered=entered) for step, entered in said]
+    most = max(one.step for one in reports)
+    for i, mine in enumerate(reports):
+        found = judge(mine, reports[:i] + reports[i + 1 :])
+        if found is StepVerdict.STOP:
+            assert most > mine.step + mine.entered
+        else:
+            assert most == mine.step + (found is StepVerdict.COMMIT)
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=6))
+def test_a_change_is_agreed_where_all_have_heard_of_the_same(heard):
+    """The least of all flags tells every rank the same."""
+    flags = [flag_of(one) for one in heard]
+    least = [min(column) for column in zip(*flags, strict=True)]
+
+    assert (heard[0] if len(set(heard)) == 1 else 0) == agreed_change(least)
