@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable
 
-__all__ = ["Clock", "OutOfTimeError"]
+__all__ = ["OutOfTimeError", "SearchClock"]
 
 
 class OutOfTimeError(Exception):
@@ -21,7 +21,7 @@ now: Callable[[], float] = time.monotonic
 """What deadlines are read from; who shares a computer may count its own time."""
 
 
-class Clock:
+class SearchClock:
     """A deadline, and what it cut."""
 
     def __init__(self, seconds: float | None, cut: list[str] | None = None) -> None:
@@ -59,6 +59,6 @@ class Clock:
         if self.left <= 0:
             raise OutOfTimeError
 
-    def part(self, share: float) -> Clock:
+    def part(self, share: float) -> SearchClock:
         """Return a clock for so much of what is left."""
-        return Clock(self.left * share if self.limited else None, self.cut)
+        return SearchClock(self.left * share if self.limited else None, self.cut)

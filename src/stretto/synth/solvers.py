@@ -8,12 +8,14 @@ import signal
 import socket
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 from stretto.errors import MissingExtraError
+from stretto.fabric.jit.handlers import held_back
 
-__all__ = ["cp_model", "csgraph", "optimize", "solved", "sparse"]
+__all__ = ["assignment", "cp_model", "csgraph", "linprog", "solved", "sparse"]
 
 
 def cp_model() -> Any:
@@ -62,9 +64,16 @@ def _stopped_by_ctrl_c(solver: Any) -> Iterator[None]:
         heard.close()
 
 
-def optimize() -> Any:
-    """Return `scipy.optimize`, whose `linprog` is HiGHS."""
-    return _load("scipy.optimize")
+def linprog(price: Any, **asked: Any) -> Any:
+    """Return what HiGHS says of a linear program; its status says what is amiss."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # users are not helped by what scipy says
+        return _load("scipy.optimize").linprog(price, **asked)
+
+
+def assignment(cost: Any) -> Any:
+    """Return who is given to whom at least cost: `linear_sum_assignment`."""
+    return _load("scipy.optimize").linear_sum_assignment(cost)
 
 
 def sparse() -> Any:
@@ -78,8 +87,12 @@ def csgraph() -> Any:
 
 
 def _load(name: str) -> Any:
+    """Import a module; an interruption comes after that, not as a failed import."""
     try:
-        return importlib.import_module(name)
+        if name in sys.modules:
+            return importlib.import_module(name)
+        with held_back():
+            return importlib.import_module(name)
     except ModuleNotFoundError as e:
         raise MissingExtraError(
             f"synthesis: got no {name.partition('.')[0]}, want the solvers; "

@@ -16,8 +16,8 @@ from stretto.errors import TopologyError, UnknownNameError
 from stretto.synth import bound, from_machine
 from stretto.synth.bounds.cuts import broadcast_cut, gather_cut, scatter_cut
 from stretto.synth.bounds.flows import exchange_flow
-from stretto.synth.network.maxflow import Flow
-from stretto.synth.network.model import Link, Network
+from stretto.synth.network.maxflow import FlowGraph
+from stretto.synth.network.model import Network, NetworkLink
 from stretto.synth.network.symmetry import find_symmetry, trivial
 
 
@@ -29,7 +29,7 @@ def network_of(rates, *, name="drawn"):
         num_ranks=n,
         num_nodes=n,
         links=tuple(
-            Link(src=i, dst=j, rate=Fraction(rates[i][j]))
+            NetworkLink(src=i, dst=j, rate=Fraction(rates[i][j]))
             for i, j in itertools.permutations(range(n), 2)
             if rates[i][j]
         ),
@@ -134,7 +134,7 @@ def test_flow_and_cut_agree_with_another_solver(n, chance):
             for i in range(n)
         ]
     )
-    flow = Flow(n)
+    flow = FlowGraph(n)
     for i, j in itertools.permutations(range(n), 2):
         flow.add(i, j, int(capacity[i, j]))
     value = flow.solve(0, n - 1)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+from fractions import Fraction
 
 import pytest
+from tests.checking.certificates import RefusedError, check
 
+from stretto import synth
 from stretto.cli import main
+from stretto.cli import synth as commands
 from stretto.synth import clock
 
 
@@ -27,6 +31,21 @@ def test_bound_prints_the_certificate(capsys):
     assert 0 == status
     assert ["1K", "1M"] == [r["size"] for r in rows]
     assert "through 12.5 GB/s" in rows[1]["because"]
+
+
+def test_bound_writes_certificates_that_are_read_again(capsys, tmp_path):
+    """One for every size; the checker is told nothing else."""
+    file = tmp_path / "proofs.json"
+    words = ("--machine", "dgx_h100x2", "--sizes", "1K,1M", "--certificate", str(file))
+    _, document = run(capsys, "bound", "all_reduce", *words)
+    proofs = json.loads(file.read_text())
+
+    for row, proof in zip(document["rows"], proofs, strict=True):
+        us = Fraction(proof["us"])
+        check(proof, proof["proof"], us)
+        assert row["bound_us"] == float(us)
+        with pytest.raises(RefusedError):
+            check(proof, proof["proof"], us * 2)
 
 
 @pytest.mark.parametrize(
@@ -112,8 +131,41 @@ def test_a_group_is_simulated_where_it_is(capsys, tmp_path, monkeypatch):
 
     assert times[1] < times[0]
     xml = str(tmp_path / "group.xml")
+    monkeypatch.setattr(synth, "synthesize", None)  # it is refused before any search
     assert 2 == main(["synth", "all_gather", *found, "--xml", xml])
     assert "MSCCL XML knows collectives among all ranks" in capsys.readouterr().err
+
+
+def test_a_file_is_there_when_who_listens_goes_away(tmp_path, monkeypatch):
+    """`stretto synth ... -o FILE | head -1`."""
+
+    def gone(*said):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(commands, "print_rows", gone)
+    file = tmp_path / "found.py"
+    main(
+        ["synth", "all_gather", "--machine", "dgx1", "--budget", "0.5", "-o", str(file)]
+    )
+
+    assert "found by synthesis" in file.read_text()
+
+
+def test_operations_that_cost_something_are_counted(capsys, tmp_path):
+    """Of 64 pieces each would cost its operations; one is faster, and both are said."""
+    file = tmp_path / "found.py"
+    place = ("--machine", "h200x8", "--size", "1M")
+    words = ("all_reduce", *place, "--budget", "4", "-o", str(file))
+    status, found = run(capsys, "synth", *words)
+    _, shipped = run(capsys, "simulate", "all_reduce/two_shot", *place)
+    _, again = run(capsys, "simulate", str(file), *place)
+    (row,) = found["rows"]
+
+    assert 0 == status
+    assert row["runs_us"] <= 1.01 * shipped["rows"][0]["time_us"]
+    assert row["runs_us"] == pytest.approx(again["rows"][0]["time_us"])
+    assert f"{row['runs_us']:.6g} us, simulated" in file.read_text()
+    assert "us in the\nlink model" in file.read_text()
 
 
 def test_unequal_parts_are_part_of_the_question(capsys):

@@ -8,17 +8,16 @@ from fractions import Fraction
 import pytest
 
 from stretto import topology
+from stretto.compiler.verify import verify
 from stretto.errors import TopologyError
-from stretto.executors import sim
-from stretto.ir import parse_program
-from stretto.synth import COLLECTIVES
+from stretto.program.ir import parse_program
+from stretto.synth import COLLECTIVES, written
 from stretto.synth.emit.file import build, emit
-from stretto.synth.network.model import Link, Network
+from stretto.synth.network.model import Network, NetworkLink
 from stretto.synth.network.symmetry import symmetry_of, trivial
 from stretto.synth.schedules.repeating import in_waves
-from stretto.synth.schedules.schedule import Demand, Move
+from stretto.synth.schedules.schedule import Demand, TimedMove
 from stretto.synth.schedules.unfold import unfold
-from stretto.verify import verify
 
 
 def line(ranks):
@@ -29,7 +28,7 @@ def line(ranks):
         name="line",
         num_ranks=ranks,
         num_nodes=ranks,
-        links=tuple(Link(src=a, dst=b, rate=Fraction(1)) for a, b in ways),
+        links=tuple(NetworkLink(src=a, dst=b, rate=Fraction(1)) for a, b in ways),
         box=(0,) * ranks,
         members=tuple(range(ranks)),
     )
@@ -49,11 +48,13 @@ def along_the_line(demand, symmetry):
         for a, b in sorted(hops, key=lambda hop: -abs(hop[1] - here)):
             far = Fraction(late + 3 - abs(b - here))
             if collects:
-                moves.append(Move(far, chunk.number, b, a, links[b, a], combine=True))
+                moves.append(
+                    TimedMove(far, chunk.number, b, a, links[b, a], combine=True)
+                )
         for a, b in sorted(hops, key=lambda hop: abs(hop[1] - here)):
             far = Fraction(late + 10 + abs(b - here))
             if spreads:
-                moves.append(Move(far, chunk.number, a, b, links[a, b]))
+                moves.append(TimedMove(far, chunk.number, a, b, links[a, b]))
     if symmetry.order > 1:
         kept = set(symmetry.representatives)
         first = {c.number for c in demand.chunks() if c.origin in kept}
@@ -128,6 +129,5 @@ def test_a_way_that_the_machine_lacks_is_refused():
     )
     program = verify(parse_program(text))
     assert str(program.value) == text
-    written = sim.written
     with pytest.raises(TopologyError, match="no link from 0 to nowhere"):
         written(program, topology.load("dgx1"), nbytes=1000, ranks=(0, 1))

@@ -9,14 +9,14 @@ from tests.checking.judge import program_is_right
 from tests.nightly import nightly
 
 from stretto import topology
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule
+from stretto.compiler.verify import verify, verify_plan
 from stretto.errors import CallError, TopologyError
-from stretto.lower import lower
-from stretto.plan import Schedule
 from stretto.synth import COLLECTIVES, Budget, bound, from_machine, synthesize
 from stretto.synth.exact.steps import frontier
-from stretto.synth.network.model import Link, Network
+from stretto.synth.network.model import Network, NetworkLink
 from stretto.synth.schedules.replay import replay
-from stretto.verify import verify, verify_plan
 
 QUICK = Budget(seconds=0)
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
@@ -115,7 +115,7 @@ def test_relays_that_add_up_save_what_enters_members():
     """
     ways = [(r, 3) for r in range(3)]
     ways += [(b, a) for a, b in ways]
-    links = tuple(Link(src=a, dst=b, rate=Fraction(1)) for a, b in ways)
+    links = tuple(NetworkLink(src=a, dst=b, rate=Fraction(1)) for a, b in ways)
     hub = Network(
         name="hub",
         num_ranks=4,

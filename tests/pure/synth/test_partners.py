@@ -14,13 +14,13 @@ from tests.nightly import nightly
 from stretto import topology
 from stretto.synth import Budget, Demand, bound, from_machine, synthesize
 from stretto.synth.bounds.clusters import clustered, clusterings
-from stretto.synth.bounds.link_prices import gossip_rate
-from stretto.synth.clock import Clock
+from stretto.synth.bounds.link_prices import gossip_prices
+from stretto.synth.clock import SearchClock
 from stretto.synth.general.partners import Lanes, partners
 from stretto.synth.general.tree_packing import Pool
 from stretto.synth.general.tree_source import TreeSource
-from stretto.synth.network.hops import Reach
-from stretto.synth.network.model import Link, Network
+from stretto.synth.network.hops import HopGraph
+from stretto.synth.network.model import Network, NetworkLink
 
 
 def network(seed, *, switches=3, symmetric=False):
@@ -36,7 +36,7 @@ def network(seed, *, switches=3, symmetric=False):
     if symmetric:
         pairs |= {(b, a) for a, b in pairs}
     links = tuple(
-        Link(src=a, dst=b, rate=Fraction(chance.choice((5, 10, 25))))
+        NetworkLink(src=a, dst=b, rate=Fraction(chance.choice((5, 10, 25))))
         for a, b in sorted(pairs)
     )
     return Network(
@@ -62,7 +62,7 @@ def test_with_every_lane_hops_are_the_cheapest(seed):
     """The same costs as without lanes, and every way costs what is said."""
     net = network(seed)
     prices = np.random.default_rng(seed).random(len(net.links)) + 0.01
-    free = Reach(net).hops(prices)
+    free = HopGraph(net).hops(prices)
     lanes = Lanes(net, every_lane(net)).hops(prices)
 
     for u, v in itertools.permutations(range(net.num_ranks), 2):
@@ -117,7 +117,7 @@ def test_one_partner_for_every_port_is_enough(name, dead):
     net = from_machine(topology.load(name).degraded(dead_links=dead))
     demand = Demand(collective="all_gather", network=net, nbytes=10**9)
     limit = bound("all_gather", net)
-    grove = TreeSource(demand, limit, Clock(None))
+    grove = TreeSource(demand, limit, SearchClock(None))
     grove.improve()
     packing = grove._packing(1000, grove.choose())
     used = {way for way in packing.flows if len(way) > 1}
@@ -132,15 +132,15 @@ def test_clusters_never_refuse_what_trees_do(seed):
     """Trees found for all_reduce carry no more than is proved of clusters."""
     net = network(seed, switches=seed % 3, symmetric=seed > 3)
     pool = Pool(net, None, spread=True, sums=True, nbytes=10**9)
-    while pool.grow(Clock(None), 0.0, 30):
+    while pool.grow(SearchClock(None), 0.0, 30):
         pass
     proved = 0
     for cluster in clusterings(net, 10):
         small = clustered(net, cluster)
         if len(small.members) > 1:
-            found = gossip_rate(small, Fraction(10**6))
+            found = gossip_prices(small, Fraction(10**6))
             assert found is not None
-            assert pool.fullest * float(found[0]) >= 1 - 1e-6
+            assert pool.fullest * float(found.rate(small)) >= 1 - 1e-6
             proved += 1
 
     assert proved
@@ -164,7 +164,7 @@ def test_no_bound_refuses_an_exchange_of_everything(seed, nbytes):
     chance = random.Random(seed)
     n = 3 + seed
     links = tuple(
-        Link(
+        NetworkLink(
             src=u,
             dst=v,
             rate=Fraction(chance.choice((5, 10, 25))),

@@ -65,7 +65,7 @@ def test_a_schedule_below_the_bound_is_refused():
     network = result.schedule.demand.network
     limit = bound("all_gather", network)
     slower = replace(
-        limit, terms=tuple(replace(t, alpha=t.alpha + 1000) for t in limit.terms)
+        limit, terms=tuple(replace(t, late=Fraction(1000), need=0) for t in limit.terms)
     )
 
     with pytest.raises(PromiseError, match="is below the bound"):

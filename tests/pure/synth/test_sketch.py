@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stretto import topology
+from stretto.compiler.verify import verify
 from stretto.errors import TopologyError, UnknownNameError
 from stretto.synth import (
     COLLECTIVES,
@@ -16,7 +17,6 @@ from stretto.synth import (
     sketches_for,
     synthesize,
 )
-from stretto.verify import verify
 
 
 def net(name):

@@ -9,13 +9,13 @@ together is a guess; what is proved of the network that is left does not depend 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from stretto.synth.network.model import Link, Network
+from stretto.synth.network.model import Network, NetworkLink
 
-__all__ = ["clustered", "clusterings"]
+__all__ = ["clustered", "clusterings", "prices_of_all"]
 
 _Pair = tuple[int, int]
 
@@ -66,8 +66,8 @@ def _between(network: Network) -> dict[_Pair, float]:
     """Return about how much can flow between two ranks, both ways together."""
     n = network.num_ranks
     between: dict[_Pair, float] = defaultdict(float)
-    outs: dict[int, list[Link]] = defaultdict(list)
-    ins: dict[int, list[Link]] = defaultdict(list)
+    outs: dict[int, list[NetworkLink]] = defaultdict(list)
+    ins: dict[int, list[NetworkLink]] = defaultdict(list)
     for k in network.links:
         if max(k.src, k.dst) < n:
             between[min(k.src, k.dst), max(k.src, k.dst)] += float(k.rate)
@@ -98,24 +98,41 @@ def _hub(network: Network, switch: int) -> int:
 
 def clustered(network: Network, cluster: tuple[int, ...]) -> Network:
     """Return the network in which every cluster is one rank."""
-    names = sorted(set(cluster))
-    new = {c: i for i, c in enumerate(names)}
-    n = network.num_ranks
-    place = [new[c] for c in cluster]
-    place += [len(names) + s for s in range(network.num_nodes - n)]
+    place = _places(network, cluster)
+    count, n = len(set(cluster)), network.num_ranks
     rates: dict[_Pair, Fraction] = defaultdict(Fraction)
     for k in network.links:
         if place[k.src] != place[k.dst]:
             rates[place[k.src], place[k.dst]] += k.rate
-    links = tuple(Link(src=u, dst=v, rate=r) for (u, v), r in sorted(rates.items()))
+    links = tuple(
+        NetworkLink(src=u, dst=v, rate=r) for (u, v), r in sorted(rates.items())
+    )
     return replace(
         network,
-        num_ranks=len(names),
-        num_nodes=len(names) + network.num_nodes - n,
+        num_ranks=count,
+        num_nodes=count + network.num_nodes - n,
         links=links,
-        box=tuple(range(len(names))),
+        box=tuple(range(count)),
         members=tuple(sorted({place[r] for r in network.members})),
         generators=(),
         machine=None,
         places=(),
     )
+
+
+def prices_of_all(
+    network: Network, cluster: tuple[int, ...], prices: Sequence[int]
+) -> list[int]:
+    """Return prices of all links, given those of the network of clusters."""
+    place = _places(network, cluster)
+    links = clustered(network, cluster).links
+    known = {(k.src, k.dst): p for k, p in zip(links, prices, strict=True)}
+    return [known.get((place[k.src], place[k.dst]), 0) for k in network.links]
+
+
+def _places(network: Network, cluster: tuple[int, ...]) -> list[int]:
+    """Return the node that every node is in the network of clusters."""
+    names = sorted(set(cluster))
+    new = {c: i for i, c in enumerate(names)}
+    switches = range(network.num_nodes - network.num_ranks)
+    return [new[c] for c in cluster] + [len(names) + s for s in switches]

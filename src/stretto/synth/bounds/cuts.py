@@ -8,41 +8,45 @@ The discrete Newton method below finds it in a few rounds of maximum flow.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 
 from stretto.errors import TopologyError
-from stretto.synth.network.maxflow import Flow
+from stretto.synth.network.maxflow import FlowGraph
 from stretto.synth.network.model import Network
 from stretto.synth.network.symmetry import Symmetry, find_symmetry
 
-__all__ = ["Cut", "broadcast_cut", "gather_cut", "scatter_cut", "weigh"]
+__all__ = [
+    "NarrowCut",
+    "broadcast_cut",
+    "gather_cut",
+    "private_switches",
+    "scatter_cut",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class NarrowCut:
     """A set of nodes whose way out is narrow: the certificate of a rate."""
 
     nodes: frozenset[int]
     capacity: Fraction
     """Of the links that leave the set, GB/s."""
-    roots: int
-    """Members inside, whose data must all leave."""
-    parts: int = 0
-    """Their data, in units of which equal parts have one each; 0: as many as roots."""
+    parts: int
+    """What must all leave, in units of which equal parts have one each."""
 
     @property
     def rate(self) -> Fraction:
         """Return GB/s for each root, or each unit."""
-        return self.capacity / (self.parts or self.roots)
+        return self.capacity / self.parts
 
 
 def gather_cut(
     network: Network,
     symmetry: Symmetry | None = None,
     weights: tuple[int, ...] = (),
-) -> Cut:
+) -> NarrowCut:
     """Return the cut that bounds all_gather; of the reversed graph, reduce_scatter.
 
     `weights` are the sizes of the members' parts where they differ; then the symmetry
@@ -55,7 +59,7 @@ def gather_cut(
         raise TopologyError(f"{network.name}: {len(members)} rank; want two or more")
     nodes = frozenset(range(network.num_nodes))
     cut = min(
-        (weigh(network, nodes - {v}, units) for v in symmetry.representatives),
+        (_weigh(network, nodes - {v}, units) for v in symmetry.representatives),
         key=lambda c: c.rate,
     )
     source = network.num_nodes
@@ -64,7 +68,7 @@ def gather_cut(
         scale = math.lcm(
             cut.rate.denominator, *(k.rate.denominator for k in network.links)
         )
-        flow = Flow(network.num_nodes + 1)
+        flow = FlowGraph(network.num_nodes + 1)
         for k in network.links:
             flow.add(k.src, k.dst, int(k.rate * scale))
         for v in members:
@@ -74,39 +78,39 @@ def gather_cut(
             flow.reset()
             if flow.solve(source, v) < need:
                 side = frozenset(flow.source_side() - {source})
-                found = weigh(network, side, units)
+                found = _weigh(network, side, units)
                 best = min(best, found, key=lambda c: c.rate)
         if best.rate == cut.rate:
             return cut
         cut = best
 
 
-def weigh(network: Network, nodes: frozenset[int], units: Mapping[int, int]) -> Cut:
-    """Return the cut around some nodes, for parts of these sizes."""
+def _weigh(
+    network: Network, nodes: frozenset[int], units: Mapping[int, int]
+) -> NarrowCut:
     inside = nodes.intersection(network.members)
-    cut = _cut(network, nodes, roots=len(inside))
-    return replace(cut, parts=sum(units[v] for v in inside))
+    return _cut(network, nodes, parts=sum(units[v] for v in inside))
 
 
-def broadcast_cut(network: Network, root: int) -> Cut:
+def broadcast_cut(network: Network, root: int) -> NarrowCut:
     """Return the cut that bounds a broadcast from `root`."""
     scale = math.lcm(*(k.rate.denominator for k in network.links))
-    flow = Flow(network.num_nodes)
+    flow = FlowGraph(network.num_nodes)
     for k in network.links:
         flow.add(k.src, k.dst, int(k.rate * scale))
-    best: Cut | None = None
+    best: NarrowCut | None = None
     for v in network.members:
         if v != root:
             flow.reset()
             flow.solve(root, v)
-            cut = _cut(network, frozenset(flow.source_side()), roots=1)
+            cut = _cut(network, frozenset(flow.source_side()), parts=1)
             best = cut if best is None or cut.capacity < best.capacity else best
     if best is None:
         raise TopologyError(f"{network.name}: 1 rank; want two or more")
     return best
 
 
-def _cut(network: Network, nodes: frozenset[int], roots: int) -> Cut:
+def _cut(network: Network, nodes: frozenset[int], parts: int) -> NarrowCut:
     out = sum(
         (k.rate for k in network.links if k.src in nodes and k.dst not in nodes),
         Fraction(0),
@@ -116,13 +120,15 @@ def _cut(network: Network, nodes: frozenset[int], roots: int) -> Cut:
         raise TopologyError(
             f"{network.name}: nothing reaches ranks {lost}; want a way to every rank"
         )
-    return Cut(nodes=nodes, capacity=out, roots=roots)
+    return NarrowCut(nodes=nodes, capacity=out, parts=parts)
 
 
-def scatter_cut(network: Network, root: int, weights: tuple[int, ...] = ()) -> Cut:
+def scatter_cut(
+    network: Network, root: int, weights: tuple[int, ...] = ()
+) -> NarrowCut:
     """Return the cut that bounds a scatter from `root`; reversed, a gather.
 
-    Its `roots` are the members outside: what each must receive passes the cut.
+    What the members outside must receive passes the cut.
     """
     members = network.members
     units = dict(zip(members, weights or (1,) * len(members), strict=True))
@@ -130,13 +136,11 @@ def scatter_cut(network: Network, root: int, weights: tuple[int, ...] = ()) -> C
     nodes = frozenset({root})
     sink = network.num_nodes
     while True:
-        outside = [v for v in others if v not in nodes]
-        parts = sum(units[v] for v in outside)
-        cut = replace(_cut(network, nodes, roots=len(outside)), parts=parts)
+        cut = _cut(network, nodes, sum(units[v] for v in others if v not in nodes))
         scale = math.lcm(
             cut.rate.denominator, *(k.rate.denominator for k in network.links)
         )
-        flow = Flow(network.num_nodes + 1)
+        flow = FlowGraph(network.num_nodes + 1)
         for k in network.links:
             flow.add(k.src, k.dst, int(k.rate * scale))
         for v in others:
@@ -145,3 +149,13 @@ def scatter_cut(network: Network, root: int, weights: tuple[int, ...] = ()) -> C
         if flow.solve(root, sink) == need:
             return cut
         nodes = frozenset(flow.source_side())
+
+
+def private_switches(network: Network, inside: Collection[int]) -> set[int]:
+    """Return the switches whose every link stays among these ranks."""
+    joined: dict[int, set[int]] = {}
+    for k in network.links:
+        joined.setdefault(k.src, set()).add(k.dst)
+        joined.setdefault(k.dst, set()).add(k.src)
+    n = network.num_ranks
+    return {v for v in range(n, network.num_nodes) if joined.get(v, set()) <= {*inside}}

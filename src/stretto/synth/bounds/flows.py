@@ -18,7 +18,7 @@ import numpy as np
 from stretto.errors import TopologyError
 from stretto.synth.network.model import Network
 from stretto.synth.network.symmetry import Symmetry, find_symmetry, trivial
-from stretto.synth.solvers import optimize, sparse
+from stretto.synth.solvers import linprog, sparse
 
 __all__ = ["ExchangeFlow", "conservation", "exchange_flow"]
 
@@ -28,7 +28,7 @@ class ExchangeFlow:
     """An optimal routing of all_to_all and the proof that none is faster."""
 
     rate: Fraction
-    """Proven upper bound of GB/s per ordered pair."""
+    """Proven upper bound of GB/s per ordered pair; 0: none is proved."""
     achieved: float
     """What `flows` reach, GB/s per ordered pair, to the solver's precision."""
     lengths: tuple[Fraction, ...]
@@ -38,24 +38,6 @@ class ExchangeFlow:
     flows: dict[int, dict[int, float]]
     """For every representative source, the flow over each link, GB/s."""
     symmetry: Symmetry
-
-    @classmethod
-    def plain(
-        cls,
-        achieved: float,
-        flows: dict[int, dict[int, float]],
-        symmetry: Symmetry,
-        units: Mapping[int, int],
-    ) -> ExchangeFlow:
-        """Return a flow without a certificate: it proves no bound."""
-        return cls(
-            rate=Fraction(0),
-            achieved=achieved,
-            lengths=(),
-            units=units,
-            flows=flows,
-            symmetry=symmetry,
-        )
 
 
 def exchange_flow(
@@ -86,7 +68,7 @@ def exchange_flow(
     price[rate] = -1.0
     balance, wanted = conservation(network, sources, rate, units)
     load, limit = _loads(network, symmetry, columns)
-    result = optimize().linprog(
+    result = linprog(
         price,
         A_ub=load,
         b_ub=limit,

@@ -1,106 +1,114 @@
-"""What latency and bytes cost together in an all_reduce: one hop, or two.
+"""What latency and bytes cost together in an all_reduce: straight, or by way of others.
 
-A rank v needs the contributions of some ranks R. Of every piece, either each of them
-comes straight from its owner, with none of the others in one sum, so that |R| vectors
-pass the ports of v that lead there; or something of R has come two hops. That could
-not be sent on before the first hop was over, so v's ports have less time for it. Of a
-part g of the bytes the first holds, of the rest the second:
+Some ranks A are heard of by others B, and all of it leaves a set of nodes that holds A.
+Of every byte, either each of A sends its own over the edge, with none of the others in
+one sum: |A| crossings. Or somebody's has come to another of the set first, and could
+not leave it sooner. In the same way each of B is at the end of a crossing, |B| of them,
+or somebody hears from another. With fewer than both there is a crossing after a first
+hop and before a last one: some of A sends none, and some of B gets none. So with
+`near`, what the edge is closed for to anything, and `far`, to what others pass on,
 
-    T >= near + g |R| S / ports,    T >= far + (1 - g) S / all ports
+    sum of rate/m (T - near)  +  sum of rate (T - far)  >=  S
 
-with the least latency of one hop from R (near), and of two (far). For the best g both
-are equal, unless g = 1 is best. Backwards in time the same holds of what v sends.
+over the links of the edge; m is |A| where only who sends is looked at, |B| where only
+who hears is, else the lesser. Where somebody has no hop over the edge, not all can use
+it; where nobody can do so, only the second sum is left. Openings and ends of different
+ways are not mixed up: see `windows`.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from fractions import Fraction
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 
-import numpy as np
-
-from stretto.synth.network.hops import Reach
+from stretto.synth.bounds.cuts import private_switches
+from stretto.synth.bounds.windows import Ways, Window, merged
 from stretto.synth.network.model import Network
-from stretto.synth.solvers import csgraph
 
-__all__ = ["Line", "levels"]
-
-_MOST_RANKS = 128
+__all__ = ["Crossing", "around_groups", "around_ranks"]
 
 
-class Line(NamedTuple):
-    """A time: so many microseconds, and bytes at so many GB/s."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossing:
+    """Who is heard of by whom over which edge, and which of them may do it straight."""
 
-    alpha: Fraction
-    algbw: Fraction
+    nodes: frozenset[int]
+    sources: Sequence[int]
+    targets: Sequence[int]
+    before: bool
+    """Whether it is looked at who sends."""
+    after: bool
+    """Whether it is looked at who hears."""
+
+    def windows(self, network: Network, ways: Ways) -> tuple[Window, ...]:
+        """Return when the edge carries a byte, all of them at least once."""
+        first, last = ways.come(self.sources, self.nodes), ways.left(self.targets)
+        start, end, counts = ways.come(self.sources), last, []
+        if self.before and all(ways.straight(u, self.nodes) for u in self.sources):
+            counts.append(len(self.sources))
+            start = start if self.after else dict.fromkeys(self.sources, 0)
+        if self.after and all(
+            ways.straight(w, self.nodes, backward=True) for w in self.targets
+        ):
+            counts.append(len(self.targets))
+            end = end if self.before else dict.fromkeys(self.targets, 0)
+        if self.before:
+            first = ways.passed_on(self.sources)
+        if self.after:
+            last = ways.passed_on(self.targets, backward=True)
+        far = ways.closed(first, last, self.nodes)
+        found = [(network.links[e].rate, late) for e, late in far.items()]
+        if counts:
+            near = ways.closed(start, end, self.nodes)
+            share = min(counts)
+            found += [(network.links[e].rate / share, t) for e, t in near.items()]
+        return merged(found)
 
 
-def levels(network: Network) -> Iterator[tuple[Line, Line | None, int]]:
-    """Yield what holds of each rank: the lesser of two lines, or the first alone."""
-    if network.num_ranks > _MOST_RANKS or len(network.members) < 2:
-        return
-    for way in (network, network.reversed):
-        yield from _levels(way)
+def around_ranks(
+    network: Network, ways: Ways, ranks: Collection[int]
+) -> Iterator[Crossing]:
+    """Yield what each rank hears of others, and what others hear of it.
 
-
-def _levels(network: Network) -> Iterator[tuple[Line, Line | None, int]]:
-    unit, hop = _hops(network)
-    away = csgraph().shortest_path(np.where(np.isfinite(hop), hop + _TINY, 0.0))
-    away = np.floor(away + _TINY)
-    np.fill_diagonal(away, np.inf)
-    # from u over at least one other rank to v
-    twice = np.min(away[:, :, None] + hop[None, :, :], axis=1)
-    entering = _entering(network)
-    for v in network.members:
-        total = sum((network.links[e].rate for e in entering[v]), Fraction(0))
+    The nearer ones are left out, one distance after another.
+    """
+    every = frozenset(range(network.num_nodes))
+    for v in ranks:
         others = [u for u in network.members if u != v]
-        for least in sorted({min(hop[u, v], twice[u, v]) for u in others}):
-            some = [u for u in others if min(hop[u, v], twice[u, v]) >= least]
-            far = Fraction(int(min(twice[u, v] for u in some)), unit)
-            if never := [u for u in some if not np.isfinite(hop[u, v])]:
-                late = max(twice[u, v] for u in never)
-                yield Line(Fraction(int(late), unit), total), None, v
-                continue
-            near = Fraction(int(min(hop[u, v] for u in some)), unit)
-            there = [e for e, ranks in entering[v].items() if ranks & {*some}]
-            ports = sum((network.links[e].rate for e in there), Fraction(0))
-            one = Line(near, ports / len(some))
-            part = total * len(some) / (total * len(some) + ports)
-            if far > near:
-                two = Line(near + part * (far - near), total / part)
-                yield two, one, v
+        for before in (True, False):
+            away = ways.left([v]) if before else ways.come([v])
+            for least in sorted({away[u] for u in others}):
+                some = [u for u in others if away[u] >= least]
+                yield Crossing(
+                    nodes=every - {v} if before else frozenset({v}),
+                    sources=some if before else [v],
+                    targets=[v] if before else some,
+                    before=before,
+                    after=not before,
+                )
 
 
-_TINY = 2.0**-20
+def around_groups(
+    network: Network, groups: Collection[Collection[int]]
+) -> Iterator[Crossing]:
+    """Yield what some ranks hear of all others together, and what those hear of them.
 
-
-def _hops(network: Network) -> tuple[int, Any]:
-    """Return ticks in a microsecond, and the least latency of a hop, in ticks."""
-    unit = math.lcm(*(k.alpha.denominator for k in network.links))
-    many = network.num_nodes + 1
-    alphas = np.array([float(int(k.alpha * unit) * many + 1) for k in network.links])
-    hop = np.floor(Reach(network).hops(alphas).cost / many)
-    np.fill_diagonal(hop, np.inf)
-    return unit, hop
-
-
-def _entering(network: Network) -> list[dict[int, set[int]]]:
-    """Return every rank's links in, each with the ranks that one hop brings there."""
-    n = network.num_ranks
-    over: list[set[int]] = [set() for _ in range(network.num_nodes)]
-    leaving = network.leaving()
-    for u in range(n):
-        queue = [u]
-        for node in queue:
-            for e in leaving[node]:
-                s = network.links[e].dst
-                if s >= n and u not in over[s]:
-                    over[s].add(u)
-                    queue.append(s)
-    found: list[dict[int, set[int]]] = [{} for _ in range(n)]
-    for e, k in enumerate(network.links):
-        if k.dst < n:
-            found[k.dst][e] = {k.src} if k.src < n else over[k.src]
-    return found
+    Switches that lead to nobody else are with the ranks.
+    """
+    every = frozenset(range(network.num_nodes))
+    for ranks in groups:
+        inside = [v for v in network.members if v in ranks]
+        outside = [v for v in network.members if v not in ranks]
+        if inside and outside:
+            nodes = frozenset(ranks) | private_switches(network, ranks)
+            for here, some, others in (
+                (nodes, inside, outside), (every - nodes, outside, inside)
+            ):  # fmt: skip
+                for before, after in ((True, True), (True, False), (False, True)):
+                    yield Crossing(
+                        nodes=here,
+                        sources=some,
+                        targets=others,
+                        before=before,
+                        after=after,
+                    )

@@ -5,72 +5,106 @@ tree of transfers has led to that rank from every member; after it, every other 
 has still to hear something. Backwards in time it is the same. So with any prices of
 links, all transfers together pay at least the cheapest such tree and, for every other
 member, the cheapest way in (or out). The best prices come from a linear program; what
-they prove is computed again in fractions, so it does not trust the solver.
+they prove is computed again in whole numbers, with sets that every tree must leave, so
+it trusts neither the solver nor who looks for trees.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
+from stretto.synth.bounds.cut_packing import packed_cuts
 from stretto.synth.network.cheapest_trees import MOST_EXACT, spanning, steiner
-from stretto.synth.network.hops import Hops, Reach
+from stretto.synth.network.hops import HopGraph, Hops
 from stretto.synth.network.model import Network
-from stretto.synth.solvers import optimize, sparse
+from stretto.synth.solvers import linprog, sparse
 
-__all__ = ["gossip_rate"]
+__all__ = ["Prices", "gossip_prices"]
 
 _CLOSE = 1.001
 _MOST_TURNS = 80
 
 
-def gossip_rate(network: Network, known: Fraction) -> tuple[Fraction, int] | None:
-    """Return a rate of all_reduce that none exceeds, and how many links it prices.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prices:
+    """Prices of links, and what every piece of an all_reduce pays at least."""
 
-    None: it would not be below what is `known`.
+    prices: tuple[int, ...]
+    worth: int
+    backward: bool = False
+    """Whether a tree leads from a rank to all, and every other one sends before it."""
+    trees: dict[int, list[tuple[int, list[int]]]]
+    """By rank: values and sets that prove what a tree to it costs."""
+
+    def rate(self, network: Network) -> Fraction:
+        """Return the rate of all_reduce that they prove."""
+        paid = zip(self.prices, network.links, strict=True)
+        return sum((p * k.rate for p, k in paid), Fraction(0)) / self.worth
+
+
+def gossip_prices(
+    network: Network, known: Fraction, check: Callable[[], None] = lambda: None
+) -> Prices | None:
+    """Return prices that prove a rate of all_reduce below what is `known`, or None.
+
+    `check` is called all the time and may raise, to give up.
     """
-    best: tuple[Fraction, int] | None = None
-    for way in (network, network.reversed):
-        prices = _best_prices(way, float(known))
-        if prices is None:
-            continue
-        digits = 10**4
-        top = max(prices)
-        exact = [Fraction(p / top).limit_denominator(digits) for p in prices]
-        worth = _worth(way, exact)
-        if not worth:
-            continue
-        volume = sum(
-            (p * k.rate for p, k in zip(exact, way.links, strict=True)), Fraction(0)
-        )
-        rate = volume / worth
-        if best is None or rate < best[0]:
-            best = rate, sum(1 for p in exact if p)
-    return best if best is not None and best[0] < known else None
+    best: Prices | None = None
+    for backward in (False, True):
+        way = network.reversed if backward else network
+        found = _best_prices(way, float(known), check)
+        proved = None if found is None else _proved(way, found, backward=backward)
+        if proved is not None and proved.rate(network) < known:
+            best, known = proved, proved.rate(network)
+    return best
 
 
-def _worth(network: Network, prices: list[Fraction]) -> Fraction:
-    """Return what every piece pays at least, exactly: prices become whole numbers."""
-    scale = 1
-    for p in prices:
-        scale = scale * p.denominator // np.gcd(scale, p.denominator).item()
-        if scale > 1 << 40:
-            return Fraction(0)
-    whole = np.array([float(int(p * scale)) for p in prices])
+def _proved(network: Network, prices: Any, *, backward: bool) -> Prices | None:
+    """Return what prices prove, exactly: they become whole numbers."""
+    top = max(prices)
+    if not top > 0:
+        return None
+    exact = [Fraction(p / top).limit_denominator(10**4) for p in prices]
+    scale = math.lcm(*(p.denominator for p in exact))
+    if scale > 1 << 40:
+        return None
+    whole = np.array([float(p * scale) for p in exact])
     # a little is added, so that no way is free for the search, and taken off again
     tiny = 2.0**-10 / (len(prices) + 1) / (network.num_ranks + 1) / 4
-    hops = Reach(network).hops(whole + tiny)
-    cost = np.floor(hops.cost + 1e-9)
-    cost[~np.isfinite(hops.cost)] = 1e30
-    worths = [_least(network, cost, r) for r in range(network.num_ranks)]
-    return Fraction(int(min(worths)), scale)
+    hops = HopGraph(network).hops(whole + tiny)
+    far = np.where(np.isfinite(hops.cost), hops.cost, 1e15)
+    cost = np.floor(far + 1e-9).astype(np.int64)
+    np.fill_diagonal(cost, 10**15)
+    into, out = cost.min(axis=0), cost.min(axis=1)
+    members = np.array(network.members)
+    trees: dict[int, list[tuple[int, list[int]]]] = {}
 
+    def worth(r: int) -> int:
+        others = members[members != r]
+        tree = max(int(out[others].sum()), int(into[r]))
+        if r in trees:
+            tree = sum(value for value, _ in trees[r])
+        return tree + int(into[others].sum())
 
-def _least(network: Network, cost: Any, root: int) -> float:
-    return _tree(network, cost, root)[0] + sum(
-        float(_into(cost, v)) for v in network.members if v != root
+    worths = {r: worth(r) for r in range(network.num_ranks)}
+    while (r := min(worths, key=lambda r: (worths[r], r not in trees))) not in trees:
+        trees[r] = packed_cuts(cost.T, r, network.members)
+        if worth(r) < worths[r]:  # every rank by itself proves more
+            trees[r] = [(int(out[v]), [int(v)]) for v in members if v != r]
+        worths[r] = worth(r)
+    if not worths[r]:
+        return None
+    return Prices(
+        prices=tuple(int(p * scale) for p in exact),
+        worth=worths[r],
+        backward=backward,
+        trees={r: sets for r, sets in trees.items() if worths[r]},
     )
 
 
@@ -99,10 +133,10 @@ def _tree(
     return sum(float(cost[v, u]) for u, v in edges), edges
 
 
-def _best_prices(network: Network, known: float) -> Any:
+def _best_prices(network: Network, known: float, check: Callable[[], None]) -> Any:
     rates = np.array([float(k.rate) for k in network.links])
     links, members = len(rates), network.members
-    reach = Reach(network)
+    reach = HopGraph(network)
     width = links + len(members) + 1
     place = {v: links + i for i, v in enumerate(members)}
     rows: list[dict[int, float]] = []
@@ -120,6 +154,7 @@ def _best_prices(network: Network, known: float) -> Any:
     center = prices
     best, proved = prices, 0.0
     for turn in range(_MOST_TURNS):
+        check()
         fresh = 0
         for at in (0.5 * prices + 0.5 * center, prices) if turn else (prices,):
             at = at + 1e-7 / links / rates
@@ -179,7 +214,7 @@ def _solved(rows: list[dict[int, float]], rates: Any, width: int) -> Any:
     equal[0, : len(rates)] = rates
     price = np.zeros(width)
     price[-1] = -1.0
-    return optimize().linprog(
+    return linprog(
         price,
         A_ub=upper,
         b_ub=np.zeros(len(rows)),

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 from stretto.synth.bounds.flows import ExchangeFlow
 from stretto.synth.network.model import Network, microseconds
 from stretto.synth.network.symmetry import Symmetry
-from stretto.synth.schedules.schedule import Demand, Move, Schedule
+from stretto.synth.schedules.schedule import Demand, TimedMove, TimedSchedule
 from stretto.synth.schedules.unfold import unfold
 from stretto.synth.solvers import cp_model, solved
 
@@ -29,7 +29,7 @@ Paths: TypeAlias = dict[tuple[int, int], dict[_Path, float]]
 
 def exchange(
     demand: Demand, symmetry: Symmetry, paths: Paths, *, even: bool = False
-) -> Schedule:
+) -> TimedSchedule:
     """Return a schedule of all_to_all, or of scatter, that follows a flow's paths.
 
     `even` lets all paths make the same progress, as the flow does; else whoever has the
@@ -177,7 +177,7 @@ def _book(
     demand: Demand,
     symmetry: Symmetry,
     jobs: list[_Job],
-) -> list[Move]:
+) -> list[TimedMove]:
     """Book every transfer at its earliest time; ties go to the longest way left."""
     links, orbit = demand.network.links, symmetry.link_orbit
 
@@ -205,7 +205,7 @@ def _book(
         for e in parts[j]:
             free[orbit[e]] = start + microseconds(demand.nbytes * share, links[e].rate)
         src, dst = links[parts[j][0]].src, links[parts[j][-1]].dst
-        moves.append(Move(start, index, src, dst, parts[j]))
+        moves.append(TimedMove(start, index, src, dst, parts[j]))
         if j + 1 < len(parts):
             arrival = start + took(share, parts[j])
             heapq.heappush(heap, (arrival, progress, -tails[i][j + 1], i, j + 1))

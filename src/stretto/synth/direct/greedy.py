@@ -14,13 +14,13 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from stretto.errors import TopologyError
-from stretto.synth.network.model import Hop, microseconds
+from stretto.synth.network.model import SwitchPath, microseconds
 from stretto.synth.network.symmetry import Symmetry
-from stretto.synth.network.without_switches import go_on
-from stretto.synth.schedules.schedule import Chunk, Demand, Move, Schedule
+from stretto.synth.network.without_switches import never_stop
+from stretto.synth.schedules.schedule import DataChunk, Demand, TimedMove, TimedSchedule
 from stretto.synth.schedules.unfold import representatives, unfold
 
-__all__ = ["Booking", "greedy"]
+__all__ = ["greedy"]
 
 
 def greedy(
@@ -29,16 +29,16 @@ def greedy(
     *,
     seed: int = 0,
     enter_once: bool = True,
-    allowed: Callable[[Chunk, Hop], bool] | None = None,
-    check: Callable[[], None] = go_on,
-) -> Schedule:
+    allowed: Callable[[DataChunk, SwitchPath], bool] | None = None,
+    check: Callable[[], None] = never_stop,
+) -> TimedSchedule:
     """Return a schedule for data that may be copied: all_gather, broadcast.
 
     `enter_once` lets a chunk cross into each box only once, which saves the links that
     are scarce; without it the nearest copy is taken. `check` is called all the time and
-    may raise, to give up.
+    may raise, to give up. Ranks that only relay take part like others.
     """
-    booking = Booking(demand, symmetry, seed, allowed)
+    booking = _Booking(demand, symmetry, seed, allowed)
     booking.check = check
     for chunk in booking.chunks.values():
         booking.hold(chunk, chunk.origin, 0)
@@ -48,10 +48,10 @@ def greedy(
             f"{demand.network.name}: greedy cannot deliver chunks {missing[:8]};"
             " want a way to every rank (enter_once=False allows more)"
         )
-    return unfold(demand, booking.moves, symmetry, f"greedy seed={seed}")
+    return unfold(demand, booking.asked_for(), symmetry, f"greedy seed={seed}")
 
 
-class Booking:
+class _Booking:
     """Who holds what since when, when links are free, and what could come next."""
 
     def __init__(
@@ -59,25 +59,25 @@ class Booking:
         demand: Demand,
         symmetry: Symmetry,
         seed: int,
-        allowed: Callable[[Chunk, Hop], bool] | None,
+        allowed: Callable[[DataChunk, SwitchPath], bool] | None,
     ) -> None:
         kept = set(representatives(demand, symmetry))
         self.chunks = {c.number: c for c in demand.chunks() if c.number in kept}
         self.left = {
             c.number: len(set(c.wanted) - {c.origin}) for c in self.chunks.values()
         }
-        self.moves: list[Move] = []
-        self.check: Callable[[], None] = go_on
+        self.moves: list[TimedMove] = []
+        self.check: Callable[[], None] = never_stop
         self._demand, self._network = demand, demand.network
         self._orbit, self._images = symmetry.link_orbit, symmetry.images
         self._allowed = allowed
         self._chance = random.Random(seed)
         self._leaving = self._network.leaving()
-        self._hops: dict[int, list[Hop]] = {}
+        self._hops: dict[int, list[SwitchPath]] = {}
         self._free: dict[int, int] = {}
         self._have: dict[tuple[int, int], int] = {}
         self._inside: set[tuple[int, int]] = set()
-        self._heap: list[tuple[int, int, float, int, Hop]] = []
+        self._heap: list[tuple[int, int, float, int, SwitchPath]] = []
         self._per_us, self._taken = self._ticks()
         self._crossings: dict[tuple[int, tuple[int, ...]], int] = {}
 
@@ -101,7 +101,7 @@ class Booking:
         ticks = {share: [int(t * per_us) for t in row] for share, row in exact.items()}
         return per_us, {n: ticks[c.share] for n, c in self.chunks.items()}
 
-    def hold(self, c: Chunk, rank: int, when: int) -> None:
+    def hold(self, c: DataChunk, rank: int, when: int) -> None:
         """Give a rank a chunk, and offer it to all that the rank can reach."""
         self.check()
         self._have[c.number, rank] = when
@@ -134,25 +134,34 @@ class Booking:
             self.left[number] -= hop.dst in c.wanted
             self.hold(c, hop.dst, arrival)
 
-    def _hops_of(self, rank: int) -> list[Hop]:
+    def asked_for(self) -> list[TimedMove]:
+        """Return the moves but for what relays got and nobody wanted."""
+        moves, sent = [], set[tuple[int, int]]()
+        for m in reversed(self.moves):
+            if m.dst in self.chunks[m.chunk].wanted or (m.chunk, m.dst) in sent:
+                sent.add((m.chunk, m.src))
+                moves.append(m)
+        return moves[::-1]
+
+    def _hops_of(self, rank: int) -> list[SwitchPath]:
         if rank not in self._hops:
             self._hops[rank] = list(self._network.hops(rank, self._leaving))
         return self._hops[rank]
 
-    def _move(self, start: int, number: int, hop: Hop) -> None:
+    def _move(self, start: int, number: int, hop: SwitchPath) -> None:
         when = Fraction(start, self._per_us)
-        self.moves.append(Move(when, number, hop.src, hop.dst, hop.links))
+        self.moves.append(TimedMove(when, number, hop.src, hop.dst, hop.links))
 
-    def _offer(self, c: Chunk, hop: Hop, known: int) -> None:
+    def _offer(self, c: DataChunk, hop: SwitchPath, known: int) -> None:
         arrival = self._start(hop, known) + self._crossing(c, hop)
         local = int(self._network.box[hop.src] == self._network.box[hop.dst])
         entry = (arrival, local, self._chance.random(), c.number, hop)
         heapq.heappush(self._heap, entry)
 
-    def _start(self, hop: Hop, known: int) -> int:
+    def _start(self, hop: SwitchPath, known: int) -> int:
         return max(known, *(self._free.get(self._orbit[e], known) for e in hop.links))
 
-    def _crossing(self, c: Chunk, hop: Hop) -> int:
+    def _crossing(self, c: DataChunk, hop: SwitchPath) -> int:
         key = c.number, hop.links
         if key not in self._crossings:
             alpha = sum(self._network.links[e].alpha for e in hop.links)

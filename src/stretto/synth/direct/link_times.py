@@ -15,10 +15,10 @@ from typing import NamedTuple
 from stretto.synth.network.model import microseconds
 from stretto.synth.schedules.schedule import Demand
 
-__all__ = ["Job", "LinkQueue"]
+__all__ = ["LinkQueue", "ReadyTransfer"]
 
 
-class Job(NamedTuple):
+class ReadyTransfer(NamedTuple):
     """A transfer that is ready; the smallest is the most urgent."""
 
     rank: int
@@ -42,8 +42,8 @@ class LinkQueue:
         self._taken = [int(exact[k.rate] * self._per_us) for k in links]
         self._alpha = [int(k.alpha * self._per_us) for k in links]
         self._free = [0] * len(links)
-        self._waiting: list[list[Job]] = [[] for _ in links]
-        self._ready: list[tuple[int, Job]] = []
+        self._waiting: list[list[ReadyTransfer]] = [[] for _ in links]
+        self._ready: list[tuple[int, ReadyTransfer]] = []
         self._events: list[tuple[int, int]] = []
 
     def us(self, ticks: int) -> Fraction:
@@ -58,11 +58,11 @@ class LinkQueue:
         """Return the ticks from a transfer's start to its arrival."""
         return max(self._taken[e] for e in path) + sum(self._alpha[e] for e in path)
 
-    def offer(self, when: int, job: Job) -> None:
+    def offer(self, when: int, job: ReadyTransfer) -> None:
         """Add a transfer that may start at a time."""
         heapq.heappush(self._ready, (when, job))
 
-    def run(self) -> Iterator[tuple[int, Job]]:
+    def run(self) -> Iterator[tuple[int, ReadyTransfer]]:
         """Yield every transfer with its start; more may be offered meanwhile."""
         while self._ready or self._events:
             now = min(q[0][0] for q in (self._ready, self._events) if q)
@@ -75,9 +75,9 @@ class LinkQueue:
                 freed.add(heapq.heappop(self._events)[1])
             yield from self._serve(freed, now)
 
-    def _serve(self, freed: set[int], now: int) -> Iterator[tuple[int, Job]]:
+    def _serve(self, freed: set[int], now: int) -> Iterator[tuple[int, ReadyTransfer]]:
         """Start what can start, the most urgent of all links first."""
-        first: list[tuple[Job, int]] = []
+        first: list[tuple[ReadyTransfer, int]] = []
 
         def ask(link: int) -> None:
             if self._waiting[link] and self._free[link] <= now:

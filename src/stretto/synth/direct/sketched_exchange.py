@@ -7,16 +7,17 @@ every link that it crosses.
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 
 from stretto.errors import TopologyError
 from stretto.synth.bounds.flows import ExchangeFlow, conservation
 from stretto.synth.direct.exchange import Paths, decompose
-from stretto.synth.network.model import Hop, Link, Network
+from stretto.synth.network.model import Network, NetworkLink, SwitchPath
 from stretto.synth.network.symmetry import Symmetry
 from stretto.synth.sketch.open_hops import OpenHops
-from stretto.synth.solvers import optimize, sparse
+from stretto.synth.solvers import linprog, sparse
 
 __all__ = ["confined_paths"]
 
@@ -42,7 +43,7 @@ def confined_paths(
     price[-1] = -1.0
     balance, wanted = conservation(direct, sources, columns - 1, units)
     load, limit = _loads(network, symmetry, hops)
-    result = optimize().linprog(
+    result = linprog(
         price,
         A_ub=load,
         b_ub=limit,
@@ -55,9 +56,12 @@ def confined_paths(
         raise TopologyError(
             f"{network.name}: no flow over the ways that the sketch leaves open"
         )
-    flow = ExchangeFlow.plain(
-        float(result.x[-1]),
-        {
+    flow = ExchangeFlow(
+        rate=Fraction(0),
+        achieved=float(result.x[-1]),
+        lengths=(),
+        units=units,
+        flows={
             s: {
                 e: float(result.x[i * count + e])
                 for e in range(count)
@@ -65,8 +69,7 @@ def confined_paths(
             }
             for i, s in enumerate(sources)
         },
-        symmetry,
-        units,
+        symmetry=symmetry,
     )
     return {
         pair: {
@@ -77,14 +80,14 @@ def confined_paths(
     }
 
 
-def _direct(network: Network, hops: list[Hop]) -> Network:
+def _direct(network: Network, hops: list[SwitchPath]) -> Network:
     """Return the network in which every hop is a link of its own."""
-    links = tuple(Link(src=h.src, dst=h.dst, rate=h.rate) for h in hops)
+    links = tuple(NetworkLink(src=h.src, dst=h.dst, rate=h.rate) for h in hops)
     return replace(network, links=links, num_nodes=network.num_ranks)
 
 
 def _loads(
-    network: Network, symmetry: Symmetry, hops: list[Hop]
+    network: Network, symmetry: Symmetry, hops: list[SwitchPath]
 ) -> tuple[object, object]:
     """Return one row for each orbit of links: what all images put on one of them."""
     orbits = sorted(set(symmetry.link_orbit))

@@ -15,17 +15,17 @@ from fractions import Fraction
 from typing import TypeAlias
 
 from stretto.synth.bounds.cuts import broadcast_cut, gather_cut
-from stretto.synth.direct.link_times import Job, LinkQueue
-from stretto.synth.network.maxflow import Flow
+from stretto.synth.direct.link_times import LinkQueue, ReadyTransfer
+from stretto.synth.network.maxflow import FlowGraph
 from stretto.synth.network.model import Network
 from stretto.synth.network.symmetry import trivial
 from stretto.synth.network.without_switches import (
     Units,
     feasible,
-    go_on,
+    never_stop,
     remove_switches,
 )
-from stretto.synth.schedules.schedule import Demand, Move, Schedule
+from stretto.synth.schedules.schedule import Demand, TimedMove, TimedSchedule
 
 __all__ = ["Forest", "book_trees", "pack_trees", "trees_at_best"]
 
@@ -44,11 +44,6 @@ class Forest:
     """U: a link of rate b has room for U b trees."""
     edges: tuple[tuple[int, int, tuple[_Path, ...]], ...]
     """(root, which tree, ways in growing order)."""
-
-    @property
-    def root_rate(self) -> Fraction:
-        """Return GB/s that each root sends to everybody at once."""
-        return self.trees / self.units_per_rate
 
     def check(self) -> None:
         """Raise when a link is too full or a tree does not span."""
@@ -73,7 +68,7 @@ def pack_trees(
     *,
     trees: int | None = None,
     root: int | None = None,
-    check: Callable[[], None] = go_on,
+    check: Callable[[], None] = never_stop,
 ) -> Forest:
     """Return k trees from every member, or from one root; k as given, else optimal.
 
@@ -163,7 +158,7 @@ class _Ground:
         network = units.network
         self._source = network.num_ranks
         self._first = network.num_ranks + 1
-        self._flow = Flow(self._first + most_batches)
+        self._flow = FlowGraph(self._first + most_batches)
         self._used = 0
         self._room: dict[tuple[int, int], int] = {}
         self._edge: dict[tuple[int, int], int] = {}
@@ -287,8 +282,8 @@ def book_trees(
     *,
     pieces: int = 1,
     eager: int = 1,
-    check: Callable[[], None] = go_on,
-) -> Schedule:
+    check: Callable[[], None] = never_stop,
+) -> TimedSchedule:
     """Return the schedule that sends `pieces` chunks down every tree.
 
     The demand's split must be trees x pieces. Where a link has a choice, the branch
@@ -312,7 +307,9 @@ def book_trees(
     def offer(tree: int, chunk: int, node: int, when: int, piece: int) -> None:
         for path in nexts.get((tree, node), ()):
             deep = heights.get((tree, network.links[path[-1]].dst), 0)
-            queue.offer(when, Job(piece * eager - deep, piece, tree, chunk, path))
+            queue.offer(
+                when, ReadyTransfer(piece * eager - deep, piece, tree, chunk, path)
+            )
 
     for tree, (root, which, _) in enumerate(forest.edges):
         for piece in range(pieces):
@@ -323,10 +320,10 @@ def book_trees(
         check()
         path = job.path
         src, dst = network.links[path[0]].src, network.links[path[-1]].dst
-        moves.append(Move(queue.us(start), job.chunk, src, dst, path))
+        moves.append(TimedMove(queue.us(start), job.chunk, src, dst, path))
         offer(job.tree, job.chunk, dst, start + queue.delay(path), job.piece)
     ordered = tuple(sorted(moves, key=lambda m: (m.start, m.chunk, m.src, m.dst)))
-    return Schedule(
+    return TimedSchedule(
         demand=demand,
         moves=ordered,
         generator=f"trees k={forest.trees}",

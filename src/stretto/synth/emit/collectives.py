@@ -14,10 +14,10 @@ from typing import TypeAlias
 from stretto.synth.emit.loops import fetched, loop, only_root, relay_slot, stored
 from stretto.synth.emit.tables import (
     OUTPUT,
-    Group,
     Lines,
-    Row,
+    RankNames,
     Slots,
+    TableRow,
     belongs,
     copies,
     entry_of,
@@ -25,7 +25,7 @@ from stretto.synth.emit.tables import (
     width_of,
 )
 from stretto.synth.network.symmetry import Symmetry
-from stretto.synth.schedules.schedule import Schedule
+from stretto.synth.schedules.schedule import TimedSchedule
 
 __all__ = ["BODIES", "Body"]
 
@@ -68,7 +68,7 @@ class _Copied:
 
 
 def _moves(
-    schedule: Schedule, symmetry: Symmetry, spoken: _Copied
+    schedule: TimedSchedule, symmetry: Symmetry, spoken: _Copied
 ) -> tuple[Table, list[str]]:
     """Return the table of what is copied, and its loop."""
     lines, slots = Lines(schedule), Slots(symmetry)
@@ -105,8 +105,8 @@ def _moves(
     return ("MOVES", legend, entries), looped
 
 
-def _all_gather(schedule: Schedule, symmetry: Symmetry) -> Body:
-    group = Group(schedule.demand)
+def _all_gather(schedule: TimedSchedule, symmetry: Symmetry) -> Body:
+    group = RankNames(schedule.demand)
     at = f"at = owner{group.place} * K + piece"
     spoken = _Copied(
         whose="whose, ",
@@ -125,8 +125,8 @@ def _all_gather(schedule: Schedule, symmetry: Symmetry) -> Body:
     return Body(tables=(table,), lines=[f"for r in {group.all}:", own, *lines])
 
 
-def _all_to_all(schedule: Schedule, symmetry: Symmetry) -> Body:
-    group = Group(schedule.demand)
+def _all_to_all(schedule: TimedSchedule, symmetry: Symmetry) -> Body:
+    group = RankNames(schedule.demand)
     p = group.place
     spoken = _Copied(
         whose="whose, for whom, ",
@@ -142,7 +142,9 @@ def _all_to_all(schedule: Schedule, symmetry: Symmetry) -> Body:
     return Body(tables=(table,), lines=[f"for r in {group.all}:", keep, *lines])
 
 
-def _rooted(schedule: Schedule, symmetry: Symmetry, spoken: _Copied, *own: str) -> Body:
+def _rooted(
+    schedule: TimedSchedule, symmetry: Symmetry, spoken: _Copied, *own: str
+) -> Body:
     """Return what a root begins, or ends with."""
     root = schedule.demand.root
     table, lines = _moves(schedule, symmetry, spoken)
@@ -153,7 +155,7 @@ def _rooted(schedule: Schedule, symmetry: Symmetry, spoken: _Copied, *own: str) 
     )
 
 
-def _broadcast(schedule: Schedule, symmetry: Symmetry) -> Body:
+def _broadcast(schedule: TimedSchedule, symmetry: Symmetry) -> Body:
     width = width_of(schedule.demand)
     spoken = _Copied(
         whose="",
@@ -167,8 +169,8 @@ def _broadcast(schedule: Schedule, symmetry: Symmetry) -> Body:
     return _rooted(schedule, symmetry, spoken, own)
 
 
-def _scatter(schedule: Schedule, symmetry: Symmetry) -> Body:
-    p = Group(schedule.demand).place
+def _scatter(schedule: TimedSchedule, symmetry: Symmetry) -> Body:
+    p = RankNames(schedule.demand).place
     spoken = _Copied(
         whose="for whom, ",
         owners=("owner",),
@@ -186,8 +188,8 @@ def _scatter(schedule: Schedule, symmetry: Symmetry) -> Body:
     )
 
 
-def _gather(schedule: Schedule, symmetry: Symmetry) -> Body:
-    p = Group(schedule.demand).place
+def _gather(schedule: TimedSchedule, symmetry: Symmetry) -> Body:
+    p = RankNames(schedule.demand).place
     spoken = _Copied(
         whose="whose, ",
         owners=("owner",),
@@ -209,7 +211,7 @@ def _gather(schedule: Schedule, symmetry: Symmetry) -> Body:
 
 
 def _added(
-    schedule: Schedule,
+    schedule: TimedSchedule,
     symmetry: Symmetry,
     slots: Slots,
     *,
@@ -222,7 +224,7 @@ def _added(
     `target` is where a sum belongs, `parts` what the table says of its terms. `reader`
     names the function that reads a term, and says what it reads where none waits.
     """
-    demand, group = schedule.demand, Group(schedule.demand)
+    demand, group = schedule.demand, RankNames(schedule.demand)
     lines, final = Lines(schedule, combine=True), belongs(demand)
     name, unsent = reader
     places = OUTPUT if demand.collective == "all_reduce" else -1
@@ -258,7 +260,7 @@ def _added(
     return ("SUMS", f"{legend}{lines.legend}", _entries(rows, lines)), body
 
 
-def _entries(rows: list[Row], lines: Lines) -> list[tuple[object, ...]]:
+def _entries(rows: list[TableRow], lines: Lines) -> list[tuple[object, ...]]:
     return [
         (*entry_of(row, lines), row.rank, row.terms, row.slot, *row.first)
         for row in rows
@@ -269,7 +271,7 @@ def _turned(symmetry: Symmetry) -> str:
     return "q" if symmetry.order == 1 else "image(q, turn)"
 
 
-def _reduce_scatter(schedule: Schedule, symmetry: Symmetry) -> Body:
+def _reduce_scatter(schedule: TimedSchedule, symmetry: Symmetry) -> Body:
     table, lines = _added(
         schedule,
         symmetry,
@@ -281,8 +283,8 @@ def _reduce_scatter(schedule: Schedule, symmetry: Symmetry) -> Body:
     return Body(tables=(table,), imports=_WAITING, lines=lines)
 
 
-def _reduce(schedule: Schedule, symmetry: Symmetry) -> Body:
-    demand, group = schedule.demand, Group(schedule.demand)
+def _reduce(schedule: TimedSchedule, symmetry: Symmetry) -> Body:
+    demand, group = schedule.demand, RankNames(schedule.demand)
     width, final = width_of(demand), belongs(demand)
     slots, lines = Slots(symmetry), Lines(schedule, combine=True)
     rows = sums(lines, lambda c, r: -1 if final(c, r) else slots.take(c, r))
@@ -323,11 +325,11 @@ def _reduce(schedule: Schedule, symmetry: Symmetry) -> Body:
     )
 
 
-def _all_reduce(schedule: Schedule, symmetry: Symmetry) -> Body:
+def _all_reduce(schedule: TimedSchedule, symmetry: Symmetry) -> Body:
     """Return the sums, then what spreads them; among some ranks, also by relays."""
-    whole = Group(schedule.demand).whole
+    whole = RankNames(schedule.demand).whole
     ready = "src.output[at]"
-    at = f"at = owner{Group(schedule.demand).place} * K + piece"
+    at = f"at = owner{RankNames(schedule.demand).place} * K + piece"
     spoken = _Copied(
         whose="whose, ",
         owners=("owner",),
@@ -375,7 +377,7 @@ def _all_reduce(schedule: Schedule, symmetry: Symmetry) -> Body:
     )
 
 
-BODIES: Mapping[str, Callable[[Schedule, Symmetry], Body]] = {
+BODIES: Mapping[str, Callable[[TimedSchedule, Symmetry], Body]] = {
     "all_gather": _all_gather,
     "all_reduce": _all_reduce,
     "all_to_all": _all_to_all,

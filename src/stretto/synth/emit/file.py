@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from stretto.ir import Program
-from stretto.lang import Algorithm
+from stretto.program.ir import Program
+from stretto.program.lang import Algorithm
 from stretto.synth.emit.collectives import BODIES, Body
 from stretto.synth.emit.listing import listed, ways_of
-from stretto.synth.emit.order import loops_keep_time
+from stretto.synth.emit.order import loops_us, sends_sums_on
 from stretto.synth.network.symmetry import Symmetry, trivial
-from stretto.synth.schedules.schedule import Schedule
+from stretto.synth.schedules.replay import replay
+from stretto.synth.schedules.schedule import TimedSchedule
 
 __all__ = ["build", "emit", "identifier"]
 
@@ -29,7 +30,7 @@ def identifier(text: str) -> str:
     return word if word[:1].isalpha() else f"found_{word}"
 
 
-def emit(schedule: Schedule, name: str, *, facts: Sequence[str] = ()) -> str:
+def emit(schedule: TimedSchedule, name: str, *, facts: Sequence[str] = ()) -> str:
     """Return a Python file that defines the algorithm `collective/name`."""
     demand, symmetry = schedule.demand, schedule.symmetry
     network = demand.network
@@ -37,10 +38,15 @@ def emit(schedule: Schedule, name: str, *, facts: Sequence[str] = ()) -> str:
     n, k = network.num_ranks, demand.split
     ways = ways_of(network, schedule.moves)
     named = any(number >= 0 for number in ways.values())
-    if schedule.listed or named or not loops_keep_time(schedule, symmetry):
+    facts, may_wait = list(facts), schedule.waves or sends_sums_on(schedule)
+    us, late = replay(schedule).us, loops_us(schedule, symmetry)
+    loops = schedule.loose or late == us or not may_wait
+    if schedule.listed or named or not loops:
         body, symmetry = listed(schedule, ways), trivial(network)
     else:
         body = BODIES[demand.collective](schedule, symmetry)
+        if late > us:
+            facts.append(f"If links serve line by line: {float(late):.6g} us.")
     whole = len(network.members) == n
     members = [] if whole else [f"MEMBERS = {network.members}"]
     options = f"split=K, requires=only_here{', members=MEMBERS' * bool(members)}"
@@ -74,7 +80,7 @@ def emit(schedule: Schedule, name: str, *, facts: Sequence[str] = ()) -> str:
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def build(text: str, schedule: Schedule) -> Program:
+def build(text: str, schedule: TimedSchedule) -> Program:
     """Return the program that an emitted file builds."""
     space: dict[str, Any] = {"__name__": "stretto_synth"}
     exec(compile(text, f"<{schedule.generator}>", "exec"), space)

@@ -11,15 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from stretto.synth.emit.collectives import Body
 from stretto.synth.emit.loops import fetched, indented, only_root, stored
-from stretto.synth.emit.tables import OUTPUT, Group, Row, Slots, belongs
+from stretto.synth.emit.tables import OUTPUT, RankNames, Slots, TableRow, belongs
 from stretto.synth.network.model import Network
 from stretto.synth.network.symmetry import trivial
-from stretto.synth.schedules.schedule import Demand, Move, Schedule
+from stretto.synth.schedules.schedule import Demand, TimedMove, TimedSchedule
 
 __all__ = ["listed", "ways_of"]
 
 
-def ways_of(network: Network, moves: Sequence[Move]) -> dict[tuple[int, ...], int]:
+def ways_of(network: Network, moves: Sequence[TimedMove]) -> dict[tuple[int, ...], int]:
     """Return numbers of the ways that are not the machine's own; -1 is its own."""
     found: dict[tuple[int, ...], int] = {}
     count = 0
@@ -32,7 +32,7 @@ def ways_of(network: Network, moves: Sequence[Move]) -> dict[tuple[int, ...], in
     return found
 
 
-def listed(schedule: Schedule, ways: Mapping[tuple[int, ...], int]) -> Body:
+def listed(schedule: TimedSchedule, ways: Mapping[tuple[int, ...], int]) -> Body:
     """Return the tables and the lines of a file that lists moves."""
     demand, network = schedule.demand, schedule.demand.network
     begun, slots = set[tuple[int, int]](), Slots(trivial(network))
@@ -56,13 +56,13 @@ def listed(schedule: Schedule, ways: Mapping[tuple[int, ...], int]) -> Body:
         parameters=f", root: int = {demand.root}" if demand.rooted else "",
         lines=[
             *(only_root(demand.root) if demand.rooted else ()),
-            *_own(demand, Group(demand)),
+            *_own(demand, RankNames(demand)),
             *_loop(demand, slots.count, ways=bool(named)),
         ],
     )
 
 
-def _rows(schedule: Schedule, slots: Slots) -> Iterator[Row]:
+def _rows(schedule: TimedSchedule, slots: Slots) -> Iterator[TableRow]:
     """Yield every move as a row of one term, with where it is taken and kept."""
     demand = schedule.demand
     final, chunks = belongs(demand), list(demand.chunks())
@@ -77,7 +77,7 @@ def _rows(schedule: Schedule, slots: Slots) -> Iterator[Row]:
             untouched = m.src == chunks[m.chunk].origin
         held = -1 if untouched else place(m.chunk, m.src)
         begun.add((m.chunk, m.dst))
-        yield Row(m.chunk, m.dst, ((m.src, held),), place(m.chunk, m.dst))
+        yield TableRow(m.chunk, m.dst, ((m.src, held),), place(m.chunk, m.dst))
 
 
 def _loop(demand: Demand, room: int, *, ways: bool) -> Iterator[str]:
@@ -98,7 +98,7 @@ def _loop(demand: Demand, room: int, *, ways: bool) -> Iterator[str]:
     yield from indented(lines)
 
 
-def _own(demand: Demand, group: Group) -> Iterator[str]:
+def _own(demand: Demand, group: RankNames) -> Iterator[str]:
     """Yield the lines by which ranks keep what is theirs already."""
     place, everybody = group.place, group.all
     part = f"r{place} * K : r{place} * K + K"
@@ -155,7 +155,7 @@ def _added(demand: Demand, source: str, target: str, relay: str) -> Iterator[str
         yield f"at = kept if kept >= 0 else {at}"
     else:
         yield f"there, at = dst.output, {at}"
-    only_members = "" if Group(demand).whole else " if dst in MEMBERS else data"
+    only_members = "" if RankNames(demand).whole else " if dst in MEMBERS else data"
     yield "if adds == 1:"
     yield f"    there[at] = reduce({own}, data){only_members}"
     yield "elif adds:"

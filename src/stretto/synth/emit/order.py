@@ -10,37 +10,40 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from fractions import Fraction
 
 from stretto.synth.emit.tables import Lines, sums
 from stretto.synth.network.symmetry import Symmetry
 from stretto.synth.schedules.replay import replay
-from stretto.synth.schedules.schedule import Move, Schedule
+from stretto.synth.schedules.schedule import TimedMove, TimedSchedule
 from stretto.synth.schedules.unfold import images
 
-__all__ = ["loops_keep_time"]
+__all__ = ["loops_us", "sends_sums_on"]
 
 
-def loops_keep_time(schedule: Schedule, symmetry: Symmetry) -> bool:
-    """Return whether a schedule takes as long when loops over rows write it."""
+def loops_us(schedule: TimedSchedule, symmetry: Symmetry) -> Fraction:
+    """Return what a schedule takes when loops over rows write it."""
     if not (schedule.waves or schedule.demand.combines):
-        return True  # copies without waves keep their order
-    if not schedule.waves and not _sends_sums_on(schedule):
-        return True  # a sum of inputs alone: GPUs fetch them at once, in any order
+        return replay(schedule).us  # copies without waves keep their order
     order = tuple(_written(schedule, symmetry))
     assert len(order) == len(schedule.moves), "loops write every move once"
-    return replay(replace(schedule, moves=order)).us == replay(schedule).us
+    return replay(replace(schedule, moves=order)).us
 
 
-def _sends_sums_on(schedule: Schedule) -> bool:
-    """Return whether a rank sends a sum that is not yet whole."""
+def sends_sums_on(schedule: TimedSchedule) -> bool:
+    """Return whether a rank sends a sum that is not yet whole; else GPUs fetch at once.
+
+    A sum of inputs alone stays in one line, though links that serve in the order of
+    lines take longer.
+    """
     adds = {(m.chunk, m.dst) for m in schedule.folded if m.combine}
     return any((m.chunk, m.src) in adds for m in schedule.folded if m.combine)
 
 
-def _written(schedule: Schedule, symmetry: Symmetry) -> Iterator[Move]:
+def _written(schedule: TimedSchedule, symmetry: Symmetry) -> Iterator[TimedMove]:
     """Yield the moves as the loops over sums, and then over copies, write them."""
     adds, copies = Lines(schedule, combine=True), Lines(schedule)
-    into: dict[tuple[int, int], list[Move]] = defaultdict(list)
+    into: dict[tuple[int, int], list[TimedMove]] = defaultdict(list)
     for move in adds.moves:
         into[move.chunk, move.dst].append(move)
     rows = sums(adds, lambda chunk, rank: 0)
@@ -56,8 +59,8 @@ def _written(schedule: Schedule, symmetry: Symmetry) -> Iterator[Move]:
 
 
 def _in_turn(
-    lines: Lines, entries: list[tuple[tuple[int, ...], list[Move]]], waves: int
-) -> Iterator[list[Move]]:
+    lines: Lines, entries: list[tuple[tuple[int, ...], list[TimedMove]]], waves: int
+) -> Iterator[list[TimedMove]]:
     """Yield the moves of every row, in every wave that has a chunk for it."""
     if not waves:
         yield from (moves for _, moves in entries)

@@ -13,14 +13,14 @@ from typing import NamedTuple, TypeAlias
 from stretto.errors import CallError
 from stretto.synth.network.symmetry import Symmetry
 from stretto.synth.schedules.repeating import rows_of
-from stretto.synth.schedules.schedule import Chunk, Demand, Move, Schedule
+from stretto.synth.schedules.schedule import DataChunk, Demand, TimedMove, TimedSchedule
 
 __all__ = [
     "OUTPUT",
-    "Group",
     "Lines",
-    "Row",
+    "RankNames",
     "Slots",
+    "TableRow",
     "belongs",
     "copies",
     "entry_of",
@@ -35,7 +35,7 @@ Kept: TypeAlias = Callable[[int, int], int]
 Entry: TypeAlias = tuple[object, ...]
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     """Who gets what: a copy of one term, or a sum of terms and of its own."""
 
     chunk: int
@@ -49,25 +49,25 @@ class Row(NamedTuple):
     """Of a loop over waves, the wave of the first chunk."""
 
 
-def copies(lines: Lines, slots: Slots) -> list[Row]:
+def copies(lines: Lines, slots: Slots) -> list[TableRow]:
     """Return what spreads, in the order of its planned starts."""
     final = belongs(lines.demand)
     rows = []
     for m in lines.moves:
         held = slots.get(m.chunk, m.src)
         kept = -1 if final(m.chunk, m.dst) else slots.take(m.chunk, m.dst)
-        rows.append(Row(m.chunk, m.dst, ((m.src, held),), kept, lines.first(m)))
+        rows.append(TableRow(m.chunk, m.dst, ((m.src, held),), kept, lines.first(m)))
     return rows
 
 
-def sums(lines: Lines, kept: Kept) -> list[Row]:
+def sums(lines: Lines, kept: Kept) -> list[TableRow]:
     """Return the sums in the order of their table.
 
     A rank adds when everything has come, just before it sends its sum on. `kept` says
     in which slot the sum of a chunk is kept by a rank.
     """
-    into: dict[tuple[int, int], list[Move]] = {}
-    order: dict[tuple[int, int], Move] = {}
+    into: dict[tuple[int, int], list[TimedMove]] = {}
+    order: dict[tuple[int, int], TimedMove] = {}
     combining = lines.ordered()
     origin = {c.number: c.origin for c in lines.demand.chunks()}
     for m in combining:
@@ -89,20 +89,20 @@ def sums(lines: Lines, kept: Kept) -> list[Row]:
         first = lines.first(last)
         if rank == origin[chunk]:
             first = tuple(f + lines.waves for f in first)  # when all is on its way
-        row = Row(chunk, rank, terms, slot, first)
+        row = TableRow(chunk, rank, terms, slot, first)
         rows.append((lines.place(last) if lines.waves else 0, row))
     return [row for _, row in sorted(rows, key=lambda entry: entry[0])]
 
 
 def belongs(demand: Demand) -> Callable[[int, int], bool]:
     """Return what tells whether a chunk belongs into a rank's output."""
-    chunks: list[Chunk] = list(demand.chunks())
+    chunks: list[DataChunk] = list(demand.chunks())
     if demand.collective in ("reduce", "reduce_scatter"):
         return lambda chunk, rank: rank == chunks[chunk].origin
     return lambda chunk, rank: rank in chunks[chunk].wanted
 
 
-def entry_of(row: Row, lines: Lines) -> Entry:
+def entry_of(row: TableRow, lines: Lines) -> Entry:
     """Return how a table names a row's chunk: by whose it is, and by its piece."""
     demand = lines.demand
     members, k = demand.network.members, demand.split
@@ -143,7 +143,7 @@ class Slots:
 class Lines:
     """The moves that a table names: every one, or of a loop over waves the ways."""
 
-    def __init__(self, schedule: Schedule, *, combine: bool = False) -> None:
+    def __init__(self, schedule: TimedSchedule, *, combine: bool = False) -> None:
         rows = rows_of(schedule, combine=combine)
         self.demand = schedule.demand
         self.waves = max((r.first + len(r.chunks) for r in rows), default=0)
@@ -168,7 +168,7 @@ class Lines:
         """Return what a table's legend says of the wave."""
         return ", wave of the first" * bool(self.waves)
 
-    def ordered(self) -> list[Move]:
+    def ordered(self) -> list[TimedMove]:
         """Return the moves so that what one needs is before it."""
         return (
             sorted(self.moves, key=self._first.__getitem__)
@@ -189,16 +189,16 @@ class Lines:
         regular = range(numbers[0], numbers[-1] + (1 if step > 0 else -1), step)
         return regular if tuple(regular) == numbers else numbers
 
-    def first(self, move: Move) -> tuple[int, ...]:
+    def first(self, move: TimedMove) -> tuple[int, ...]:
         """Return the first wave of a row, which ends it; nothing without a loop."""
         return self._first[move][:1] if self.waves else ()
 
-    def place(self, move: Move) -> int:
+    def place(self, move: TimedMove) -> int:
         """Return where in a wave a move is."""
         return self._first[move][1]
 
 
-class Group:
+class RankNames:
     """How a file speaks of the ranks that take part: of all, or of the members."""
 
     def __init__(self, demand: Demand) -> None:

@@ -16,28 +16,28 @@ from fractions import Fraction
 from typing import Any
 
 from stretto.errors import TopologyError
-from stretto.synth.bounds.bound import Bound
+from stretto.synth.bounds.bound import Bounds
 from stretto.synth.budget import Budget
-from stretto.synth.network.model import Hop, microseconds
+from stretto.synth.network.model import SwitchPath, microseconds
 from stretto.synth.network.symmetry import Symmetry
-from stretto.synth.schedules.schedule import Chunk, Demand, Move, Schedule
+from stretto.synth.schedules.schedule import DataChunk, Demand, TimedMove, TimedSchedule
 from stretto.synth.schedules.unfold import representatives, unfold
 from stretto.synth.solvers import cp_model, solved
 
-__all__ = ["Found", "solve_joint", "solved", "solver_of"]
+__all__ = ["SolverResult", "solve_joint", "solved", "solver_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class SolverResult:
     """What the solver found and what it knows."""
 
-    schedule: Schedule | None
+    schedule: TimedSchedule | None
     proved: bool
     """Nothing better exists in the model, or nothing at all does."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Model:
+class JointModel:
     """The CP-SAT model and its variables."""
 
     cp: Any
@@ -57,14 +57,14 @@ _PACE = 15.0  # real seconds for one of the solver's deterministic seconds, abou
 def solve_joint(
     demand: Demand,
     symmetry: Symmetry,
-    bound: Bound,
+    bound: Bounds,
     *,
     budget: Budget,
-    hint: Schedule | None = None,
-    hops: list[Hop] | None = None,
-    allowed: Callable[[Chunk, Hop], bool] | None = None,
+    hint: TimedSchedule | None = None,
+    hops: list[SwitchPath] | None = None,
+    allowed: Callable[[DataChunk, SwitchPath], bool] | None = None,
     progress: Callable[[float], None] | None = None,
-) -> Found:
+) -> SolverResult:
     """Return the best symmetric schedule found within the budget."""
     network = demand.network
     if hops is None:
@@ -80,18 +80,20 @@ def solve_joint(
     status = solved(solver, model.cp, watch)
     names = cp_model()
     if status == names.INFEASIBLE:
-        return Found(schedule=None, proved=True)
+        return SolverResult(schedule=None, proved=True)
     if status not in (names.OPTIMAL, names.FEASIBLE):
-        return Found(schedule=None, proved=False)
+        return SolverResult(schedule=None, proved=False)
     moves = [
-        Move(solver.value(model.start[c, i]) * model.unit, c, h.src, h.dst, h.links)
+        TimedMove(
+            solver.value(model.start[c, i]) * model.unit, c, h.src, h.dst, h.links
+        )
         for (c, i), sent in model.sent.items()
         if solver.value(sent)
         for h in (hops[i],)
     ]
     moves = _needed(moves, chunks)
     found = unfold(demand, moves, symmetry, "joint")
-    return Found(schedule=found, proved=status == names.OPTIMAL)
+    return SolverResult(schedule=found, proved=status == names.OPTIMAL)
 
 
 def solver_of(budget: Budget) -> Any:
@@ -112,7 +114,7 @@ class _Watch:
     """Makes a solution callback without importing the solver at load time."""
 
     @staticmethod
-    def make(model: Model, progress: Callable[[float], None]) -> Any:
+    def make(model: JointModel, progress: Callable[[float], None]) -> Any:
         base: Any = cp_model().CpSolverSolutionCallback
 
         def on_solution_callback(self: Any) -> None:
@@ -125,12 +127,12 @@ class _Watch:
 def _build(
     demand: Demand,
     symmetry: Symmetry,
-    bound: Bound,
-    chunks: Mapping[int, Chunk],
-    hops: list[Hop],
-    hint: Schedule | None,
-    allowed: Callable[[Chunk, Hop], bool] | None,
-) -> Model:
+    bound: Bounds,
+    chunks: Mapping[int, DataChunk],
+    hops: list[SwitchPath],
+    hint: TimedSchedule | None,
+    allowed: Callable[[DataChunk, SwitchPath], bool] | None,
+) -> JointModel:
     network = demand.network
     taken = {
         c.share: {r: microseconds(demand.nbytes * c.share, r) for r in _rates(demand)}
@@ -139,7 +141,7 @@ def _build(
     fastest = min(min(t.values()) for t in taken.values())
     unit = max(Fraction(1, 1000), Fraction(math.floor(fastest * 1000 / 40), 1000))
     longest = _horizon(demand, chunks, hops, hint)
-    model = Model(
+    model = JointModel(
         cp=cp_model().CpModel(), unit=unit, horizon=math.ceil(longest / unit) + 1
     )
     floor = math.floor(bound.us(demand.nbytes) / unit)
@@ -173,11 +175,11 @@ def _build(
 
 
 def _transfer(
-    model: Model,
+    model: JointModel,
     symmetry: Symmetry,
-    c: Chunk,
+    c: DataChunk,
     i: int,
-    h: Hop,
+    h: SwitchPath,
     taken: Mapping[Fraction, Fraction],
     network: Any,
     lists: dict[int, list[Any]],
@@ -199,7 +201,10 @@ def _transfer(
 
 
 def _relays(
-    model: Model, c: Chunk, hops: list[Hop], entering: dict[int, list[Any]]
+    model: JointModel,
+    c: DataChunk,
+    hops: list[SwitchPath],
+    entering: dict[int, list[Any]],
 ) -> None:
     """A rank that does not want the chunk may send it only when it received it."""
     for i, h in enumerate(hops):
@@ -218,9 +223,9 @@ def _box_of(demand: Demand) -> list[int]:
 
 def _horizon(
     demand: Demand,
-    chunks: Mapping[int, Chunk],
-    hops: list[Hop],
-    hint: Schedule | None,
+    chunks: Mapping[int, DataChunk],
+    hops: list[SwitchPath],
+    hint: TimedSchedule | None,
 ) -> Fraction:
     """Return a time by which some schedule ends."""
     if hint is not None:
@@ -236,7 +241,10 @@ def _horizon(
 
 
 def _hint(
-    model: Model, hint: Schedule, chunks: Mapping[int, Chunk], hops: list[Hop]
+    model: JointModel,
+    hint: TimedSchedule,
+    chunks: Mapping[int, DataChunk],
+    hops: list[SwitchPath],
 ) -> None:
     used = {(m.chunk, m.links): m.start for m in hint.moves if m.chunk in chunks}
     for (c, i), sent in model.sent.items():
@@ -246,7 +254,7 @@ def _hint(
             model.cp.add_hint(model.start[c, i], math.ceil(start / model.unit))
 
 
-def _needed(moves: list[Move], chunks: Mapping[int, Chunk]) -> list[Move]:
+def _needed(moves: list[TimedMove], chunks: Mapping[int, DataChunk]) -> list[TimedMove]:
     """Return the moves without those that end where nobody wants the chunk."""
     while True:
         sends = {(m.chunk, m.src) for m in moves}

@@ -14,32 +14,32 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from stretto.synth.bounds.bound import Bound
+from stretto.synth.bounds.bound import Bounds
 from stretto.synth.budget import Budget
-from stretto.synth.exact.joint import Found, solver_of
-from stretto.synth.network.model import Hop, microseconds
+from stretto.synth.exact.joint import SolverResult, solver_of
+from stretto.synth.network.model import SwitchPath, microseconds
 from stretto.synth.network.symmetry import Symmetry
 from stretto.synth.schedules.replay import replay
-from stretto.synth.schedules.schedule import Chunk, Demand, Move, Schedule
+from stretto.synth.schedules.schedule import DataChunk, Demand, TimedMove, TimedSchedule
 from stretto.synth.schedules.unfold import representatives, unfold
 from stretto.synth.solvers import cp_model, solved
 
 __all__ = ["solve_reduce"]
 
-Allowed = Callable[[Chunk, Hop, bool], bool]
+Allowed = Callable[[DataChunk, SwitchPath, bool], bool]
 """Whether a chunk may take a hop, on its way to be summed or not."""
 
 
 def solve_reduce(
     demand: Demand,
     symmetry: Symmetry,
-    bound: Bound,
+    bound: Bounds,
     *,
     budget: Budget,
-    hint: Schedule,
-    hops: list[Hop],
+    hint: TimedSchedule,
+    hops: list[SwitchPath],
     allowed: Allowed | None = None,
-) -> Found:
+) -> SolverResult:
     """Return the best symmetric all_reduce found within the budget."""
     kept = set(representatives(demand, symmetry))
     chunks = {c.number: c for c in demand.chunks() if c.number in kept}
@@ -52,9 +52,9 @@ def solve_reduce(
     names = cp_model()
     status = solved(solver, model.cp)
     if status not in (names.OPTIMAL, names.FEASIBLE):
-        return Found(schedule=None, proved=status == names.INFEASIBLE)
+        return SolverResult(schedule=None, proved=status == names.INFEASIBLE)
     moves = [
-        Move(
+        TimedMove(
             solver.value(model.start[key]) * model.unit,
             c,
             hops[i].src,
@@ -67,7 +67,7 @@ def solve_reduce(
         for c, i, combine in (key,)
     ]
     found = unfold(demand, moves, symmetry, "joint all_reduce")
-    return Found(schedule=found, proved=status == names.OPTIMAL)
+    return SolverResult(schedule=found, proved=status == names.OPTIMAL)
 
 
 _Key = tuple[int, int, bool]
@@ -89,9 +89,9 @@ class _Model:
         self,
         demand: Demand,
         symmetry: Symmetry,
-        chunks: Mapping[int, Chunk],
-        hops: list[Hop],
-        hint: Schedule,
+        chunks: Mapping[int, DataChunk],
+        hops: list[SwitchPath],
+        hint: TimedSchedule,
     ) -> None:
         self.cp: Any = cp_model().CpModel()
         self.sent: dict[_Key, Any] = {}
@@ -110,7 +110,7 @@ class _Model:
         self._lists: dict[int, list[Any]] = {}
         self._ends: list[Any] = []
 
-    def add(self, c: Chunk, allowed: Allowed | None) -> None:
+    def add(self, c: DataChunk, allowed: Allowed | None) -> None:
         """Add one chunk: a tree to its owner, a tree from it."""
         n = self._demand.network.num_ranks
         members = set(self._demand.network.members)
@@ -142,7 +142,7 @@ class _Model:
                 self.cp.add_bool_or(entering).only_enforce_if(x)
 
     def _transfer(
-        self, c: Chunk, i: int, known: list[Any], lists: _Lists, *, combine: bool
+        self, c: DataChunk, i: int, known: list[Any], lists: _Lists, *, combine: bool
     ) -> None:
         hop = self._hops[i]
         sent = self.cp.new_bool_var("")
@@ -163,7 +163,7 @@ class _Model:
         lists.out.setdefault(hop.src, []).append(sent)
         lists.into.setdefault(hop.dst, []).append(sent)
 
-    def close(self, bound: Bound) -> None:
+    def close(self, bound: Bounds) -> None:
         """Let no link carry two things at once; ask for an early end."""
         for intervals in self._lists.values():
             self.cp.add_no_overlap(intervals)
@@ -173,7 +173,7 @@ class _Model:
             self.cp.add(finish >= end)
         self.cp.minimize(finish)
 
-    def follow(self, hint: Schedule) -> None:
+    def follow(self, hint: TimedSchedule) -> None:
         """Start from a schedule that is known."""
         starts = {
             (m.chunk, m.links, m.combine): start

@@ -15,10 +15,10 @@ from fractions import Fraction
 from typing import Any
 
 from stretto.errors import TopologyError
-from stretto.synth.bounds.bound import Bound
+from stretto.synth.bounds.bound import Bounds
 from stretto.synth.exact.timed_flow import flooded, most_chunks, shapes
-from stretto.synth.network.model import Hop, Network
-from stretto.synth.schedules.schedule import Chunk, Demand, Move, Schedule
+from stretto.synth.network.model import Network, SwitchPath
+from stretto.synth.schedules.schedule import DataChunk, Demand, TimedMove, TimedSchedule
 from stretto.synth.solvers import cp_model, solved
 
 __all__ = ["Point", "fewest_flooded", "fewest_rounds", "frontier", "rounds_bound"]
@@ -33,7 +33,7 @@ class Point:
     rounds: int
     proved: bool
     """No schedule with these chunks and steps has fewer rounds."""
-    schedule: Schedule
+    schedule: TimedSchedule
 
     @property
     def ratio(self) -> Fraction:
@@ -41,7 +41,7 @@ class Point:
         return Fraction(self.rounds, self.chunks)
 
 
-def rounds_bound(bound: Bound, network: Network) -> Fraction:
+def rounds_bound(bound: Bounds, network: Network) -> Fraction:
     """Return the least rounds per chunk that the bandwidth bound allows."""
     unit = min(k.rate for k in network.links)
     return len(network.members) * unit / bound.algbw
@@ -50,7 +50,7 @@ def rounds_bound(bound: Bound, network: Network) -> Fraction:
 def frontier(
     collective: str,
     network: Network,
-    bound: Bound,
+    bound: Bounds,
     *,
     root: int = 0,
     chunks: Iterable[int] = range(1, 7),
@@ -126,7 +126,7 @@ def fewest_rounds(
         steps=steps,
         rounds=rounds,
         proved=proved,
-        schedule=Schedule(demand=demand, moves=moves, generator="steps"),
+        schedule=TimedSchedule(demand=demand, moves=moves, generator="steps"),
     )
 
 
@@ -149,7 +149,7 @@ def fewest_flooded(
         for shape in enough[:4]:
             found = flooded(demand.network, demand.root, shape, chunks)
             if found is not None:
-                schedule = Schedule(demand=demand, moves=found, generator="steps")
+                schedule = TimedSchedule(demand=demand, moves=found, generator="steps")
                 return Point(
                     chunks=chunks,
                     steps=steps,
@@ -167,7 +167,7 @@ class _Steps:
     def __init__(self, demand: Demand, steps: int, floor: int) -> None:
         network = demand.network
         self.cp: Any = cp_model().CpModel()
-        self.hops: list[Hop] = [
+        self.hops: list[SwitchPath] = [
             h for r in range(network.num_ranks) for h in network.hops(r)
         ]
         self.sent: dict[tuple[int, int, int], Any] = {}
@@ -185,7 +185,7 @@ class _Steps:
 
     def solve(
         self, seconds: float, until: float
-    ) -> tuple[tuple[Move, ...], int, bool] | None:
+    ) -> tuple[tuple[TimedMove, ...], int, bool] | None:
         """Return the moves, their rounds and whether fewer are impossible."""
         solver = cp_model().CpSolver()
         solver.parameters.num_workers = 1
@@ -198,14 +198,14 @@ class _Steps:
         if status not in (names.OPTIMAL, names.FEASIBLE):
             return None
         moves = tuple(
-            Move(Fraction(s), c, h.src, h.dst, h.links)
+            TimedMove(Fraction(s), c, h.src, h.dst, h.links)
             for (c, i, s), sent in sorted(self.sent.items(), key=lambda x: x[0][2])
             if solver.value(sent)
             for h in (self.hops[i],)
         )
         return moves, round(solver.objective_value), status == names.OPTIMAL
 
-    def _chunk(self, c: Chunk, away: list[list[int]], *, single: bool) -> None:
+    def _chunk(self, c: DataChunk, away: list[list[int]], *, single: bool) -> None:
         """Add one chunk: it spreads from its origin along what is sent."""
         n = self._network.num_ranks
         have: dict[tuple[int, int], Any] = {}

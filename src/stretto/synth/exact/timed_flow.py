@@ -15,9 +15,9 @@ import random
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
-from stretto.synth.network.maxflow import Flow
+from stretto.synth.network.maxflow import FlowGraph
 from stretto.synth.network.model import Network
-from stretto.synth.schedules.schedule import Move
+from stretto.synth.schedules.schedule import TimedMove
 
 __all__ = ["flooded", "most_chunks", "shapes"]
 
@@ -31,7 +31,7 @@ class _Steps:
     def __init__(self, network: Network, root: int, rounds: Sequence[int]) -> None:
         steps = len(rounds)
         self._network, self.root, self._steps = network, root, steps
-        self._flow = Flow(network.num_ranks * (steps + 1))
+        self._flow = FlowGraph(network.num_ranks * (steps + 1))
         unit = min(k.rate for k in network.links)
         self.room: dict[tuple[int, int], int] = {}
         """By link and step: chunks that may still cross."""
@@ -89,13 +89,13 @@ def most_chunks(network: Network, root: int, rounds: Sequence[int]) -> int:
 
 def flooded(
     network: Network, root: int, rounds: Sequence[int], chunks: int
-) -> tuple[Move, ...] | None:
+) -> tuple[TimedMove, ...] | None:
     """Return the transfers that bring the chunks to every rank in time, or None."""
     if most_chunks(network, root, rounds) < chunks:
         return None
     for seed in range(_TRIES):
         unrolled, chance = _Steps(network, root, rounds), random.Random(seed)
-        moves: list[Move] = []
+        moves: list[TimedMove] = []
         for chunk in range(chunks):
             left = chunks - chunk - 1
             tries = (_tree(network, unrolled, left, chance) for _ in range(_AGAIN))
@@ -104,7 +104,7 @@ def flooded(
                 break
             for link, step in tree:
                 k = network.links[link]
-                moves.append(Move(Fraction(step), chunk, k.src, k.dst, (link,)))
+                moves.append(TimedMove(Fraction(step), chunk, k.src, k.dst, (link,)))
         else:
             return tuple(sorted(moves, key=lambda m: m.start))
     return None

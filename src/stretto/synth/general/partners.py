@@ -17,7 +17,7 @@ import numpy as np
 
 from stretto.synth.network.hops import Hops
 from stretto.synth.network.model import Network
-from stretto.synth.solvers import csgraph, optimize, sparse
+from stretto.synth.solvers import assignment, csgraph, sparse
 
 __all__ = ["Lane", "Lanes", "partners"]
 
@@ -126,7 +126,7 @@ def partners(
     left = worth.copy()
     kept: set[_Pair] = set()
     for _ in range(most):
-        for i, j in zip(*optimize().linear_sum_assignment(-left), strict=True):
+        for i, j in zip(*assignment(-left), strict=True):
             if left[i, j] > _NEVER / 2:
                 kept.add((int(i), int(j)))
                 left[i, j] = _NEVER

@@ -15,13 +15,13 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from stretto.synth.bounds.flows import exchange_flow
-from stretto.synth.clock import Clock
+from stretto.synth.clock import SearchClock
 from stretto.synth.direct.exchange import decompose
-from stretto.synth.general.rounding import Owner, shared_out
-from stretto.synth.general.transfers import Transfers
+from stretto.synth.general.rounding import RouteOwner, shared_out
+from stretto.synth.general.transfers import TimedTransfers
 from stretto.synth.network.symmetry import Symmetry
-from stretto.synth.schedules.schedule import Demand, Move
-from stretto.synth.solvers import csgraph, optimize, sparse
+from stretto.synth.schedules.schedule import Demand, TimedMove
+from stretto.synth.solvers import csgraph, linprog, sparse
 
 __all__ = ["PathSource"]
 
@@ -34,7 +34,7 @@ _LATER = Fraction(0)
 class PathSource:
     """The paths of a demand whose data nobody copies."""
 
-    def __init__(self, demand: Demand, symmetry: Symmetry, clock: Clock) -> None:
+    def __init__(self, demand: Demand, symmetry: Symmetry, clock: SearchClock) -> None:
         self._clock = clock
         self._name = "paths, pieces"
         self._demand = demand
@@ -149,7 +149,7 @@ class PathSource:
             ),
             shape=(len(place), len(keys) + 1),
         )
-        result = optimize().linprog(
+        result = linprog(
             price,
             A_ub=full,
             b_ub=np.zeros(len(rates)),
@@ -181,7 +181,7 @@ class PathSource:
         """Weigh the paths for such a cut, if they are not weighed yet."""
         self._shares(split)
 
-    def transfers(self, split: int, seed: int, variant: int = 0) -> Transfers:
+    def transfers(self, split: int, seed: int, variant: int = 0) -> TimedTransfers:
         """Return all transfers of a cut into so many pieces a part."""
         demand = replace(self._demand, split=split)
         network = self._network
@@ -193,7 +193,7 @@ class PathSource:
         for pair in sorted(shares):
             ways = shares[pair]
             owners.append(
-                Owner(
+                RouteOwner(
                     routes=tuple(range(at, at + len(ways))),
                     weights=tuple(w / sum(ways.values()) for w in ways.values()),
                     pieces=split,
@@ -204,7 +204,7 @@ class PathSource:
         counts = shared_out(
             owners, loads, seed=seed, check=lambda: self._clock.left <= 0
         )
-        transfers = Transfers(self._name)
+        transfers = TimedTransfers(self._name)
         for pair, owner in zip(sorted(shares), owners, strict=True):
             place = members[self._part(pair)]
             pairs = demand.collective == "all_to_all"
@@ -215,7 +215,7 @@ class PathSource:
                 after: tuple[int, ...] = ()
                 for way in _hops(demand, path):
                     src, dst = network.links[way[0]].src, network.links[way[-1]].dst
-                    move = Move(_LATER, base * split + j, src, dst, way)
+                    move = TimedMove(_LATER, base * split + j, src, dst, way)
                     after = (transfers.add(move, share, after, j / split),)
         return transfers
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Owner", "rounded", "shared_out"]
+__all__ = ["RouteOwner", "rounded", "shared_out"]
 
 _STEEP = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Owner:
+class RouteOwner:
     """Somebody's routes, by number, and the pieces that they carry."""
 
     routes: tuple[int, ...]
@@ -32,7 +32,7 @@ class Owner:
 
 
 def shared_out(
-    owners: Sequence[Owner],
+    owners: Sequence[RouteOwner],
     loads: Any,
     *,
     seed: int = 0,
@@ -96,7 +96,7 @@ def _potential(load: Any, top: float) -> Any:
     return ((load / top) ** _STEEP).sum(axis=-1)
 
 
-def rounded(owner: Owner) -> list[int]:
+def rounded(owner: RouteOwner) -> list[int]:
     """Return whole pieces, the largest remainders rounded up."""
     exact = [w * owner.pieces for w in owner.weights]
     whole = [int(x + 1e-9) for x in exact]

@@ -13,19 +13,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Protocol
+from typing import TypeAlias
 
-from stretto.synth.bounds.bound import Bound
-from stretto.synth.clock import Clock, OutOfTimeError
+from stretto.synth.bounds.bound import Bounds
+from stretto.synth.clock import OutOfTimeError, SearchClock
 from stretto.synth.general.path_source import PathSource
-from stretto.synth.general.transfers import Transfers
+from stretto.synth.general.transfers import TimedTransfers
 from stretto.synth.general.tree_source import TreeSource
 from stretto.synth.network.symmetry import Symmetry, trivial
 from stretto.synth.planning.jobs import JobTable
 from stretto.synth.planning.timing import Search as Timing
-from stretto.synth.schedules.schedule import Demand, Schedule
+from stretto.synth.schedules.schedule import Demand, TimedSchedule
 
 __all__ = ["General"]
+
+Source: TypeAlias = PathSource | TreeSource
+"""Says what is to be transferred for a number of pieces."""
 
 _MOST_MOVES = 64_000
 _MANY_MOVES = 5_000
@@ -43,51 +46,12 @@ _BETTER = Fraction(995, 1000)
 """What is worth to be written down at once; the best always is, in the end."""
 
 
-class Source(Protocol):
-    """Says what is to be transferred for a number of pieces."""
-
-    @property
-    def open(self) -> bool:
-        """Return whether there may be better fractions."""
-        ...
-
-    @property
-    def variants(self) -> int:
-        """Return how many kinds of transfers there are."""
-        ...
-
-    @property
-    def first_better(self) -> bool:
-        """Return whether better fractions come before other kinds."""
-        ...
-
-    def choose(self) -> int:
-        """Return the kind of transfers that is likely the best."""
-        ...
-
-    def promise(self, variant: int) -> float:
-        """Return by what factor the bound is missed at least, as far as is known."""
-        ...
-
-    def prepare(self, split: int, variant: int) -> None:
-        """Find the fractions for such a cut, if they are not known yet."""
-        ...
-
-    def transfers(self, split: int, seed: int, variant: int = 0) -> Transfers:
-        """Return all transfers of a cut into so many pieces a part."""
-        ...
-
-    def improve(self) -> bool:
-        """Look for better fractions; return whether there may be any."""
-        ...
-
-
 @dataclass(slots=True)
 class _Cut:
     """A number of pieces, and the best plan for it so far."""
 
     demand: Demand
-    transfers: Transfers
+    transfers: TimedTransfers
     jobs: JobTable
     timing: Timing
     variant: int
@@ -102,13 +66,13 @@ class _Cut:
         """Return the seconds that it takes to be written and proved."""
         return _TO_WRITE * len(self.transfers.moves)
 
-    def schedule(self) -> Schedule:
+    def schedule(self) -> TimedSchedule:
         """Return the best plan as a schedule."""
         tick = self.jobs.us_per_tick
         starts, planned = self.timing.best.starts.tolist(), self.transfers.moves
         order = sorted(range(len(starts)), key=lambda i: (starts[i], planned[i][1:4]))
         moves = tuple(planned[i]._replace(start=starts[i] * tick) for i in order)
-        return Schedule(
+        return TimedSchedule(
             demand=self.demand,
             moves=moves,
             generator=f"{self.transfers.name} {self.demand.split}",
@@ -125,9 +89,9 @@ class General:
         self,
         demand: Demand,
         symmetry: Symmetry,
-        limit: Bound,
+        limit: Bounds,
         *,
-        clock: Clock,
+        clock: SearchClock,
         seed: int,
         splits: tuple[int, ...] = (),
     ) -> None:
@@ -146,8 +110,7 @@ class General:
 
     def _ladder(self) -> tuple[int, ...]:
         """Return the numbers of pieces to try: many at once where only rates count."""
-        late = max(t.alpha for t in self._limit.terms)
-        if self._goal < _RATES_COUNT * late:
+        if self._goal < _RATES_COUNT * self._limit.us(1):
             return _LADDER
         members = len(self._demand.network.members)
         moves = members if self._demand.rooted else members * members
@@ -159,7 +122,7 @@ class General:
         network = self._demand.network
         return network.num_ranks <= _MOST_RANKS
 
-    def begin(self) -> Iterator[Schedule]:
+    def begin(self) -> Iterator[TimedSchedule]:
         """Yield what numbers of pieces give at first."""
         try:
             self._source = self._sources()
@@ -178,7 +141,7 @@ class General:
         few = tuple(k for k in self._splits if k * moves < _MANY_MOVES)
         return tuple(dict.fromkeys((few or self._splits)[:1] + few[-1:]))
 
-    def improve(self) -> Iterator[Schedule]:
+    def improve(self) -> Iterator[TimedSchedule]:
         """Yield what they give with few partners, then with better fractions."""
         chosen = -1
         try:
@@ -206,7 +169,7 @@ class General:
         best = self._best().demand.split
         return tuple(k for k in self._splits if k >= best)
 
-    def _others(self, tried: int) -> Iterator[Schedule]:
+    def _others(self, tried: int) -> Iterator[TimedSchedule]:
         """Yield what other kinds give whose fractions promise more than was reached.
 
         Those with fewer partners miss the bound by more, but lose less to waiting.
@@ -220,7 +183,7 @@ class General:
 
     def _climb(
         self, splits: tuple[int, ...], patience: int, variant: int
-    ) -> Iterator[Schedule]:
+    ) -> Iterator[TimedSchedule]:
         """Yield the best of more and more pieces, until some were not better."""
         best: Fraction | None = None
         worse = 0
@@ -241,7 +204,7 @@ class General:
             if worse > patience and len(cut.transfers.moves) > _MANY_MOVES:
                 break
 
-    def go_on(self, rounds: int) -> Iterator[Schedule]:
+    def go_on(self, rounds: int) -> Iterator[TimedSchedule]:
         """Yield better plans of the best cuts; from there, other cuts and fractions."""
         for _ in range(rounds):
             if self._source is None or self._is_done() or self._is_late(self._cuts[0]):
@@ -290,13 +253,13 @@ class General:
         self._cuts.sort(key=lambda c: c.us)
         return not self._cuts or self._cuts[0].us <= self._goal * _NEAR
 
-    def _offer(self, cut: _Cut, factor: Fraction) -> Iterator[Schedule]:
+    def _offer(self, cut: _Cut, factor: Fraction) -> Iterator[TimedSchedule]:
         """Yield a plan that is better than what was yielded before, by a factor."""
         if self._told is None or cut.us < self._told * factor:
             self._told = cut.us
             yield cut.schedule()
 
-    def _best_offer(self) -> Iterator[Schedule]:
+    def _best_offer(self) -> Iterator[TimedSchedule]:
         """Yield the best plan, if it was not."""
         if self._cuts:
             yield from self._offer(self._best(), Fraction(1))

@@ -16,12 +16,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from stretto.synth.clock import Clock
+from stretto.synth.clock import SearchClock
 from stretto.synth.general.partners import Lane, Lanes
 from stretto.synth.network.cheapest_trees import Edges, shallow, spanning, steiner
-from stretto.synth.network.hops import Reach
+from stretto.synth.network.hops import HopGraph
 from stretto.synth.network.model import Network
-from stretto.synth.solvers import optimize, sparse
+from stretto.synth.solvers import linprog, sparse
 
 __all__ = ["FILLED", "Packing", "Pool", "Tree"]
 
@@ -101,7 +101,7 @@ class Pool:
     ) -> None:
         """Begin without trees; `apart`: sums and copies have times of their own."""
         self._network, self._parts, self._nbytes = network, parts, nbytes
-        self._reach = Reach(network) if lanes is None else Lanes(network, lanes)
+        self._reach = HopGraph(network) if lanes is None else Lanes(network, lanes)
         self._kinds = [kind for kind, asked in ((False, spread), (True, sums)) if asked]
         self._rates = np.array([float(k.rate) for k in network.links])
         self._alphas = np.array([float(k.alpha) for k in network.links])
@@ -129,7 +129,7 @@ class Pool:
         """What every link takes of the trees that were filled in."""
         self._center: Any = None
 
-    def fill(self, turns: int, clock: Clock) -> None:
+    def fill(self, turns: int, clock: SearchClock) -> None:
         """Add trees that avoid what those before them took, deep ones and shallow.
 
         Turns count from the first that there ever was; the clock is not asked in two.
@@ -233,7 +233,7 @@ class Pool:
             far[new] = far[near] + cost(list(way))
         return max(far.values())
 
-    def grow(self, clock: Clock, goal: float, turns: int) -> bool:
+    def grow(self, clock: SearchClock, goal: float, turns: int) -> bool:
         """Add trees, so many times or until the fullest link meets the goal.
 
         Return whether there may be better trees still. When the time is up, that is
@@ -365,7 +365,7 @@ class Pool:
         late = np.array(self._late) * 1000.0 / self._nbytes
         price[:count] = np.array(self._slow) * chunk + late
         price[count] = 1.0
-        result = optimize().linprog(
+        result = linprog(
             price,
             A_ub=full,
             b_ub=most,

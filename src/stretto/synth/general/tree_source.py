@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from stretto.synth.bounds.bound import Bound
-from stretto.synth.clock import Clock
+from stretto.synth.bounds.bound import Bounds
+from stretto.synth.clock import SearchClock
 from stretto.synth.general.partners import Lane, partners
-from stretto.synth.general.rounding import Owner, rounded, shared_out
-from stretto.synth.general.transfers import Transfers
+from stretto.synth.general.rounding import RouteOwner, rounded, shared_out
+from stretto.synth.general.transfers import TimedTransfers
 from stretto.synth.general.tree_packing import FILLED, Packing, Pool, Tree
-from stretto.synth.schedules.schedule import Chunk, Demand, Move
+from stretto.synth.schedules.schedule import DataChunk, Demand, TimedMove
 
 __all__ = ["TreeSource"]
 
@@ -31,7 +31,7 @@ _LATER = Fraction(0)
 class TreeSource:
     """The trees of a demand whose data spread, or whose sums flow, or both."""
 
-    def __init__(self, demand: Demand, limit: Bound, clock: Clock) -> None:
+    def __init__(self, demand: Demand, limit: Bounds, clock: SearchClock) -> None:
         self._demand, self._clock = demand, clock
         network = demand.network
         parts: dict[int, float] | None
@@ -49,7 +49,7 @@ class TreeSource:
         self._pools = {_ANY: self._pool(None)}
         few = network.num_ranks <= _FEW_RANKS
         # one plan there will be
-        self._pools[_ANY].fill(FILLED if few else 2, Clock(None))
+        self._pools[_ANY].fill(FILLED if few else 2, SearchClock(None))
         self._open = {_ANY: True}
         """Whether there may be better trees, by kind."""
         self._switched = network.num_nodes > network.num_ranks
@@ -173,7 +173,7 @@ class TreeSource:
         """Find the trees for such a cut, if they are not known yet."""
         self._packing(split, variant)
 
-    def transfers(self, split: int, seed: int, variant: int = 0) -> Transfers:
+    def transfers(self, split: int, seed: int, variant: int = 0) -> TimedTransfers:
         """Return all transfers of a cut into so many pieces a part."""
         packing = self._packing(split, variant)
         demand = replace(self._demand, split=split)
@@ -187,7 +187,7 @@ class TreeSource:
             if root in given:
                 total = sum(packing.weights[i] for i in routes)
                 owners.append(
-                    Owner(
+                    RouteOwner(
                         routes=tuple(routes),
                         weights=tuple(packing.weights[i] / total for i in routes),
                         pieces=len(given[root]),
@@ -207,7 +207,7 @@ class TreeSource:
             for root, sums in by_root
             if root in given
         }
-        transfers = Transfers("trees by price, pieces")
+        transfers = TimedTransfers("trees by price, pieces")
         for root, mine in sorted(given.items()):
             for place, chunk in enumerate(mine):
                 wave = place / len(mine)
@@ -225,18 +225,18 @@ class TreeSource:
 
 
 def _gathered(
-    transfers: Transfers, tree: Tree, chunk: int, share: Fraction, wave: float
+    transfers: TimedTransfers, tree: Tree, chunk: int, share: Fraction, wave: float
 ) -> tuple[int, ...]:
     """Let sums flow to the root; return the last transfers, which end there."""
     come: dict[int, list[int]] = defaultdict(list)
     for u, v, way in reversed(tree.ways):
-        move = Move(_LATER, chunk, u, v, way, combine=True)
+        move = TimedMove(_LATER, chunk, u, v, way, combine=True)
         come[v].append(transfers.add(move, share, tuple(come[u]), wave))
     return tuple(come[tree.root])
 
 
 def _spread(
-    transfers: Transfers,
+    transfers: TimedTransfers,
     tree: Tree,
     chunk: int,
     share: Fraction,
@@ -246,7 +246,7 @@ def _spread(
     """Let data flow from the root, once what is `done` has come."""
     came = {tree.root: done}
     for u, v, way in tree.ways:
-        move = Move(_LATER, chunk, u, v, way)
+        move = TimedMove(_LATER, chunk, u, v, way)
         came[v] = (transfers.add(move, share, came[u], wave),)
 
 
@@ -254,7 +254,7 @@ def _given(
     demand: Demand,
     packing: Packing,
     by_root: dict[tuple[int, bool], list[int]],
-    chunks: Sequence[Chunk],
+    chunks: Sequence[DataChunk],
 ) -> dict[int, list[int]]:
     """Return the chunks of every root; of all_reduce as many as its trees carry."""
     found: dict[int, list[int]] = defaultdict(list)
@@ -265,7 +265,9 @@ def _given(
     roots = sorted({root for root, _ in by_root})
     shares = [sum(packing.weights[i] for i in by_root[r, False]) for r in roots]
     weights = tuple(s / sum(shares) for s in shares)
-    whole = rounded(Owner(routes=tuple(roots), weights=weights, pieces=len(chunks)))
+    whole = rounded(
+        RouteOwner(routes=tuple(roots), weights=weights, pieces=len(chunks))
+    )
     at = 0
     for r, n in zip(roots, whole, strict=True):
         if n:

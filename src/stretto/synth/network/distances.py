@@ -120,14 +120,6 @@ class Distances:
             self._known[what, src] = far
         return self._known[what, src]
 
-    def alpha(self, src: int, dst: int) -> Fraction:
-        """Return the least sum of latencies on a way."""
-        return Fraction(int(self._from("alpha", src)[dst]), self._unit)
-
-    def steps(self, src: int, dst: int) -> int:
-        """Return the fewest ranks on a way, counting the last."""
-        return int(self._from("steps", src)[dst])
-
     def reaches(self, src: int, dst: int) -> bool:
         """Return whether there is a way."""
         return bool(np.isfinite(self._from("steps", src)[dst]))
@@ -146,45 +138,3 @@ class Distances:
         """Return the most transfers, one after another, that a way needs."""
         targets = np.array(members)
         return int(max(self._from("steps", r)[targets].max() for r in roots))
-
-    def tail(
-        self, inside: frozenset[int], outside: list[int], *, every: bool
-    ) -> Fraction:
-        """Return what the last bytes that leave a set still have before them.
-
-        They left from a rank inside and take the set's edge: with `every`, to whichever
-        member outside is farthest, else to the next rank.
-        """
-        net = self._network
-        n, many = net.num_ranks, 2 * self._many
-        # before the edge: switches only, from any rank inside; after it: anything
-        size = 2 * net.num_nodes + 1
-        src, dst, values = [], [], []
-        for k, a in zip(net.links, self._alphas, strict=True):
-            weight = float(a * many + 1)
-            if k.src in inside and k.dst in inside and k.dst >= n:
-                src.append(k.src)
-                dst.append(k.dst)
-                values.append(weight)
-            if k.src in inside and k.dst not in inside:
-                src.append(k.src)
-                dst.append(net.num_nodes + k.dst)
-                values.append(weight)
-            if every or k.src >= n:
-                src.append(net.num_nodes + k.src)
-                dst.append(net.num_nodes + k.dst)
-                values.append(weight)
-        for r in range(n):
-            if r in inside:
-                src.append(size - 1)
-                dst.append(r)
-                values.append(1.0)
-        graph = sparse().csr_matrix((values, (src, dst)), shape=(size, size))
-        exact = csgraph().dijkstra(graph, indices=size - 1)
-        ends = outside if every else list(range(n))
-        at = [exact[net.num_nodes + v] for v in ends]
-        at = [x for x in at if np.isfinite(x)]
-        if not at:
-            return Fraction(0)
-        ticks = max(at) if every else min(at)
-        return Fraction(int(ticks // many), self._unit)

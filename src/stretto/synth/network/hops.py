@@ -16,7 +16,7 @@ import numpy as np
 from stretto.synth.network.model import Network
 from stretto.synth.solvers import csgraph, sparse
 
-__all__ = ["Hops", "Reach"]
+__all__ = ["HopGraph", "Hops"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Hops:
     """Returns the links of the cheapest hop."""
 
 
-class Reach:
+class HopGraph:
     """The graph of hops of a network."""
 
     def __init__(self, network: Network) -> None:

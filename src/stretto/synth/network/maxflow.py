@@ -1,15 +1,15 @@
 """Maximum flow on whole capacities: Dinic's algorithm, kept small and reusable.
 
-One `Flow` is built once and solved for many terminals: `reset` puts the capacities
+One `FlowGraph` is built once and solved for many terminals: `reset` puts the capacities
 back. Cuts are read from the last search, as the certificate of every bound.
 """
 
 from __future__ import annotations
 
-__all__ = ["Flow"]
+__all__ = ["FlowGraph"]
 
 
-class Flow:
+class FlowGraph:
     """A directed graph with residual capacities."""
 
     __slots__ = ("_adjacent", "_capacity", "_head", "_level", "_saved")

@@ -17,11 +17,11 @@ from stretto.errors import TopologyError
 from stretto.synth.network.distances import useful
 from stretto.topology import Machine
 
-__all__ = ["Hop", "Link", "Network", "from_machine", "microseconds"]
+__all__ = ["Network", "NetworkLink", "SwitchPath", "from_machine", "microseconds"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class NetworkLink:
     """A one-way connection."""
 
     src: int
@@ -33,7 +33,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hop:
+class SwitchPath:
     """A way from one rank to another over switches only."""
 
     src: int
@@ -44,7 +44,7 @@ class Hop:
     alpha: Fraction
 
     @property
-    def turned(self) -> Hop:
+    def turned(self) -> SwitchPath:
         """Return the same way, gone backwards over links that are turned round."""
         return replace(self, src=self.dst, dst=self.src, links=self.links[::-1])
 
@@ -56,7 +56,7 @@ class Network:
     name: str
     num_ranks: int
     num_nodes: int
-    links: tuple[Link, ...]
+    links: tuple[NetworkLink, ...]
     box: tuple[int, ...]
     """The box of every rank."""
     members: tuple[int, ...]
@@ -107,7 +107,9 @@ class Network:
         turned = tuple(replace(k, src=k.dst, dst=k.src) for k in self.links)
         return replace(self, links=turned)
 
-    def hops(self, src: int, leaving: list[list[int]] | None = None) -> Iterator[Hop]:
+    def hops(
+        self, src: int, leaving: list[list[int]] | None = None
+    ) -> Iterator[SwitchPath]:
         """Yield ways from `src` to other ranks that cross only switches.
 
         Of each pair at most a few, the shortest, and none much longer than that: how
@@ -121,7 +123,7 @@ class Network:
 
         for path in sorted(useful(self, src, leaving), key=turn):
             way = [self.links[i] for i in path]
-            yield Hop(
+            yield SwitchPath(
                 src=src,
                 dst=way[-1].dst,
                 links=path,
@@ -179,7 +181,7 @@ def from_machine(machine: Machine) -> Network:
     """Return the network of a machine; dead links and ranks are left out."""
     n = machine.num_ranks
     links = tuple(
-        Link(
+        NetworkLink(
             src=k.src,
             dst=k.dst,
             rate=_exact(k.bandwidth_gbytes_per_s),

@@ -13,17 +13,17 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from stretto.errors import TopologyError
-from stretto.synth.network.maxflow import Flow
+from stretto.synth.network.maxflow import FlowGraph
 from stretto.synth.network.model import Network
 
-__all__ = ["Units", "feasible", "go_on", "remove_switches"]
+__all__ = ["Units", "feasible", "never_stop", "remove_switches"]
 
 _Path: TypeAlias = tuple[int, ...]
 _ENDLESS = 1 << 60
 
 
-def go_on() -> None:
-    """Do not give up."""
+def never_stop() -> None:
+    """Let a search go on: the check of one that has no deadline."""
 
 
 class Units:
@@ -87,7 +87,7 @@ def feasible(units: Units, roots: dict[int, int]) -> bool:
     """Return whether trees exist: `roots` says how many start at each rank."""
     network = units.network
     source = network.num_nodes
-    flow = Flow(source + 1)
+    flow = FlowGraph(source + 1)
     for u, v, c in units.edges():
         flow.add(u, v, c)
     for r, count in roots.items():
@@ -101,7 +101,7 @@ def feasible(units: Units, roots: dict[int, int]) -> bool:
 
 
 def remove_switches(
-    units: Units, roots: dict[int, int], check: Callable[[], None] = go_on
+    units: Units, roots: dict[int, int], check: Callable[[], None] = never_stop
 ) -> Units:
     """Return units between ranks only; the rate for `roots` is kept."""
     network = units.network
@@ -167,7 +167,7 @@ def _spread(units: Units, w: int, variant: int) -> Units | None:
 
 
 def _exact(
-    units: Units, w: int, roots: dict[int, int], check: Callable[[], None] = go_on
+    units: Units, w: int, roots: dict[int, int], check: Callable[[], None] = never_stop
 ) -> Units:
     """Return a copy without the switch, by exact edge splitting."""
     units = units.copy()
@@ -195,7 +195,7 @@ def _splittable(
     network = units.network
     need, source = sum(roots.values()), network.num_nodes
     for start, end in ((u, w), (w, t)):
-        flow = Flow(source + 1)
+        flow = FlowGraph(source + 1)
         for a, b, c in units.edges():
             flow.add(a, b, c)
         for r, count in roots.items():

@@ -1,35 +1,61 @@
 """One plan from an order of jobs: the loop in which synthesis spends its time.
 
-This is how it runs everywhere. Where Numba is installed, and enough plans are wanted to
-pay for it, `compiled` takes over and gives the same plans sooner.
+It runs everywhere, on lists; where Numba is installed, and enough plans are wanted to
+pay for it, `compiled` makes the same of arrays. So heaps are written out, and flat.
 """
 
 from __future__ import annotations
 
-import heapq
+from collections.abc import Callable
 from typing import Any
 
-__all__ = ["compacted", "dispatched"]
+__all__ = ["PARTS", "compacted", "dispatched"]
+
+
+def whole(count: int, value: int) -> Any:
+    """Return so many whole numbers; compiled, an array."""
+    return [value] * count
+
+
+def numbers(count: int) -> Any:
+    """Return room for so many numbers; compiled, an array."""
+    return [0.0] * count
+
+
+def _push(heap: Any, at: int, size: int, value: int) -> None:
+    """Add a value to a heap that lies in an array from `at` on."""
+    child = size
+    while child:
+        parent = (child - 1) >> 1
+        if heap[at + parent] <= value:
+            break
+        heap[at + child] = heap[at + parent]
+        child = parent
+    heap[at + child] = value
+
+
+def _pop(heap: Any, at: int, size: int) -> int:
+    """Remove and return the least value of a heap of so many."""
+    least = heap[at]
+    value = heap[at + size - 1]
+    hole, last = 0, size - 1
+    while 2 * hole + 1 < last:
+        child = 2 * hole + 1
+        if child + 1 < last and heap[at + child + 1] < heap[at + child]:
+            child += 1
+        if heap[at + child] >= value:
+            break
+        heap[at + hole] = heap[at + child]
+        hole = child
+    heap[at + hole] = value
+    return int(least)
 
 
 def dispatched(
-    urgency: Any,
-    ranks: Any,
-    order: Any,
-    weight: float,
-    patience: float,
-    way: Any,
-    way_at: Any,
-    way_links: Any,
-    take_at: Any,
-    takes: Any,
-    delay: Any,
-    waits: Any,
-    behind_at: Any,
-    behind: Any,
-    left: Any,
-    starts: Any,
-) -> int:
+    urgency: Any, ranks: Any, order: Any, weight: float, patience: float, way: Any,
+    way_at: Any, way_links: Any, take_at: Any, takes: Any, delay: Any, waits: Any,
+    behind_at: Any, behind: Any, left: Any, starts: Any,
+) -> int:  # fmt: skip
     """Write when every job starts, such that nothing waits that could start.
 
     Of what could, the largest of `weight` x what its fullest link still has to carry +
@@ -38,117 +64,192 @@ def dispatched(
     the order of urgency, there and back. Lists of lists are flat: those of x are from
     at[x] to at[x + 1]. `waits` and `left` are used up. Return when the last arrives.
     """
-    return _Plan(
-        urgency, ranks, order, weight, patience, way, way_at, way_links, take_at,
-        takes, delay, waits, behind_at, behind, left, starts,
-    ).made()  # fmt: skip
+    jobs, ways, links = len(delay), len(way_at) - 1, len(left)
+    span = jobs + links
+    free, parked, ready = whole(links, 0), whole(links, -1), whole(jobs, 0)
+    queue, queued, queue_at = whole(jobs, 0), whole(ways, 0), _queues(way, ways)
+    after, idle, asked = whole(ways, -1), whole(ways, 1), whole(ways, 0)
+    keys, events = numbers(ways), whole(_room(way, way_at), 0)
+    many = ends = 0
+    for i in range(jobs):
+        if waits[i] == 0:
+            events[many] = i
+            many += 1
+    while many:
+        now = events[0] // span
+        many, count = _gather(
+            now, span, jobs, events, many, way, ranks, queue, queue_at, queued,
+            free, parked, after, idle, asked,
+        )  # fmt: skip
+        for k in range(count):
+            w = asked[k]
+            fullest = _fullest(w, way_at, way_links, left)
+            key = -urgency[order[queue[queue_at[w]]]] - weight * fullest
+            _insert(keys, asked, k, key, w)
+        for k in range(count):
+            w = asked[k]
+            busy, begin = _busiest(w, now, way_at, way_links, free)
+            if begin - now > patience * delay[order[queue[queue_at[w]]]]:
+                after[w] = parked[busy]
+                parked[busy] = w
+                continue
+            i = order[_pop(queue, queue_at[w], queued[w])]
+            queued[w] -= 1
+            starts[i] = begin
+            many, last = _occupy(
+                i, w, begin, span, jobs, way_at, way_links, take_at, takes, free,
+                left, events, many,
+            )  # fmt: skip
+            arrives = begin + delay[i]
+            ends = max(ends, arrives)
+            many = _arrive(
+                i, arrives, span, behind_at, behind, waits, ready, events, many
+            )
+            if queued[w]:
+                after[w] = parked[last]
+                parked[last] = w
+            else:
+                idle[w] = 1
+    return ends
 
 
-class _Plan:
-    """What is known while a plan is made."""
+def _busiest(
+    w: int, now: int, way_at: Any, way_links: Any, free: Any
+) -> tuple[int, int]:
+    """Return the link of a way that is free last, or -1, and when they all are."""
+    busy, begin = -1, now
+    for at in range(way_at[w], way_at[w + 1]):
+        if free[way_links[at]] > begin:
+            busy = way_links[at]
+            begin = free[busy]
+    return busy, begin
 
-    def __init__(self, *given: Any) -> None:
-        (
-            self.urgency, self.ranks, self.order, self.weight, self.patience,
-            self.way, self.way_at, self.way_links, self.take_at, self.takes,
-            self.delay, self.waits, self.behind_at, self.behind, self.left,
-            self.starts,
-        ) = given  # fmt: skip
-        jobs, ways, links = len(self.delay), len(self.way_at) - 1, len(self.left)
-        self.jobs, self.span = jobs, jobs + links
-        self.free = [0] * links
-        self.ready = [0] * jobs
-        self.queues: list[list[int]] = [[] for _ in range(ways)]
-        self.parked = [-1] * links
-        """The first way that waits for a link; then `after`."""
-        self.after = [-1] * ways
-        self.idle = [True] * ways
-        self.events = [i for i in range(jobs) if self.waits[i] == 0]
-        """One number an event: a job that may start, or a link that may be free."""
-        self.ends = 0
 
-    def made(self) -> int:
-        """Start every job, and return when the last arrives."""
-        while self.events:
-            now = self.events[0] // self.span
-            asked = self._asked(now)
-            if len(asked) > 1:
-                asked = sorted((self._key(w), w) for _, w in asked)
-            for _, w in asked:
-                self._serve(now, w)
-        return self.ends
+def _room(way: Any, way_at: Any) -> int:
+    """Return how many events there may be: the jobs, and the links that each takes."""
+    room = len(way)
+    for w in way:
+        room += way_at[w + 1] - way_at[w]
+    return room
 
-    def _asked(self, now: int) -> list[tuple[float, int]]:
-        """Return the ways that something may start on now."""
-        events, span, jobs, way = self.events, self.span, self.jobs, self.way
-        found = []
-        while events and events[0] // span == now:
-            event = heapq.heappop(events) % span
-            if event < jobs:
-                w = way[event]
-                heapq.heappush(self.queues[w], self.ranks[event])
-                if self.idle[w]:
-                    self.idle[w] = False
-                    found.append((0.0, w))
-            elif self.free[event - jobs] == now:
-                w = self.parked[event - jobs]
-                self.parked[event - jobs] = -1
-                while w >= 0:
-                    found.append((0.0, w))
-                    w = self.after[w]
-        return found
 
-    def _key(self, w: int) -> float:
-        """Return how soon a way is served: the least first."""
-        left, links = self.left, self.way_links
-        fullest = 0
-        for at in range(self.way_at[w], self.way_at[w + 1]):
-            if left[links[at]] > fullest:
-                fullest = left[links[at]]
-        first = self.order[self.queues[w][0]]
-        return float(-self.urgency[first] - self.weight * fullest)
+def _queues(way: Any, ways: int) -> Any:
+    """Return where the queue of each way begins."""
+    at = whole(ways + 1, 0)
+    for w in way:
+        at[w + 1] += 1
+    for w in range(ways):
+        at[w + 1] += at[w]
+    return at
 
-    def _serve(self, now: int, w: int) -> None:
-        """Start the first job of a way, or let the way wait for a link."""
-        free, links, takes = self.free, self.way_links, self.takes
-        queue, begins, stops = self.queues[w], self.way_at[w], self.way_at[w + 1]
-        busy, begin = -1, now
-        for at in range(begins, stops):
-            if free[links[at]] > begin:
-                busy = links[at]
-                begin = free[busy]
-        if begin - now > self.patience * self.delay[self.order[queue[0]]]:
-            self.after[w] = self.parked[busy]
-            self.parked[busy] = w
-            return
-        i = self.order[heapq.heappop(queue)]
-        self.starts[i] = begin
-        until, last = -1, -1
-        shift = self.take_at[i] - begins
-        for at in range(begins, stops):
-            e, t = links[at], takes[at + shift]
-            free[e] = begin + t
-            self.left[e] -= t
-            heapq.heappush(self.events, (begin + t) * self.span + self.jobs + e)
-            if t > until:
-                until, last = t, e
-        self._arrive(i, begin + self.delay[i])
-        if queue:
-            self.after[w] = self.parked[last]
-            self.parked[last] = w
-        else:
-            self.idle[w] = True
 
-    def _arrive(self, i: int, arrives: int) -> None:
-        """Let what waits for a job know when it arrives."""
-        self.ends = max(self.ends, arrives)
-        ready, waits = self.ready, self.waits
-        for at in range(self.behind_at[i], self.behind_at[i + 1]):
-            d = self.behind[at]
-            waits[d] -= 1
-            ready[d] = max(ready[d], arrives)
-            if waits[d] == 0:
-                heapq.heappush(self.events, ready[d] * self.span + d)
+def _gather(
+    now: int,
+    span: int,
+    jobs: int,
+    events: Any,
+    many: int,
+    way: Any,
+    ranks: Any,
+    queue: Any,
+    queue_at: Any,
+    queued: Any,
+    free: Any,
+    parked: Any,
+    after: Any,
+    idle: Any,
+    asked: Any,
+) -> tuple[int, int]:
+    """Collect the ways that something may start on now; return events, and ways."""
+    count = 0
+    while many and events[0] // span == now:
+        event = _pop(events, 0, many) % span
+        many -= 1
+        if event < jobs:
+            w = way[event]
+            _push(queue, queue_at[w], queued[w], ranks[event])
+            queued[w] += 1
+            if idle[w]:
+                idle[w] = 0
+                asked[count] = w
+                count += 1
+        elif free[event - jobs] == now:
+            w = parked[event - jobs]
+            parked[event - jobs] = -1
+            while w >= 0:
+                asked[count] = w
+                count += 1
+                w = after[w]
+    return many, count
+
+
+def _fullest(w: int, way_at: Any, way_links: Any, left: Any) -> int:
+    """Return what the fullest link of a way still has to carry."""
+    fullest = 0
+    for at in range(way_at[w], way_at[w + 1]):
+        fullest = max(fullest, left[way_links[at]])
+    return fullest
+
+
+def _insert(keys: Any, asked: Any, here: int, key: float, w: int) -> None:
+    """Put a way where its key belongs, among those before it."""
+    while here and (
+        keys[here - 1] > key or (keys[here - 1] == key and asked[here - 1] > w)
+    ):
+        keys[here], asked[here] = keys[here - 1], asked[here - 1]
+        here -= 1
+    keys[here], asked[here] = key, w
+
+
+def _occupy(
+    i: int,
+    w: int,
+    begin: int,
+    span: int,
+    jobs: int,
+    way_at: Any,
+    way_links: Any,
+    take_at: Any,
+    takes: Any,
+    free: Any,
+    left: Any,
+    events: Any,
+    many: int,
+) -> tuple[int, int]:
+    """Take the links of a job; return how many events there are, and the last link."""
+    until, last = -1, -1
+    shift = take_at[i] - way_at[w]
+    for at in range(way_at[w], way_at[w + 1]):
+        e, t = way_links[at], takes[at + shift]
+        free[e] = begin + t
+        left[e] -= t
+        _push(events, 0, many, (begin + t) * span + jobs + e)
+        many += 1
+        if t > until:
+            until, last = t, e
+    return many, last
+
+
+def _arrive(
+    i: int,
+    arrives: int,
+    span: int,
+    behind_at: Any,
+    behind: Any,
+    waits: Any,
+    ready: Any,
+    events: Any,
+    many: int,
+) -> int:
+    """Let what waits for a job know when it arrives; return how many events are."""
+    for at in range(behind_at[i], behind_at[i + 1]):
+        d = behind[at]
+        waits[d] -= 1
+        ready[d] = max(ready[d], arrives)
+        if waits[d] == 0:
+            _push(events, 0, many, ready[d] * span + d)
+            many += 1
+    return many
 
 
 def compacted(
@@ -168,8 +269,7 @@ def compacted(
 
     In `order` every job comes after those that it waits for.
     """
-    free = [0] * links
-    ready = [0] * len(delay)
+    free, ready = whole(links, 0), whole(len(delay), 0)
     ends = 0
     for i in order:
         w = way[i]
@@ -183,6 +283,12 @@ def compacted(
         arrives = start + delay[i]
         ends = max(ends, arrives)
         for at in range(behind_at[i], behind_at[i + 1]):
-            d = behind[at]
-            ready[d] = max(ready[d], arrives)
+            ready[behind[at]] = max(ready[behind[at]], arrives)
     return ends
+
+
+PARTS: tuple[Callable[..., Any], ...] = (
+    *(_push, _pop, _room, _queues, _gather),
+    *(_busiest, _fullest, _insert, _occupy, _arrive),
+)
+"""What the two call, each after what it calls itself."""

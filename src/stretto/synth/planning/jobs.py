@@ -17,14 +17,14 @@ import numpy as np
 
 from stretto.synth.network.model import Network, microseconds
 
-__all__ = ["Job", "JobArrays", "JobTable"]
+__all__ = ["JobArrays", "JobTable", "PlannedTransfer"]
 
 _ROUGH = 1 << 20
 """Ticks for the longest transfer: starts are planned in them, replay is exact."""
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class PlannedTransfer:
     """A transfer of `share` of the vector over links, after other jobs."""
 
     links: tuple[int, ...]
@@ -95,7 +95,9 @@ class JobTable:
     us_per_tick: Fraction
 
     @classmethod
-    def of(cls, network: Network, nbytes: int, jobs: Sequence[Job]) -> JobTable:
+    def of(
+        cls, network: Network, nbytes: int, jobs: Sequence[PlannedTransfer]
+    ) -> JobTable:
         """Return the table of some jobs."""
         numbers: dict[tuple[tuple[int, ...], Fraction], int] = {}
         kind = [numbers.setdefault((j.links, j.share), len(numbers)) for j in jobs]

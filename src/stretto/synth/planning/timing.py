@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from stretto.synth import clock
-from stretto.synth.clock import Clock
+from stretto.synth.clock import SearchClock
 from stretto.synth.planning.compiled import compiled
 from stretto.synth.planning.dispatch import compacted, dispatched
 from stretto.synth.planning.jobs import JobArrays, JobTable
 
-__all__ = ["Plan", "Search"]
+__all__ = ["Search", "Timetable"]
 
 _FIRST = (
     *((0.5, 0.5, 0), (0.0, 1.0, 0), (0.5, 0.5, 1), (0.0, 1.0, 1)),
@@ -33,7 +33,7 @@ _PATIENCE = (0.0, 0.1, 0.0, 0.1)
 
 
 @dataclass(slots=True)
-class Plan:
+class Timetable:
     """Starts of all jobs, in ticks, and when the last one arrives."""
 
     starts: Any
@@ -47,7 +47,9 @@ class _Planner:
         self._ways = (jobs.flat, jobs.flat.turned())
         self._lists: tuple[JobArrays, JobArrays] | None = None
 
-    def plan(self, turned: int, urgency: Any, weight: float, patience: float) -> Plan:
+    def plan(
+        self, turned: int, urgency: Any, weight: float, patience: float
+    ) -> Timetable:
         """Return the plan in which nothing waits that could start."""
         count = len(urgency)
         order = np.argsort(-urgency, kind="stable")
@@ -76,10 +78,10 @@ class _Planner:
                 *(f.waits.copy(), f.behind_at, f.behind, f.load.copy(), starts),
             )
         if not turned:
-            return Plan(starts, int(ends))
+            return Timetable(starts, int(ends))
         return self._compact(ends - starts - self._ways[0].delay)
 
-    def _compact(self, starts: Any) -> Plan:
+    def _compact(self, starts: Any) -> Timetable:
         """Return the plan with every job as early as its links' order allows."""
         order = np.argsort(starts, kind="stable")
         _, run = _fast.functions
@@ -92,7 +94,7 @@ class _Planner:
             *(order, f.way, f.way_at, f.way_links, f.take_at, f.takes, f.delay),
             *(f.behind_at, f.behind, len(f.load), out),
         )
-        return Plan(np.asarray(out), int(ends))
+        return Timetable(np.asarray(out), int(ends))
 
 
 class _Fast:
@@ -128,20 +130,20 @@ class Search:
         self._chance = np.random.default_rng(seed)
         self._kinds: list[tuple[int, float, float, int]] = []
         """How good the first plans were, and what made them."""
-        self._plan: Plan | None = None
-        self._from: Plan | None = None
+        self._plan: Timetable | None = None
+        self._from: Timetable | None = None
         """The plan that is shaken: not much worse than the best."""
         self.tried = 0
         self._took = 0.0
         """Seconds that a plan takes to be made."""
 
     @property
-    def best(self) -> Plan:
+    def best(self) -> Timetable:
         """Return the best plan so far."""
         assert self._plan is not None  # the first one is made whatever the clock says
         return self._plan
 
-    def run(self, rounds: int, clock: Clock, reserve: float = 0.0) -> None:
+    def run(self, rounds: int, clock: SearchClock, reserve: float = 0.0) -> None:
         """Try so many plans, or fewer: none is begun that would end too late.
 
         The last seconds, a reserve, are not for plans.
@@ -166,7 +168,7 @@ class Search:
             if clock.limited:
                 self._took = left - clock.left
 
-    def _try(self, turned: int, urgency: Any, weight: float) -> Plan:
+    def _try(self, turned: int, urgency: Any, weight: float) -> Timetable:
         patience = _PATIENCE[self.tried // 2 % len(_PATIENCE)]
         plan = self._planner.plan(turned, urgency, weight, patience)
         if self._plan is None or plan.ends < self._plan.ends:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from fractions import Fraction
 
 from stretto.synth.network.model import microseconds
-from stretto.synth.schedules.schedule import Demand, Move, Schedule, Wave
+from stretto.synth.schedules.schedule import Demand, TimedMove, TimedSchedule, Wave
 
 __all__ = ["backwards", "joined"]
 
 
-def backwards(schedule: Schedule, demand: Demand) -> Schedule:
+def backwards(schedule: TimedSchedule, demand: Demand) -> TimedSchedule:
     """Return `schedule` in reverse: reduce_scatter, reduce or gather.
 
     `schedule` was made for the network with its links turned round.
@@ -22,7 +22,7 @@ def backwards(schedule: Schedule, demand: Demand) -> Schedule:
     links = demand.network.links
     share = {c.number: c.share for c in demand.chunks()}
 
-    def ends(m: Move) -> Fraction:
+    def ends(m: TimedMove) -> Fraction:
         rate = min(links[e].rate for e in m.links)
         alpha = sum((links[e].alpha for e in m.links), Fraction(0))
         return m.start + microseconds(demand.nbytes * share[m.chunk], rate) + alpha
@@ -34,9 +34,9 @@ def backwards(schedule: Schedule, demand: Demand) -> Schedule:
         for c, other in zip(w.chunks, reversed(w.chunks), strict=True)
     }
 
-    def turned(moves: tuple[Move, ...]) -> tuple[Move, ...]:
+    def turned(moves: tuple[TimedMove, ...]) -> tuple[TimedMove, ...]:
         return tuple(
-            Move(
+            TimedMove(
                 last - ends(m),
                 label.get(m.chunk, m.chunk),
                 m.dst,
@@ -47,11 +47,11 @@ def backwards(schedule: Schedule, demand: Demand) -> Schedule:
             for m in sorted(moves, key=ends, reverse=True)
         )
 
-    def latest(w: Wave) -> Move:
+    def latest(w: Wave) -> TimedMove:
         late = w.move.start + (len(w.chunks) - 1) * schedule.pace
         return w.move._replace(start=late, chunk=w.chunks[-1])
 
-    return Schedule(
+    return TimedSchedule(
         demand=demand,
         moves=turned(schedule.moves),
         generator=f"{schedule.generator}, backwards",
@@ -66,7 +66,9 @@ def backwards(schedule: Schedule, demand: Demand) -> Schedule:
     )
 
 
-def joined(first: Schedule, second: Schedule, demand: Demand) -> Schedule:
+def joined(
+    first: TimedSchedule, second: TimedSchedule, demand: Demand
+) -> TimedSchedule:
     """Return all_reduce: sums to their owners, then every owner's sum to everybody.
 
     The seam is soft: a sum that is complete spreads while others still flow.
@@ -76,10 +78,12 @@ def joined(first: Schedule, second: Schedule, demand: Demand) -> Schedule:
     assert first.symmetry.nodes == second.symmetry.nodes
     end = max(m.start for m in first.folded)
 
-    def merged(a: tuple[Move, ...], b: tuple[Move, ...]) -> tuple[Move, ...]:
+    def merged(
+        a: tuple[TimedMove, ...], b: tuple[TimedMove, ...]
+    ) -> tuple[TimedMove, ...]:
         return a + tuple(m._replace(start=m.start + end) for m in b)
 
-    return Schedule(
+    return TimedSchedule(
         demand=demand,
         moves=merged(first.moves, second.moves),
         generator=f"{first.generator}, then {second.generator}",

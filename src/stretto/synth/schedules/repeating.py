@@ -3,9 +3,8 @@
 On each of its ways the first piece of a tree goes in some wave, the next piece one wave
 later, and so on; within a wave the ways follow one another in a fixed order. So a way
 is one row, however many pieces there are, and a loop over the waves is the program.
-Some schedules are made so; in others pieces of one rank that take exactly the same ways
-are found. Links then serve in the order of the loop: only when that costs nothing, by
-exact replay, is it kept.
+Pieces of one rank that take exactly the same ways are found. Links then serve in the
+order of the loop: only when that does not take too long, by exact replay, is it kept.
 """
 
 from __future__ import annotations
@@ -17,41 +16,41 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from stretto.synth.schedules.replay import replay
-from stretto.synth.schedules.schedule import Move, Schedule, Wave
+from stretto.synth.schedules.schedule import TimedMove, TimedSchedule, Wave
 from stretto.synth.schedules.unfold import images
 
-__all__ = ["Row", "in_waves", "rows_of"]
+__all__ = ["LoopRow", "in_waves", "rows_of"]
 
 _FEWER = 4  # times fewer rows, or a table of single moves is as good
 _LOOPED = ("all_gather", "all_reduce", "broadcast", "reduce", "reduce_scatter")
 
 
-class Row(NamedTuple):
+class LoopRow(NamedTuple):
     """A way as a row of the loop."""
 
     first: int
     """The wave of the first chunk."""
-    move: Move
+    move: TimedMove
     """Of the first chunk."""
     chunks: tuple[int, ...]
 
 
-def rows_of(schedule: Schedule, *, combine: bool) -> list[Row]:
+def rows_of(schedule: TimedSchedule, *, combine: bool) -> list[LoopRow]:
     """Return the ways of sums or of copies, in the order that they have in a wave."""
     waves = [w for w in schedule.waves if w.move.combine == combine]
     start = min((w.move.start for w in waves), default=Fraction(0))
     rows = []
     for w in waves:
         first, late = divmod(w.move.start - start, schedule.pace)
-        row = Row(int(first), w.move, w.chunks)
+        row = LoopRow(int(first), w.move, w.chunks)
         rows.append((late, first, w.move.chunk, w.move.src, w.move.dst, row))
     return [row for *_, row in sorted(rows, key=lambda entry: entry[:5])]
 
 
-def in_waves(schedule: Schedule, us: Fraction) -> Schedule:
-    """Return the schedule in the order of a loop, or as it is when that is slower.
+def in_waves(schedule: TimedSchedule, most: Fraction) -> TimedSchedule:
+    """Return the schedule in the order of a loop, or as it is if that is too slow.
 
-    `us` is its time, which the loop must reach. A plan that is only a list stays one.
+    It may take `most` us. A plan that is only a list stays one.
     """
     demand, symmetry = schedule.demand, schedule.symmetry
     whole = len(demand.network.members) == demand.network.num_ranks
@@ -72,44 +71,44 @@ def in_waves(schedule: Schedule, us: Fraction) -> Schedule:
                 for m in ways
             )
             looped = _looped(replace(schedule, waves=waves, pace=pace))
-            if replay(looped).us <= us:
+            if replay(looped).us <= most:
                 return looped
     return schedule
 
 
-def _ways(schedule: Schedule) -> Iterator[list[Move]]:
+def _ways(schedule: TimedSchedule) -> Iterator[list[TimedMove]]:
     """Yield, for every way of every class, the moves of its pieces in their order.
 
     A class is the chunks of one rank that take the same ways.
     """
     origin = {c.number: c.origin for c in schedule.demand.chunks()}
-    taken: dict[tuple[int, bool], list[Move]] = defaultdict(list)
+    taken: dict[tuple[int, bool], list[TimedMove]] = defaultdict(list)
     for m in schedule.folded:
         taken[m.chunk, m.combine].append(m)
-    classes: dict[tuple[object, ...], list[list[Move]]] = defaultdict(list)
+    classes: dict[tuple[object, ...], list[list[TimedMove]]] = defaultdict(list)
     for (chunk, combine), moves in taken.items():
         ways = frozenset((m.src, m.dst, m.links) for m in moves)
         classes[origin[chunk], combine, ways].append(moves)
     for found in classes.values():
-        by_way: dict[tuple[object, ...], list[Move]] = defaultdict(list)
+        by_way: dict[tuple[object, ...], list[TimedMove]] = defaultdict(list)
         for moves in sorted(found, key=lambda ms: (min(m.start for m in ms), ms[0][1])):
             for m in moves:
                 by_way[m.src, m.dst, m.links].append(m)
         yield from by_way.values()
 
 
-def _first(moves: Sequence[Move], _pace: Fraction) -> Fraction:
+def _first(moves: Sequence[TimedMove], _pace: Fraction) -> Fraction:
     """Return when the first piece goes a way."""
     return moves[0].start
 
 
-def _mean(moves: Sequence[Move], pace: Fraction) -> Fraction:
+def _mean(moves: Sequence[TimedMove], pace: Fraction) -> Fraction:
     """Return when the first piece would go a way, seen from all the pieces."""
     total = sum((m.start for m in moves), Fraction(0))
     return total / len(moves) - pace * (len(moves) - 1) / 2
 
 
-def _looped(schedule: Schedule) -> Schedule:
+def _looped(schedule: TimedSchedule) -> TimedSchedule:
     """Return the moves in the order of the loop: all sums, then what spreads."""
     symmetry = schedule.symmetry
     assert symmetry is not None  # generators always say how they folded

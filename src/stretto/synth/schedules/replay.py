@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from stretto.errors import PromiseError
-from stretto.synth.bounds.bound import Bound
+from stretto.synth.bounds.bound import Bounds
 from stretto.synth.network.model import microseconds
-from stretto.synth.schedules.schedule import Move, Schedule
+from stretto.synth.schedules.schedule import TimedMove, TimedSchedule
 
 __all__ = ["Replay", "replay"]
 
@@ -34,10 +34,10 @@ class Replay:
 
 
 def replay(
-    schedule: Schedule,
+    schedule: TimedSchedule,
     *,
     nbytes: int | None = None,
-    bound: Bound | None = None,
+    bound: Bounds | None = None,
     alpha_occupies: bool = False,
 ) -> Replay:
     """Return the exact time of a schedule, or raise what is wrong with it.
@@ -87,7 +87,7 @@ def replay(
 class _Clock:
     """Exact times in whole ticks, so fine that nothing is rounded."""
 
-    def __init__(self, schedule: Schedule, size: Fraction) -> None:
+    def __init__(self, schedule: TimedSchedule, size: Fraction) -> None:
         links = schedule.demand.network.links
         shares = {c.number: c.share for c in schedule.demand.chunks()}
         rates = {k.rate for k in links}
@@ -107,13 +107,13 @@ class _Clock:
         """By chunk, how long it takes each link."""
         self._alpha = [int(k.alpha * self.per_us) for k in links]
 
-    def times(self, move: Move) -> tuple[list[int], int]:
+    def times(self, move: TimedMove) -> tuple[list[int], int]:
         """Return how long a move occupies each of its links, and its latency."""
         taken = self._taken[move.chunk]
         return [taken[i] for i in move.links], sum(self._alpha[i] for i in move.links)
 
 
-def _check_way(schedule: Schedule, move: Move) -> None:
+def _check_way(schedule: TimedSchedule, move: TimedMove) -> None:
     links = [schedule.demand.network.links[i] for i in move.links]
     nodes = [links[0].src, *(k.dst for k in links)]
     joined = all(a.dst == b.src for a, b in itertools.pairwise(links))
@@ -128,7 +128,7 @@ def _check_way(schedule: Schedule, move: Move) -> None:
 class _Held:
     """Which contributions every rank holds of every chunk, as bit sets."""
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: TimedSchedule) -> None:
         self._schedule = schedule
         demand = schedule.demand
         self._chunks = list(demand.chunks())
@@ -141,7 +141,7 @@ class _Held:
             else:
                 self._bits[chunk.origin, chunk.number] = 1 << chunk.origin
 
-    def move(self, move: Move) -> None:
+    def move(self, move: TimedMove) -> None:
         """Pass a chunk on."""
         sent = self._bits.get((move.src, move.chunk), 0)
         have = self._bits.get((move.dst, move.chunk), 0)
@@ -175,7 +175,7 @@ class _Held:
                         f" needs {_ranks(full)}; the schedule is incomplete"
                     )
 
-    def _wrong(self, move: Move, why: str) -> PromiseError:
+    def _wrong(self, move: TimedMove, why: str) -> PromiseError:
         return PromiseError(
             f"{self._schedule.generator}: chunk {move.chunk} from {move.src} to"
             f" {move.dst} at {float(move.start):.6g} us: {why}"

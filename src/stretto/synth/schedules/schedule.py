@@ -17,10 +17,10 @@ from stretto.synth.bounds.bound import COLLECTIVES, ROOTED
 from stretto.synth.network.model import Network
 from stretto.synth.network.symmetry import Symmetry
 
-__all__ = ["Chunk", "Demand", "Move", "Schedule", "Wave"]
+__all__ = ["DataChunk", "Demand", "TimedMove", "TimedSchedule", "Wave"]
 
 
-class Chunk(NamedTuple):
+class DataChunk(NamedTuple):
     """One piece of data: who has it, who wants it, its share of S."""
 
     number: int
@@ -30,7 +30,7 @@ class Chunk(NamedTuple):
     share: Fraction
 
 
-class Move(NamedTuple):
+class TimedMove(NamedTuple):
     """One chunk over one way between two ranks, planned to start at a time."""
 
     start: Fraction
@@ -44,7 +44,7 @@ class Move(NamedTuple):
 class Wave(NamedTuple):
     """A move that many chunks make, each one wave after the one before it."""
 
-    move: Move
+    move: TimedMove
     """Of the first chunk."""
     chunks: tuple[int, ...]
 
@@ -107,12 +107,12 @@ class Demand:
             return Fraction(1, count * self.split)
         return Fraction(self.weights[part], sum(self.weights) * self.split)
 
-    def chunks(self) -> Iterator[Chunk]:
+    def chunks(self) -> Iterator[DataChunk]:
         """Yield every chunk, numbered as in the program."""
         members, k = self.network.members, self.split
         if self.pieces:
             for j in range(self.pieces):
-                yield Chunk(j, self.root, members, Fraction(1, self.pieces))
+                yield DataChunk(j, self.root, members, Fraction(1, self.pieces))
             return
         pairs = self.collective == "all_to_all"
         for i, r in enumerate(members):
@@ -129,19 +129,21 @@ class Demand:
                     origin, wanted = self.root, (r,)
                 elif self.owners:
                     origin = self.owners[index]
-                yield Chunk(index, origin, wanted, self.share(j // k if pairs else i))
+                yield DataChunk(
+                    index, origin, wanted, self.share(j // k if pairs else i)
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
+class TimedSchedule:
     """Moves that satisfy a demand."""
 
     demand: Demand
-    moves: tuple[Move, ...]
+    moves: tuple[TimedMove, ...]
     generator: str = ""
     """Who found it, for the record."""
     symmetry: Symmetry | None = None
-    folded: tuple[Move, ...] = ()
+    folded: tuple[TimedMove, ...] = ()
     """The moves of representatives, whose images under `symmetry` are `moves`."""
     waves: tuple[Wave, ...] = ()
     """The folded moves as rows of a loop over waves, when they are so regular."""
@@ -149,3 +151,5 @@ class Schedule:
     """From one wave to the next, us."""
     listed: bool = False
     """Whether it is written move by move, since only that order keeps its time."""
+    loose: bool = False
+    """Whether loops may write it in another order: somebody simulates what they say."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from stretto.synth.network.symmetry import Symmetry
-from stretto.synth.schedules.schedule import Demand, Move, Schedule
+from stretto.synth.schedules.schedule import Demand, TimedMove, TimedSchedule
 
 __all__ = ["image_chunk", "images", "representatives", "unfold"]
 
@@ -29,15 +29,15 @@ def representatives(demand: Demand, symmetry: Symmetry) -> list[int]:
 
 
 def unfold(
-    demand: Demand, moves: Iterable[Move], symmetry: Symmetry, generator: str
-) -> Schedule:
+    demand: Demand, moves: Iterable[TimedMove], symmetry: Symmetry, generator: str
+) -> TimedSchedule:
     """Return the schedule of all images, in order of their planned starts.
 
     What a rank outside the group gets and does not pass on is left out.
     """
     order = sorted(moves, key=lambda m: (m.start, m.chunk, m.src, m.dst))
     folded = _needed(order, demand.network.members)
-    return Schedule(
+    return TimedSchedule(
         demand=demand,
         moves=tuple(images(demand, folded, symmetry)),
         generator=generator,
@@ -47,12 +47,12 @@ def unfold(
 
 
 def images(
-    demand: Demand, folded: Iterable[Move], symmetry: Symmetry
-) -> Iterator[Move]:
+    demand: Demand, folded: Iterable[TimedMove], symmetry: Symmetry
+) -> Iterator[TimedMove]:
     """Yield every move with its images, in the order of the moves."""
     for m in folded:
         for nodes, links in zip(symmetry.nodes, symmetry.links, strict=True):
-            yield Move(
+            yield TimedMove(
                 m.start,
                 image_chunk(demand, m.chunk, nodes),
                 nodes[m.src],
@@ -62,7 +62,9 @@ def images(
             )
 
 
-def _needed(order: Sequence[Move], members: Iterable[int]) -> tuple[Move, ...]:
+def _needed(
+    order: Sequence[TimedMove], members: Iterable[int]
+) -> tuple[TimedMove, ...]:
     wanted, passed_on = set(members), set[tuple[int, int]]()
     kept = []
     for move in reversed(order):

@@ -8,15 +8,15 @@ machine that computes it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from stretto.errors import CallError, TopologyError
-from stretto.ir import Program
-from stretto.synth.bounds.bound import Bound, bound
+from stretto.program.ir import Program
+from stretto.synth.bounds.bound import Bounds, bound
 from stretto.synth.bounds.flows import exchange_flow
 from stretto.synth.budget import Budget
-from stretto.synth.clock import Clock
+from stretto.synth.clock import SearchClock
 from stretto.synth.direct.exchange import decompose, exchange
 from stretto.synth.direct.sketched_exchange import confined_paths
 from stretto.synth.emit.file import build, emit
@@ -24,33 +24,34 @@ from stretto.synth.general.search import General
 from stretto.synth.network.model import Network
 from stretto.synth.network.symmetry import Symmetry, find_symmetry, trivial
 from stretto.synth.schedules.compose import backwards
-from stretto.synth.schedules.repeating import in_waves
 from stretto.synth.schedules.replay import replay
-from stretto.synth.schedules.schedule import Demand, Schedule
+from stretto.synth.schedules.schedule import Demand, TimedSchedule
+from stretto.synth.search.keeping import Judge, Kept
 from stretto.synth.search.reducing import as_asked, both, spread_backwards
-from stretto.synth.search.spreading import Search, Trial, spreading
+from stretto.synth.search.spreading import Candidate, Search, spreading
 from stretto.synth.sketch.rules import Sketch
 
-__all__ = ["Result", "Trial", "synthesize"]
+__all__ = ["Candidate", "SearchResult", "synthesize"]
 
 
-_MANY_ROWS = 1000  # nobody reads more
-_WORTH_A_LOOP = Fraction(101, 100)
 _FOR_THE_SEARCH = 0.95  # of a budget: the rest is to write down what was found
+_IF_JUDGED = 0.7  # the rest is to simulate what was found
+_FOR_THE_BOUND = 0.2  # of a budget: the search has the rest
 _FEW = 32  # members: of so many the first special way is quick
-_FINER = Fraction(998, 1000)
-_AT_BOUND, _NEAR_BOUND = Fraction(10_003, 10_000), Fraction(101, 100)
+_NEAR_BOUND = Fraction(101, 100)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class SearchResult:
     """The best schedule found, its exact time, and what no schedule can beat."""
 
-    schedule: Schedule
+    schedule: TimedSchedule
     us: Fraction
-    bound: Bound
-    trials: tuple[Trial, ...]
+    bound: Bounds
+    trials: tuple[Candidate, ...]
     budget: Budget
+    runs_us: float | None = None
+    """What it takes with the machine's costs of an operation, where that was asked."""
     proved: bool = False
     """The joint model proved that nothing symmetric with this split is faster."""
     cut: tuple[str, ...] = ()
@@ -77,11 +78,16 @@ class Result:
         facts = (
             f"For {demand.nbytes} bytes on {demand.network.name}: {us:.6g} us in the",
             f"link model; bound {least:.6g} us, gap {self.gap:.2%}.",
+            *self._costs(),
             f"Generator: {self.schedule.generator}; split {demand.split},",
             f"seed {self.budget.seed}, budget {spent:g} s.",
             *(f"Left out: {what}." for what in self.cut),
         )
         return emit(self.schedule, name, facts=facts)
+
+    def _costs(self) -> Iterator[str]:
+        if self.runs_us is not None:
+            yield f"With what operations cost there: {self.runs_us:.6g} us, simulated."
 
     def program(self, name: str) -> Program:
         """Return the program, built from its own text."""
@@ -99,15 +105,19 @@ def synthesize(
     budget: Budget | None = None,
     sketch: Sketch | None = None,
     trees: int = 0,
-    progress: Callable[[Trial], None] | None = None,
-) -> Result:
+    progress: Callable[[Candidate], None] | None = None,
+    judge: Judge | None = None,
+) -> SearchResult:
     """Return the best schedule that the generators find, with its gap to the bound.
 
-    With `trees` only packings of so many trees from every root are tried. The first
-    way is always tried, further ones as long as `budget.whole` lasts.
+    The fewest moves within 1 % of the best win. `judge` says what a program takes where
+    operations cost something; without one the model of links decides. With `trees` only
+    packings of so many trees from every root are tried. The first way is always tried,
+    further ones as long as `budget.whole` lasts.
     """
     whole = None if budget is None else budget.whole
-    clock = Clock(None if whole is None else _FOR_THE_SEARCH * whole)
+    everything = SearchClock(whole)
+    clock = everything.part(_FOR_THE_SEARCH if judge is None else _IF_JUDGED)
     demand = Demand(
         collective=collective,
         network=network,
@@ -136,10 +146,19 @@ def synthesize(
         progress=progress,
         clock=clock,
     )
-    return _best(search, bound(collective, network, root=demand.root, weights=weights))
+    limit = bound(
+        collective,
+        network,
+        root=demand.root,
+        weights=weights,
+        clock=clock.part(_FOR_THE_BOUND),
+    )
+    return _best(search, limit, judge, everything)
 
 
-def _best(search: Search, limit: Bound) -> Result:
+def _best(
+    search: Search, limit: Bounds, judge: Judge | None, clock: SearchClock
+) -> SearchResult:
     """Return the best of all candidates, each replayed against the bound."""
     general = General(
         search.demand,
@@ -149,88 +168,43 @@ def _best(search: Search, limit: Bound) -> Result:
         seed=search.budget.seed,
         splits=search.splits if search.splits_given else (),
     )
-    kept = _Kept(search=search, limit=limit, least=limit.us(search.demand.nbytes))
+    kept = Kept(search=search, limit=limit, least=limit.us(search.demand.nbytes))
     try:
         for schedule, done in _in_turn(search, limit, general):
             if kept.take(schedule, done) or search.clock.over("further ways"):
                 break
     except KeyboardInterrupt:
-        if kept.best is None:
+        if not kept.front:
             raise
         search.clock.interrupted = True
         search.clock.skip("all that would have been tried later")
-    if kept.best is None:
+    if not kept.front:
         raise _nothing(search, limit)
-    if general.plans and search.clock.limited and not (kept.at_bound or kept.proved):
-        gap = float(kept.best[0] / kept.least) - 1
+    fastest = kept.front[-1]
+    if general.plans and search.clock.limited and not (kept.done or fastest.proved):
+        gap = float(fastest.us / kept.least) - 1
         search.clock.skip(
             f"plans after the first {general.plans} of the general way; {gap:.2%}"
             " above the bound, more time may close it"
         )
-    us, schedule = _readable(kept.best, kept.looped)
-    return Result(
+    found = kept.chosen(judge, clock)
+    schedule = found.schedule if found.runs_us else kept.readable(found)
+    return SearchResult(
         schedule=schedule,
-        us=us,
+        us=replay(schedule).us if schedule.waves else found.us,
+        runs_us=found.runs_us,
         bound=limit,
         trials=tuple(kept.trials),
         budget=search.budget,
-        proved=kept.proved,
+        proved=found.proved,
         cut=tuple(search.clock.cut),
         interrupted=search.clock.interrupted,
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class _Kept:
-    """The best so far, and what was tried."""
-
-    search: Search
-    limit: Bound
-    least: Fraction
-    """What the bound says of this size."""
-    best: tuple[Fraction, Schedule] | None = None
-    looped: tuple[Fraction, Schedule] | None = None
-    """The best of those that are loops."""
-    proved: bool = False
-    trials: list[Trial] = field(default_factory=list)
-
-    @property
-    def at_bound(self) -> bool:
-        """Return whether nothing can be better, but for dust."""
-        return self.best is not None and self.best[0] <= self.least * _AT_BOUND
-
-    def take(self, schedule: Schedule, done: bool) -> bool:
-        """Replay a schedule, keep it if it is the best; return whether that will do."""
-        us = replay(schedule, bound=self.limit).us
-        trial = Trial(
-            generator=schedule.generator,
-            split=schedule.demand.split,
-            us=us,
-            bound_us=self.least,
-        )
-        self.trials.append(trial)
-        least = self.search.least
-        self.search.least = us if least is None else min(us, least)
-        if self.best is None or us < self.best[0] * _worth(schedule, self.best[1]):
-            self.best, self.proved = (us, schedule), done
-            if self.search.progress is not None:
-                self.search.progress(trial)
-        if self.at_bound:
-            return True
-        if schedule.waves and (self.looped is None or us < self.looped[0]):
-            self.looped = us, schedule
-        return False
-
-
-def _worth(schedule: Schedule, best: Schedule) -> Fraction:
-    """Return by how much a schedule must be better: many more moves must pay."""
-    many = 2 * len(schedule.moves) > 3 * len(best.moves)
-    return _FINER if many else Fraction(1)
-
-
 def _in_turn(
-    search: Search, limit: Bound, general: General
-) -> Iterator[tuple[Schedule, bool]]:
+    search: Search, limit: Bounds, general: General
+) -> Iterator[tuple[TimedSchedule, bool]]:
     """Yield what the special ways and the general one find, by turns.
 
     The order does not depend on the clock. Without one the general way ends when it
@@ -265,7 +239,7 @@ def _in_turn(
     yield from ((s, False) for s in general.go_on(1 << 30))
 
 
-def _nothing(search: Search, limit: Bound) -> TopologyError:
+def _nothing(search: Search, limit: Bounds) -> TopologyError:
     """Return what is said when no generator found anything."""
     trees = search.trees
     want = f" with {trees} trees; want 0, equal parts, all ranks" if trees else ""
@@ -274,21 +248,8 @@ def _nothing(search: Search, limit: Bound) -> TopologyError:
             f" with {trees} trees in {search.budget.whole:g} s; want a larger"
             " budget: 64 ranks take minutes"
         )
-    return TopologyError(
-        f"{limit.network}: no generator serves {limit.collective}{want}"
-    )
-
-
-def _readable(
-    best: tuple[Fraction, Schedule], looped: tuple[Fraction, Schedule] | None
-) -> tuple[Fraction, Schedule]:
-    """Return the best as a loop, where that is as fast or costs little."""
-    us, schedule = best
-    schedule = in_waves(schedule, us)
-    many = not schedule.waves and len(schedule.folded) > _MANY_ROWS
-    if many and looped is not None and looped[0] <= us * _WORTH_A_LOOP:
-        return looped
-    return replay(schedule).us if schedule.waves else us, schedule
+    name = limit.asked.network.name
+    return TopologyError(f"{name}: no generator serves {limit.asked.collective}{want}")
 
 
 def _symmetry(demand: Demand, sketch: Sketch | None) -> Symmetry:
@@ -320,7 +281,7 @@ def _splits(demand: Demand) -> tuple[int, ...]:
     return (1, 2, 4) if n <= 32 else (1, 2) if n <= 64 else (1,)
 
 
-def _candidates(search: Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]:
+def _candidates(search: Search, limit: Bounds) -> Iterator[tuple[TimedSchedule, bool]]:
     """Yield schedules and whether they are proved best of their kind."""
     collective, network = search.demand.collective, search.demand.network
     match collective:
@@ -331,7 +292,7 @@ def _candidates(search: Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]
             for schedule, done in spread_backwards(search, other):
                 yield backwards(schedule, as_asked(schedule, search.demand)), done
         case "all_reduce":
-            yield from both(search)
+            yield from both(search, limit)
         case "all_to_all" | "scatter":
             yield from _exchanged(search, search.demand)
         case _:
@@ -342,7 +303,7 @@ def _candidates(search: Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]
                 yield backwards(schedule, as_asked(schedule, search.demand)), done
 
 
-def _exchanged(search: Search, demand: Demand) -> Iterator[tuple[Schedule, bool]]:
+def _exchanged(search: Search, demand: Demand) -> Iterator[tuple[TimedSchedule, bool]]:
     """Yield schedules for data that nobody may copy."""
     network, symmetry = demand.network, search.symmetry
     root = None if demand.collective == "all_to_all" else demand.root

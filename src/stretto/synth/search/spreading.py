@@ -8,32 +8,27 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from stretto.errors import TopologyError
-from stretto.synth.bounds.bound import Bound
+from stretto.synth.bounds.bound import Bounds
 from stretto.synth.budget import Budget
-from stretto.synth.clock import Clock, OutOfTimeError
-from stretto.synth.direct.detours import by_detours
+from stretto.synth.clock import OutOfTimeError, SearchClock
 from stretto.synth.direct.greedy import greedy
-from stretto.synth.direct.hierarchy import by_levels
-from stretto.synth.direct.repeating_trees import book_waves
 from stretto.synth.direct.trees import book_trees, pack_trees, trees_at_best
 from stretto.synth.exact.joint import solve_joint
-from stretto.synth.exact.steps import frontier
-from stretto.synth.network.symmetry import Symmetry, trivial
-from stretto.synth.network.without_switches import go_on
+from stretto.synth.network.symmetry import Symmetry
+from stretto.synth.network.without_switches import never_stop
 from stretto.synth.schedules.replay import replay
-from stretto.synth.schedules.schedule import Demand, Schedule
+from stretto.synth.schedules.schedule import Demand, TimedSchedule
 from stretto.synth.sketch.rules import Sketch
 
-__all__ = ["MOST_LITERALS", "Search", "Trial", "spreading"]
+__all__ = ["MOST_LITERALS", "Candidate", "Search", "spreading"]
 
 MOST_LITERALS = 2500
 _MOST_TREE_MOVES = 50_000
 _FEW_TREES = 5
-_MOST_ROWS = 5_000  # of a loop over waves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class Candidate:
     """One candidate: who made it and how long it takes."""
 
     generator: str
@@ -61,12 +56,12 @@ class Search:
     """Whether the links are turned round: contributions flow, data do not spread."""
     trees: int = 0
     """So many trees from every root, and nothing else; 0: whatever is best."""
-    progress: Callable[[Trial], None] | None = None
+    progress: Callable[[Candidate], None] | None = None
     urgent: bool = True
     """Whether nothing is found yet: then the first way is not given up."""
     least: Fraction | None = None
     """Microseconds of the fastest that was found so far."""
-    clock: Clock = field(default_factory=lambda: Clock(None))
+    clock: SearchClock = field(default_factory=lambda: SearchClock(None))
     """What is left of the budget, and what it cut."""
 
     @property
@@ -76,7 +71,7 @@ class Search:
         return replace(self.budget, whole=left)
 
 
-def spreading(search: Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]:
+def spreading(search: Search, limit: Bounds) -> Iterator[tuple[TimedSchedule, bool]]:
     """Yield schedules for data that may be copied on the way."""
     demand = search.demand
     if search.trees:
@@ -86,16 +81,12 @@ def spreading(search: Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]:
     whole = n == demand.network.num_ranks
     tries = 3 if n <= 64 and whole else 1
     seeds = range(search.budget.seed, search.budget.seed + tries)
-    best: tuple[Fraction, Schedule] | None = None
+    best: tuple[Fraction, TimedSchedule] | None = None
     boxes = len(set(demand.network.box)) > 1
-    levels = by_levels(demand.network) if n > 128 else None
     sketch = search.sketch
-    book = greedy if whole else by_detours
-    allowed = (
-        levels
-        if sketch is None
-        else sketch.ways(demand.network, backwards=search.backwards)
-    )
+    allowed = None
+    if sketch is not None:
+        allowed = sketch.ways(demand.network, backwards=search.backwards)
     for k in search.splits:
         for once in (True, False) if boxes and n <= 128 else (boxes,):
             for seed in seeds:
@@ -107,13 +98,13 @@ def spreading(search: Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]:
                     continue
                 cut = replace(demand, split=k, pieces=0)
                 try:
-                    schedule = book(
+                    schedule = greedy(
                         cut,
                         search.symmetry,
                         seed=seed,
                         enter_once=once,
                         allowed=allowed,
-                        check=search.clock.check if found else go_on,
+                        check=search.clock.check if found else never_stop,
                     )
                 except OutOfTimeError:
                     search.clock.skip(late)
@@ -132,13 +123,12 @@ def spreading(search: Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]:
         return  # there was no time for it
     if sketch is None:
         yield from _in_time(search, limit, best[0])
-        yield from _stepped(search, limit)
     yield from _refined(search, limit, best)
 
 
 def _in_time(
-    search: Search, limit: Bound, us: Fraction
-) -> Iterator[tuple[Schedule, bool]]:
+    search: Search, limit: Bounds, us: Fraction
+) -> Iterator[tuple[TimedSchedule, bool]]:
     """Yield tree packings while there is time."""
     try:
         yield from _forests(search, limit, us)
@@ -147,8 +137,8 @@ def _in_time(
 
 
 def _forests(
-    search: Search, limit: Bound, us: Fraction
-) -> Iterator[tuple[Schedule, bool]]:
+    search: Search, limit: Bounds, us: Fraction
+) -> Iterator[tuple[TimedSchedule, bool]]:
     """Yield tree packings where bandwidth is what counts."""
     demand = search.demand
     network = demand.network
@@ -167,7 +157,6 @@ def _forests(
         forest = pack_trees(network, root=root, trees=trees, check=check)
     except TopologyError:  # an unbalanced switch: others serve
         return
-    regular = len(forest.edges) * n < _MOST_ROWS
     most = _MOST_TREE_MOVES * (2 if search.trees else 1)
     for pieces in (1, 4, 16, 64, 256) if rooted else (1, 4, 8, 16, 32, 64):
         count = forest.trees * pieces
@@ -183,51 +172,14 @@ def _forests(
             schedule = book_trees(forest, cut, pieces=pieces, eager=eager, check=check)
             us = min(us, replay(schedule).us)
             yield schedule, False
-        if regular:
-            looped = book_waves(forest, cut, pieces=pieces, check=check)
-            regular = looped is not None  # links shared so once are always
-            if looped is not None:
-                yield looped, False
         near = us < limit.us(demand.nbytes) * Fraction(101, 100)
         if near or (pieces >= 8 and us > before * Fraction(995, 1000)):
             break
 
 
-def _stepped(search: Search, limit: Bound) -> Iterator[tuple[Schedule, bool]]:
-    """Yield the frontier of steps and rounds, of one small box without switches."""
-    demand = search.demand
-    network = demand.network
-    small = network.num_nodes == len(network.members) <= 8
-    if not small or demand.collective != "all_gather" or demand.weights:
-        return
-    unit = min(k.rate for k in network.links)
-    if any((k.rate / unit).denominator != 1 for k in network.links):
-        return
-    clock = search.clock
-    points = frontier(
-        "all_gather",
-        network,
-        limit,
-        seconds=search.budget.seconds,
-        left=lambda: clock.left,
-    )
-    while not search.clock.over("steps and rounds"):
-        point = next(points, None)
-        if point is None:
-            break
-        if not search.splits_given or point.chunks in search.splits:
-            found = replace(point.schedule, demand=replace(demand, split=point.chunks))
-            moves = tuple(
-                m._replace(start=start)
-                for m, start in zip(found.moves, replay(found).starts, strict=True)
-            )
-            whole = trivial(network)
-            yield replace(found, moves=moves, folded=moves, symmetry=whole), False
-
-
 def _refined(
-    search: Search, limit: Bound, best: tuple[Fraction, Schedule]
-) -> Iterator[tuple[Schedule, bool]]:
+    search: Search, limit: Bounds, best: tuple[Fraction, TimedSchedule]
+) -> Iterator[tuple[TimedSchedule, bool]]:
     """Yield what the joint model makes of the best, when it is small enough."""
     us, hint = best
     sketch = search.sketch

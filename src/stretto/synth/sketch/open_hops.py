@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stretto.synth.network.model import Hop, Network
-from stretto.synth.schedules.schedule import Chunk
+from stretto.synth.network.model import Network, SwitchPath
+from stretto.synth.schedules.schedule import DataChunk
 
 __all__ = ["OpenHops", "Rule"]
 
-Rule = Callable[[int, Hop], bool]
+Rule = Callable[[int, SwitchPath], bool]
 """Whether the data of a rank may take a hop."""
 
 
@@ -23,25 +23,25 @@ class OpenHops:
     """By what they are called in a sketch."""
     slack: int | None = None
     """How many hops more than needed; None: any."""
-    _hops: dict[int, list[Hop]] = field(default_factory=dict)
+    _hops: dict[int, list[SwitchPath]] = field(default_factory=dict)
     _near: dict[int, frozenset[tuple[int, ...]]] = field(default_factory=dict)
     _leaving: list[list[int]] = field(default_factory=list)
 
-    def __call__(self, chunk: Chunk, hop: Hop) -> bool:
+    def __call__(self, chunk: DataChunk, hop: SwitchPath) -> bool:
         """Return whether a chunk may take a hop."""
         return self.open(chunk.origin, hop)
 
-    def open(self, origin: int, hop: Hop) -> bool:
+    def open(self, origin: int, hop: SwitchPath) -> bool:
         """Return whether the data of a rank may take a hop."""
         if self.broken(origin, hop):
             return False
         return self.slack is None or hop.links in self._nearby(origin)
 
-    def broken(self, origin: int, hop: Hop) -> list[str]:
+    def broken(self, origin: int, hop: SwitchPath) -> list[str]:
         """Return the rules that forbid a hop to the data of a rank."""
         return [name for name, rule in self.rules.items() if not rule(origin, hop)]
 
-    def hops(self, rank: int) -> list[Hop]:
+    def hops(self, rank: int) -> list[SwitchPath]:
         """Return the hops of a rank, whatever the rules."""
         if not self._leaving:
             self._leaving = self.network.leaving()
@@ -87,7 +87,7 @@ class OpenHops:
             return False
         ends = [(a, b) for a in few for b in few if a != b]
         images = {(a, b): (moved[a], moved[b]) for a, b in ends}
-        known: dict[tuple[int, int], Hop] = {}
+        known: dict[tuple[int, int], SwitchPath] = {}
         for r in {v for pair in [*ends, *images.values()] for v in pair}:
             known |= {(h.src, h.dst): h for h in self.hops(r)}
         return all(
@@ -97,7 +97,7 @@ class OpenHops:
             for pair, image in images.items()
         )
 
-    def _allows(self, origin: int, hop: Hop | None) -> bool:
+    def _allows(self, origin: int, hop: SwitchPath | None) -> bool:
         return hop is not None and not self.broken(origin, hop)
 
     @staticmethod

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from stretto.errors import TopologyError, UnknownNameError, reading
-from stretto.ir import whole
+from stretto.program.ir import whole
 from stretto.synth.network.model import Network
 from stretto.synth.network.symmetry import Symmetry, symmetry_of
 from stretto.synth.sketch.conflicts import colliding
